@@ -223,12 +223,12 @@ def _derivatives_and_contraction(f, x: Float[Array, " n"], C: Float[Array, "n n"
     For each axis f is differentiated along the axis and then along that column of C, so that no Hessian is formed.
     """
 
-    def one(axis, column):
+    def along_axis(axis, column):
         # forward over forward: no tape of the expectations is stored
         slope, second, value = jax.jvp(lambda x: jax.jvp(f, (x,), (axis,))[::-1], (x,), (column,), has_aux=True)
         return value, slope, second
 
-    value, slopes, second = jax.vmap(one, out_axes=(None, 0, 0))(jnp.eye(x.size), C)
+    value, slopes, second = jax.vmap(along_axis, out_axes=(None, 0, 0))(jnp.eye(x.size), C)
     return value, slopes.T, second.sum(0)
 
 
@@ -258,7 +258,7 @@ def _risk_moments(problem: ProjectionProblem, like: Overlaps, free: Array, y: An
 
 
 def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, " n"]:
-    r"""Return the 1/d correction :math:`b_1` to the drift, for which d/n times a step's mean is :math:`b + b_1/d + O(d^{-2})`.
+    r"""Return the 1/d correction :math:`b_1` to the drift: d/n times a step's mean change is :math:`b + b_1/d + O(d^{-2})`.
 
     A step uses n samples.
     """

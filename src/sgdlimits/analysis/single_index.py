@@ -130,7 +130,7 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
         raise BadInput(f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give more.")
     drift = _Drift.of(problem, overlap)
     sign, way = _growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
-    population, corrector = (sign * part for part in drift.parts(sign * way))
+    population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if (population <= 0).any():
         raise BadInput(
             f"the overlap does not grow beyond {way[population <= 0][0]:.3g} at any learning rate, and so does not come to "
@@ -183,7 +183,7 @@ def exit_time(
         )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
     drift = _Drift.of(problem, end)
-    variance = _interpolate(increment_variance(problem, jnp.asarray(_interpolation_nodes(end))), end) if noise else None
+    variance = _interpolate(increment_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
 
     def time_at(d, overlap, start):
         """Return the time for one dimension, end and start."""
@@ -244,14 +244,14 @@ class _Drift(NamedTuple):
     @classmethod
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
-        population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))
+        population, corrector = drift_parts(problem, jnp.asarray(_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
-        population, corrector = self.parts(m)
+        population, corrector = self.population_and_corrector(m)
         return population + corrector
 
-    def parts(self, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def population_and_corrector(self, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return population drift and corrector at overlaps m, at the problem's own learning rate."""
         population = self.population(m)
         if self.series is not None:
@@ -274,7 +274,7 @@ def drift_parts(
     """Return population drift and corrector of the cosine between equal students and the teacher, at each cosine m."""
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
-    def one(m):
+    def parts_at(m):
         # equal students: cosine m with the teacher, and m^2 with each other
         Q = law.scale**2 * (m**2 + (1 - m**2) * jnp.eye(p))
         stats = Overlaps(jnp.full(p, law.second), jnp.full((p, 1), m * law.scale * norm), Q)
@@ -283,7 +283,7 @@ def drift_parts(
             for change in problem.drift_parts(stats)
         )
 
-    return problem.numerics.over_runs(one, m)
+    return problem.numerics.over_runs(parts_at, m)
 
 
 @checked
@@ -292,14 +292,14 @@ def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n
     """Return the variance, times d, of the increment that one sample makes to one unit's overlap, at each overlap m."""
     P = problem.target.gram
 
-    def one(m):
+    def variance_at(m):
         stats = Overlaps(jnp.full(1, problem.initial.second), m * jnp.sqrt(P), jnp.ones((1, 1)))
         return problem.covariance(stats)[0, 0] / P[0, 0]
 
-    return jax.lax.map(one, m)
+    return jax.lax.map(variance_at, m)
 
 
-def _interpolation_nodes(end: float) -> np.ndarray:
+def _nodes(end: float) -> np.ndarray:
     """Return interpolation nodes for functions of the overlap m on [-end, end]: Chebyshev points of its angle.
 
     In the angle the drift of relu units is smooth too.
@@ -308,7 +308,7 @@ def _interpolation_nodes(end: float) -> np.ndarray:
 
 
 def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function of the overlap that interpolates values at `_interpolation_nodes(end)`."""
+    """Return the function of the overlap that interpolates values at `_nodes(end)`."""
     # fit in the angle, as `_nodes`
     reach = np.arcsin(end)
     fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)
@@ -318,7 +318,7 @@ def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray
 def _growing_sign(drift: _Drift, start: float) -> int:
     """Return the sign of overlaps that grow from the start, 1 if both signs do; raise `BadInput` if none does."""
     for sign in (1, -1):
-        if sign * drift.parts(np.asarray(sign * start))[0] > 0:
+        if sign * drift.population_and_corrector(np.asarray(sign * start))[0] > 0:
             return sign
     raise BadInput(
         f"the overlap does not grow from {start:.3g} at any learning rate: {_explain_no_growth(drift.series)}. "
@@ -349,7 +349,7 @@ def _check_problem(problem: Any) -> None:
 def _ode_time(drift: _Drift, start: float, end: float) -> float:
     """Return the time in which the ODE carries the overlap from start to end; infinite if it does not get there."""
     sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID_POINTS)
-    population, corrector = (sign * part for part in drift.parts(sign * way))
+    population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if not sign or (population + corrector <= MIN_RELATIVE_DRIFT * population).any():
         return np.inf
     # in x = log m, as the time is logarithmic in the start

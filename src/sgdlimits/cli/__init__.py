@@ -25,7 +25,7 @@ from sgdlimits.errors import BadInput
 __all__ = ["main"]
 
 # 100 columns rather than click's 80: the tables of options need them
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = """\b
 Examples:
   sgdlimits demo
@@ -80,7 +80,7 @@ class Main(Group):
         return list(self.commands)
 
 
-@click.group(cls=Main, context_settings=SETTINGS, epilog=EPILOG)
+@click.group(cls=Main, context_settings=CONTEXT_SETTINGS, epilog=EPILOG)
 @click.version_option(package_name="sgdlimits", message="%(prog)s %(version)s")
 def main() -> None:
     """Simulate and analyse one-pass SGD in high dimension: write a problem down once, and look at it at every level.

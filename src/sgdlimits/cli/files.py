@@ -14,10 +14,10 @@ from sgdlimits.cli.work import (
     check_output,
     check_picture,
     count_statuses,
+    format_summary,
     json_text,
     save_drawn_figure,
     simulate_and_save,
-    table,
 )
 from sgdlimits.text import table as columns
 
@@ -123,7 +123,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
     dataset, seconds = simulate_and_save(lambda: again(first, progress=not quiet, **given), path)
     if quiet:
         return
-    echo(table(dataset, seconds))
+    echo(format_summary(dataset, seconds))
     if not given:
         # attributes contain the version and the time
         same = first.drop_attrs().equals(dataset.drop_attrs())

@@ -52,7 +52,7 @@ def level_options(taken: set[str]) -> Iterator[Option]:
         yield each
 
 
-def flag_of(what: str, name: str, taken: set[str]) -> str:
+def option_name(what: str, name: str, taken: set[str]) -> str:
     """Return the option's name for a parameter, prefixed by `what` if the preset has a parameter of the same name."""
     return f"{what}_{name}" if name in taken else name
 
@@ -78,7 +78,7 @@ def class_options(
             heading=heading,
             help=f"{text} ({among(titles)})",
             default=None if first.default is first.empty else first.default,
-            flag=flag_of(what, name, taken),
+            flag=option_name(what, name, taken),
         )
 
 

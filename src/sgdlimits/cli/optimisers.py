@@ -13,7 +13,7 @@ from sgdlimits.cli.options import Command, Option, echo
 from sgdlimits.docstring import describe
 from sgdlimits.text import table
 
-HEADING = "The optimiser"
+OPTIMISER_HEADING = "The optimiser"
 
 
 def optimiser_options(taken: set[str]) -> Iterator[Option]:
@@ -22,7 +22,9 @@ def optimiser_options(taken: set[str]) -> Iterator[Option]:
     from sgdlimits.spec import INHERITED
 
     of_preset = INHERITED - ({"batch"} - taken)
-    for each in class_options("optimiser", HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken):
+    for each in class_options(
+        "optimiser", OPTIMISER_HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken
+    ):
         if str(each.name).removeprefix("optimiser_") not in of_preset:
             yield each
 

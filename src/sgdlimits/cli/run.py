@@ -10,7 +10,7 @@ import click
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
 from sgdlimits.cli.options import Command, File, Group, Option, echo, make_option, number, option_type
-from sgdlimits.cli.work import check_apart, check_output, check_picture, simulate_and_save, table
+from sgdlimits.cli.work import check_apart, check_output, check_picture, format_summary, simulate_and_save
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.text import table as columns
 
@@ -113,7 +113,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
 
         draw_datasets({given["level"]: dataset}, picture)
     if not given["quiet"]:
-        echo(table(dataset, seconds))
+        echo(format_summary(dataset, seconds))
         echo(f"Saved {out}{f' and {picture}' if picture else ''}. See also: sgdlimits info {out}")
 
 

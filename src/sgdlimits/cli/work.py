@@ -137,7 +137,7 @@ def save_drawn_figure(path: Path) -> Iterator[None]:
         plt.close()
 
 
-def table(dataset: xr.Dataset, seconds: float) -> str:
+def format_summary(dataset: xr.Dataset, seconds: float) -> str:
     """Format a summary of a dataset: how its runs ended, final risk and overlap, and wall time."""
     from sgdlimits.analysis.origin import overlap_name
 

@@ -18,7 +18,7 @@ KERNELS = ("xla", "lanes", "cuda")
 SINGLE_PRECISION = ":f32"
 """Suffix of a kernel's name that requests normal variates computed in single precision."""
 
-LOG = logging.getLogger("sgdlimits.kernel")
+LOGGER = logging.getLogger("sgdlimits.kernel")
 
 
 def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, requested: str | None = None) -> Kernel:
@@ -47,7 +47,7 @@ def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, 
         kernel = XLA(process, until, single)
         # The name goes into the attributes of datasets, so that users see why a run was slower.
         kernel.name = f"xla{SINGLE_PRECISION * single}, since {name} does not take {reason}"
-        LOG.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
+        LOGGER.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     except Exception as reason:
         if name != "xla" and not isinstance(reason, BadInput):
             reason.add_note(f"It was raised while the kernel {name} was made for these steps. kernel='xla' does without it.")

@@ -73,12 +73,12 @@ class FlatKernel(Kernel):
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
         bound = find_bound(process, until)  # part of the key, since a user may register another bound later
-        key = (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes(), bound)
+        key = (self.numbers.program_key, self.state, like, self.memory, remembered, zero.tobytes(), bound)
         self.form = ProgramSpec(self.numbers, *trees, single, key)
         self.code = self.compile(self.form)
         self.block = int(process.block)
         self.every = int(max(1, min(process.block, float(process.check_interval))))
-        self.row = self.numbers.flat[self.code.numbers]
+        self.row = self.numbers.concatenated[self.code.numbers]
 
     @property
     def key(self) -> Any:
@@ -247,7 +247,7 @@ class ProgramSpec:
     @property
     def fixed(self) -> PyTree:
         """Pytree of the process and the stop condition, with their parameters."""
-        return self.numbers.values(self.numbers.arrays)
+        return self.numbers.rebuild(self.numbers.arrays)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProgramSpec) and self.key == other.key

@@ -57,7 +57,7 @@ product with `MAX_VALUE_ERROR`."""
 SIGN_MARGIN = 1e-9
 """Size of a bound's value, far above rounding, beyond which its sign decides whether the run stops, without the condition
 itself."""
-REAL = jax.ShapeDtypeStruct((), np.float64)
+DOUBLE_SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
 
 class Quadratic(NamedTuple):
@@ -144,22 +144,22 @@ def flatten_check(
 
 def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
     """Add a stop condition to a flat program, and return the place of its value in the program."""
-    jaxpr = jax.make_jaxpr(stops)(*like, REAL)
+    jaxpr = jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR)
     walk.program.check_size(estimate_operations(jaxpr))
     return int(walk.call(jaxpr, places)[0])
 
 
 def _depends_on_time(numbers: Any, stops: Callable, like: tuple) -> bool:
     """Return whether a stop condition depends explicitly on time, so that bounds around a state prove nothing about it."""
-    problem = numbers.values(numbers.arrays)[0].problem
+    problem = numbers.rebuild(numbers.arrays)[0].problem
     if problem.at(jnp.zeros(())) is problem:
         return False
-    return dce_jaxpr(jax.make_jaxpr(stops)(*like, REAL).jaxpr, [True])[1][-1]
+    return dce_jaxpr(jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR).jaxpr, [True])[1][-1]
 
 
 def _evaluate_bound(numbers: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
     """Return the registered bound around a state, for a process with parameters `arrays`; None if no bound is registered."""
-    process, until = numbers.values(arrays)
+    process, until = numbers.rebuild(arrays)
     bound = find_bound(process, until)
     return None if bound is None else bound(process, state, memory, cheap)
 

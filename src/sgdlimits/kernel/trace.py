@@ -23,7 +23,7 @@ from sgdlimits.kernel.compiler.replica import ByBound, Replica
 from sgdlimits.kernel.compiler.walk import Flattening
 from sgdlimits.kernel.known import simplification_pattern
 from sgdlimits.kernel.random import Stream
-from sgdlimits.kernel.stopping import REAL, flatten_check
+from sgdlimits.kernel.stopping import DOUBLE_SCALAR, flatten_check
 
 MAX_OPERATIONS = 50_000
 """Maximum number of operations of a flat program; larger ones take longer to compile than they save."""
@@ -52,7 +52,7 @@ class ParameterArrays(NamedTuple):
         others = tuple(None if is_real else _wrap_hashable(leaf) for leaf, is_real in zip(leaves, real, strict=True))
         return cls(tree, others, arrays)
 
-    def values(self, arrays: Sequence[Any]) -> PyTree:
+    def rebuild(self, arrays: Sequence[Any]) -> PyTree:
         """Rebuild the process and its stop condition with `arrays`, which may be traced, in place of their own parameters."""
         rest = iter(arrays)
         return jax.tree.unflatten(self.tree, [next(rest) if leaf is None else _unwrap(leaf) for leaf in self.others])
@@ -65,12 +65,12 @@ class ParameterArrays(NamedTuple):
         return ParameterArrays(tree, others, self.arrays[: others.count(None)])
 
     @property
-    def flat(self) -> np.ndarray:
+    def concatenated(self) -> np.ndarray:
         """All parameters, concatenated into one vector."""
         return np.concatenate([np.zeros(0), *(array.ravel() for array in self.arrays)])
 
     @property
-    def form(self) -> tuple:
+    def program_key(self) -> tuple:
         """Key of everything that a program depends on: structure, shapes, and which parameters are 0 or 1."""
         plain = tuple(simplification_pattern(array).tobytes() for array in self.arrays)
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
@@ -163,14 +163,14 @@ def _trace_process(numbers: ParameterArrays, state: PyTree, memory: PyTree, sing
 
     def stops(arrays, state, memory, t):
         """Evaluate the stop condition of one run."""
-        process, until = numbers.values(arrays)
+        process, until = numbers.rebuild(arrays)
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))  # a batch of one run
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]
 
     leaves, tree = jax.tree.flatten(_shapes_of(state))
     alone = numbers.process
     step = _step_jaxpr(alone.tree, alone.others, tuple(_shapes_of(alone.arrays)), tuple(leaves), tree, single)
-    watched = numbers.values(numbers.arrays)[1] is not None
+    watched = numbers.rebuild(numbers.arrays)[1] is not None
     return step, stops if watched else None, (_shapes_of(numbers.arrays), _shapes_of(state), _shapes_of(memory))
 
 
@@ -181,14 +181,14 @@ def _step_jaxpr(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: A
 
     def step(arrays, state, seed, run, number, t, size):
         """Draw the random variates of one step of one run, and make the step."""
-        process = numbers.values(arrays)
+        process = numbers.rebuild(arrays)
         drawn = process.draw(Stream(seed, run, number, 1, single=single, t=t[None]))
         state = jax.tree.map(lambda leaf: leaf[..., None], state)
         after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), StepTime(t, size))
         return jax.tree.map(lambda leaf: leaf[..., 0], after)
 
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
-    given = (word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), REAL, REAL)
+    given = (word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), DOUBLE_SCALAR, DOUBLE_SCALAR)
     return jax.make_jaxpr(step)(list(arrays), jax.tree.unflatten(state, leaves), *given)
 
 

@@ -118,24 +118,24 @@ def along(
 def _evaluate_with_scale(function: Callable, stats: PyTree):
     """Return a function's value at each state, flattened, and the size of the terms whose changes cancel if it is conserved."""
 
-    def one(state):
+    def value_and_scale(state):
         sizes = jax.tree.map(lambda slope, leaf: jnp.abs(slope * leaf), jax.jacfwd(function)(state), state)
         return jnp.ravel(function(state)), _largest_component_sum(function(state), sizes)
 
-    return jax.vmap(one)(stats)
+    return jax.vmap(value_and_scale)(stats)
 
 
 @eqx.filter_jit
 def _rates_with_scale(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
     """Return a function's rate of change along the drift at each state, and its size if no terms cancelled."""
 
-    def one(state):
+    def rate_and_scale(state):
         drift = vector_field(problem, corrector)(state)
         rate = jax.jvp(function, (state,), (drift,))[1]
         fastest = jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(drift)]))
         return jnp.ravel(rate), fastest * _largest_component_sum(rate, jax.tree.map(jnp.abs, jax.jacfwd(function)(state)))
 
-    return problem.numerics.over_runs(one, stats)
+    return problem.numerics.over_runs(rate_and_scale, stats)
 
 
 def _largest_component_sum(value: Float[Array, "*shape"], terms: PyTree) -> Float[Array, ""]:

@@ -109,7 +109,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         ]
 
         def decay(factor: int, terms: Terms) -> str:
-            """Format the decay by a ridge penalty."""
+            """Format the term of a ridge penalty: learning rate and ridge times `factor` times `terms`."""
             return _polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [

@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sgdlimits.cli.explorer.session import Session, SpawnedProcess
 
-PAGE = Path(__file__).parent / "page"
+PAGE_FOLDER = Path(__file__).parent / "page"
 MAX_MESSAGE_BYTES = 2**16
 """Maximum length of a message from a page, in bytes."""
 MAX_SESSIONS = 8
@@ -34,7 +34,7 @@ IDLE_SECONDS = 900.0
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ALL_INTERFACES = ("0.0.0.0", "::", "[::]")
 # scripts and styles of the page only, no framing, and nothing kept in a cache
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -79,14 +79,14 @@ class Explorer:
 
     def __init__(self, guard: Guard, idle: float, spare: SpawnedProcess | None = None) -> None:
         self.guard, self.idle, self.sessions, self.spare = guard, idle, 0, spare
-        self.static = StaticFiles(directory=PAGE)
+        self.static = StaticFiles(directory=PAGE_FOLDER)
         self.contents: dict[str, Any] = {}
 
     async def page(self, request: Request) -> Response:
         """Respond with the HTML page, and set the cookie that holds the token."""
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
-        response = FileResponse(PAGE / "index.html", headers=HEADERS)
+        response = FileResponse(PAGE_FOLDER / "index.html", headers=SECURITY_HEADERS)
         if self.guard.token:
             response.set_cookie(self.guard.cookie, self.guard.token, httponly=True, samesite="strict")
         return response
@@ -105,7 +105,7 @@ class Explorer:
 
             # importing JAX takes seconds, during which the event loop must not block
             self.contents = await asyncio.to_thread(contents)
-        return JSONResponse(self.contents, headers=HEADERS)
+        return JSONResponse(self.contents, headers=SECURITY_HEADERS)
 
     async def socket(self, socket: WebSocket) -> None:
         """Connect the WebSocket of a page with a session, until either of them ends."""

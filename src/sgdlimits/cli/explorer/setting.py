@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.checks import integer, number
-from sgdlimits.cli.levels import flag_of
+from sgdlimits.cli.levels import option_name
 from sgdlimits.docstring import constructor_fields, typed_parameters
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level import ODE, SDE, Level, MeanField
@@ -189,7 +189,7 @@ class Setting:
         """Return a command line that makes the page's dataset at one level."""
         words = ["sgdlimits", "run", self.preset]
         taken = set(typed_parameters(PRESETS[self.preset]))
-        optimiser = {flag_of("optimiser", name, taken): value for name, value in self.optimiser_parameters.items()}
+        optimiser = {option_name("optimiser", name, taken): value for name, value in self.optimiser_parameters.items()}
         for name, value in (*self.parameters.items(), *optimiser.items()):
             flag = name.replace("_", "-")
             words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-_ATANH = [
+_ATANH_COEFFICIENTS = [
     2.0, 0.6666666666666734155, 0.39999999999416374848, 0.28571428742014901087, 0.22222198610841650195,
     0.18183562402359379824, 0.15314098900460141542, 0.14795474564432865705,
 ]  # fmt: skip
@@ -29,7 +29,7 @@ def log_parts(u: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array,
     place = bits - np.int64(0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2): the mantissa is centred about 1, where log is small
     mantissa = bits_as(bits - (place & np.int64(-(1 << 52))), np.float64)
     s = (mantissa - 1) / (mantissa + 1)
-    return (place >> np.int64(52)).astype(float), s * polynomial(_ATANH, s * s)
+    return (place >> np.int64(52)).astype(float), s * polynomial(_ATANH_COEFFICIENTS, s * s)
 
 
 def polynomial(coefficients: list[float], x: Float[Array, "..."]) -> Float[Array, "..."]:

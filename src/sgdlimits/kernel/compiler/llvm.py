@@ -113,10 +113,10 @@ class Writer:
             self.write_vector(index, known)
         self.b.ret_void()
 
-    def begin_function(self, name: str, arguments: int) -> None:
+    def begin_function(self, name: str, argument_count: int) -> None:
         """Begin a new function of the LLVM module, with this number of pointer arguments."""
         pointer = F64.as_pointer()
-        self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * arguments), name)
+        self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * argument_count), name)
         self.arguments = self.function.args
         for argument in self.arguments:
             argument.add_attribute("noalias")  # arrays do not overlap, so that loads can move across stores

@@ -152,12 +152,12 @@ def _(walk, equation, args):
     A = A.swapaxes(-1, -2) if p["transpose_a"] else A
     back = p["lower"] == (p["transpose_a"] == p["left_side"])
     A, B = (A[..., ::-1, ::-1], B[..., ::-1, :]) if back else (A, B)
-    (X,) = _map_matrices(walk, _SOLVE[p["unit_diagonal"]], A, B)
+    (X,) = _map_matrices(walk, _LOWER_SOLVERS[p["unit_diagonal"]], A, B)
     X = X[..., ::-1, :] if back else X
     return X if p["left_side"] else X.swapaxes(-1, -2)
 
 
-_SOLVE = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
+_LOWER_SOLVERS = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
 
 
 @primitive_rule("eigh")

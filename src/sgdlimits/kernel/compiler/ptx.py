@@ -19,7 +19,7 @@ from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.scalars import Scalars
 from sgdlimits.kernel.compiler.vectors import F32, F64, FAST_MATH_FLAGS, I32, I64
 
-TRIPLE = "nvptx64-nvidia-cuda"
+TARGET_TRIPLE = "nvptx64-nvidia-cuda"
 WARP_SIZE = 32
 MIN_ROOT_ARGUMENT = 1e-290
 """Constant that is added to the argument of a square root, so that the inverse root of zero is finite."""
@@ -29,14 +29,14 @@ class GPU:
     """NVIDIA GPU as a target of LLVM, given by its compute capability, such as "90"."""
 
     def __init__(self, capability: str) -> None:
-        self.name, self.triple = f"sm_{capability}", TRIPLE
+        self.name, self.triple = f"sm_{capability}", TARGET_TRIPLE
         self.key = (llvmlite.__version__, llvm.llvm_version_info, self.name)
 
     def assembly(self, text: str) -> str:
         """Compile the LLVM text of a module to PTX."""
         _initialise_llvm()
         module = llvm.parse_assembly(text)
-        target = llvm.Target.from_triple(TRIPLE).create_target_machine(self.name, opt=3)
+        target = llvm.Target.from_triple(TARGET_TRIPLE).create_target_machine(self.name, opt=3)
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         options.loop_unrolling = False  # the body of the loop over steps is long already
         passes = llvm.create_pass_builder(target, options)
@@ -62,8 +62,8 @@ def text_of(replica: Replica, gpu: GPU, limit: float) -> str:
 class GpuWriter(Writer):
     """Writer of the GPU kernel that makes all steps of a call; each thread computes one replica after another."""
 
-    def begin_function(self, name: str, arguments: int) -> None:
-        super().begin_function(name, arguments)
+    def begin_function(self, name: str, argument_count: int) -> None:
+        super().begin_function(name, argument_count)
         if name == FUNCTION_NAME:
             self.function.calling_convention = "ptx_kernel"
 

@@ -19,7 +19,7 @@ from sgdlimits.kernel.compiler.program import KINDS, Program, Untranslated
 
 Places = np.ndarray
 PrimitiveRule = Callable[["Flattening", Any, list[Places]], Any]
-_KIND = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
+_KIND_OF_DTYPE = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
 ELEMENTWISE = {
     **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil")},
     **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
@@ -42,9 +42,9 @@ PRIMITIVE_RULES: dict[str, PrimitiveRule] = {}
 def kind_of(dtype: Any) -> str:
     """Return the scalar type of a program for a dtype; raise `Untranslated` if there is none."""
     name = str(dtype) if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).name
-    if name not in _KIND:
+    if name not in _KIND_OF_DTYPE:
         raise Untranslated(name)
-    return _KIND[name]
+    return _KIND_OF_DTYPE[name]
 
 
 class Flattening:

@@ -17,7 +17,7 @@ from sgdlimits.kernel.random.transform import jit_unless_host
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)
+WEYL_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 
 Words = tuple[UInt32[Array, "..."], UInt32[Array, "..."], UInt32[Array, "..."], UInt32[Array, "..."]]
 
@@ -46,7 +46,7 @@ def _round(words):
     c0, c1, c2, c3, k0, k1 = words
     high0, low0 = _multiply(c0, MULTIPLIERS[0])
     high1, low1 = _multiply(c2, MULTIPLIERS[1])
-    return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, k0 + np.uint32(WEYL[0]), k1 + np.uint32(WEYL[1])
+    return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, k0 + np.uint32(WEYL_INCREMENTS[0]), k1 + np.uint32(WEYL_INCREMENTS[1])
 
 
 def _multiply(word: UInt32[Array, "..."], constant: int) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:

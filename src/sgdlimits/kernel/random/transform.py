@@ -18,14 +18,14 @@ from jaxtyping import Array, Float, UInt32
 
 from sgdlimits.kernel.compiler.bits import bits_as, log_parts, polynomial
 
-_SINE = [
+_SINE_COEFFICIENTS = [
     1.0, -0.1666666666666666557, 0.0083333333333331943072, -0.00019841269841209219366, 2.75573192111372959e-6,
     -2.5052106872803657225e-8, 1.6058939705949783443e-10, -7.6429914903628877715e-13, 2.7211749711571910864e-15,
 ]  # fmt: skip
-_SINE_SINGLE = [0.99999999468602, -0.16666656684022, 0.0083330251392183, -0.00019807418741313, 2.601903092036e-6]
+_SINGLE_SINE_COEFFICIENTS = [0.99999999468602, -0.16666656684022, 0.0083330251392183, -0.00019807418741313, 2.601903092036e-6]
 """Coefficients of sin x / x in powers of x^2 for |x| <= pi/2: minimax polynomials, with a relative error below rounding."""
 _GOLDEN, _RIGHT = np.uint32(0x9E3779B1), np.uint32(1 << 30)
-_LOG_SINGLE = [
+_SINGLE_LOG_COEFFICIENTS = [
     3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1,
     -1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2,
 ]  # fmt: skip
@@ -71,9 +71,10 @@ def normal_pair(
     if not single:
         exponent, rest = log_parts(uniform(first, low))
         radius = root(-2 * (exponent * math.log(2) + rest))
-        return radius * _cosine(second, np.float64, _SINE), radius * _cosine(second - _RIGHT, np.float64, _SINE)
+        cosine = radius * _cosine(second, np.float64, _SINE_COEFFICIENTS)
+        return cosine, radius * _cosine(second - _RIGHT, np.float64, _SINE_COEFFICIENTS)
     radius, parts = root(-2 * _log_single(first, low)), (second, second - _RIGHT)
-    cosine, sine = ((radius * _cosine(angle, np.float32, _SINE_SINGLE)).astype(float) for angle in parts)
+    cosine, sine = ((radius * _cosine(angle, np.float32, _SINGLE_SINE_COEFFICIENTS)).astype(float) for angle in parts)
     return cosine, sine
 
 
@@ -112,7 +113,7 @@ def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
     place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2
     x = bits_as(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
     exponent = (place >> np.int32(23)).astype(f32)
-    return x + (x * x) * (x * polynomial(_LOG_SINGLE, x) - f32(0.5)) + exponent * f32(math.log(2))
+    return x + (x * x) * (x * polynomial(_SINGLE_LOG_COEFFICIENTS, x) - f32(0.5)) + exponent * f32(math.log(2))
 
 
 def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
