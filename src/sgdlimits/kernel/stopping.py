@@ -143,7 +143,7 @@ def flatten_check(
 
 
 def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
-    """Add a stop condition to a flat program, and return the place of its value in the program."""
+    """Add a stop condition to a flat program, and return the node index of its value."""
     jaxpr = jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR)
     walk.program.check_size(estimate_operations(jaxpr))
     return int(walk.call(jaxpr, places)[0])
@@ -165,7 +165,7 @@ def _evaluate_bound(numbers: Any, cheap: bool, arrays: list, state: PyTree, memo
 
 
 def _flatten_bound(walk: Flattening, numbers: Any, like: tuple, places: list, moved: np.ndarray) -> tuple | None:
-    """Add the coefficients of a cheap bound to a flat program and return their places; None if that is not possible."""
+    """Add the coefficients of a cheap bound to a flat program and return their node indices; None if that is not possible."""
 
     def bound_coefficients(*arguments):
         """Return the value of the cheap bound and its coefficients."""

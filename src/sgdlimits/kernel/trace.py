@@ -125,14 +125,14 @@ def replica_of(
 
 
 def _add_stream_inputs(program: Program) -> list[np.ndarray]:
-    """Add inputs for seed, run, step, time and length of the step to a program, and return their places."""
+    """Add inputs for seed, run, step, time and length of the step to a program, and return their node indices."""
     word = lambda *names: np.array([program.input(name, "u32") for name in names])
     single = (("step", "u64"), ("t", "f64"), ("size", "f64"))
     return [word("seed", "seed_high"), word("run"), *(np.array(program.input(name, kind)) for name, kind in single)]
 
 
 def _add_parameter_inputs(program: Program, numbers: ParameterArrays) -> list[np.ndarray]:
-    """Add an input for each parameter, or a constant where it is 0 or 1, and return arrays of their places.
+    """Add an input for each parameter, or a constant where it is 0 or 1, and return arrays of their node indices.
 
     Entries of arrays that are too large have the place `ABSENT_PLACE`.
     """
@@ -144,7 +144,7 @@ def _add_parameter_inputs(program: Program, numbers: ParameterArrays) -> list[np
 
 
 def _add_inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray]:
-    """Add inputs named (name, i) to a program, and return arrays of their places with the shapes of `like`."""
+    """Add inputs named (name, i) to a program, and return arrays of their node indices with the shapes of `like`."""
     places, first = [], 0
     for leaf in like:
         count = int(np.prod(leaf.shape, dtype=int))

@@ -56,7 +56,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     four, two = ("", "") if is_one(model.data.squared_length) else (r"\sigma^{4}", r"\sigma^{2}")
 
     def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
-        """Write the sum over fixed directions s and u of R_su times `left` and `right`."""
+        """Format a sum over pairs (s, u) of fixed directions: the readout matrix R_su times `left` and `right`."""
         if equal:  # R = 1/k: a single sum
             last = [f"{left}^{{2}}"] if left == right.replace("u", "s") else [left, right.replace("u", "s")]
             share = one_over("k", k) if factor == -1 else frac(number(-factor), "k") if k > 1 else number(-factor)

@@ -18,7 +18,7 @@ from sgdlimits.kernel.compiler.walk import ELEMENTWISE, REDUCTIONS, Flattening
 
 
 def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Sequence[PyTree] | None = None) -> PyTree:
-    """Add the operations of a JAX function to a flat program, and return the places of its results in the program.
+    """Add the operations of a JAX function to a flat program, and return the node indices of its results.
 
     Arguments are pytrees of arrays of places; `shapes` are pytrees of the same form with the shapes and types for JAX.
     """

@@ -56,7 +56,7 @@ def _(walk, equation, args):
 
 
 def _gathered_entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
-    """Return the place of one entry of an array that is indexed by places in a `gather`.
+    """Return the node index of one entry in the result of a `gather`.
 
     `index` has, for each axis that is indexed, the place of the start of the slice; `offset` the position behind that start, or
     the position itself on other axes; `sizes` the sizes of slices, by which starts are clipped.

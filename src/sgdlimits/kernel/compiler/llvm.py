@@ -132,7 +132,7 @@ class Writer:
         return self.count_loop(vectors)
 
     def load_parameters(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
-        """Emit loads of the replicas' parameters, which may differ within a vector, and return them by place."""
+        """Emit loads of the replicas' parameters, which may differ within a vector, and return them by node index."""
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
 
     def write_rare_function(self, name: str, wanted: Sequence[int]) -> ir.Function:

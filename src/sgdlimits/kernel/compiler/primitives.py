@@ -124,7 +124,7 @@ def _(walk, equation, args):
 
 
 def _power(walk: Flattening, x: Places, n: int) -> Places:
-    """Return the places of x^n, for a fixed integer n, by repeated squaring."""
+    """Add the operations of x^n, for a fixed integer n, by repeated squaring."""
     one = walk.map_entries(lambda place: walk.program.const(1, walk.program.kind(place)), x)
     out, square, left = one, x, abs(n)
     while left:

@@ -55,7 +55,7 @@ class Untranslated(Exception):
 
 
 class Loop(NamedTuple):
-    """Body of a `while` loop in a flat program: places of its variables before and after a round, and of its condition.
+    """Body of a `while` loop in a flat program: node indices of its variables before and after a round, and of its condition.
 
     The arguments of its node are whether to begin, and the initial values of `carry`. In each round `after` has the new values
     of `carry`, and `again` says whether there is another round.
@@ -67,7 +67,7 @@ class Loop(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Operation in a flat program: its name, the scalar type of its result, the places of its arguments, and further data.
+    """Operation in a flat program: its name, the scalar type of its result, the nodes of its arguments, and further data.
 
     `what` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
     """
@@ -96,7 +96,7 @@ class Program:
             raise Untranslated(f"more than {self.max_nodes:.0f} operations")
 
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
-        """Add a node to the program unless it has an equal one, and return the place of either."""
+        """Add a node to the program unless it has an equal one, and return the index of either."""
         node = Node(op, kind, args, what)
         key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # NaN does not equal itself; its text does
         place = self._place.get(key)
@@ -108,15 +108,15 @@ class Program:
         return place
 
     def const(self, value: Any, kind: str) -> int:
-        """Add a constant to the program and return its place; -0.0 is stored as 0.0, so that there is only one zero."""
+        """Add a constant to the program and return its node index; -0.0 is stored as 0.0, so that there is only one zero."""
         return self.node("const", kind, (), (KINDS[kind](value) if value else KINDS[kind](0)).item())
 
     def input(self, name: Any, kind: str = "f64") -> int:
-        """Add an input with a name to the program, and return its place."""
+        """Add an input with a name to the program, and return its node index."""
         return self.node("input", kind, (), name)
 
     def at(self, place: int) -> Node:
-        """Return the node at a place; raise `Untranslated` for `ABSENT_PLACE`."""
+        """Return the node with an index (place); raise `Untranslated` for `ABSENT_PLACE`."""
         try:
             return self.nodes[place]
         except IndexError:
@@ -125,16 +125,16 @@ class Program:
             raise
 
     def kind(self, place: int) -> str:
-        """Return the scalar type of the value at a place, such as "f64"."""
+        """Return the scalar type of the node with an index (place), such as "f64"."""
         return self.at(place).kind
 
     def value(self, place: int) -> Any:
-        """Return the value at a place if its node is a constant, else None."""
+        """Return the value of the node with an index (place) if it is a constant, else None."""
         node = self.at(place)
         return KINDS[node.kind](node.what) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
-        """Add an operation on the values at some places, simplified where possible, and return the place of its result."""
+        """Add an operation on given nodes, simplified where possible, and return the node index of its result."""
         values = [self.value(arg) for arg in args]
         kind = "b1" if name in COMPARISONS else self.kind(args[-1])
         if name in _NUMPY_OPERATIONS and all(value is not None for value in values):
@@ -153,7 +153,7 @@ class Program:
         return self.node(name, kind, args)
 
     def _add_inverse(self, place: int) -> int:
-        """Add the operation 1/x and return its place; it becomes `rsqrt` if x is a square root.
+        """Add the operation 1/x and return its node index; it becomes `rsqrt` if x is a square root.
 
         If x selects between values of which one is constant, the inverse selects between their inverses.
         """
@@ -165,7 +165,7 @@ class Program:
         return self.node("div", node.kind, (one, place))
 
     def convert(self, place: int, kind: str) -> int:
-        """Add the conversion of a value to another scalar type, and return its place."""
+        """Add the conversion of a value to another scalar type, and return its node index."""
         value = self.value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("convert", kind, (place,))
@@ -173,7 +173,7 @@ class Program:
             return self.const(value.astype(KINDS[kind]), kind)
 
     def bitcast(self, place: int, kind: str) -> int:
-        """Add the reinterpretation of a value's bits as another scalar type, and return its place."""
+        """Add the reinterpretation of a value's bits as another scalar type, and return its node index."""
         value = self.value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("bitcast", kind, (place,))
@@ -184,12 +184,12 @@ class Program:
         return next(self._loops)
 
     def loop(self, begin: int, first: Iterable[int], loop: Loop) -> list[int]:
-        """Add a loop whose variables have the initial values `first`, and return the places of their final values."""
+        """Add a loop whose variables have the initial values `first`, and return the node indices of their final values."""
         place = self.node("loop", "", (begin, *first), loop)
         return [self.node("item", self.kind(carry), (place,), i) for i, carry in enumerate(loop.carry)]
 
     def order(self, results: Iterable[int], known: Mapping[int, Any] | Iterable[int] = ()) -> list[int]:
-        """Return the places that `results` need, arguments first, without those already known and those inside loops."""
+        """Return the node indices that `results` need, arguments first, without those already known and those inside loops."""
         need: set[int] = set()
         stack = [place for place in results if place not in known]
         while stack:
@@ -200,7 +200,7 @@ class Program:
         return sorted(need)  # a node's arguments have smaller places
 
     def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
-        """Return the places that a loop's rounds need beyond those known, as a pair: loop-invariant ones, and the others."""
+        """Return the node indices that a loop's rounds need beyond those known: loop-invariant ones, and the others."""
         changing: set[int] = set(loop.carry)
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.after, loop.again)):
@@ -212,7 +212,7 @@ class Program:
         return [place for place in rounds if place not in changing], [place for place in rounds if place in changing]
 
     def order_with_loops(self, results: Iterable[int]) -> list[int]:
-        """Return the places that `results` need, arguments first, including those inside loops."""
+        """Return the node indices that `results` need, arguments first, including those inside loops."""
         need: set[int] = set()
         stack = list(results)
         while stack:
@@ -232,7 +232,7 @@ def _equals(value: Any, number: float) -> bool:
 
 
 def _first_matching_rule(rules: Callable) -> Callable:
-    """Convert rules, as pairs (condition, place), to a function that returns the place of the first one that holds, or None."""
+    """Convert rules, pairs (condition, node index), to a function that returns the index of the first that holds, or None."""
     return lambda args, values: next((place for holds, place in rules(args, values) if holds), None)
 
 
@@ -242,17 +242,17 @@ def _is_true(value: Any) -> bool:
 
 
 def _simplify_product(a: tuple, v: list) -> tuple:
-    """Return rules for products with a constant, as pairs of a condition and the place of the simplified result."""
+    """Return rules for products with a constant, as pairs (condition, node index of the simplified result)."""
     return (_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_equals(v[0], 1), a[1]), (_equals(v[1], 1), a[0])
 
 
 def _simplify_and(a: tuple, v: list) -> tuple:
-    """Return rules for conjunctions with a constant, as pairs of a condition and the place of the simplified result."""
+    """Return rules for conjunctions with a constant, as pairs (condition, node index of the simplified result)."""
     return (_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_is_true(v[0]), a[1]), (_is_true(v[1]), a[0])
 
 
 def _simplify_or(a: tuple, v: list) -> tuple:
-    """Return rules for disjunctions with a constant, as pairs of a condition and the place of the simplified result."""
+    """Return rules for disjunctions with a constant, as pairs (condition, node index of the simplified result)."""
     return (_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]), (_is_true(v[0]), a[0]), (_is_true(v[1]), a[1])
 
 

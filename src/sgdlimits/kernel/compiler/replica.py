@@ -11,7 +11,7 @@ CONTINUES, STOPS = 1.0, 2.0
 
 
 class EveryStep(NamedTuple):
-    """Check of a stop condition that is evaluated after each step; `stops` is the place of its value in the new state."""
+    """Check of a stop condition that is evaluated after each step; `stops` is the node index of its value in the new state."""
 
     stops: int
 
@@ -38,7 +38,7 @@ class ByBound(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """Flat program of one run's step, with the places of the state before and after it and the check of the stop condition.
+    """Flat program of one run's step, with the node indices of the states before and after it, and the stop check.
 
     Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
 

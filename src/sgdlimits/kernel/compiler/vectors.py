@@ -76,7 +76,7 @@ class Vectors:
         return self.b.ashr(self.b.shl(x, half), half) if kind == "i32" else x
 
     def emit(self, program: Program, places: Sequence[int], known: dict[int, ir.Value]) -> None:
-        """Emit the instructions of the nodes at `places`, in order; `known` has the LLVM values by place, also new ones."""
+        """Emit the instructions of the nodes with indices `places`, and add their LLVM values to `known`."""
         for place in places:
             node = program.nodes[place]
             if place in known:

@@ -48,40 +48,40 @@ def kind_of(dtype: Any) -> str:
 
 
 class Flattening:
-    """Walk over jaxprs that adds their operations to a flat program; arrays become arrays of places."""
+    """Walk over jaxprs that adds their operations to a flat program; arrays become arrays of node indices."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
 
     def call(self, closed: ClosedJaxpr | Jaxpr, arguments: Sequence[Places]) -> list[Places]:
-        """Add the operations of a jaxpr to the program, and return the places of its results."""
+        """Add the operations of a jaxpr to the program, and return the node indices of its results."""
         if isinstance(closed, ClosedJaxpr):
             return self._add_jaxpr(closed.jaxpr, [self.constants(value) for value in closed.consts], arguments)
         return self._add_jaxpr(closed, [], arguments)
 
     def constants(self, value: Any) -> Places:
-        """Add the entries of an array to the program as constants, and return their places."""
+        """Add the entries of an array to the program as constants, and return their node indices."""
         kind = kind_of(jax.dtypes.result_type(value))
         value = np.asarray(value)
         return np.array([self.program.const(number, kind) for number in value.ravel()], int).reshape(value.shape)
 
     def map_entries(self, operation: Callable[..., int], *arrays: Places) -> Places:
-        """Apply a function of places to each entry of arrays, which are broadcast against each other."""
+        """Apply a function of node indices to each entry of arrays, which are broadcast against each other."""
         whole = np.broadcast_arrays(*arrays)
         entries = zip(*(array.ravel().tolist() for array in whole), strict=True)
         return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
 
     def op(self, name: str, *arrays: Places) -> Places:
-        """Add an operation of the program for each entry of arrays, and return the places of the results."""
+        """Add an operation of the program for each entry of arrays, and return the node indices of the results."""
         return self.map_entries(partial(self.program.op, name), *arrays)
 
     def known_integers(self, places: Places) -> np.ndarray | None:
-        """Return the values at places as integers if all of them are constants, else None."""
+        """Return the values of nodes as integers if all of them are constants, else None."""
         found = [self.program.value(place) for place in places.ravel().tolist()]
         return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
 
     def _add_jaxpr(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
-        """Add the operations of all equations of a jaxpr to the program, and return the places of its results."""
+        """Add the operations of all equations of a jaxpr to the program, and return the node indices of its results."""
         known: dict[Any, Places] = {}
         read = lambda atom: self.constants(atom.val) if isinstance(atom, Literal) else known[atom]
         for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
@@ -93,7 +93,7 @@ class Flattening:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _add_equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
-        """Add the operations of one equation of a jaxpr to the program, and return the places of its results."""
+        """Add the operations of one equation of a jaxpr to the program, and return the node indices of its results."""
         name = equation.primitive.name
         # Arrays without entries have no operations, whatever the primitive.
         if equation.outvars and not any(variable.aval.size for variable in equation.outvars):
