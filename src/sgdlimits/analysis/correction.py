@@ -268,7 +268,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
         unconstrained = OnePassSGD(sgd.lr, sgd.lr_second, sgd.ridge, False, sgd.batch)
         free = eqx.tree_at(lambda problem: problem.algorithm, problem, unconstrained)
         x = free.vector(stats)
-        normalised = lambda x: free.vector(_normalise(free.from_vector(x, stats)))
+        normalised = lambda x: free.vector(_normalise_directions(free.from_vector(x, stats)))
         b = free.vector(free.drift(stats))
         # second moments of an increment: its covariance plus the squared mean of a batch
         _, J, bent = _derivatives_and_contraction(normalised, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
@@ -286,7 +286,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
     return problem.vector(Overlaps(zeros.a, zeros.M, Q, zeros.kept, stats.names))
 
 
-def _normalise(stats: Overlaps) -> Overlaps:
+def _normalise_directions(stats: Overlaps) -> Overlaps:
     """Rescale the trained directions of statistics to norm 1."""
     length = jnp.sqrt(jnp.diagonal(stats.Q))
     return Overlaps(stats.a, stats.M / length[:, None], stats.Q / (length[:, None] * length), stats.kept, stats.names)

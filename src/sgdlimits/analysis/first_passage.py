@@ -224,7 +224,7 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
     rtol : relative tolerance of the solver; None takes the accuracy of the problem's expectations
     """
     one, y = take_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
-    risks, slopes = (jit_bound(_map_over_rows, problem, method, one) for method in ("risk", "drift"))
+    risks, slopes = (jit_bound(_map_over_runs, problem, method, one) for method in ("risk", "drift"))
     risk = lambda y: np.asarray(risks(y))[:, 0]
     slope = lambda y: np.asarray(slopes(y))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
@@ -273,7 +273,7 @@ def _falling_roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray,
     return right
 
 
-def _map_over_rows(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
+def _map_over_runs(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
     """Evaluate a method of the problem, such as the drift, at flattened statistics, and flatten its results."""
     stats = ravel_pytree(like)[1]
     return problem.numerics.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)

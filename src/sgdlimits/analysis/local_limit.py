@@ -76,7 +76,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
     problem.coordinates.check_one(point)
     # only free coordinates: fixed ones would add zero eigenvalues
     free = np.flatnonzero(problem.coordinates.moves(point))
-    drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
+    drift, matrix = (np.asarray(part)[free] for part in _drift_and_jacobian(problem, point, corrector))
     rates, modes = np.linalg.eig(matrix[:, free])
     # stable sort keeps conjugate pairs together
     order = np.argsort(-rates.real, kind="stable")
@@ -85,7 +85,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
 
 
 @eqx.filter_jit
-def _jacobian(problem: Problem, point: PyTree, corrector: bool):
+def _drift_and_jacobian(problem: Problem, point: PyTree, corrector: bool):
     """Return the drift at a point and its Jacobian with respect to all coordinates, including fixed ones."""
     slope = vector_field(problem, corrector)
     along = lambda vector: problem.vector(slope(problem.from_vector(vector, point)))
@@ -173,7 +173,7 @@ def local_limit(
     # quadrature leaves a drift of its own accuracy at fixed points
     tolerance = max(NEUTRAL_TOLERANCE, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
     drift, J, Sigma = linearise_at(problem, point)
-    _check_fixed(problem, point, drift, J, tolerance)
+    _check_fixed_point(problem, point, drift, J, tolerance)
     rates = np.linalg.eigvals(J)
     rates = rates[np.argsort(-rates.real, kind="stable")]
     zero = tolerance * np.abs(rates).max()
@@ -216,7 +216,7 @@ def stable_covariance(J: np.ndarray, Sigma: np.ndarray, zero: float) -> tuple[np
     return (covariance + covariance.T) / 2, quiet
 
 
-def _check_fixed(problem: Problem, point: PyTree, drift: np.ndarray, J: np.ndarray, tolerance: float) -> None:
+def _check_fixed_point(problem: Problem, point: PyTree, drift: np.ndarray, J: np.ndarray, tolerance: float) -> None:
     """Raise `BadInput` unless the drift at a point is zero within a tolerance."""
     size = max(1.0, float(np.abs(problem.vector(point)).max()))
     # relative to the linear drift of displacements as large as the statistics

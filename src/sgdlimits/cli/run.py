@@ -56,10 +56,10 @@ class Presets(Group):
         # accept phase-retrieval too
         name = name.replace("-", "_")
         if name in PRESETS and name not in self.commands:
-            self.add_command(self._command(PRESETS[name]))
+            self.add_command(self._build_command(PRESETS[name]))
         return self.commands.get(name)
 
-    def _command(self, preset: Callable) -> click.Command:
+    def _build_command(self, preset: Callable) -> click.Command:
         """Build the command of a preset, with its options."""
         words, parameters = describe(preset), typed_parameters(preset)
         own = [

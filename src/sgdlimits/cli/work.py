@@ -108,13 +108,13 @@ def warnings_in_a_sentence() -> Iterator[None]:
         warnings.simplefilter("always", CensoredWarning)
         default = warnings.showwarning
 
-        def show(message, category, *place, **more):
+        def show_warning(message, category, *place, **more):
             if issubclass(category, (DivergedWarning, CensoredWarning)):
                 echo(f"Warning: {message}", err=True)
             else:
                 default(message, category, *place, **more)
 
-        warnings.showwarning = show
+        warnings.showwarning = show_warning
         yield
 
 

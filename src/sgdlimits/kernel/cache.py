@@ -50,15 +50,15 @@ def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """Return the content of a cache entry; if it is missing, compute it by `make` and store it."""
     place = folder()
     path = place / name if place else None
-    content = _read(path) if path else None
+    content = _read_entry(path) if path else None
     if content is None:
         content = make()
         if path:
-            _write(path, content)
+            _write_entry(path, content)
     return content
 
 
-def _read(path: Path) -> bytes | None:
+def _read_entry(path: Path) -> bytes | None:
     """Return the content of a cache entry without its hash, or None if the entry is missing or its hash is wrong."""
     try:
         entry = path.read_bytes()
@@ -68,7 +68,7 @@ def _read(path: Path) -> bytes | None:
     return code if check is not None and hmac.compare_digest(check, entry[:HASH_BYTES]) else None
 
 
-def _write(path: Path, code: bytes) -> None:
+def _write_entry(path: Path, code: bytes) -> None:
     """Write a cache entry with its hash; do nothing if the folder or the secret key cannot be written."""
     with suppress(OSError):  # the cache is optional: a read-only folder is no error
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -68,11 +68,11 @@ def _compiled_code(form: ProgramSpec, capability: str) -> CompiledCode:
     gpu = ptx.GPU(capability)
     replica = form.replica(asks=False)  # code on a GPU cannot call the host
     text = ptx.text_of(replica, gpu, MAX_COORDINATE)
-    module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
+    module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load_ptx)
     return CompiledCode(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP_SIZE, replica.numbers, replica.length)
 
 
-def _load(code: bytes) -> Any:
+def _load_ptx(code: bytes) -> Any:
     """Load PTX into the GPU: the driver compiles it for the device, and caches the result by itself."""
     import cupy
 

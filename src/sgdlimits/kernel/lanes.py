@@ -222,7 +222,7 @@ class Lanes(FlatKernel):
             advance_vectors(0, vectors)
         else:
             ends = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
-            for done in [_pool(cores).submit(advance_vectors, *each) for each in ends]:
+            for done in [_thread_pool(cores).submit(advance_vectors, *each) for each in ends]:
                 done.result()
         if bounds is not None and rows is not None:
             bounds.store(arrays.keys[:, 0], arrays.memory, rows)
@@ -265,7 +265,7 @@ def _compiled_code(form: ProgramSpec, key: tuple) -> CompiledCode:
     """Load the compiled code of a program, without tracing if the program has a persistent name and a cache entry."""
     machine = _machine()
     name = known.persistent_name(key, form.fixed, find_bound(*form.fixed), form.state, form.memory, form.zero, form.single)
-    make = lambda: _compile(form)
+    make = lambda: _compile_program(form)
     # An entry is one line of JSON, then the object code.
     about, _, code = (make() if name is None else cache.read_or_make(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)
@@ -274,7 +274,7 @@ def _compiled_code(form: ProgramSpec, key: tuple) -> CompiledCode:
     return CompiledCode(function(address), owner, width, numbers, length, bounded)
 
 
-def _compile(form: ProgramSpec) -> bytes:
+def _compile_program(form: ProgramSpec) -> bytes:
     """Trace and compile a program; return its properties as one line of JSON, followed by its object code.
 
     The code alone is cached by its text, since different processes may have the same program.
@@ -298,6 +298,6 @@ def _machine():
 
 
 @lru_cache(maxsize=1)
-def _pool(cores: int) -> ThreadPoolExecutor:
+def _thread_pool(cores: int) -> ThreadPoolExecutor:
     """Return the pool of threads that is shared by all kernels."""
     return ThreadPoolExecutor(cores, thread_name_prefix="sgdlimits")

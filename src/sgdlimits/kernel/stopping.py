@@ -238,7 +238,7 @@ class HostBounds:
             """View the doubles at a memory address as an array of shape (count, lanes)."""
             return np.frombuffer((ctypes.c_double * (count * width)).from_address(address)).reshape(count, width)
 
-        def answer(index: int, state: int, lanes: int, rows: int) -> None:
+        def answer_lanes(index: int, state: int, lanes: int, rows: int) -> None:
             """Decide for the marked lanes of a vector whether they stop, and write their new bounds."""
             try:
                 states, which, new = array_at(state, self.coordinates), array_at(lanes, 1)[0], array_at(rows, self.columns)
@@ -249,7 +249,7 @@ class HostBounds:
                 errors.append(error)
                 array_at(rows, self.columns)[0] = np.inf  # an infinite bound: the lanes run to the end without another call
 
-        function = HOST_FUNCTION(answer)
+        function = HOST_FUNCTION(answer_lanes)
         yield ctypes.cast(function, ctypes.c_void_p)
         if errors:
             raise errors[0]

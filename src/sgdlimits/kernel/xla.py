@@ -56,7 +56,7 @@ def _advance_runs(
         state = process.step(carry.state, numbers, now)
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
-        state = _select(process, carry.moving, state, carry.state)
+        state = _select_runs(process, carry.moving, state, carry.state)
         after = jnp.broadcast_to(now.t + now.size, carry.moving.shape)
         hit = carry.moving & until.stop_runs(process.problem, process.statistics(state), carry.memory, after)
         end = jnp.where(hit, number + 1, carry.end)
@@ -91,7 +91,7 @@ def _advance_runs(
             # A run that diverges keeps its state at the beginning of this part, the last one known to be finite.
             broken = carry.moving & ~bounded
             return Carry(
-                state=_select(process, carry.moving & bounded, after.state, carry.state),
+                state=_select_runs(process, carry.moving & bounded, after.state, carry.state),
                 moving=after.moving & bounded,
                 stopped=after.stopped & ~broken,
                 end=jnp.where(broken, span.first + begin + i * every, after.end),
@@ -109,15 +109,15 @@ def _advance_runs(
 def _is_bounded(process: ProcessLike, state: PyTree) -> Bool[Array, " runs"]:
     """Return for each run whether all its coordinates are finite and at most `MAX_COORDINATE` in size."""
 
-    def inside(leaf):
+    def is_within_bound(leaf):
         """Return for each run whether one array of its state is bounded."""
         rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
         return (jnp.abs(rows) <= MAX_COORDINATE).all(1)  # false for NaN
 
-    return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
+    return jnp.stack([is_within_bound(leaf) for leaf in jax.tree.leaves(state)]).all(0)
 
 
-def _select(process: ProcessLike, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
+def _select_runs(process: ProcessLike, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
     """Select for each run the state in `yes` where `choose` is true, else the state in `no`."""
 
     def pick(a, b):

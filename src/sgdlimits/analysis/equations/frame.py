@@ -13,7 +13,7 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, escape_latex, time_derivative, times, total
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, escape_latex, product_latex, sum_latex, time_derivative
 from sgdlimits.errors import is_traced
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
@@ -59,7 +59,7 @@ class EquationSetting(NamedTuple):
     def unit_factor(self, index: str) -> str:
         """Return the LaTeX of a unit's second-layer weight, divided by the width p in a mean over units."""
         if self.constant is not None:
-            return times(self.constant, self.mean_factor)
+            return product_latex(self.constant, self.mean_factor)
         return rf"\frac{{a_{{{index}}}}}{{p}}" if self.mean_factor else f"a_{{{index}}}"
 
 
@@ -83,13 +83,13 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
     ridge, sigma = not is_zero(algorithm.ridge), "" if is_one(model.data.squared_length) else r"\sigma^{2}"
-    decay = lambda letter, factor=1: times(factor, r"\alpha", letter) if ridge else ""
+    decay = lambda letter, factor=1: product_latex(factor, r"\alpha", letter) if ridge else ""
     # brackets only around several terms
-    pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket(total(terms))
-    M = times(-1, r"\gamma", pulled([r"\Phi_{jr}", decay("M_{jr}")]))
-    Q = times(-1, r"\gamma", bracket(total([r"\Psi_{jl}", r"\Psi_{lj}", decay("Q_{jl}", 2)])))
+    pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket(sum_latex(terms))
+    M = product_latex(-1, r"\gamma", pulled([r"\Phi_{jr}", decay("M_{jr}")]))
+    Q = product_latex(-1, r"\gamma", bracket(sum_latex([r"\Psi_{jl}", r"\Psi_{lj}", decay("Q_{jl}", 2)])))
     if closed.gradient:
-        Q = total([Q, times(r"\gamma^{2}", sigma, r"\Gamma_{jl}")])
+        Q = sum_latex([Q, product_latex(r"\gamma^{2}", sigma, r"\Gamma_{jl}")])
     named = [Row(r"\Phi_{jr}", closed.fixed), Row(r"\Psi_{jl}", closed.field)]
     named += [Row(r"\Gamma_{jl}", closed.gradient)] if closed.gradient else []
     if algorithm.sphere:
@@ -102,7 +102,7 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     else:
         ode = [Row(time_derivative("M_{jr}"), M), Row(time_derivative("Q_{jl}"), Q)]
     if setting.trains_second and closed.second:
-        ode.append(Row(time_derivative("a_{j}"), times(-1, r"\gamma_{2}", pulled(["A_{j}", decay("a_{j}")]))))
+        ode.append(Row(time_derivative("a_{j}"), product_latex(-1, r"\gamma_{2}", pulled(["A_{j}", decay("a_{j}")]))))
         named.append(Row("A_{j}", closed.second))
     elif setting.trains_second:
         ode += _scalar_equations(setting, decay, pulled)
@@ -120,7 +120,8 @@ def _scalar_equations(setting: EquationSetting, decay: Any, pulled: Any) -> list
     letter = lambda name: rf"\text{{{escape_latex(name)}}}"
     pull = lambda name: [rf"\mathbb{{E}}[\partial_{{{letter(name)}}} \ell]", decay(letter(name))]
     return [
-        Row(time_derivative(letter(name)), times(-1, _second_rate_latex(setting, name), pulled(pull(name)))) for name in names
+        Row(time_derivative(letter(name)), product_latex(-1, _second_rate_latex(setting, name), pulled(pull(name))))
+        for name in names
     ]
 
 

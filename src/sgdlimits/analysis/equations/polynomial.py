@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, time_derivative, times, total
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, power_latex, product_latex, sum_latex, time_derivative
 from sgdlimits.analysis.equations.frame import EquationSetting, is_zero, parameters
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
@@ -100,7 +100,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
             _polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
             _polynomial_latex(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
         ]
-        ode = [Row(time_derivative("m"), total(parts))]
+        ode = [Row(time_derivative("m"), sum_latex(parts))]
         where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
     else:
         corrector = [
@@ -113,18 +113,18 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
             return _polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [
-            Row(time_derivative("m"), total([_polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
+            Row(time_derivative("m"), sum_latex([_polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
             Row(
                 time_derivative("q"),
-                total([_polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
+                sum_latex([_polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
             ),
         ]
         where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
     if setting.trains_second:
         second = linear_combination((-2 * w, mean(multiply(unit, D))))
         second = with_unit_norm(second) if algorithm.sphere else second
-        decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
-        ode.append(Row(time_derivative("a"), total([_polynomial_latex(second, r"\gamma_{2}"), decay_a])))
+        decay_a = product_latex(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
+        ode.append(Row(time_derivative("a"), sum_latex([_polynomial_latex(second, r"\gamma_{2}"), decay_a])))
     # both are 1, and the ridge does not act on the norm on the sphere
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
     return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
@@ -144,15 +144,15 @@ def _polynomial_latex(terms: Terms, before: str) -> str:
     multiplicity = 0
     while (divided := _divide_by_one_minus_square(rest)) is not None:
         rest, multiplicity = divided, multiplicity + 1
-    letters = [*map(power, "mqa", common), power(r"\left(1 - m^{2}\right)", multiplicity)]
+    letters = [*map(power_latex, "mqa", common), power_latex(r"\left(1 - m^{2}\right)", multiplicity)]
     if len(rest) == 1:
-        return times(next(iter(rest.values())), before, *letters)
+        return product_latex(next(iter(rest.values())), before, *letters)
     ordered = sorted(rest.items(), key=lambda item: (sum(item[0]), item[0]))
     # common factor of all coefficients, positive for the term of lowest order
     size = Fraction(math.gcd(*(c.numerator for c in rest.values())), math.lcm(*(c.denominator for c in rest.values())))
     size = size if ordered[0][1] > 0 else -size
-    inside = total(times(c / size, *map(power, "mqa", powers)) for powers, c in ordered)
-    return times(size, before, *letters, bracket(inside))
+    inside = sum_latex(product_latex(c / size, *map(power_latex, "mqa", powers)) for powers, c in ordered)
+    return product_latex(size, before, *letters, bracket(inside))
 
 
 def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
@@ -185,8 +185,8 @@ def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[R
 
 def _mean_of_derivative(unit: Polynomial, order: int, v: str) -> str:
     """Format the mean of a unit's derivative of a given order over a Gaussian field of variance `v`."""
-    return total(
-        times(c * math.perm(i, order) * double_factorial(i - order - 1), power(v, (i - order) // 2))
+    return sum_latex(
+        product_latex(c * math.perm(i, order) * double_factorial(i - order - 1), power_latex(v, (i - order) // 2))
         for i, c in enumerate(unit.coefficients)
         if c and i >= order and (i - order) % 2 == 0
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal, escape_latex, frac, number
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal_latex, escape_latex, frac, number_latex
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Combined, FunctionOfTime, Schedule, Shifted, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
@@ -120,7 +120,7 @@ def write_out_schedules(equations: Equations) -> Equations:
 def _latex(value: Any) -> str:
     """Format a scalar, a scalar array or an array of scalars as LaTeX."""
     array = np.asarray(value, float)
-    return number(array) if array.ndim else decimal(array.item())
+    return number_latex(array) if array.ndim else decimal_latex(array.item())
 
 
 def _format_cases(rows: list[str]) -> str:

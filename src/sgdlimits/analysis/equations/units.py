@@ -16,7 +16,18 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, arcsin, bracket, frac, number, over_pi, power, root, times, total
+from sgdlimits.analysis.equations.base import (
+    Row,
+    arcsin,
+    bracket,
+    frac,
+    number_latex,
+    over_pi,
+    power_latex,
+    product_latex,
+    root_latex,
+    sum_latex,
+)
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
 from sgdlimits.analysis.equations.polynomial import derivative_means
 from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean
@@ -46,15 +57,15 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
     k = model.teachers
     # a mean of teachers needs no list of weights
     if np.all(weights == 1 / k):
-        teachers = [Row("c_{r}", times(-1, r"\frac{1}{k}") if k > 1 else "-1")]
+        teachers = [Row("c_{r}", product_latex(-1, r"\frac{1}{k}") if k > 1 else "-1")]
     else:
-        teachers = [Row("c_{r}", r"-\frac{1}{k} a^{*}_{r-p}"), Row(rf"a^{{*}} = {number(k * weights)}")]
+        teachers = [Row("c_{r}", r"-\frac{1}{k} a^{*}_{r-p}"), Row(rf"a^{{*}} = {number_latex(k * weights)}")]
     both = r"\sum_{m=1}^{p+k} \sum_{n=1}^{p+k} c_{m} c_{n} J_{jlmn}"
     return MomentRows(
-        times(2 * w, "c_{j}", every, "I_{jrn}"),
-        times(2 * w, "c_{j}", every, "I_{jln}"),
-        times((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
-        times(2 * w, setting.mean_factor, every, "K_{jn}"),
+        product_latex(2 * w, "c_{j}", every, "I_{jrn}"),
+        product_latex(2 * w, "c_{j}", every, "I_{jln}"),
+        product_latex((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
+        product_latex(2 * w, setting.mean_factor, every, "K_{jn}"),
         (*rows, Row("c_{j}", setting.unit_factor("j")), *teachers, Row(OMEGA), *gram_rows(model), Row(INDEX_RANGE)),
         r"r = p + 1, \dots, p + k",
     )
@@ -87,13 +98,13 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     if same and square == 1 and not variance:
         C, ratio, gain_product = r"\Omega", "", lambda j, l: ""
     elif same:
-        rows.append(Row("C_{mn}", times(square, variance, r"\Omega_{mn}")))
-        ratio, gain_product = "", lambda j, l: number(square)
+        rows.append(Row("C_{mn}", product_latex(square, variance, r"\Omega_{mn}")))
+        ratio, gain_product = "", lambda j, l: number_latex(square)
     else:
         rows += [
-            Row("C_{mn}", times("g_{m} g_{n}", variance, r"\Omega_{mn}")),
-            Row("g_{j}", number(student)),
-            Row("g_{r}", number(teacher)),
+            Row("C_{mn}", product_latex("g_{m} g_{n}", variance, r"\Omega_{mn}")),
+            Row("g_{j}", number_latex(student)),
+            Row("g_{r}", number_latex(teacher)),
         ]
         ratio, gain_product = r"\frac{g_{j}}{g_{m}}", lambda j, l: f"g_{{{j}}} g_{{{l}}}"
     c = lambda one, other: f"{C}_{{{one}{other}}}"
@@ -101,14 +112,17 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     both = bracket(f"{c('j', 'm')} {c('l', 'n')} + {c('l', 'm')} {c('j', 'n')}")
     # terms of the covariance of two fields given those of students j and l
     ways = f"{plus('l')} {c('j', 'm')} {c('j', 'n')}", f"{plus('j')} {c('l', 'm')} {c('l', 'n')}", f"-{c('j', 'l')} {both}"
-    observed, upper = total(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
-    lower, pair = f"{plus('j')} {root(LAMBDA.format('jn'))}", frac(gain_product("j", "l") or "1", root(LAMBDA.format("jl")))
-    angle = arcsin(frac(c("m", "n"), root(f"{plus('m')} {plus('n')}")))
+    observed, upper = sum_latex(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
+    lower, pair = (
+        f"{plus('j')} {root_latex(LAMBDA.format('jn'))}",
+        frac(gain_product("j", "l") or "1", root_latex(LAMBDA.format("jl"))),
+    )
+    angle = arcsin(frac(c("m", "n"), root_latex(f"{plus('m')} {plus('n')}")))
     return [
-        Row("I_{jmn}", times(TWO_PI, ratio, frac(upper, lower))),
-        Row("J_{jlmn}", times(FOUR_PI, pair, arcsin(frac("B_{jlmn}", root(f"{own('m')} {own('n')}"))))),
-        Row("S_{jl}", times(TWO_PI, pair)),
-        *([Row("K_{mn}", times(TWO_PI, angle))] if setting.trains_second else []),
+        Row("I_{jmn}", product_latex(TWO_PI, ratio, frac(upper, lower))),
+        Row("J_{jlmn}", product_latex(FOUR_PI, pair, arcsin(frac("B_{jlmn}", root_latex(f"{own('m')} {own('n')}"))))),
+        Row("S_{jl}", product_latex(TWO_PI, pair)),
+        *([Row("K_{mn}", product_latex(TWO_PI, angle))] if setting.trains_second else []),
         Row("B_{jlmn}", f"{c('m', 'n')} - {frac(observed, LAMBDA.format('jl'))}"),
         Row(LAMBDA.format("mn"), f"{plus('m')} {plus('n')} - {c('m', 'n')}^{{2}}"),
         *rows,
@@ -124,7 +138,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     C, rows = field_covariance(setting)
     c = lambda one, other: f"{C}_{{{one}{other}}}"
     same = (odd, even) == (other_odd, other_even)
-    pair = lambda letter, value: lambda m, n: number(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
+    pair = lambda letter, value: lambda m, n: number_latex(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
     odds, evens = pair("u", odd), pair("v", even)
     both = lambda m, n: over_pi(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
     mixed = bracket("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
@@ -132,21 +146,25 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     crossed = 2 * (odd * even) ** 2 if same else 2 * odd * even
     if not same:
         values = {"u_{j}": odd, "v_{j}": even, "u_{r}": other_odd, "v_{r}": other_even}
-        rows = [*rows, *(Row(letter, number(value)) for letter, value in values.items())]
-    J = [Row("J_{jjmn}", total([times(odd**2 + even**2, "K_{mn}"), times(crossed, mixed) if crossed else ""]))]
+        rows = [*rows, *(Row(letter, number_latex(value)) for letter, value in values.items())]
+    J = [
+        Row(
+            "J_{jjmn}", sum_latex([product_latex(odd**2 + even**2, "K_{mn}"), product_latex(crossed, mixed) if crossed else ""])
+        )
+    ]
     if setting.model.width > 1:
         J += [Row("J_{jlmn}", NAMED_J), Row("s(x)", activation_latex(setting.model.network.activation))]
     by = lambda factor, body: "" if factor == "0" else body if factor == "1" else f"{factor} {body}"
     wedge = bracket(rf"R_{{mn}} + {c('m', 'n')} \theta_{{mn}}")
     along = bracket(frac(f"{c('j', 'm')} R_{{jn}}", c("j", "j")) + rf" + {c('m', 'n')} \theta_{{jn}}")
     return [
-        Row("I_{jmn}", total([by(odds("j", "n"), c("m", "n")), by(evens("j", "n"), "L_{jmn}")])),
+        Row("I_{jmn}", sum_latex([by(odds("j", "n"), c("m", "n")), by(evens("j", "n"), "L_{jmn}")])),
         *J,
-        Row("S_{jl}", total(["" if odds("j", "l") == "0" else odds("j", "l"), rf"{both('j', 'l')} \theta_{{jl}}"])),
-        Row("K_{mn}", total([by(odds("m", "n"), c("m", "n")), f"{both('m', 'n')} {wedge}"])),
+        Row("S_{jl}", sum_latex(["" if odds("j", "l") == "0" else odds("j", "l"), rf"{both('j', 'l')} \theta_{{jl}}"])),
+        Row("K_{mn}", sum_latex([by(odds("m", "n"), c("m", "n")), f"{both('m', 'n')} {wedge}"])),
         Row("L_{jmn}", f"{TWO_PI} {along}"),
-        Row("R_{mn}", root(f"{c('m', 'm')} {c('n', 'n')} - {c('m', 'n')}^{{2}}")),
-        Row(r"\theta_{mn}", arcsin(frac(c("m", "n"), root(f"{c('m', 'm')} {c('n', 'n')}")))),
+        Row("R_{mn}", root_latex(f"{c('m', 'm')} {c('n', 'n')} - {c('m', 'n')}^{{2}}")),
+        Row(r"\theta_{mn}", arcsin(frac(c("m", "n"), root_latex(f"{c('m', 'm')} {c('n', 'n')}")))),
         *rows,
     ]
 
@@ -177,7 +195,7 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
 def _mehler_sum(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
     """Format the Gaussian mean of a product of two units' derivatives as a sum over powers of their covariance."""
     h = lambda index, order: f"h_{{{order}{index}}}"
-    return total(
-        times(1 / math.factorial(q), power(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))
+    return sum_latex(
+        product_latex(1 / math.factorial(q), power_latex(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))
         for q in range(degree + 1 - max(up_m, up_n))
     )

@@ -221,14 +221,14 @@ class Search:
             self._connect()
         self.ends, self.runs = self.atlas.locate(roots.x), len(starts)
 
-    def _orbits(self) -> dict[int, np.ndarray]:
+    def _orbit_masks(self) -> dict[int, np.ndarray]:
         """Return for each orbit of components under the symmetries the mask of its roots."""
         orbits = self.atlas.labels().min(0)
         return {int(orbit): orbits == orbit for orbit in np.unique(orbits)}
 
     def _sample_components(self) -> None:
         """Collect roots of each component, including some in its interior, and measure its dimension."""
-        labels, members = self.atlas.labels(), self._orbits()
+        labels, members = self.atlas.labels(), self._orbit_masks()
         for i, (orbit, mine) in enumerate(members.items()):
             self.system.watch.show_stage("components", i + 1, len(members))
             roots = Roots.join([self.atlas.roots.at(mine), self.atlas.interior_roots(labels, int(mine.argmax()))])
@@ -252,7 +252,7 @@ class Search:
         # interrupted before roots were connected
         if not len(self.atlas.owner):
             self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
-        rows = [self._orbit_row(orbit, mine) for orbit, mine in self._orbits().items()]
+        rows = [self._orbit_row(orbit, mine) for orbit, mine in self._orbit_masks().items()]
         # stable ones first, and by risk among equals
         rows.sort(key=lambda row: (STABILITY_ORDER.index(row.stability), row.risk))
         missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""

@@ -13,7 +13,7 @@ from sgdlimits.analysis.fixed_points.system import System
 # "neutral": the flow returns to the component, but not to the same point
 Stability = Literal["stable", "neutral", "unstable", "unknown"]
 
-NULL_STEP = 0.02
+NULL_STEP_LENGTH = 0.02
 """Length of the step along a null vector of the Jacobian, relative to 1 plus the norm of the root."""
 PERTURBATIONS, COSTLY_PERTURBATIONS = 16, 4
 """Number of random displacements of each point that is perturbed; the second applies where a drift is costly."""
@@ -40,7 +40,7 @@ def measure_dimensions(system: System, roots: Roots) -> np.ndarray:
         return counts
     # right singular vectors of the smallest singular values
     null = np.concatenate([rows[system.size - n :] for rows, n in zip(np.linalg.svd(roots.jacobian)[2], counts, strict=True)])
-    along = NULL_STEP * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
+    along = NULL_STEP_LENGTH * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
     # in both directions: the point may lie at the boundary of its component
     origin, step = np.tile(roots.x[owner], (2, 1)), np.concatenate([along, -along])
     ends = roots_near(system, origin + step)

@@ -114,7 +114,7 @@ def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequenc
         return [negated(name) for name in type(like).dims]
     p, k = like.M.shape
     exchange = lambda count, i: np.r_[:i, i + 1, i, i + 2 : count]
-    relabel = partial(_relabel, axes=axes)
+    relabel = partial(_relabel_overlaps, axes=axes)
     exchanges = [partial(relabel, units=exchange(p, j)) for j in range(p - 1)]
     signs = [partial(relabel, unit_signs=sign, second_signs=second) for sign in 1 - 2 * np.eye(p) for second in (1.0, sign)]
     orders = [np.arange(k), *(exchange(k, r) for r in range(k - 1))]
@@ -138,7 +138,7 @@ def _output_exchanges(like: Overlaps, axes: Mapping[str, tuple[str, ...]]) -> li
     return [np.r_[:i, j, i + 1 : j, i, j + 1 : count] for i, j in itertools.combinations(range(count), 2)]
 
 
-def _relabel(
+def _relabel_overlaps(
     stats: Overlaps, axes, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0, outputs=None
 ) -> Overlaps:
     """Permute units, fixed directions and outputs of overlaps, and flip their signs; None keeps the present order."""

@@ -59,7 +59,7 @@ def animate(
                 artist.set_clip_path(window)
         return [artist for _, artists in windows for artist in artists]
 
-    show(frames - 1)
-    film: Any = FuncAnimation(cast("Figure", axes[0].figure), show, frames=frames, interval=1000 * seconds / frames, blit=False)
+    show_frame(frames - 1)
+    film: Any = FuncAnimation(cast("Figure", axes[0].figure), show_frame, frames=frames, interval=1000 * seconds / frames, blit=False)
     film._draw_was_started = True  # suppresses matplotlib's warning about animations that are never saved
     return film

@@ -18,7 +18,7 @@ from sgdlimits.errors import BadInput
 
 MAX_DETAILED_CURVES = 6
 """Maximum number of entries that are drawn with mean, band and single runs; if there are more, only their means are drawn."""
-LABELS = {
+STATISTIC_LABELS = {
     "M": ("overlap", "jr"),
     "m": ("overlap", ""),
     "r2": ("squared orthogonal norm", ""),
@@ -105,10 +105,10 @@ def _iterate_entries(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator
         for index in np.ndindex(variable.shape[2:]):
             if variable.dims[2:] == ("student", "student_other") and index[0] > index[1]:
                 continue
-            yield _symbol(what, ",".join(str(i + 1) for i in index), absolute), values[(..., *index)]
+            yield _entry_symbol(what, ",".join(str(i + 1) for i in index), absolute), values[(..., *index)]
 
 
-def _symbol(what: str, index: str, absolute: bool) -> str:
+def _entry_symbol(what: str, index: str, absolute: bool) -> str:
     """Return the LaTeX symbol of one entry of a statistic, such as an overlap with its indices."""
     name = f"{what}_{{{index}}}" if index else {"r2": r"r_\perp^2"}.get(what, what)
     return f"$|{name}|$" if absolute else f"${name}$"
@@ -116,5 +116,5 @@ def _symbol(what: str, index: str, absolute: bool) -> str:
 
 def _axis_label(what: str, several: bool, absolute: bool) -> str:
     """Return the label of the vertical axis for a statistic, with indices if it has several entries."""
-    name, index = LABELS.get(what, ("statistic", ""))
-    return f"{name} {_symbol(what, index if several else '', absolute)}"
+    name, index = STATISTIC_LABELS.get(what, ("statistic", ""))
+    return f"{name} {_entry_symbol(what, index if several else '', absolute)}"

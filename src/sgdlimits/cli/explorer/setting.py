@@ -126,7 +126,7 @@ class Setting:
         return name, self.d if default is None else default if self.start_at is None else self.start_at
 
     @cached_property
-    def _parts(self) -> dict[str, Any]:
+    def _built_parts(self) -> dict[str, Any]:
         """Objects that the setting names: the problem, the exact chain as a level, and the start."""
         refusal = f"the optimiser must be sgd for {self.preset}; got {self.optimiser}. Choose sgd."
         values = {"problem": self.parameters, "optimiser": self.optimiser_parameters, "level": {"d": self.d}}
@@ -136,17 +136,17 @@ class Setting:
     @property
     def problem(self) -> Problem:
         """Learning problem of the preset, trained by the optimiser."""
-        return self._parts["problem"]
+        return self._built_parts["problem"]
 
     @property
     def start(self) -> Start:
         """Start of the runs."""
-        return self._parts["start"]
+        return self._built_parts["start"]
 
     @cached_property
     def levels(self) -> dict[str, Level]:
         """Levels that the page shows, by name: the exact chain, and others that explain it."""
-        found: dict[str, Level] = {"chain": self._parts["level"], "ode": ODE(), "sde": SDE(self.d)}
+        found: dict[str, Level] = {"chain": self._built_parts["level"], "ode": ODE(), "sde": SDE(self.d)}
         if self.problem.directions.width > 1 and self.optimiser == "sgd":
             with suppress(BadInput):
                 MeanField().view(self.problem)

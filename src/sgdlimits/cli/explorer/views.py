@@ -178,12 +178,16 @@ def portrait(
     asked = [name for name in dict.fromkeys(map(str, plane)) if name in moving] if isinstance(plane, list) else []
     x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
     # eight trajectories at most
-    flows = np.asarray(_flatten(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
+    flows = np.asarray(_flatten_statistics(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
     places = [names.index(name) for name in (x, y) if name]
     tracks, real = flows[:, :, places], []
     if chain is not None and setting.optimiser == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
-        real = list(np.asarray(_flatten(problem, statistics(_thin_times(chain))))[:, :, places]) if chain.sizes["run"] else []
+        real = (
+            list(np.asarray(_flatten_statistics(problem, statistics(_thin_times(chain))))[:, :, places])
+            if chain.sizes["run"]
+            else []
+        )
     # also before the search has ended
     points = _locate_points(problem, found, places) if found else []
     every = np.concatenate([*tracks, *real, *(point[None] for point, _ in points)])
@@ -206,7 +210,7 @@ def portrait(
 
 
 @eqx.filter_jit
-def _flatten(problem: Any, stats: Any) -> jax.Array:
+def _flatten_statistics(problem: Any, stats: Any) -> jax.Array:
     """Flatten statistics with axes (run, t) to vectors."""
     return jax.vmap(jax.vmap(problem.vector))(stats)
 
@@ -221,7 +225,7 @@ def _drift_at(problem: Any, vectors: np.ndarray, like: Any) -> tuple[Any, jax.Ar
 def _locate_points(problem: Any, found: FixedPoints, places: list[int]) -> list[tuple[np.ndarray, str]]:
     """Return position in the plane and stability of all fixed points and their images, each position of a component once."""
     every = jax.tree.map(lambda *leaves: np.concatenate(leaves)[None], *(each.images for each in found))
-    at = np.round(np.asarray(_flatten(problem, every))[0][:, places], 6) + 0.0
+    at = np.round(np.asarray(_flatten_statistics(problem, every))[0][:, places], 6) + 0.0
     ends = np.cumsum([len(jax.tree.leaves(each.images)[0]) for each in found])
     parts = zip(np.split(at, ends[:-1]), found, strict=True)
     return [(point, each.stability) for part, each in parts for point in np.unique(part, axis=0)]

@@ -18,7 +18,7 @@ from sgdlimits.kernel.compiler.vectors import F64, FAST_MATH_FLAGS, I64
 
 Writer = Any
 """A `sgdlimits.kernel.compiler.llvm.Writer`. That module imports this one, so its class cannot be named here."""
-FIRST_RADIUS = 0.01
+INITIAL_RADIUS = 0.01
 """Radius of the first ball in which a stop condition is known to fail; coordinates are of order 1. Later radii adapt."""
 RADIUS_GROWTH, RADIUS_SHRINKAGE = 2.0, 0.25
 """Factors by which the radius of the ball changes after a ball that excluded stopping, and after one that did not."""
@@ -84,7 +84,7 @@ class CheckOutsideBall(StopCheck):
     def begin_vector(self, index):
         w = self.writer
         w.b.store(w.v.const(-1.0, "f64"), self.radius)
-        w.b.store(w.v.const(FIRST_RADIUS, "f64"), self.trial)
+        w.b.store(w.v.const(INITIAL_RADIUS, "f64"), self.trial)
 
     def after_step(self, values, at, known):
         w, b, v = self.writer, self.writer.b, self.writer.v

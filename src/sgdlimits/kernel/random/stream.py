@@ -104,13 +104,13 @@ class Stream(eqx.Module):
 
     def normal(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Draw standard normal variates, four from each block of random words."""
-        return self._normal(purpose, count, rows=False)[:, :count]
+        return self._draw_normal(purpose, count, rows=False)[:, :count]
 
     def normal_rows(self, purpose: Purpose, count: int) -> Float[Array, "steps runs count"]:
         """Draw the same variates as `normal`, with the axes of the result in the order steps, runs, variates."""
-        return self._normal(purpose, count, rows=True)[:, :, :count]
+        return self._draw_normal(purpose, count, rows=True)[:, :, :count]
 
-    def _normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
+    def _draw_normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
         """Draw normal variates by two Box-Muller transformations per block of four random words."""
         # All words are joined before they are transformed: otherwise the compiler would draw them four times, not twice.
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
