@@ -60,6 +60,8 @@ def animate(
         return [artist for _, artists in windows for artist in artists]
 
     show_frame(frames - 1)
-    film: Any = FuncAnimation(cast("Figure", axes[0].figure), show_frame, frames=frames, interval=1000 * seconds / frames, blit=False)
+    film: Any = FuncAnimation(
+        cast("Figure", axes[0].figure), show_frame, frames=frames, interval=1000 * seconds / frames, blit=False
+    )
     film._draw_was_started = True  # suppresses matplotlib's warning about animations that are never saved
     return film
