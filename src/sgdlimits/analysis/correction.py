@@ -39,9 +39,9 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
 
 TOLERANCE = 1e-5
-"""Relative tolerance of the solver; corrections to the mean are needed to few digits."""
+"""Relative tolerance of the ODE solver; corrections to the mean are needed to few digits only."""
 MAX_RELATIVE_CORRECTION = 0.25
-"""Largest standard deviation and correction of the mean, relative to a statistic's size, at which the expansion is trusted."""
+"""Largest standard deviation, and correction of the mean, relative to a statistic's size at which the expansion is trusted."""
 
 
 @checked
@@ -112,7 +112,7 @@ def expansion(
 
 @dataclass(frozen=True, repr=False)
 class Trust:
-    """The error of the ODE as a description of the chain at `d` up to `t_max`, estimated without a run by `trust`.
+    """Estimate of the error of the ODE as a description of SGD at dimension `d` up to `t_max`, made by `trust` without a run.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Trust:
     fails: float | None
 
     def within(self, share: float = 0.01) -> bool:
-        """Test whether the mean of the chain is within a relative distance `share` of the ODE up to `t_max`."""
+        """Return whether the mean of the chain stays within a relative distance `share` of the ODE up to `t_max`."""
         return self.fails is None and self.mean <= share
 
     def __repr__(self) -> str:
@@ -192,6 +192,7 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     times = path.t.values
 
     def largest(values: np.ndarray) -> tuple[float, tuple[str, float]]:
+        """Return the largest of the values relative to the statistics' scales, with its time and statistic."""
         # a NaN, where the ODE diverged, is the worst error
         seen = np.where(np.isnan(values[:end]), np.inf, values[:end])
         i, j = np.unravel_index(seen.argmax(), seen.shape)
@@ -202,7 +203,7 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
 
 
 def _statistic_scales(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:
-    """Return the scale of each free statistic along a path x, shape (times, n): products of norms, or the largest scalar."""
+    """Return the scale of each free statistic along a path, shape (times, n): products of norms, or the largest scalar."""
     rows = np.tile(np.asarray(problem.vector(point)), (len(x), 1))
     rows[:, np.flatnonzero(problem.coordinates.moves(point))] = x
     rows = rows[np.isfinite(rows).all(1)]
@@ -217,22 +218,22 @@ def _statistic_scales(problem: ProjectionProblem, point: Overlaps, x: np.ndarray
 
 
 def _derivatives_and_contraction(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
-    """Return f, its Jacobian and its Hessian contracted with C, at x.
+    """Return the vector f(x), its Jacobian at x, and its Hessian contracted with the matrix C.
 
     For each axis f is differentiated along the axis and then along that column of C, so that no Hessian is formed.
     """
 
-    def one(axis, column):
+    def along_axis(axis, column):
         # forward over forward: no tape of the expectations is stored
         slope, second, value = jax.jvp(lambda x: jax.jvp(f, (x,), (axis,))[::-1], (x,), (column,), has_aux=True)
         return value, slope, second
 
-    value, slopes, second = jax.vmap(one, out_axes=(None, 0, 0))(jnp.eye(x.size), C)
+    value, slopes, second = jax.vmap(along_axis, out_axes=(None, 0, 0))(jnp.eye(x.size), C)
     return value, slopes.T, second.sum(0)
 
 
 def _moment_equations(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> Float[Array, " m"]:
-    """Return the time derivative of y = (x, x_1, C), flattened: the three equations of the module."""
+    """Return the time derivatives of the ODE's solution x, its correction x_1 in 1/d, and the covariance C, as one vector."""
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     stats = lambda x: problem.from_vector(problem.vector(like).at[free].set(x), like)
@@ -245,7 +246,10 @@ def _moment_equations(problem: ProjectionProblem, like: Overlaps, free: Array, y
 
 
 def _risk_moments(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> tuple[Array, Array, Array]:
-    """Return the risk, its correction in 1/d and its variance times d at y = (x, x_1, C), flattened."""
+    """Return the risk at the ODE's solution, its correction in 1/d, and its variance times d.
+
+    `y` has the solution x, the correction x_1 of the mean and the covariance C, flattened.
+    """
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     risk = lambda x: problem.risk(problem.from_vector(problem.vector(like).at[free].set(x), like))[None]
@@ -254,15 +258,9 @@ def _risk_moments(problem: ProjectionProblem, like: Overlaps, free: Array, y: An
 
 
 def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, " n"]:
-    r"""Return :math:`b_1`, where d/n times the mean increment of a step of n samples is :math:`b + b_1/d + O(d^{-2})`.
+    r"""Return the 1/d correction :math:`b_1` to the drift: d/n times a step's mean change is :math:`b + b_1/d + O(d^{-2})`.
 
-    Off the sphere only Q has one. With :math:`r = \text{lr ridge}` it is
-
-    .. math:: \frac{\text{lr}^2}{n^2}\Big(E\big[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))\big] + (n-1)\,VV^\top\Big)
-              + \frac{r^2}{n} Q + \frac{r\,\text{lr}}{n}\,E[G\lambda^\top + \lambda G^\top], \qquad V = E[Gx_\parallel^\top],
-
-    where :math:`x_\parallel` is the part of the input in the span of all p + k directions. On the sphere the step is followed
-    by the map h to norm 1, and :math:`b_1` becomes :math:`h'b_1 + \frac12 h'':(\Sigma + n\,bb^\top)`, of increments before it.
+    A step uses n samples.
     """
     sgd = problem.algorithm
     assert isinstance(sgd, OnePassSGD)
@@ -270,7 +268,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
         unconstrained = OnePassSGD(sgd.lr, sgd.lr_second, sgd.ridge, False, sgd.batch)
         free = eqx.tree_at(lambda problem: problem.algorithm, problem, unconstrained)
         x = free.vector(stats)
-        normalised = lambda x: free.vector(_normalise(free.from_vector(x, stats)))
+        normalised = lambda x: free.vector(_normalise_directions(free.from_vector(x, stats)))
         b = free.vector(free.drift(stats))
         # second moments of an increment: its covariance plus the squared mean of a batch
         _, J, bent = _derivatives_and_contraction(normalised, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
@@ -288,19 +286,16 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
     return problem.vector(Overlaps(zeros.a, zeros.M, Q, zeros.kept, stats.names))
 
 
-def _normalise(stats: Overlaps) -> Overlaps:
-    """Rescale the trained directions to norm 1."""
+def _normalise_directions(stats: Overlaps) -> Overlaps:
+    """Rescale the trained directions of statistics to norm 1."""
     length = jnp.sqrt(jnp.diagonal(stats.Q))
     return Overlaps(stats.a, stats.M / length[:, None], stats.Q / (length[:, None] * length), stats.kept, stats.names)
 
 
 def _moments_with_length(problem: ProjectionProblem, stats: Overlaps) -> tuple[Any, Float[Array, "p p"]]:
-    r"""Return the moments, and :math:`E[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))]` as their derivative.
+    r"""Return the moments of one sample, and the gradient covariance weighted by the excess squared length of the inputs.
 
-    For an input :math:`\mu_c + \sigma\xi` of class c, Gaussian integration by parts makes of a factor
-    :math:`\sigma^2(|\xi|^2 - p - k)` the derivative by the covariance C of the fields along :math:`2\sigma^2C`, and of
-    :math:`2\sigma\,\mu_c\cdot\xi` that by their mean along :math:`2\sigma^2` times the mean; a factor :math:`|\mu_c|^2` is a
-    factor of the weight of the class.
+    The second is :math:`E[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))]`, computed as a derivative of the moments.
     """
     model, law = problem.model, problem.model.law(stats)
     square, scale = (model.coordinates.means.fixed**2).sum(0), lambda leaf: 2 * law.variance * leaf

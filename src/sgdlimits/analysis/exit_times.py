@@ -20,7 +20,7 @@ from sgdlimits.run.schema import check_form, plain_variable, statistics
 
 @checked
 def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> xr.Dataset:
-    r"""The exit time of each run, the runs that have not exited included.
+    r"""Return the exit time of each run of a dataset; runs that have not exited are marked as censored.
 
     For a number T a run exits at the first t with :math:`R(t) - R_0 \le (1 - T)(R(0) - R_0)`, where R is its population risk
     and :math:`R_0` the problem's floor: equation (9) of Arnaboldi, Krzakala, Loureiro and Stephan [1]_.
@@ -54,7 +54,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     if same_text and not isinstance(condition, Predicate):
         t, censored = dataset.t_end.values, dataset.status.values != STOPPED
     else:
-        t, censored = _first_passage(dataset, _margins(dataset, condition), same_text)
+        t, censored = _first_passage(dataset, _condition_margins(dataset, condition), same_text)
     variables = {
         "t": plain_variable(("run",), t, {"long_name": "exit time, or the last time observed where censored"}),
         "censored": plain_variable(("run",), censored, {"long_name": "whether the run had not exited"}),
@@ -64,8 +64,8 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     return xr.Dataset(variables, coords, {"threshold": passed, **origin_attributes(dataset)})
 
 
-def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
-    """The margin of each run at each saved time, as numbers or as bools."""
+def _condition_margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
+    """Return the margin of the exit condition for each run at each saved time, as floats, or as bools for a predicate."""
     if dataset.t.values[0] > 0:
         raise BadInput(
             f"exit times need the start of the runs, but the first saved time is {dataset.t.values[0]:g}. "
@@ -90,11 +90,14 @@ def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
 
 
 def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(times, censored) from margins at the saved times, where the state that an ended run keeps belongs to its end."""
+    """Return each run's exit time and whether it is censored, from the margins of the exit condition at the saved times.
+
+    Ended runs keep their state, which belongs to the time of their end.
+    """
     t, t_end = dataset.t.values, dataset.t_end.values
     stopped = dataset.status.values == STOPPED
     beyond = is_reached(margins)
-    if same_name and _explains(beyond, t, t_end, stopped):
+    if same_name and _explains_stops(beyond, t, t_end, stopped):
         return t_end, ~stopped
     observed = np.minimum(t, t_end[:, None])
     first, run = beyond.argmax(1), np.arange(t_end.size)
@@ -114,8 +117,8 @@ def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) ->
     return np.where(censored, observed[:, -1], np.where(first == 0, observed[:, 0], times)), censored
 
 
-def _explains(beyond: np.ndarray, t: np.ndarray, t_end: np.ndarray, stopped: np.ndarray) -> bool:
-    """Whether a predicate may be the one that stopped the runs: never true before an end, and true there if it stopped."""
+def _explains_stops(beyond: np.ndarray, t: np.ndarray, t_end: np.ndarray, stopped: np.ndarray) -> bool:
+    """Return whether a predicate can be the condition that stopped the runs: false before their ends, true at every stop."""
     early = (beyond & (t < t_end[:, None])).any()
     seen = t_end <= t[-1]
     return not early and bool((beyond[:, -1] == stopped)[seen].all())

@@ -22,16 +22,18 @@ from sgdlimits.statistics.trees import take_run
 
 # never reached unless a law is extremely narrow for its interval
 MAX_TERMS = 4096
-NEGLIGIBLE = 1e-9
-"""The cosine series of a law ends where its transform is below this, after some 200 terms for an escape from a saddle."""
-DEGREE = 16
-"""Degree of the interpolant of the risk along a step: over twice the solver's, so exact for risks quadratic in the state."""
+"""Maximum number of terms in the cosine series of a law."""
+NEGLIGIBLE_TRANSFORM = 1e-9
+"""Size of its Laplace transform at which the cosine series of a law ends, after some 200 terms for an escape from a saddle."""
+INTERPOLATION_DEGREE = 16
+"""Degree in time of the interpolant of the risk over a solver's step; over twice the solver's order, so exact for risks
+quadratic in the state."""
 MAX_COORDINATE = 1e6
-"""A run with a larger coordinate has diverged."""
+"""Size of a coordinate of the state beyond which a run has diverged."""
 
 
 class FirstPassage:
-    r"""The time at which a symmetric diffusion :math:`dm = b(m)\,dt + \sqrt{a(m)}\,dB_t` first leaves :math:`(-\ell, \ell)`.
+    r"""Time at which a symmetric diffusion :math:`dm = b(m)\,dt + \sqrt{a(m)}\,dB_t` first leaves :math:`(-\ell, \ell)`.
 
     With :math:`L = \tfrac12 a\,\partial_m^2 + b\,\partial_m`, the backward operator, and :math:`\tau` the time from m,
 
@@ -74,22 +76,22 @@ class FirstPassage:
         self.weights = BarycentricInterpolator(self.nodes).wi
 
     def mean(self, start, end=None) -> np.ndarray:
-        r"""Return :math:`E\tau` from each start to the end of the interval, or to the levels `end` within it."""
-        return self._difference_at(self._mean, start, end)
+        r"""Return the mean exit time from each start, to the interval's end or to the levels `end` within it."""
+        return self._difference_at(self._mean_at_nodes, start, end)
 
     def variance(self, start, end=None) -> np.ndarray:
-        r"""Return :math:`\mathrm{Var}\,\tau` from each start to the end of the interval, or to the levels `end` within it."""
-        return self._difference_at(self._variance, start, end)
+        r"""Return the variance of the exit time from each start, to the interval's end or to the levels `end` within it."""
+        return self._difference_at(self._variance_at_nodes, start, end)
 
     def transform(self, s: complex, start, end=None) -> np.ndarray:
-        r"""Return :math:`E e^{-s\tau}` from each start, for any complex s with nonnegative real part.
+        r"""Return the Laplace transform :math:`E e^{-s\tau}` of the exit time from each start, for complex s.
 
         Where drift beats noise the transform oscillates in m. The equation is then solved for
         :math:`w = E e^{-s(\tau - E\tau)}`, which does not oscillate:
         :math:`\tfrac12 a\,w'' + (b - s a\,\theta')\,w' + \tfrac12 s^2 a\,\theta'^2 w = 0` with :math:`\theta = E\tau`.
         """
         # without a thin layer the plain transform does not oscillate, and needs no tilt
-        mean = self._mean if self.layer < self.end / 8 else 0 * self._mean
+        mean = self._mean_at_nodes if self.layer < self.end / 8 else 0 * self._mean_at_nodes
         slope, left = self.first @ mean, 0.0 if mean.any() else s
         tilted = self.operator - (2 * s * self.half * slope)[:, None] * self.first + np.diag(s**2 * self.half * slope**2 - left)
         values = self._interpolate(np.concatenate([[1.0], np.linalg.solve(tilted[1:, 1:], -tilted[1:, 0])]))
@@ -97,7 +99,7 @@ class FirstPassage:
         return np.exp(-s * self._difference_at(mean, start, end)) * centred
 
     def law(self, start, end=None, weights=None) -> Law:
-        """Return the law of the exit time from one start, or from a random start with given points and weights."""
+        """Return the law of the exit time from one start, or from a random start with given values and probabilities."""
         start = np.atleast_1d(np.asarray(start, float))
         weights = np.full(start.size, 1 / start.size) if weights is None else np.asarray(weights)
         means = self.mean(start, end)
@@ -107,33 +109,33 @@ class FirstPassage:
         return Law.from_transform(lambda s: weights @ self.transform(s, start, end), mean, variance)
 
     @cached_property
-    def _mean(self) -> np.ndarray:
-        """The mean time at the nodes."""
-        return self._solve(np.full(self.x.size, -1.0))
+    def _mean_at_nodes(self) -> np.ndarray:
+        """Mean exit time from each Chebyshev node."""
+        return self._solve_backward_equation(np.full(self.x.size, -1.0))
 
     @cached_property
-    def _variance(self) -> np.ndarray:
-        """The variance of the time at the nodes."""
-        return self._solve(-2 * self._mean) - self._mean**2
+    def _variance_at_nodes(self) -> np.ndarray:
+        """Variance of the exit time from each Chebyshev node."""
+        return self._solve_backward_equation(-2 * self._mean_at_nodes) - self._mean_at_nodes**2
 
-    def _solve(self, right: np.ndarray) -> np.ndarray:
-        """Solve L u = right at the nodes, with u = 0 at the end."""
+    def _solve_backward_equation(self, right: np.ndarray) -> np.ndarray:
+        """Solve the backward equation L u = right at the Chebyshev nodes, with u = 0 at the end of the interval."""
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
     def _difference_at(self, values: np.ndarray, start, end) -> np.ndarray:
-        """Interpolate values at the starts, less those at the levels `end` if given."""
+        """Interpolate values from the nodes to the starts, and subtract those at the levels `end` if given."""
         at = self._interpolate(values)
         return at(start) if end is None else at(start) - at(end)
 
     def _interpolate(self, values: np.ndarray) -> Callable:
-        """Return the even interpolant of values at the nodes, as a function of m."""
+        """Return the even function of m that interpolates values at the Chebyshev nodes."""
         smooth = BarycentricInterpolator(self.nodes, np.concatenate([values, values[::-1]]), wi=self.weights)
         return lambda m: smooth(np.arcsinh(np.abs(m) / self.layer) / self.stretch)
 
 
 @dataclass(frozen=True)
 class Law:
-    """The law of a random time, as a cosine series on an interval that contains all but 1e-8 of its probability.
+    """Probability law of a random time, as a cosine series on an interval that contains all but 1e-8 of its probability.
 
     >>> law = Law.from_transform(lambda s: np.exp(-3 * s + s**2 / 2), mean=3.0, variance=1.0)     # normal
     >>> round(float(law.cdf(4.0)), 6), round(float(law.quantile(0.5)), 6)
@@ -148,15 +150,15 @@ class Law:
 
     @classmethod
     def from_samples(cls, times: np.ndarray) -> Law:
-        """Build the law of sampled times, cutting the series at the sampling noise of its coefficients."""
+        """Return the law of sampled times; its series is cut at the sampling noise of the coefficients."""
         transform = lambda s: np.exp(-s * times).mean()
         return cls.from_transform(transform, float(times.mean()), float(times.var()), negligible=times.size**-0.5)
 
     @classmethod
     def from_transform(
-        cls, transform: Callable[[complex], complex], mean: float, variance: float, negligible: float = NEGLIGIBLE
+        cls, transform: Callable[[complex], complex], mean: float, variance: float, negligible: float = NEGLIGIBLE_TRANSFORM
     ) -> Law:
-        r"""Build the law from its Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
+        r"""Return the law of a random time from its Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
 
         .. [10] Fang, Oosterlee, *A novel pricing method for European options based on Fourier-cosine series expansions*.
         """
@@ -174,27 +176,27 @@ class Law:
         return cls(mean, variance, low, high, coefficients)
 
     def cdf(self, t) -> np.ndarray:
-        """Return the probability to have exited by t."""
+        """Return the probability that the random time is at most t."""
         x = np.clip((np.asarray(t, float) - self.low) / (self.high - self.low), 0.0, 1.0)
         k = np.arange(1, self.coefficients.size)
         waves = np.sin(np.pi * x[..., None] * k) @ (self.coefficients[1:] / (np.pi * k))
         return np.clip((self.high - self.low) * (self.coefficients[0] * x + waves), 0.0, 1.0)
 
     def pdf(self, t) -> np.ndarray:
-        """Return the density of the exit time at t."""
+        """Return the probability density of the random time at t."""
         t = np.asarray(t, float)
         x = (t - self.low) / (self.high - self.low)
         density = np.cos(np.pi * x[..., None] * np.arange(self.coefficients.size)) @ self.coefficients
         return np.where((x < 0) | (x > 1), 0.0, np.maximum(density, 0.0))
 
     def quantile(self, q):
-        """Return the time by which a share q of the runs has exited."""
+        """Return the time that is exceeded with probability 1 - q."""
         find = lambda share: brentq(lambda t: self.cdf(t) - share, self.low, self.high)
         return np.vectorize(find, otypes=[float])(q)
 
 
 def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return Chebyshev points in (0, 1] and the first and second differentiation matrices of even functions on [-1, 1]."""
+    """Return the Chebyshev points in (0, 1] and the matrices of first and second derivatives of even functions on [-1, 1]."""
     count = 2 * nodes
     x = np.cos(np.pi * np.arange(count) / (count - 1))
     # alternating signs, with a factor 2 at both ends: the standard differentiation matrix
@@ -211,7 +213,7 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rtol: float | None = None) -> np.ndarray:
-    """Return the times at which the ODE has lost the share `threshold` of each start's excess risk; infinite after `t_max`.
+    """Return the time at which the ODE has lost a share `threshold` of its excess risk, from each start; inf after `t_max`.
 
     Parameters
     ----------
@@ -222,7 +224,7 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
     rtol : relative tolerance of the solver; None takes the accuracy of the problem's expectations
     """
     one, y = take_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
-    risks, slopes = (jit_bound(_map_over_rows, problem, method, one) for method in ("risk", "drift"))
+    risks, slopes = (jit_bound(_map_over_runs, problem, method, one) for method in ("risk", "drift"))
     risk = lambda y: np.asarray(risks(y))[:, 0]
     slope = lambda y: np.asarray(slopes(y))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
@@ -232,7 +234,7 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
 def passage_times(
     slope: Callable, risk: Callable, y: Float[np.ndarray, "runs n"], level: np.ndarray, t_max: float, rtol: float
 ) -> Float[np.ndarray, " runs"]:
-    """Return the times at which the risk of each run falls to its level; infinite after `t_max` or if the run diverges.
+    """Return the time at which the risk of each run falls to its level, along an ODE; inf after `t_max` or for diverged runs.
 
     The runs are integrated as one system, in which those that have passed are frozen. `slope` and `risk` take the states of
     all runs, shape (runs, n).
@@ -248,17 +250,20 @@ def passage_times(
             solver.step()
         passed = moving & (risk(rows(solver.y)) <= level)
         if passed.any():
-            path, nodes = solver.dense_output(), chebpts1(DEGREE + 1)
+            path, nodes = solver.dense_output(), chebpts1(INTERPOLATION_DEGREE + 1)
             middle, half = (solver.t + solver.t_old) / 2, (solver.t - solver.t_old) / 2
             above = np.stack([risk(rows(path(t))) - level for t in middle + half * nodes])[:, passed]
-            times[passed] = middle + half * _falling_roots(chebfit(nodes, above, DEGREE))
+            times[passed] = middle + half * _falling_roots(chebfit(nodes, above, INTERPOLATION_DEGREE))
         moving &= ~passed & (np.abs(rows(solver.y)) <= MAX_COORDINATE).all(1)
         solver.f = flow(solver.t, solver.y)  # the solver reuses the last slope, in which frozen runs still moved
     return times
 
 
 def _falling_roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray, " runs"]:
-    """Return the point in [-1, 1] where each Chebyshev series falls through zero, by bisection; an end if rounding hides it."""
+    """Return the point in [-1, 1] at which each Chebyshev series changes from positive to negative, by bisection.
+
+    If rounding hides the change, it is an end of the interval.
+    """
     left, right = np.full(series.shape[1], -1.0), np.ones(series.shape[1])
     right = np.where(chebval(left, series, tensor=False) <= 0, left, right)
     for _ in range(53):  # bits of a float
@@ -268,14 +273,14 @@ def _falling_roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray,
     return right
 
 
-def _map_over_rows(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
-    """Evaluate a method of the problem at flattened statistics, and flatten its results."""
+def _map_over_runs(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
+    """Evaluate a method of the problem, such as the drift, at flattened statistics, and flatten its results."""
     stats = ravel_pytree(like)[1]
     return problem.numerics.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)
 
 
 def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 1) -> np.ndarray:
-    r"""Return the mean time that :math:`dm = \mu m\,dt + \sigma\,dB` in p dimensions takes from :math:`|m|` to :math:`\ell`.
+    r"""Return the mean time in which :math:`dm = \mu m\,dt + \sigma\,dB` in p dimensions reaches the norm :math:`\ell`.
 
     .. math:: E\tau = \frac2\mu\int_{y(m)}^{y(\ell)} D(u)\,du, \quad y(m) = |m|\sqrt\mu/\sigma, \qquad
               \int_0^y D(u)\,du = \frac{y^2}{2p}\,{}_2F_2(1, 1; 1+\tfrac p2, 2; -y^2),

@@ -34,15 +34,15 @@ from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.trees import as_batch
 
 MAX_HESSIAN_ENTRIES = 2**26
-"""Entries of the largest Hessian that is returned as an array: 512 MiB."""
+"""Maximum number of entries of a Hessian that is returned as an array: 512 MiB."""
 MAX_EIGENVALUES = 2**62
-"""Multiplicities must fit into 64-bit integers."""
+"""Maximum number of eigenvalues of a Hessian; multiplicities must fit into 64-bit integers."""
 
 
 @checked
 @dataclass(frozen=True)
 class Weights:
-    """A point of the landscape in R^d.
+    """Point of the landscape in R^d: the weights of the students, the fixed directions, and the second layer.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Weights:
 
 
 def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
-    """Convert a point of the landscape to `(a, units, axes)`, or raise `BadInput` if it does not fit the problem.
+    """Convert a point of the landscape to second layer, units and frame; raise `BadInput` if it does not fit the problem.
 
     `a` : second layer or scalars; `units` : coordinates of the units in an orthonormal frame, shape (p, n); `axes` : the
     frame in R^d, shape (n, d), or None if the point is given by statistics.
@@ -85,7 +85,7 @@ def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> t
 
 
 def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.ndarray, "p n"]:
-    r"""Return the units in an orthonormal frame of fixed and trained directions, shape (p, n), n = k + rank(Q - M P^-1 M^T).
+    r"""Return the trained units in an orthonormal frame of all directions, shape (p, n) with n = k + rank(Q - M P^-1 M^T).
 
     The first k coordinates are along the frame of the fixed directions, in which these are the rows of the Cholesky factor B
     of P; the others along the principal directions of the orthogonal components, the largest first.
@@ -104,7 +104,10 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
 
 
 def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
-    """Resolve the argument `sphere`, None meaning the problem's; raise `BadInput` if it is true and a norm is not 1."""
+    """Return whether to use the geometry of the sphere: `sphere`, or the problem's own choice if None.
+
+    Raise `BadInput` if it is true and the norm of a unit is not 1.
+    """
     if not (problem.algorithm.sphere if sphere is None else sphere):
         return False
     norms = (S**2).sum(1)
@@ -116,7 +119,7 @@ def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) ->
 
 @dataclass(frozen=True)
 class Hessian:
-    """The Hessian at given statistics, in the orthonormal frame of the directions; it does not depend on d.
+    """Hessian of the risk at given statistics, in the orthonormal frame of all directions; it does not depend on d.
 
     Parameters
     ----------
@@ -151,7 +154,7 @@ class Hessian:
 def risk(
     problem: ProjectionProblem, at: Annotated[Overlaps | Weights | np.ndarray, point_or_weights], t: NotNegative | None = None
 ) -> float:
-    """Return the height of the landscape: population risk plus ridge penalty of the first layer.
+    """Return the height of the landscape at a point: population risk plus ridge penalty of the first layer.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
@@ -208,7 +211,7 @@ def hessian(
     sphere: bool | None = None,
     t: NotNegative | None = None,
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
-    r"""Return the Hessian of the landscape with respect to the first layer.
+    r"""Return the Hessian of the landscape with respect to the weights of the first layer.
 
     At statistics it is a `Hessian`, at weights an array of shape (p, d, p, d), if that fits into memory.
     For quadratic networks it is (25) of Bocchi et al. [3]_, for one unit (67) of Arnaboldi et al. [1]_, corrected
@@ -261,7 +264,7 @@ def hessian_spectrum(
     tolerance: NotNegative = TOLERANCE,
     t: NotNegative | None = None,
 ) -> Spectrum:
-    r"""Return the eigenvalues of the Hessian in dimension `d` with exact multiplicities.
+    r"""Return the eigenvalues of the landscape's Hessian in dimension `d`, with exact multiplicities.
 
     The block in the frame of the n directions that the statistics span has p n eigenvalues, and the p-by-p block outside has p,
     each d - n times. The cost does not depend on d.
@@ -295,7 +298,7 @@ def hessian_spectrum(
 
 
 def _matrix_root(left: np.ndarray, scale: float) -> np.ndarray:
-    """The p-by-r root of a positive semi-definite matrix of rank r, with columns in order of size."""
+    """Return a p-by-r root R of a positive semi-definite matrix R R^T of rank r, with columns in order of size."""
     values, vectors = np.linalg.eigh(left)
     values, vectors = values[::-1], vectors[:, ::-1]
     kept = values > len(left) * RANK_TOLERANCE * scale
@@ -303,7 +306,7 @@ def _matrix_root(left: np.ndarray, scale: float) -> np.ndarray:
 
 
 def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, Scalars]:
-    """Return weights, fixed directions and second layer as arrays, or raise `BadInput` if they do not fit the problem."""
+    """Return weights, fixed directions and second layer as arrays; raise `BadInput` if they do not fit the problem."""
     p, k, u = problem.network.width, problem.target.teachers, np.asarray(at.u, float)
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
         raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")

@@ -20,14 +20,14 @@ from sgdlimits.statistics.trees import as_batch
 from sgdlimits.text import table
 
 NEUTRAL_TOLERANCE = 1e-6
-"""Rates below this fraction of the largest count as zero: their real part comes from rounding or from quadrature."""
+"""Fraction of the largest rate below which a rate counts as zero: its real part comes from rounding or from quadrature."""
 RANK_TOLERANCE = 1e-8
-"""Eigenvalues of the noise below this fraction of the largest count as zero."""
+"""Fraction of the largest eigenvalue of the noise below which an eigenvalue counts as zero."""
 
 
 @dataclass(frozen=True)
 class Linearisation:
-    r"""The drift to first order around a point, :math:`\dot y = b + J (y - y_0)`, in samples per dimension.
+    r"""Linear approximation of the drift around a point, :math:`\dot y = b + J (y - y_0)`, in samples per dimension.
 
     Attributes
     ----------
@@ -46,13 +46,13 @@ class Linearisation:
 
     @property
     def stable(self) -> bool:
-        """Whether every small perturbation decays."""
+        """Whether every small perturbation of the point decays."""
         return bool(self.rates[0].real < 0)
 
 
 @checked
 def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t: NotNegative | None = None) -> Linearisation:
-    """Linearise a problem's ODE at a point.
+    """Return the linear approximation of a problem's ODE around a point.
 
     The coordinates are those of `problem.covariance`: for projection problems M row by row, the upper triangle of Q row by
     row, then `a` if it is trained. On the sphere the norms Q_jj are constant and left out.
@@ -76,7 +76,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
     problem.coordinates.check_one(point)
     # only free coordinates: fixed ones would add zero eigenvalues
     free = np.flatnonzero(problem.coordinates.moves(point))
-    drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
+    drift, matrix = (np.asarray(part)[free] for part in _drift_and_jacobian(problem, point, corrector))
     rates, modes = np.linalg.eig(matrix[:, free])
     # stable sort keeps conjugate pairs together
     order = np.argsort(-rates.real, kind="stable")
@@ -85,8 +85,8 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
 
 
 @eqx.filter_jit
-def _jacobian(problem: Problem, point: PyTree, corrector: bool):
-    """Return the drift and its Jacobian in all coordinates, also fixed ones."""
+def _drift_and_jacobian(problem: Problem, point: PyTree, corrector: bool):
+    """Return the drift at a point and its Jacobian with respect to all coordinates, including fixed ones."""
     slope = vector_field(problem, corrector)
     along = lambda vector: problem.vector(slope(problem.from_vector(vector, point)))
     vector = problem.vector(point)
@@ -95,7 +95,7 @@ def _jacobian(problem: Problem, point: PyTree, corrector: bool):
 
 @dataclass(frozen=True, repr=False)
 class LocalLimit:
-    r"""The linear diffusion :math:`dy = Jy\,dt + \Sigma^{1/2}dB` of :math:`y = \sqrt d\,(u - u^*)`, in samples per dimension.
+    r"""Linear diffusion :math:`dy = Jy\,dt + \Sigma^{1/2}dB` of :math:`y = \sqrt d\,(u - u^*)` near a fixed point :math:`u^*`.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class LocalLimit:
 def local_limit(
     problem: Problem, point: Statistics, *, tolerance: Positive | None = None, t: NotNegative | None = None
 ) -> LocalLimit:
-    r"""Compute the diffusive limit of a problem's SGD near a fixed point of its ODE [2]_.
+    r"""Compute the diffusive limit of SGD near a fixed point of a problem's ODE [2]_.
 
     With :math:`y = \sqrt d\,(u - u^*)` the limit is :math:`dy = Jy\,dt + \Sigma^{1/2} dB`. Its projection onto the stable
     subspace of J, along the complementary invariant subspace, converges in law to a Gaussian with the covariance C of
@@ -173,7 +173,7 @@ def local_limit(
     # quadrature leaves a drift of its own accuracy at fixed points
     tolerance = max(NEUTRAL_TOLERANCE, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
     drift, J, Sigma = linearise_at(problem, point)
-    _check_fixed(problem, point, drift, J, tolerance)
+    _check_fixed_point(problem, point, drift, J, tolerance)
     rates = np.linalg.eigvals(J)
     rates = rates[np.argsort(-rates.real, kind="stable")]
     zero = tolerance * np.abs(rates).max()
@@ -195,12 +195,9 @@ def local_limit(
 
 
 def stable_covariance(J: np.ndarray, Sigma: np.ndarray, zero: float) -> tuple[np.ndarray | None, bool]:
-    r"""Return the stationary covariance of the part of :math:`dy = Jy\,dt + \Sigma^{1/2}dB` with rates below -`zero`.
+    r"""Return the stationary covariance of the decaying part of the diffusion :math:`dy = Jy\,dt + \Sigma^{1/2}dB`.
 
-    The ordered Schur form :math:`JZ = ZT` has the stable block first; with the solution X of
-    :math:`T_{11}X - XT_{22} = -T_{12}` the stable coordinates are :math:`w = (1, -X)Z^\top y`, and they obey
-    :math:`dw = T_{11}w\,dt` plus noise. The second value tells whether no noise reaches the other directions; the first is
-    None if no direction is stable.
+    The decaying part has the rates below -`zero`.
 
     >>> stable_covariance(np.diag([-1.0, 0.0]), np.diag([2.0, 0.0]), 1e-9)[0].tolist()
     [[1.0, 0.0], [0.0, 0.0]]
@@ -219,8 +216,8 @@ def stable_covariance(J: np.ndarray, Sigma: np.ndarray, zero: float) -> tuple[np
     return (covariance + covariance.T) / 2, quiet
 
 
-def _check_fixed(problem: Problem, point: PyTree, drift: np.ndarray, J: np.ndarray, tolerance: float) -> None:
-    """Raise `BadInput` unless the drift at a point vanishes within the tolerance."""
+def _check_fixed_point(problem: Problem, point: PyTree, drift: np.ndarray, J: np.ndarray, tolerance: float) -> None:
+    """Raise `BadInput` unless the drift at a point is zero within a tolerance."""
     size = max(1.0, float(np.abs(problem.vector(point)).max()))
     # relative to the linear drift of displacements as large as the statistics
     relative = float(np.abs(drift).max()) / max(np.abs(J).sum(1).max() * size, np.finfo(float).tiny)

@@ -10,19 +10,20 @@ from sgdlimits.run.record import find
 
 # enough to make the runs again, and to convert times
 KEPT_ATTRIBUTES = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
+"""Attributes of a dataset of `simulate` that datasets computed from it have too."""
 
 
 def origin_attributes(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return the attributes that a dataset derived from one of `simulate` keeps."""
+    """Return the attributes of a dataset of `simulate` that datasets computed from it keep."""
     # other attributes describe how the runs were saved, not what they are
     return {name: dataset.attrs[name] for name in KEPT_ATTRIBUTES}
 
 
 def over_times(dataset: xr.Dataset, variables: dict[str, Any], **attrs: Any) -> xr.Dataset:
-    """Build a dataset of variables over the runs and times of a dataset of `simulate`."""
+    """Build a dataset of variables with the runs and times of a dataset of `simulate`."""
     return xr.Dataset(variables, {"run": dataset.run.values, "t": dataset.t.values}, attrs | origin_attributes(dataset))
 
 
 def overlap_name(dataset: xr.Dataset) -> str | None:
-    """Return the name of the variable with the overlaps with fixed directions, or None if the statistics have none."""
+    """Return the name of the variable that has the overlaps with fixed directions, or None if a dataset has none."""
     return getattr(find(dataset.attrs["statistics"]), "overlap", None)

@@ -46,19 +46,19 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
 GRID_POINTS = 65
-"""Number of overlaps between start and end at which signs are checked and the learning rate is chosen."""
+"""Number of overlaps between start and end at which the drift's sign is checked and the learning rate is chosen."""
 MAX_SERIES_OVERLAP = 0.5
-"""Below this overlap the population drift is summed from Hermite coefficients, which is accurate however small it is."""
+"""Overlap below which the population drift is summed from Hermite coefficients, which is accurate however small the overlap."""
 ZERO_COEFFICIENT = 1e-8
-"""Hermite coefficients below this share of the function's size count as zero."""
+"""Size of a Hermite coefficient, relative to the norm of the function, below which it counts as zero."""
 MIN_RELATIVE_DRIFT = 1e-9
-"""A total drift below this share of the population's counts as zero: the overlap does not get past that point."""
+"""Total drift, relative to the population drift, below which it counts as zero: the overlap does not get past that point."""
 DEGREE, CELLS = 32, 4000
-"""Degree of the interpolation between overlaps, and number of cells of the integrals with SGD's noise."""
+"""Degree of the interpolation in the overlap, and number of cells of the integrals with SGD's noise."""
 
 
 def _check_cosines(name: str, value: Any) -> Any:
-    """Check that a value is a one-dimensional array of numbers from -1 to 1."""
+    """Check that a value is a one-dimensional array of floats from -1 to 1."""
     array(ndim=1)(name, value)
     if not is_traced(value) and (np.abs(value) > 1 + 1e-12).any():
         raise BadInput(f"{name} must be cosines, from -1 to 1; got {np.max(np.abs(value)):g}. Give such numbers.")
@@ -67,7 +67,7 @@ def _check_cosines(name: str, value: Any) -> Any:
 
 @checked
 def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
-    r"""Return the scaling of the samples that learning takes, without a constant: d, d log d, :math:`d^{n-1}` from n = 3 on.
+    r"""Return the order of the number of samples to learn: d, d log d, or :math:`d^{n-1}` for information exponents n >= 3.
 
     >>> samples(3, 1000.0)
     1000000.0
@@ -79,7 +79,7 @@ def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
 
 @checked
 def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5) -> float:
-    r"""Return the quantile of the absolute overlap of random starts, for which :math:`m^2` has a beta law.
+    r"""Return a quantile of the absolute overlap m of random starts; :math:`m^2` has a beta law.
 
     The time of the ODE falls as the start grows: its median over random starts, for odd exponents over those of the right
     sign, is the time from the quantile 1/2.
@@ -92,7 +92,7 @@ def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5
 
 @checked
 def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_least=2)], overlap: Fraction = 0.5) -> float:
-    r"""Return the learning rate at which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
+    r"""Return a learning rate with which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
 
     At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi` is largest at :math:`\gamma = \phi/2\psi`. The recommended
     rate is the smallest of these along the path,
@@ -130,7 +130,7 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
         raise BadInput(f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give more.")
     drift = _Drift.of(problem, overlap)
     sign, way = _growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
-    population, corrector = (sign * part for part in drift.parts(sign * way))
+    population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if (population <= 0).any():
         raise BadInput(
             f"the overlap does not grow beyond {way[population <= 0][0]:.3g} at any learning rate, and so does not come to "
@@ -147,7 +147,7 @@ def exit_time(
     start: float | ArrayLike | None = None,
     noise: bool = False,
 ):
-    r"""Return the time in which the overlap of one unit grows from its start to a given value, in samples per dimension.
+    r"""Return the time in which one unit's overlap grows from its start to a given value, in samples per dimension.
 
     .. math:: t = \int_{m_0}^{\text{overlap}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)}
 
@@ -185,7 +185,8 @@ def exit_time(
     drift = _Drift.of(problem, end)
     variance = _interpolate(increment_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
 
-    def one(d, overlap, start):
+    def time_at(d, overlap, start):
+        """Return the time for one dimension, end and start."""
         d = check_count("d", d, at_least=2)
         if start is None:
             start = _growing_sign(drift, d**-0.5) * d**-0.5
@@ -198,12 +199,16 @@ def exit_time(
         return _mean_passage(drift, variance, d, start, overlap)
 
     # drift and variance are tabulated once, outside of the loop over points
-    times = np.vectorize(one, otypes=[float])(d, overlap, start)
+    times = np.vectorize(time_at, otypes=[float])(d, overlap, start)
     return times if times.ndim else float(times)
 
 
 class _Series(NamedTuple):
-    r"""The population drift as a series in Hermite coefficients, `joint` = :math:`s_k g_k/k!` and `own` = :math:`s_k^2/k!`."""
+    r"""Population drift of the overlap as a power series, from the Hermite coefficients of student and target.
+
+    `joint` = :math:`s_k g_k/k!` and `own` = :math:`s_k^2/k!`, for the coefficients :math:`s_k` of the student and :math:`g_k`
+    of the target.
+    """
 
     joint: np.ndarray
     own: np.ndarray
@@ -230,7 +235,7 @@ class _Series(NamedTuple):
 
 
 class _Drift(NamedTuple):
-    """The drift of the common overlap m of equal students, interpolated between -end and end."""
+    """Drift of the overlap m that equal students have in common, interpolated between -end and end."""
 
     population: Callable[[np.ndarray], np.ndarray]
     corrector: Callable[[np.ndarray], np.ndarray]
@@ -238,16 +243,16 @@ class _Drift(NamedTuple):
 
     @classmethod
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
-        """Tabulate the drift of a problem on [-end, end]."""
+        """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
         population, corrector = drift_parts(problem, jnp.asarray(_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
-        population, corrector = self.parts(m)
+        population, corrector = self.population_and_corrector(m)
         return population + corrector
 
-    def parts(self, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `(population, corrector)` at the problem's own learning rate."""
+    def population_and_corrector(self, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return population drift and corrector at overlaps m, at the problem's own learning rate."""
         population = self.population(m)
         if self.series is not None:
             # quadrature loses the drift of order m^(n-1) at tiny overlaps; the series does not
@@ -256,7 +261,7 @@ class _Drift(NamedTuple):
 
 
 def _normalised_coefficients(activation: Activation) -> np.ndarray:
-    r"""Return the Hermite coefficients :math:`c_k/\sqrt{k!}`, with those from rounding set to zero."""
+    r"""Return the normalised Hermite coefficients :math:`c_k/\sqrt{k!}` of an activation, with rounding set to zero."""
     strengths, size = expand_in_hermite(activation, MAX_HERMITE_ORDER)
     return np.where(np.abs(strengths) > ZERO_COEFFICIENT * size, strengths, 0.0)
 
@@ -266,10 +271,10 @@ def _normalised_coefficients(activation: Activation) -> np.ndarray:
 def drift_parts(
     problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _check_cosines]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Return population part and corrector of the drift of the cosine with the teacher, at equal students with cosines m."""
+    """Return population drift and corrector of the cosine between equal students and the teacher, at each cosine m."""
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
-    def one(m):
+    def parts_at(m):
         # equal students: cosine m with the teacher, and m^2 with each other
         Q = law.scale**2 * (m**2 + (1 - m**2) * jnp.eye(p))
         stats = Overlaps(jnp.full(p, law.second), jnp.full((p, 1), m * law.scale * norm), Q)
@@ -278,29 +283,32 @@ def drift_parts(
             for change in problem.drift_parts(stats)
         )
 
-    return problem.numerics.over_runs(one, m)
+    return problem.numerics.over_runs(parts_at, m)
 
 
 @checked
 @eqx.filter_jit
 def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _check_cosines]) -> Float[Array, " n"]:
-    """Return the variance of d times one sample's increment of the overlap of one unit, at each overlap m."""
+    """Return the variance, times d, of the increment that one sample makes to one unit's overlap, at each overlap m."""
     P = problem.target.gram
 
-    def one(m):
+    def variance_at(m):
         stats = Overlaps(jnp.full(1, problem.initial.second), m * jnp.sqrt(P), jnp.ones((1, 1)))
         return problem.covariance(stats)[0, 0] / P[0, 0]
 
-    return jax.lax.map(one, m)
+    return jax.lax.map(variance_at, m)
 
 
 def _nodes(end: float) -> np.ndarray:
-    """Return the interpolation nodes in m: Chebyshev points of the angle, in which the drift of kinked units is smooth too."""
+    """Return interpolation nodes for functions of the overlap m on [-end, end]: Chebyshev points of its angle.
+
+    In the angle the drift of relu units is smooth too.
+    """
     return np.sin(np.arcsin(end) * chebyshev.chebpts1(DEGREE + 1))
 
 
 def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the interpolant of values at `_nodes(end)` as a function of the overlap."""
+    """Return the function of the overlap that interpolates values at `_nodes(end)`."""
     # fit in the angle, as `_nodes`
     reach = np.arcsin(end)
     fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)
@@ -308,9 +316,9 @@ def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray
 
 
 def _growing_sign(drift: _Drift, start: float) -> int:
-    """Return the sign of the overlaps that grow at the start, 1 if both do; raise `BadInput` if none does."""
+    """Return the sign of overlaps that grow from the start, 1 if both signs do; raise `BadInput` if none does."""
     for sign in (1, -1):
-        if sign * drift.parts(np.asarray(sign * start))[0] > 0:
+        if sign * drift.population_and_corrector(np.asarray(sign * start))[0] > 0:
             return sign
     raise BadInput(
         f"the overlap does not grow from {start:.3g} at any learning rate: {_explain_no_growth(drift.series)}. "
@@ -319,7 +327,7 @@ def _growing_sign(drift: _Drift, start: float) -> int:
 
 
 def _explain_no_growth(series: _Series | None) -> str:
-    """Explain, for an error, why no overlap grows at the start."""
+    """Explain in a clause of an error message why no overlap grows from the start."""
     if series is None:
         return "the population drift points towards zero there"
     if not series.joint[1:].any():
@@ -339,9 +347,9 @@ def _check_problem(problem: Any) -> None:
 
 
 def _ode_time(drift: _Drift, start: float, end: float) -> float:
-    """Return the time of the ODE from one overlap to another; infinite if it does not get there."""
+    """Return the time in which the ODE carries the overlap from start to end; infinite if it does not get there."""
     sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID_POINTS)
-    population, corrector = (sign * part for part in drift.parts(sign * way))
+    population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if not sign or (population + corrector <= MIN_RELATIVE_DRIFT * population).any():
         return np.inf
     # in x = log m, as the time is logarithmic in the start
@@ -351,22 +359,22 @@ def _ode_time(drift: _Drift, start: float, end: float) -> float:
 
 @np.errstate(over="ignore")
 def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> float:
-    r"""Return the mean time :math:`\theta` to leave (-end, end).
+    r"""Return the mean time after which the overlap, as a diffusion at dimension d, leaves the interval (-end, end).
 
-    Each side of the start gives an equation :math:`-\theta' = G\theta - g` for the slope away from the start; the two slopes
-    add up to zero.
+    Each side of the start gives an equation :math:`-\theta' = G\theta - g` for the slope of the mean time :math:`\theta` away
+    from the start; the two slopes add up to zero.
     """
-    sides = [_resistance(drift, variance, d, start, each) for each in (-end, end)]
+    sides = [_slope_coefficients(drift, variance, d, start, each) for each in (-end, end)]
     conductance, source = np.sum(sides, axis=0)
     return float(source / conductance) if conductance else np.inf
 
 
-def _resistance(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
-    r"""Return G and g of `_mean_passage` at the start, for the side of one end, by recursion from the end inwards.
+def _slope_coefficients(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
+    r"""Return G and g in :math:`-\theta' = G\theta - g`, for the mean exit time :math:`\theta` on the side of `end`.
 
-    In a cell of the width h, in which b and a are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and
-    :math:`\theta` decreases by :math:`e w + f`, with :math:`v = 2bh/a`, :math:`\kappa = e^{-v}`. For v < 0 all are multiplied
-    by :math:`e^v`, so that none is large.
+    They follow by recursion from the end inwards. In a cell of the width h, in which b and a are constant, :math:`w = -\theta'`
+    becomes :math:`\kappa w + \mu` and :math:`\theta` decreases by :math:`e w + f`, with :math:`v = 2bh/a`,
+    :math:`\kappa = e^{-v}`. For v < 0 all are multiplied by :math:`e^v`, so that none is large.
     """
     # cells of the size of the noise near zero, growing geometrically beyond
     y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), CELLS + 1))

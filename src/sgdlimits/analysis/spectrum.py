@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from sgdlimits.text import table
 
 TOLERANCE = 1e-8
-"""Distance, relative to the largest |eigenvalue|, below which eigenvalues count as equal."""
+"""Distance, relative to the largest |eigenvalue|, within which eigenvalues count as equal."""
 
 
 class Index(NamedTuple):
-    """Number of negative, zero and positive eigenvalues."""
+    """Numbers of negative, zero and positive eigenvalues of a spectrum."""
 
     negative: int
     null: int
@@ -22,7 +22,7 @@ class Index(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """Distinct eigenvalues in ascending order with their multiplicities; it unpacks as the two arrays.
+    """Distinct eigenvalues in ascending order and their multiplicities; it unpacks as these two arrays.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Spectrum(NamedTuple):
 
     @property
     def index(self) -> Index:  # type: ignore[override]
-        """Number of negative, zero and positive eigenvalues."""
+        """Numbers of negative, zero and positive eigenvalues."""
         return Index(*(int(self.multiplicities[np.sign(self.eigenvalues) == sign].sum()) for sign in (-1, 0, 1)))
 
     @property
@@ -58,7 +58,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum_of(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], tolerance: float = TOLERANCE) -> Spectrum:
-    """Build a `Spectrum` from eigenvalues with multiplicities, merging those equal up to rounding.
+    """Return the `Spectrum` of eigenvalues with multiplicities, in which those equal up to rounding are merged.
 
     >>> spectrum_of(np.array([1e-17, 2.0, 0.0, 2.0 + 1e-12]), np.array([1, 1, 5, 7])).multiplicities.tolist()
     [6, 8]

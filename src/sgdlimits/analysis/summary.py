@@ -26,25 +26,28 @@ from sgdlimits.errors import BadInput, CensoredWarning, check_number, check_shar
 from sgdlimits.text import table
 
 MAX_FLOATS_AT_ONCE = 2**20
-"""Size of the arrays in which resamples are treated: 8 MiB."""
+"""Maximum number of floats in the arrays of bootstrap resamples: 8 MiB."""
 
 
 def check_exits(exits: Any) -> xr.Dataset:
-    """Return a dataset of `exit_times` as it is; raise `BadInput` for anything else."""
+    """Return a dataset if it is one of `exit_times`; raise `BadInput` for anything else."""
     if not isinstance(exits, xr.Dataset) or not {"t", "censored"} <= set(exits.data_vars):
         raise BadInput(f"this is not a dataset of exit times but a {type(exits).__name__}. Make one with sgdlimits.exit_times.")
     return exits
 
 
 class OrderedTimes(NamedTuple):
-    """Exit and censoring times in increasing order, exits first among equal ones, and a mask of those that are exits."""
+    """Exit and censoring times of runs in ascending order, and a mask of those that are exits.
+
+    Among equal times exits come first.
+    """
 
     t: np.ndarray
     exited: np.ndarray
 
     @classmethod
     def of(cls, exits: Any) -> OrderedTimes:
-        """Order the times of a dataset of `exit_times`, or an array of exit times without censored runs."""
+        """Return the ordered times of a dataset of `exit_times`, or of an array of exit times without censored runs."""
         if isinstance(exits, xr.Dataset):
             t, censored = check_exits(exits).t.values, exits.censored.values.astype(bool)
         else:
@@ -62,7 +65,7 @@ class OrderedTimes(NamedTuple):
 
 
 class SurvivalCurve(NamedTuple):
-    """A survival curve: the share of runs after each time, its pointwise confidence band, and a mask of censoring times."""
+    """Survival curve of exit times: the share of runs that remain after each time, with a pointwise confidence band."""
 
     t: np.ndarray
     share: np.ndarray
@@ -72,14 +75,14 @@ class SurvivalCurve(NamedTuple):
 
 
 def evaluate_survival(exited: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return S after each of the ordered times, which occur as often as the last axis of `counts` says."""
+    """Return the Kaplan-Meier survival function after each of the ordered times, which are repeated `counts` times."""
     # runs at risk just before each time
     left = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
     return np.cumprod(1 - np.where(exited, counts, 0) / np.maximum(left, 1), axis=-1)
 
 
 def survival_curve(times: OrderedTimes, confidence: float = 0.95) -> SurvivalCurve:
-    """Return the survival curve from S = 1 at t = 0, with the band of Greenwood's variance on the scale of log(-log S)."""
+    """Return the Kaplan-Meier curve from S = 1 at t = 0, with the band of Greenwood's variance on the scale of log(-log S)."""
     n = np.arange(times.t.size, 0, -1)
     share = evaluate_survival(times.exited, np.ones(times.t.size))
     # keep the value after all events at equal times
@@ -98,7 +101,7 @@ def survival_curve(times: OrderedTimes, confidence: float = 0.95) -> SurvivalCur
 
 @dataclass(frozen=True, repr=False)
 class IntervalEstimate:
-    """An estimate with its confidence interval; infinite if the survival curve does not fall to the quantile."""
+    """Estimate with its confidence interval; an end is infinite if the survival curve does not fall to the quantile."""
 
     value: float
     low: float
@@ -111,13 +114,13 @@ class IntervalEstimate:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
     def scaled(self, factor: float) -> IntervalEstimate:
-        """Return the estimate and its interval times a factor."""
+        """Return the estimate and its interval multiplied by a factor."""
         return IntervalEstimate(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """Summary statistics of the exit times of many runs. With censored runs `mean` is a lower bound.
+    """Mean, median and quantiles of the exit times of many runs; with censored runs `mean` is a lower bound.
 
     `quantiles` is a dict from the share of runs to the time by which that share has exited.
     """
@@ -130,7 +133,7 @@ class Summary:
     confidence: float
 
     def scaled(self, factor: float) -> Summary:
-        """Convert to another unit of time: `factor` is d for samples, `problem.rate` for the time of the problem's paper."""
+        """Return the summary with times multiplied by `factor`: d for samples, `problem.rate` for the time of the paper."""
         check_number("factor", factor, above=0)
         quantiles = {share: each.scaled(factor) for share, each in self.quantiles.items()}
         return replace(self, mean=self.mean.scaled(factor), median=self.median.scaled(factor), quantiles=quantiles)
@@ -180,8 +183,8 @@ def summarise(
     """
     times = OrderedTimes.of(exits)
     shares = [0.5, *quantiles]
-    value = _statistics(times, np.ones((1, times.t.size)), shares)[0]
-    repeated = _bootstrap(times, shares, resamples, np.random.default_rng(seed))
+    value = _mean_and_quantiles(times, np.ones((1, times.t.size)), shares)[0]
+    repeated = _bootstrap_mean_and_quantiles(times, shares, resamples, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
     # order statistics rather than interpolation: quantiles may be infinite
     low, high = np.quantile(repeated, tail, axis=0, method="lower"), np.quantile(repeated, 1 - tail, axis=0, method="higher")
@@ -197,8 +200,11 @@ def summarise(
     return Summary(times.t.size, censored, mean, median, dict(zip(shares[1:], others, strict=True)), confidence)
 
 
-def _statistics(times: OrderedTimes, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
-    """Return mean and quantiles for each row of counts of the ordered times, shape (rows, 1 + shares)."""
+def _mean_and_quantiles(times: OrderedTimes, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+    """Return mean and quantiles of resampled runs, shape (rows, 1 + shares).
+
+    Each row of `counts` says how often each of the ordered times occurs.
+    """
     left = evaluate_survival(times.exited, counts)
     # the integral of a step function, which is 1 up to the first time
     columns = [times.t[0] + left[:, :-1] @ np.diff(times.t)]
@@ -208,12 +214,17 @@ def _statistics(times: OrderedTimes, counts: np.ndarray, shares: Sequence[float]
     return np.stack(columns, axis=1)
 
 
-def _bootstrap(times: OrderedTimes, shares: Sequence[float], resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the statistics of resampled runs, shape (resamples, 1 + shares), computed a few resamples at a time."""
+def _bootstrap_mean_and_quantiles(
+    times: OrderedTimes, shares: Sequence[float], resamples: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return mean and quantiles of bootstrap resamples of the runs, shape (resamples, 1 + shares).
+
+    They are computed a few resamples at a time.
+    """
     n, parts = times.t.size, []
     for begin in range(0, resamples, max(1, MAX_FLOATS_AT_ONCE // n)):
         rows = min(resamples - begin, max(1, MAX_FLOATS_AT_ONCE // n))
         # rows are offset by n, so that one bincount serves all
         drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        parts.append(_statistics(times, np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n), shares))
+        parts.append(_mean_and_quantiles(times, np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n), shares))
     return np.concatenate(parts)

@@ -25,7 +25,7 @@ from sgdlimits.errors import BadInput
 __all__ = ["main"]
 
 # 100 columns rather than click's 80: the tables of options need them
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = """\b
 Examples:
   sgdlimits demo
@@ -49,18 +49,19 @@ To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
 
 
 class Main(Group):
-    """The root command: turns `BadInput` into one sentence, Ctrl-C into exit code 130, and SIGTERM into 143."""
+    """Root command group: it prints `BadInput` as one sentence, and exits with code 130 after Ctrl-C and 143 after SIGTERM."""
 
     def invoke(self, ctx: click.Context) -> Any:
         asked: list[int] = []
 
-        def end(number: int, frame: Any) -> None:  # as Ctrl-C, so that results are saved
+        def interrupt(number: int, frame: Any) -> None:
+            """Treat SIGTERM like Ctrl-C, so that results are saved."""
             asked.append(number)
             raise KeyboardInterrupt
 
         if threading.current_thread() is threading.main_thread():
             # signals can be set from the main thread only
-            signal.signal(signal.SIGTERM, end)
+            signal.signal(signal.SIGTERM, interrupt)
         try:
             return super().invoke(ctx)
         except BadInput as reason:
@@ -79,10 +80,10 @@ class Main(Group):
         return list(self.commands)
 
 
-@click.group(cls=Main, context_settings=SETTINGS, epilog=EPILOG)
+@click.group(cls=Main, context_settings=CONTEXT_SETTINGS, epilog=EPILOG)
 @click.version_option(package_name="sgdlimits", message="%(prog)s %(version)s")
 def main() -> None:
-    """Write a learning problem down once; look at its one-pass SGD at every level of description.
+    """Simulate and analyse one-pass SGD in high dimension: write a problem down once, and look at it at every level.
 
     The levels: sgd, the weights in R^d; chain, the exact law of their overlaps, at a cost without d; sde, its
     diffusion for large d; ode, the limit; mean-field, that of infinite width.
@@ -109,6 +110,6 @@ ALL_COMMANDS = (
     check,
     explore,
 )
-"""All commands, in the order of the help page."""
+"""All commands, in the order in which the help page lists them."""
 for command in ALL_COMMANDS:
     main.add_command(command)

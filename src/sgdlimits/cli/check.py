@@ -28,7 +28,7 @@ PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_res
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar")
 def check(effort: str, paper: str | None, only: str | None, out: str | None, force: bool, quiet: bool) -> None:
-    """Compute every claim of the papers by a route of its own, and judge it.
+    """Check every claim of the papers that can be computed, by an independent computation, and print a verdict for each.
 
     For each claim: where it stands, the number, its interval or tolerance, what the paper says, what is right where that
     is something else, and the verdict: holds, misprint, disagreement or open. The exit code is 1 where a verdict is not
@@ -54,7 +54,7 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
 
 
 def report_audit(found: Audit, path) -> None:
-    """Print an audit and save it; exit code 1 where a verdict is not the one on record."""
+    """Print the audit of claims, save it if a path is given, and exit with code 1 if a verdict is not the expected one."""
     echo(repr(found))
     if path:
         found.save(path)

@@ -17,7 +17,7 @@ from sgdlimits.cli.work import (
     check_output,
     check_picture,
     json_text,
-    picture,
+    save_drawn_figure,
     warnings_in_a_sentence,
 )
 from sgdlimits.text import among, suggest_name
@@ -171,7 +171,7 @@ def print_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, pl
     if out:
         write_netcdf(table.data, out)
     if plot:
-        draw(problem, table, plot)
+        draw_survival(problem, table, plot)
     print_saved(out, plot, as_json)
     if interrupted:
         echo(f"Interrupted. The table has what was simulated: {', '.join(table.exits)}.", err=True)
@@ -182,7 +182,7 @@ def draw_plateau(found: PlateauExits, name: str, path: Path) -> None:
     """Save the survival curves of the levels, with the linear noisy law."""
     import numpy as np
 
-    with picture(path):
+    with save_drawn_figure(path):
         from sgdlimits.analysis.plot import survival
 
         a = found.data.attrs
@@ -193,14 +193,14 @@ def draw_plateau(found: PlateauExits, name: str, path: Path) -> None:
         ax.legend()
 
 
-def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
+def draw_survival(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
     """Save the survival curves of the levels, with the law that theory has for them."""
     import numpy as np
 
     from sgdlimits.papers.mediocrity.theory import exit_law
 
     a = table.data.attrs
-    with picture(path):
+    with save_drawn_figure(path):
         from sgdlimits.analysis.plot import survival
 
         ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in table.exits.items()})

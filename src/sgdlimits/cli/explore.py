@@ -15,14 +15,14 @@ OPTIONS = [
 
 
 class ServerCommand(Command):
-    """A command that does not use JAX itself, as other processes simulate."""
+    """Command that does not set up JAX in its own process, since other processes simulate."""
 
     computes = False
 
 
 @click.command(cls=ServerCommand, params=OPTIONS, short_help="Open a page on which runs are watched.")
 def explore(port: int, host: str, browser: bool) -> None:
-    """Open a local page: move sliders, and watch SGD escape beside its limits. Ctrl-C ends it.
+    """Open a local page with sliders, on which runs of SGD are shown together with their limits. Ctrl-C ends it.
 
     It listens on this machine only, unless another --host is given, and lets in whoever has the printed address with its
     token.

@@ -16,7 +16,7 @@ from sgdlimits.text import among, suggest_name, table
 
 
 class LazyCommand(Command):
-    """A command that sets up JAX itself, as some of its uses only list names."""
+    """Command that sets up JAX itself, since some of its uses only list names."""
 
     computes = False
 
@@ -28,7 +28,7 @@ class LazyCommand(Command):
 @click.option("--out", type=File(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
 @click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the starts and of all runs")
 def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: int) -> None:
-    """Make figures of the papers again: a picture, a caption in numbers, and the datasets behind them.
+    """Reproduce figures of the papers: for each a picture, a caption with numbers, and the datasets behind it.
 
     Each figure becomes NAME.png, NAME.svg, NAME.txt and NAME-*.nc in the folder; files of an earlier time are replaced.
     Several names, or all of them as the word all: the others are made where one fails, and index.html shows every figure of
@@ -56,24 +56,24 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
 
 
 def make_figures(names: list[str], out: str, quick: bool, seed: int) -> None:
-    """Make figures and print their captions; after Ctrl-C, print which files are finished."""
+    """Make figures and print their captions; if Ctrl-C interrupts, print which files are finished."""
     from sgdlimits.papers.produce import produce, produce_all
 
     how: dict[str, Any] = dict(quick=quick, seed=seed)
     # files of an earlier run are not reported as new
-    before = _files(out)
+    before = _file_stamps(out)
     try:
         with warnings_in_a_sentence():
             for line in produce(names[0], out, **how) if len(names) == 1 else produce_all(names, out, **how):
                 echo(line)
     except KeyboardInterrupt:
-        new = [name for name, mark in _files(out).items() if before.get(name) != mark]
+        new = [name for name, mark in _file_stamps(out).items() if before.get(name) != mark]
         echo(f"Interrupted. {f'Saved in {out}: ' + ', '.join(new) if new else 'Nothing was saved'}.", err=True)
         sys.exit(INTERRUPTED_CODE)
 
 
-def _files(folder: str) -> dict[str, tuple[int, int]]:
-    """Return the inode and modification time of each file in a folder, which change when it is rewritten."""
+def _file_stamps(folder: str) -> dict[str, tuple[int, int]]:
+    """Return the inode and modification time of each file in a folder; they change when a file is rewritten."""
     if not os.path.isdir(folder):
         return {}
     return {item.name: (item.inode(), item.stat().st_mtime_ns) for item in os.scandir(folder) if item.is_file()}
@@ -84,7 +84,7 @@ def _files(folder: str) -> dict[str, tuple[int, int]]:
 @click.option("--quick", is_flag=True, help="a small version, in a few seconds: d = 300 and fewer runs")
 @click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the start and of all runs")
 def demo(out: str, quick: bool, seed: int) -> None:
-    """Escape from mediocrity at four levels of description, in about a minute.
+    """Show the escape from mediocrity at four levels of description, in about a minute.
 
     Phase retrieval in dimension 3000 from one random start: SGD on the weights, the exact chain of the overlap, its
     diffusion and its limit on one figure, with a table of what each says and costs. A second table has the mean exit

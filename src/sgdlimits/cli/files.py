@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sgdlimits.cli.options import Command, File, Number, echo
-from sgdlimits.cli.work import check_output, check_picture, compute, json_text, picture, statuses, table
+from sgdlimits.cli.work import (
+    check_output,
+    check_picture,
+    count_statuses,
+    format_summary,
+    json_text,
+    save_drawn_figure,
+    simulate_and_save,
+)
 from sgdlimits.text import table as columns
 
 if TYPE_CHECKING:
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=File())
 @click.option("--json", "as_json", is_flag=True, help="print it as JSON")
 def info(file: str, as_json: bool) -> None:
-    """Say what is in a dataset: its problem, level and start, how its runs ended, and how to make it again.
+    """Describe a dataset: its problem, level and start, how its runs ended, and how to make it again.
 
     \b
     Example:
@@ -41,7 +49,7 @@ def info(file: str, as_json: bool) -> None:
 
 
 def _info_as_dict(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return the attributes of a dataset with its parts as parsed JSON, the runs by status, times and shapes."""
+    """Return the attributes of a dataset as a dict, with the numbers of runs by status, the times and the shapes."""
     parts = ("problem", "level_parameters", "start", "save", "observe")
     attributes = {name: json.loads(text) if name in parts else text for name, text in dataset.attrs.items()}
     sizes = {str(name): dict(zip(map(str, each.dims), each.shape, strict=True)) for name, each in dataset.data_vars.items()}
@@ -49,7 +57,7 @@ def _info_as_dict(dataset: xr.Dataset) -> dict[str, Any]:
 
 
 def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
-    """Return the lines of `info` as pairs of name and text, which may be empty."""
+    """Return the lines that `info` prints, as pairs (name, text); the text may be empty."""
     attributes, times = dataset.attrs, dataset.t.values
     parts = json.loads(attributes["problem"])["fields"]
     rows = {
@@ -57,7 +65,7 @@ def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
         **{f"  {name}": _in_words(part) for name, part in parts.items() if name != "name" and part is not None},
         "level": _in_words(json.loads(attributes["level_parameters"])),
         "start": _in_words(json.loads(attributes["start"])),
-        "runs": statuses(dataset),
+        "runs": count_statuses(dataset),
         "times": f"{times.size} from {times[0]:g} to {times[-1]:g}, in samples per dimension",
         "paper time": f"{attributes['rate']:g} t",
         "until": _in_words(json.loads(attributes["until"])) if attributes["until"].startswith("{") else attributes["until"],
@@ -72,7 +80,7 @@ def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
 
 
 def _in_words(value: Any) -> str:
-    """Format a part stored as JSON like a Python call, without importing its class.
+    """Format an object that a dataset stores as JSON like a Python call, without importing its class.
 
     >>> _in_words({"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}})
     'Chain(d=30)'
@@ -99,7 +107,7 @@ def _in_words(value: Any) -> str:
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar and no table")
 def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float | None) -> None:
-    """Simulate again what a dataset came from, from what the file says about itself.
+    """Simulate a dataset again, from what its file says about itself.
 
     Without changes the numbers are the same to the last digit on the same machine; the command says whether they are.
 
@@ -112,10 +120,10 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
     first = load(file)
     path = check_output(out or Path(file).with_name(f"{Path(file).stem}-again.nc"), force)
     given = {name: value for name, value in changes.items() if value is not None}
-    dataset, seconds = compute(lambda: again(first, progress=not quiet, **given), path)
+    dataset, seconds = simulate_and_save(lambda: again(first, progress=not quiet, **given), path)
     if quiet:
         return
-    echo(table(dataset, seconds))
+    echo(format_summary(dataset, seconds))
     if not given:
         # attributes contain the version and the time
         same = first.drop_attrs().equals(dataset.drop_attrs())
@@ -129,7 +137,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
 @click.option("--fall", type=Number(), default=0.5, show_default=True, help="share of its risk that is lost in the escape")
 @click.option("--floor", type=Number(), help="risk at which learning ends  [default: the problem's floor]")
 def phases(file: str, band: float, fall: float, floor: float | None) -> None:
-    """Find norm learning, plateau, escape, descent and tail in the runs of a dataset: when, at which risk, how fast.
+    """Find the phases of the runs in a dataset: norm learning, plateau, escape, descent and tail, with times and risks.
 
     Times and rates are in samples per dimension, medians over runs, beside theory where there is one. Save some tens of
     times on the plateau.
@@ -157,7 +165,7 @@ def phases(file: str, band: float, fall: float, floor: float | None) -> None:
 @click.option("--excess", type=Number(), help="a floor to subtract from the risk")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bool, excess: float | None, force: bool) -> None:
-    """Plot datasets, several of them on the same axes: a thick line for the mean over runs, thin ones for single runs.
+    """Plot one or several datasets on the same axes: thick lines for means over runs, thin ones for single runs.
 
     \b
     Example:
@@ -175,13 +183,13 @@ def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bo
     # files of one name in several folders
     if len(set(labels)) < len(labels):
         labels = list(files)
-    draw(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)
+    draw_datasets(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)
     echo(f"Saved {path}.")
 
 
-def draw(datasets: dict[str, xr.Dataset], path: Path, what: str = "both", **options: Any) -> None:
-    """Save a figure of datasets."""
-    with picture(path):
+def draw_datasets(datasets: dict[str, xr.Dataset], path: Path, what: str = "both", **options: Any) -> None:
+    """Save a figure of the risk, the overlaps or both in datasets."""
+    with save_drawn_figure(path):
         from matplotlib.pyplot import suptitle
 
         from sgdlimits.analysis.plot import overlaps, overview, risk

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sgdlimits.cli.options import Option, kind, number, option
+from sgdlimits.cli.options import Option, make_option, number, option_type
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.errors import BadInput
 from sgdlimits.text import among
@@ -24,7 +24,7 @@ STARTS = {
     "orthogonal": "orthonormal students with normal overlaps of standard deviation --spread",
     "fixed": "students of norm 1 with overlap --overlap",
 }
-"""Descriptions of starts, by name."""
+"""Description of each start in the help page, by name."""
 START_OPTIONS = [
     Option(
         "--start", type=click.Choice(list(STARTS)), default="random", show_default=True, heading=START,
@@ -36,52 +36,54 @@ START_OPTIONS = [
 
 
 def levels() -> dict[str, type[Level]]:
-    """Return the levels whose required parameters can be given on a command line."""
+    """Return the levels, by name, whose required parameters can all be given on a command line."""
     from sgdlimits.level import LEVELS
 
     required = lambda level: [each for each in typed_parameters(level).values() if each.default is each.empty]
-    return {name: level for name, level in LEVELS.items() if all(kind(each.annotation) for each in required(level))}
+    return {name: level for name, level in LEVELS.items() if all(option_type(each.annotation) for each in required(level))}
 
 
 def level_options(taken: set[str]) -> Iterator[Option]:
-    """Yield `--level`, and the options of all levels."""
+    """Yield the option `--level`, and an option for each parameter of the levels."""
     lines = "; ".join(f"{name}: {_as_clause(describe(level).summary)}" for name, level in levels().items())
-    for each in choices("level", LEVEL, lines, levels(), "chain", taken):
+    for each in class_options("level", LEVEL, lines, levels(), "chain", taken):
         if each.name == "level_d":
             each.help = str(each.help).replace(")", ", and the start random)")
         yield each
 
 
-def flag_of(what: str, name: str, taken: set[str]) -> str:
-    """Return the option of a parameter: its name, or WHAT_NAME where a parameter of the preset has `taken` the name."""
+def option_name(what: str, name: str, taken: set[str]) -> str:
+    """Return the option's name for a parameter, prefixed by `what` if the preset has a parameter of the same name."""
     return f"{what}_{name}" if name in taken else name
 
 
-def choices(what: str, heading: str, help: str, known: Mapping[str, type], default: str, taken: set[str]) -> Iterator[Option]:
-    """Yield `--WHAT` that chooses a class by name, and an option for each parameter of all classes."""
+def class_options(
+    what: str, heading: str, help: str, known: Mapping[str, type], default: str, taken: set[str]
+) -> Iterator[Option]:
+    """Yield an option that chooses one of several classes by name, and an option for each parameter of these classes."""
     yield Option(f"--{what}", type=click.Choice(list(known)), default=default, show_default=True, heading=heading, help=help)
     users: dict[str, list[str]] = {}
     for title, cls in known.items():
         for name, each in typed_parameters(cls).items():
-            if kind(each.annotation):
+            if option_type(each.annotation):
                 users.setdefault(name, []).append(title)
     for name, titles in users.items():
         first = typed_parameters(known[titles[0]])[name]
         said = [describe(known[title]).parameters.get(name, "") for title in titles]
         words = [text for text in said if not text.startswith("as for")] or said
         text = max(words, key=len).replace("None", "leaving it out")
-        yield option(
+        yield make_option(
             f"{what}_{name}",
             first.annotation,
             heading=heading,
             help=f"{text} ({among(titles)})",
             default=None if first.default is first.empty else first.default,
-            flag=flag_of(what, name, taken),
+            flag=option_name(what, name, taken),
         )
 
 
 def typed_options(what: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a choice that were typed, by name."""
+    """Return the parameters of a level or optimiser that were typed on the command line, by name."""
     source = click.get_current_context().get_parameter_source
     return {
         name.removeprefix(f"{what}_"): value
@@ -91,7 +93,7 @@ def typed_options(what: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_level(given: dict[str, Any]) -> Level:
-    """Build the level from what was typed; raise `BadInput` where a parameter is missing or belongs to another level."""
+    """Build the level from the options; raise `BadInput` if a parameter is missing or belongs to another level."""
     from sgdlimits.spec import Constructor
 
     level, typed = Constructor.of("level", given["level"]), typed_options("level", given)
@@ -102,7 +104,7 @@ def make_level(given: dict[str, Any]) -> Level:
 
 
 def make_start(given: dict[str, Any]) -> Start:
-    """Build the start from what was typed; raise `BadInput` where its number is missing or belongs to another start."""
+    """Build the start from the options; raise `BadInput` if its number is missing or belongs to another start."""
     from sgdlimits.spec import Constructor
 
     start = Constructor.of("start", given["start"])
@@ -113,7 +115,7 @@ def make_start(given: dict[str, Any]) -> Start:
 
 
 def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
-    """Raise `BadInput`, with options as they are typed, where a parameter is missing or belongs to another constructor."""
+    """Raise `BadInput` if a parameter that was typed belongs to another constructor, or a required one is missing."""
     from sgdlimits.spec import EXAMPLES
 
     what, title = constructor.part, constructor.title
@@ -129,6 +131,6 @@ def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
 
 
 def _as_clause(sentence: str) -> str:
-    """Return a sentence as part of another one."""
+    """Return a sentence as a clause: with a small first letter and without the full stop."""
     first = sentence.split()[0]
     return (sentence if first.isupper() else sentence[0].lower() + sentence[1:]).rstrip(".")

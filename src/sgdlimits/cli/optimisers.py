@@ -8,27 +8,29 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.levels import check_typed, choices, typed_options
+from sgdlimits.cli.levels import check_typed, class_options, typed_options
 from sgdlimits.cli.options import Command, Option, echo
 from sgdlimits.docstring import describe
 from sgdlimits.text import table
 
-HEADING = "The optimiser"
+OPTIMISER_HEADING = "The optimiser"
 
 
 def optimiser_options(taken: set[str]) -> Iterator[Option]:
-    """Yield `--optimiser`, and the options that optimisers have beyond those of the preset, which has those of plain SGD."""
+    """Yield the option `--optimiser`, and an option for each parameter that optimisers have beyond plain SGD."""
     from sgdlimits.algorithm import ALGORITHMS
     from sgdlimits.spec import INHERITED
 
     of_preset = INHERITED - ({"batch"} - taken)
-    for each in choices("optimiser", HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken):
+    for each in class_options(
+        "optimiser", OPTIMISER_HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken
+    ):
         if str(each.name).removeprefix("optimiser_") not in of_preset:
             yield each
 
 
 def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
-    """Return the problem with the optimiser that was chosen, which has the rates and other options of the preset's SGD."""
+    """Return the problem trained by the chosen optimiser, with the rates and other options of the preset's SGD."""
     from sgdlimits import spec
 
     name, typed = given["optimiser"], typed_options("optimiser", given)
@@ -38,7 +40,7 @@ def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
 
 @click.command(cls=Command, short_help="List the algorithms.")
 def optimisers() -> None:
-    """List the algorithms that --optimiser of sgdlimits run takes, with one line each.
+    """List the optimisers that the option --optimiser of sgdlimits run takes, with one line each.
 
     \b
     Example:
@@ -53,5 +55,5 @@ def optimisers() -> None:
 
 
 rules = copy.copy(optimisers)
-"""The same command by its earlier name."""
+"""The command `optimisers` under its former name."""
 rules.name, rules.hidden = "rules", True

@@ -18,7 +18,7 @@ from sgdlimits.text import among, printable, suggest_name
 
 
 class Number(click.ParamType):
-    """Type of options that are numbers, written as 0.05, 1e9 or 1/12; with `whole`, 1e3 becomes an integer."""
+    """Type of options that take a number, written as 0.05, 1e9 or 1/12; with `whole`, 1e3 becomes an integer."""
 
     name = "number"
 
@@ -29,7 +29,7 @@ class Number(click.ParamType):
         return "NUMBER"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a number; keep integers of any size exact."""
+        """Convert the text of an option to a number; integers of any size stay exact."""
         if not isinstance(value, str):
             return value
         # integers first: floats would round large seeds
@@ -45,7 +45,7 @@ class Number(click.ParamType):
 
 
 class File(click.Path):
-    """Type of options that name a file or folder."""
+    """Type of options that take the name of a file or folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
@@ -54,7 +54,7 @@ class File(click.Path):
 
 
 class Refusal(click.ClickException):
-    """An error that click prints as one sentence, with exit code 2."""
+    """Error that click prints as one sentence, before it exits with code 2."""
 
     exit_code = 2
 
@@ -63,12 +63,12 @@ class Refusal(click.ClickException):
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Print a text without terminal control characters, which it may contain if it comes from a file."""
+    """Print a text, without the terminal control characters that texts from files may contain."""
     click.echo(printable(text), err=err)
 
 
 class Group(click.Group):
-    """A group of commands whose error for an unknown name lists the known ones."""
+    """Group of commands, whose error for an unknown name lists the known ones."""
 
     noun: ClassVar[str] = "command"
 
@@ -83,16 +83,16 @@ class Group(click.Group):
 
 
 class Command(click.Command):
-    """A command with options under headings in its help, whose errors name options as they are typed."""
+    """Command with options under headings in its help page, and with errors that name options as they are typed."""
 
     computes: ClassVar[bool] = True
-    """Whether the command uses JAX in its own process, which is then set up before."""
+    """Whether the command uses JAX in its own process, and therefore sets it up first."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [self._rename_old_option(arg) for arg in args])
 
     def _rename_old_option(self, arg: str) -> str:
-        """Return an argument with the present name of its option, warning if the name is an old one."""
+        """Replace the former name of an option in an argument by its present one, with a warning."""
         old, new = next(((f"--{old}", new) for old, new in PARAMETERS.items() if re.match(f"--{old}(-|=|$)", arg)), ("", None))
         if new is None or new.name not in {param.name for param in self.params}:
             return arg
@@ -123,7 +123,7 @@ class Command(click.Command):
 
 
 class Option(click.Option):
-    """An option listed under a heading of the help page."""
+    """Option of a command that is listed under a heading of the help page."""
 
     def __init__(self, *declarations: str, heading: str = "Options", **more: Any) -> None:
         super().__init__(list(declarations), **more)
@@ -131,16 +131,16 @@ class Option(click.Option):
 
 
 def number(flag: str, heading: str, help: str, *, default: float | str | None = None, whole: bool = True) -> Option:
-    """Make an option that takes a number."""
+    """Return an option that takes a number."""
     more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return Option(flag, type=Number(whole=whole), heading=heading, help=help, **more)
 
 
-def kind(annotation: Any) -> click.ParamType | None:
-    """Return the type of option for an annotation, or None if its values cannot be typed on a command line.
+def option_type(annotation: Any) -> click.ParamType | None:
+    """Return click's type for an annotation, or None if its values cannot be typed on a command line.
 
-    >>> kind(float | None), kind(bool), kind(str | list), kind(typing.Literal["erf", "relu"]), kind(list)
-    (NUMBER, BOOL, STRING, Choice(['erf', 'relu']), None)
+    >>> option_type(float | None), option_type(bool), option_type(typing.Literal["erf", "relu"]), option_type(list)
+    (NUMBER, BOOL, Choice(['erf', 'relu']), None)
     """
     if typing.get_origin(annotation) is typing.Literal:
         return click.Choice([str(value) for value in typing.get_args(annotation)])
@@ -151,25 +151,25 @@ def kind(annotation: Any) -> click.ParamType | None:
     return next((option for member, option in known if member in members), None)
 
 
-def option(
+def make_option(
     destination: str, annotation: Any, *, flag: str, heading: str, help: str, default: Any = None, required: bool = False
 ) -> Option:
-    """Make an option `--flag` of the type of an annotation; a bool becomes a pair `--flag/--no-flag`."""
+    """Return an option for a parameter with an annotation; a bool becomes the pair `--flag/--no-flag`."""
     flag = flag.replace("_", "-")
     more: dict[str, Any] = {"heading": heading, "help": help, "required": required}
     if not required:
         more |= {"default": default, "show_default": default is not None}
-    if kind(annotation) is click.BOOL:
+    if option_type(annotation) is click.BOOL:
         return Option(f"--{flag}/--no-{flag}", destination, **more)
-    if kind(annotation) is click.STRING and Callable in (
+    if option_type(annotation) is click.STRING and Callable in (
         getattr(part, "__origin__", part) for part in typing.get_args(annotation)
     ):
         more["shell_complete"] = _complete_activation
-    return Option(f"--{flag}", destination, type=kind(annotation) or click.STRING, **more)
+    return Option(f"--{flag}", destination, type=option_type(annotation) or click.STRING, **more)
 
 
 def _complete_activation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of activations that begin with what is typed, for completion by TAB."""
+    """Return the names of activations that begin with the text typed so far, for completion by TAB."""
     from sgdlimits.model.activation import ACTIVATIONS
 
     return [name for name in ACTIVATIONS if name.startswith(incomplete)]

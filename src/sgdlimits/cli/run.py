@@ -9,8 +9,8 @@ import click
 
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
-from sgdlimits.cli.options import Command, File, Group, Option, echo, kind, number, option
-from sgdlimits.cli.work import check_apart, check_output, check_picture, compute, table
+from sgdlimits.cli.options import Command, File, Group, Option, echo, make_option, number, option_type
+from sgdlimits.cli.work import check_apart, check_output, check_picture, format_summary, simulate_and_save
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.text import table as columns
 
@@ -30,7 +30,7 @@ RUN_OPTIONS = [
 
 
 class Presets(Group):
-    """A group with a command for each preset in `sgdlimits.presets.PRESETS`, with options from its signature and docstring.
+    """Group with a command for each preset, whose options follow from the preset's signature and docstring.
 
     Parameters
     ----------
@@ -56,16 +56,17 @@ class Presets(Group):
         # accept phase-retrieval too
         name = name.replace("-", "_")
         if name in PRESETS and name not in self.commands:
-            self.add_command(self._command(PRESETS[name]))
+            self.add_command(self._build_command(PRESETS[name]))
         return self.commands.get(name)
 
-    def _command(self, preset: Callable) -> click.Command:
+    def _build_command(self, preset: Callable) -> click.Command:
         """Build the command of a preset."""
         words, parameters, own = describe(preset), typed_parameters(preset), preset_options(preset)
         needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
         line = " ".join(["sgdlimits", str(self.name), preset.__name__, *needed, self.example])
 
         def callback(**given: Any) -> None:
+            """Build the problem from the options, and call `work` with it."""
             mine = {name.removeprefix("problem_"): value for name, value in given.items() if name.startswith("problem_")}
             self.work(preset.__name__, preset(**mine), given)
 
@@ -78,7 +79,7 @@ def preset_options(preset: Callable) -> list[Option]:
     """Return the options of a preset, made from its signature and its docstring."""
     words, parameters = describe(preset), typed_parameters(preset)
     return [
-        option(
+        make_option(
             # a prefix keeps a preset's arguments apart from those of level, start and run
             f"problem_{name}",
             parameter.annotation,
@@ -89,19 +90,19 @@ def preset_options(preset: Callable) -> list[Option]:
             flag=name,
         )
         for name, parameter in parameters.items()
-        if kind(parameter.annotation) or parameter.default is parameter.empty
+        if option_type(parameter.annotation) or parameter.default is parameter.empty
     ]
 
 
 def default_name(name: str, level: Any, start: Any, given: dict[str, Any]) -> str:
-    """Return the default file name of a run, made of preset, level, d, learning rate and seed."""
+    """Return the default name of a run's file, made of preset, level, d, learning rate and seed."""
     d, lr = getattr(level, "d", None) or getattr(start, "d", None), given.get("problem_lr")
     parts = [name, level.name, d and f"d{d}", isinstance(lr, (int, float)) and f"lr{lr:.4g}", f"seed{given['seed']}"]
     return "-".join(part for part in parts if part) + ".nc"
 
 
 def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
-    """Build the level and the start from the options, simulate, save and report."""
+    """Simulate a problem at the level and from the start that the options give; save the dataset and print a summary."""
     level, start, problem = make_level(given), make_start(given), with_optimiser(problem, given)
     out = check_output(given["out"] or default_name(name, level, start, given), given["force"])
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
@@ -111,13 +112,13 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     from sgdlimits.run import simulate
 
     how = {name: given[name] for name in ("t_max", "runs", "seed", "save")}
-    dataset, seconds = compute(lambda: simulate(problem, level, start, progress=not given["quiet"], **how), out)
+    dataset, seconds = simulate_and_save(lambda: simulate(problem, level, start, progress=not given["quiet"], **how), out)
     if picture:
-        from sgdlimits.cli.files import draw
+        from sgdlimits.cli.files import draw_datasets
 
-        draw({given["level"]: dataset}, picture)
+        draw_datasets({given["level"]: dataset}, picture)
     if not given["quiet"]:
-        echo(table(dataset, seconds))
+        echo(format_summary(dataset, seconds))
         echo(f"Saved {out}{f' and {picture}' if picture else ''}. See also: sgdlimits info {out}")
 
 
@@ -127,7 +128,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     example="--d 3000 --level chain --runs 64 --t-max 60 --plot figure.png",
 )  # fmt: skip
 def run() -> None:
-    """Simulate a preset's learning problem and save the dataset.
+    """Simulate the learning problem of a preset, and save the dataset.
 
     \b
     Examples:

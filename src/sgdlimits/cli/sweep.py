@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.options import Command, File, Option, echo
-from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, picture
+from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, save_drawn_figure
 from sgdlimits.errors import BadInput
 from sgdlimits.text import count, table
 
@@ -39,7 +39,7 @@ OPTIONS: list[click.Parameter] = [
 @click.command(cls=Command, params=OPTIONS, short_help="Simulate a problem at many points.")
 @click.argument("file", type=File())
 def sweep(file: str, **given: Any) -> None:
-    """Simulate a problem at many points, as FILE says, and lose nothing: the same command goes on after any interruption.
+    """Simulate a problem at the points that FILE defines; after an interruption, the same command resumes the sweep.
 
     A FILE can name functions of your own, which are then imported: run only those that you trust.
 
@@ -62,7 +62,7 @@ def sweep(file: str, **given: Any) -> None:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
         return echo(table(status(job).items()))
-    engine = _engine(given)
+    engine = _choose_executor(given)
     picture_path = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
         script = engine.script(job.folder) if given["cluster"] else ""
@@ -94,19 +94,19 @@ def sweep(file: str, **given: Any) -> None:
 
 
 def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
-    """Draw the first scalar value of a sweep over its first two numerical parameters."""
+    """Draw a phase diagram of a sweep: its first scalar value over its first two numerical parameters."""
     values = [name for name, each in dataset.data_vars.items() if each.dtype.kind == "f" and not {"t", "time"} & set(each.dims)]
     numbers = [each for name in names if dataset[each := name.rpartition(".")[2]].dtype.kind in "fiu"]
     if not values or len(numbers) < 2:
         raise BadInput("--plot needs two numerical parameters and a stored value that is one number. Draw it in Python.")
-    with picture(path):
+    with save_drawn_figure(path):
         from sgdlimits.analysis.plot import phase_diagram
 
         phase_diagram(dataset, numbers[0], numbers[1], str(values[0]))
 
 
-def _engine(given: dict[str, Any]) -> Any:
-    """Return what computes a sweep: a dask cluster, a number of processes, or None for this process."""
+def _choose_executor(given: dict[str, Any]) -> Any:
+    """Return where a sweep is computed: on a dask cluster, in a number of processes, or in this process (None)."""
     if given["cluster"] and given["workers"] and given["cluster"] != "local":
         raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
     if given["job"] and given["cluster"] != "slurm":
@@ -120,7 +120,7 @@ def _engine(given: dict[str, Any]) -> Any:
 
 
 def _format_ranges(dataset: Any) -> str:
-    """Format the range of each stored value over the points."""
+    """Format the range over the points of each value that a sweep stores."""
     rows = []
     for name, values in dataset.data_vars.items():
         if values.dtype.kind in "fi" and "t" not in values.dims and "time" not in values.dims:

@@ -42,7 +42,7 @@ OPTIONS = [
 @click.option("--d", type=Number(whole=True), default=1000, show_default=True, help="dimension")
 @click.option("--overlap", type=Number(), default=0.5, show_default=True, help="where learning ends")
 def exponent(target: str, activation: str | None, noise: float, d: int, overlap: float) -> None:
-    """How hard it is for one unit to learn TARGET(w*·x): its information exponent, the learning rate, and the samples.
+    """Compute how hard TARGET(w*·x) is to learn for one unit: information exponent, learning rate and number of samples.
 
     TARGET is erf, erf_plain, relu, abs, tanh, sigmoid, linear, square, he1, he2, ... (Hermite polynomials). The exponent
     is the order m of its first Hermite coefficient c_m = E[g(z) He_m(z)] that is not zero, from 1 on. The way goes from
@@ -83,7 +83,7 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
 @click.option("--d", type=Number(whole=True), help="dimension; without it counts are functions of d")
 @click.option("--spectra", is_flag=True, help="print the eigenvalues of each Hessian too, in dimension --d")
 def critical_points(width: int, teachers: int, noise: float, d: int | None, spectra: bool) -> None:
-    """All critical points of the population risk of a quadratic network, by risk.
+    """List all critical points of the population risk of a quadratic network, by risk.
 
     Each row is a family with s directions in the span of the teachers and r outside. index: negative directions of the
     Hessian; dimension: of the family; symmetry and flat: null directions along the family, and the others.
@@ -107,8 +107,8 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
                 echo(f"\n{family.kind}, s = {family.s}, r = {family.r}\n{family.spectrum(d)!r}")
 
 
-def search(name: str, problem: Any, given: dict[str, Any]) -> None:
-    """Search the fixed points of a preset and print the table."""
+def print_fixed_points(name: str, problem: Any, given: dict[str, Any]) -> None:
+    """Search the fixed points of the ODE of a preset, and print their table."""
     from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
     from sgdlimits.start import RandomInit
 
@@ -131,26 +131,26 @@ def search(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 
 def _format_fixed_points(table: Any, as_json: bool) -> str:
-    """Format fixed points as a table, or as JSON."""
+    """Format the table of fixed points as text or as JSON."""
     if not as_json:
         return repr(table)
     names = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "residual")
-    row = lambda orbit: {**{name: getattr(orbit, name) for name in names}, "point": _statistics(orbit.point)}
+    row = lambda orbit: {**{name: getattr(orbit, name) for name in names}, "point": _statistics_as_dict(orbit.point)}
     head = {name: getattr(table, name) for name in ("name", "symmetries", "searches", "components", "complete", "stopped")}
     return json_text({**head, "points": [row(orbit) for orbit in table]})
 
 
-def _statistics(point: Any) -> dict[str, Any]:
-    """Return statistics as a dict."""
+def _statistics_as_dict(point: Any) -> dict[str, Any]:
+    """Return the statistics of a point as a dict, by name."""
     return {name: getattr(point, name) for name in type(point).dims}
 
 
 @click.group(
     "fixed-points", cls=Presets, short_help="Fixed points of a preset's ODE: stability, eigenvalues, copies, basins.",
-    work=search, options=lambda taken: OPTIONS, example="--count 256",
+    work=print_fixed_points, options=lambda taken: OPTIONS, example="--count 256",
 )  # fmt: skip
 def fixed_points() -> None:
-    """Find the fixed points of a preset's ODE, isolated or in manifolds, one row for each up to symmetry.
+    """Find the fixed points of the ODE of a preset: isolated points and manifolds, one row for each up to symmetry.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ def fixed_points() -> None:
 
 
 def print_equations(name: str, problem: Any, given: dict[str, Any]) -> None:
-    """Print the ODE of a preset as LaTeX."""
+    """Print the ODE of a problem as LaTeX."""
     from sgdlimits.analysis.equations import latex
 
     echo(latex(with_optimiser(problem, given), noise=given["with_noise"]))
@@ -182,7 +182,7 @@ def latex_options(taken: set[str]) -> list[Option]:
     example="--width 2",
 )
 def latex() -> None:
-    """Print the ODE of a preset as LaTeX: the equations, the definitions of their letters, and the parameters.
+    """Print the ODE of a preset as LaTeX: its equations, the definitions of their letters, and the parameters.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ INTERRUPTED_CODE = 130
 
 
 def json_text(thing: Any) -> str:
-    """Serialise results as JSON, with arrays as lists and null for numbers that are not finite.
+    """Serialise results as JSON text, with arrays as lists, and null for floats that are not finite.
 
     >>> json_text({"t": float("inf"), "runs": 4})
     '{\\n "t": null,\\n "runs": 4\\n}'
@@ -36,7 +36,7 @@ def json_text(thing: Any) -> str:
 
 
 def _to_builtin(thing: Any) -> Any:
-    """Convert results to dicts, lists, numbers and texts."""
+    """Convert results to dicts, lists, numbers and strings, as JSON needs them."""
     if isinstance(thing, dict):
         return {str(name): _to_builtin(each) for name, each in thing.items()}
     # NumPy and JAX arrays and scalars
@@ -50,7 +50,7 @@ def _to_builtin(thing: Any) -> Any:
 
 
 def check_output(path: str | os.PathLike, force: bool, option: str = "--out") -> Path:
-    """Return the path, or raise `BadInput` if it cannot be written or would replace a file."""
+    """Return the path of an output file; raise `BadInput` if it cannot be written or would replace a file."""
     path = check_plain_file(path)
     if path.exists() and not force:
         raise BadInput(f"{path} exists already. Give another {option}, or --force to replace it.")
@@ -60,13 +60,13 @@ def check_output(path: str | os.PathLike, force: bool, option: str = "--out") ->
 
 
 def check_apart(out: Path | None, plot: Path | None) -> None:
-    """Raise `BadInput` if the dataset and the picture would be the same file."""
+    """Raise `BadInput` if the paths of the dataset and of the picture are the same."""
     if out and plot and out.resolve() == plot.resolve():
         raise BadInput(f"--out and --plot are both {out}. Give the picture another name.")
 
 
 def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
-    """Return the path, or raise `BadInput` if matplotlib cannot save a figure there."""
+    """Return the path of a picture; raise `BadInput` if it cannot be written or matplotlib has no such format."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = check_output(path, force, option)
@@ -76,8 +76,8 @@ def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
     return path
 
 
-def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, float]:
-    """Run a simulation, save its dataset, and return the dataset with the seconds it took.
+def simulate_and_save(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, float]:
+    """Run a simulation and save its dataset; return the dataset and the wall time in seconds.
 
     After Ctrl-C the finished part is saved and the program exits.
     """
@@ -99,7 +99,7 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
 
 @contextmanager
 def warnings_in_a_sentence() -> Iterator[None]:
-    """Print warnings of diverged and of censored runs as one sentence on standard error, without the line that raised them."""
+    """Print warnings of diverged and censored runs as one sentence on standard error, without their source lines."""
     from sgdlimits.run import DivergedWarning
 
     with warnings.catch_warnings():
@@ -108,19 +108,19 @@ def warnings_in_a_sentence() -> Iterator[None]:
         warnings.simplefilter("always", CensoredWarning)
         default = warnings.showwarning
 
-        def show(message, category, *place, **more):
+        def show_warning(message, category, *place, **more):
             if issubclass(category, (DivergedWarning, CensoredWarning)):
                 echo(f"Warning: {message}", err=True)
             else:
                 default(message, category, *place, **more)
 
-        warnings.showwarning = show
+        warnings.showwarning = show_warning
         yield
 
 
 @contextmanager
-def picture(path: Path) -> Iterator[None]:
-    """Save the figure that is drawn inside, in the style of a paper and without a window."""
+def save_drawn_figure(path: Path) -> Iterator[None]:
+    """Save the matplotlib figure that is drawn in the context, in the style of a paper and without a window."""
     import matplotlib
 
     # a backend without a window, which also works without a display
@@ -137,17 +137,17 @@ def picture(path: Path) -> Iterator[None]:
         plt.close()
 
 
-def table(dataset: xr.Dataset, seconds: float) -> str:
+def format_summary(dataset: xr.Dataset, seconds: float) -> str:
     """Format a summary of a dataset: how its runs ended, final risk and overlap, and wall time."""
     from sgdlimits.analysis.origin import overlap_name
 
     good, attributes = dataset.status.values != "diverged", dataset.attrs  # a mask in isel would import dask
-    rows = {"runs": statuses(dataset)}
+    rows = {"runs": count_statuses(dataset)}
     if good.any():
-        rows["final risk"] = mean_and_error(dataset.risk.values[good, -1])
+        rows["final risk"] = format_mean_and_error(dataset.risk.values[good, -1])
         if name := overlap_name(dataset):
             overlap = abs(dataset[name].values[good, -1])
-            rows["final |overlap|"] = mean_and_error(overlap.reshape(overlap.shape[0], -1).mean(1))
+            rows["final |overlap|"] = format_mean_and_error(overlap.reshape(overlap.shape[0], -1).mean(1))
     rows["wall time"] = f"{seconds:.1f} s"
     where = f"d = {attributes['d']}, " if attributes["d"] else ""
     what = f"{attributes['problem_name']}, level {attributes['level']}"
@@ -155,14 +155,14 @@ def table(dataset: xr.Dataset, seconds: float) -> str:
     return f"{head}\n{columns(rows.items(), indent='  ')}"
 
 
-def statuses(dataset: xr.Dataset) -> str:
-    """Count the runs by how they ended, such as "62 finished, 2 diverged"."""
+def count_statuses(dataset: xr.Dataset) -> str:
+    """Count the runs of a dataset by how they ended, as text such as "62 finished, 2 diverged"."""
     ends = dataset.status.values.tolist()
     return ", ".join(f"{ends.count(status)} {status}" for status in sorted(set(ends), key=lambda s: -ends.count(s)))
 
 
-def mean_and_error(values: np.ndarray) -> str:
-    """Format the mean over runs, with its standard error if there are several."""
+def format_mean_and_error(values: np.ndarray) -> str:
+    """Format the mean over runs and, if there are several, its standard error."""
     mean = values.mean()
     if values.size == 1:
         return f"{mean:.5g}"

@@ -24,7 +24,7 @@ class StepTime(NamedTuple):
 
 
 class Carry(eqx.Module):
-    """State of runs between two calls of a kernel.
+    """State of a batch of runs between two calls of a kernel: their coordinates, and which runs have ended, when and why.
 
     `moving` marks the active runs, `stopped` those that the stop condition ended, `end` is the step at which a run ended (-1
     while it is active), and `memory` is what the stop condition remembers of its start.
@@ -38,7 +38,7 @@ class Carry(eqx.Module):
 
 
 class StepRange(NamedTuple):
-    """Consecutive steps: number of the first, their count, time of the first, and length of each."""
+    """Range of consecutive steps: index of the first, number of steps, time at the first, and length of each."""
 
     first: Any
     steps: Any
@@ -47,40 +47,49 @@ class StepRange(NamedTuple):
 
 
 class ProcessLike(Protocol):
-    """Members of `sgdlimits.level.process.Process` that kernels use."""
+    """Interface that a process, such as `sgdlimits.level.process.Process`, must offer to kernels."""
 
     runs_axis: ClassVar[int]
 
     @property
-    def problem(self) -> Any: ...
+    def problem(self) -> Any:
+        """Learning problem that the process describes."""
 
     @property
-    def block(self) -> int: ...
+    def block(self) -> int:
+        """Number of steps whose random variates are drawn together."""
 
     @property
-    def group_size(self) -> int | None: ...
+    def group_size(self) -> int | None:
+        """Number of runs per group if runs are processed in groups of fixed size, else None."""
 
-    def draw(self, stream: Stream) -> PyTree: ...
+    def draw(self, stream: Stream) -> PyTree:
+        """Draw the random variates of the steps of a stream."""
 
-    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree: ...
+    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
+        """Return the states of runs after one step, from the random variates `numbers` of that step."""
 
-    def statistics(self, state: PyTree) -> PyTree: ...
+    def statistics(self, state: PyTree) -> PyTree:
+        """Compute the statistics of the states, runs first."""
 
     @property
-    def fast_compile(self) -> bool: ...
+    def fast_compile(self) -> bool:
+        """Whether compilation time matters more than the speed of the code."""
 
     @property
-    def check_interval(self) -> Any: ...
+    def check_interval(self) -> Any:
+        """Maximum number of steps between two checks for divergence."""
 
 
 class StopCondition(Protocol):
-    """Members of `sgdlimits.level.condition.Condition` that kernels use."""
+    """Interface that a stop condition, such as `sgdlimits.level.condition.Condition`, must offer to kernels."""
 
-    def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]: ...
+    def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]:
+        """Return for each run whether it stops, given its statistics, its time, and the memory of its start."""
 
 
 class Kernel(abc.ABC):
-    """Implementation of the steps of one process, including the checks for divergence and for the stop condition."""
+    """Base class of the implementations of a process's steps, with checks for divergence and for the stop condition."""
 
     name: str
     recompiles: bool
@@ -93,15 +102,15 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
-        """Make the steps of `span` for the runs with indices `runs`, and return the new carry."""
+        """Make the steps of `span` for the runs with indices `runs`, and return their new carry."""
 
     def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
-        """Make the steps of `span` for several batches, whose kernels have the same key; return the new carry of each."""
+        """Make the steps of `span` for several batches, whose kernels have equal keys; return the new carry of each batch."""
         return [batch.kernel.advance(batch.carry, batch.seed, batch.runs, span) for batch in batches]
 
 
 class RunBatch(NamedTuple):
-    """Runs of one call of a kernel: their indices, seed, present state and kernel."""
+    """Batch of runs for one call of a kernel: the kernel, the runs' present state, their seed and their indices."""
 
     kernel: Any
     carry: Carry

@@ -22,19 +22,20 @@ import jax
 from sgdlimits.kernel.folder import cache_home, is_private, own_folder, write_entry
 
 HASH_BYTES = 32
-"""Length of the hash and of its key. Entries with a wrong hash are compiled again."""
+"""Length in bytes of the hash that authenticates a cache entry, and of the secret key. Entries with a wrong hash are
+compiled again."""
 KEY_FILE = ".key"
-"""Name of the file with the key."""
+"""Name of the file that holds the secret key of the hashes."""
 
 
 def folder() -> Path | None:
-    """Return the folder of compiled code: that of JAX's cache if one is set, else the package's own; None without one."""
+    """Return the folder that caches compiled code: JAX's compilation cache if set, else the package's own; None if neither."""
     chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
     return Path(chosen) if chosen else own_folder()
 
 
 def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
-    """Load compiled code into memory, from its entry or from `compile_`, whose result is stored.
+    """Load compiled code from the cache into memory; if it has no entry yet, compile and store it first.
 
     Parameters
     ----------
@@ -46,19 +47,19 @@ def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load
 
 
 def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return the content of an entry, or make and store it if there is none."""
+    """Return the content of a cache entry; if it is missing, compute it by `make` and store it."""
     place = folder()
     path = place / name if place else None
-    content = _read(path) if path else None
+    content = _read_entry(path) if path else None
     if content is None:
         content = make()
         if path:
-            _write(path, content)
+            _write_entry(path, content)
     return content
 
 
-def _read(path: Path) -> bytes | None:
-    """Return the content of an entry without its hash; None if it is missing or its hash is wrong."""
+def _read_entry(path: Path) -> bytes | None:
+    """Return the content of a cache entry without its hash, or None if the entry is missing or its hash is wrong."""
     try:
         entry = path.read_bytes()
     except OSError:
@@ -67,8 +68,8 @@ def _read(path: Path) -> bytes | None:
     return code if check is not None and hmac.compare_digest(check, entry[:HASH_BYTES]) else None
 
 
-def _write(path: Path, code: bytes) -> None:
-    """Write an entry with its hash; without a folder or a key to write, do nothing."""
+def _write_entry(path: Path, code: bytes) -> None:
+    """Write a cache entry with its hash; do nothing if the folder or the secret key cannot be written."""
     with suppress(OSError):  # the cache is optional: a read-only folder is no error
         path.parent.mkdir(parents=True, exist_ok=True)
         if (check := _keyed_hash(path, code)) is not None:
@@ -76,14 +77,14 @@ def _write(path: Path, code: bytes) -> None:
 
 
 def _keyed_hash(path: Path, code: bytes) -> bytes | None:
-    """Return the keyed hash of an entry, or None if no key can be stored."""
-    key = _key(path.parent)
+    """Return the keyed hash (HMAC) of the name and code of a cache entry, or None if no secret key can be stored."""
+    key = _secret_key(path.parent)
     return key and hmac.digest(key, path.name.encode() + b"\0" + code, "sha256")
 
 
 @lru_cache(maxsize=8)
-def _key(place: Path) -> bytes | None:
-    """Return this user's key, created if it is missing; None if it cannot be stored privately.
+def _secret_key(place: Path) -> bytes | None:
+    """Return this user's secret key for the cache, created if missing; None if it cannot be stored privately.
 
     Its file is in the folder of entries, or in the user's own cache if others can write to that folder.
     """
@@ -100,7 +101,7 @@ def _key(place: Path) -> bytes | None:
 
 
 def _is_key(path: Path) -> bool:
-    """Return whether a file is a key that belongs to this user and that no other user can read."""
+    """Return whether a file is a valid secret key: it belongs to this user, and no other user can read it."""
     if not path.is_file() or path.is_symlink() or not is_private(path):
         return False
     return path.stat().st_size == HASH_BYTES and (os.name != "posix" or not path.stat().st_mode & 0o077)

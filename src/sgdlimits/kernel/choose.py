@@ -16,9 +16,9 @@ from sgdlimits.kernel.xla import XLA
 
 KERNELS = ("xla", "lanes", "cuda")
 SINGLE_PRECISION = ":f32"
-"""Suffix of the name of a kernel: normal variates are computed in single precision."""
+"""Suffix of a kernel's name that requests normal variates computed in single precision."""
 
-LOG = logging.getLogger("sgdlimits.kernel")
+LOGGER = logging.getLogger("sgdlimits.kernel")
 
 
 def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, requested: str | None = None) -> Kernel:
@@ -47,7 +47,7 @@ def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, 
         kernel = XLA(process, until, single)
         # The name goes into the attributes of datasets, so that users see why a run was slower.
         kernel.name = f"xla{SINGLE_PRECISION * single}, since {name} does not take {reason}"
-        LOG.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
+        LOGGER.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     except Exception as reason:
         if name != "xla" and not isinstance(reason, BadInput):
             reason.add_note(f"It was raised while the kernel {name} was made for these steps. kernel='xla' does without it.")
@@ -56,7 +56,7 @@ def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, 
 
 
 def check_kernel(wanted: str) -> str:
-    """Return the name of a kernel without the suffix for its precision; raise `BadInput` for an unknown kernel."""
+    """Return a kernel's name without the suffix for single precision; raise `BadInput` if there is no such kernel."""
     name = wanted.removesuffix(SINGLE_PRECISION)
     if name not in KERNELS:
         raise BadInput(
@@ -73,7 +73,7 @@ def _default_kernel() -> str:
 
 @lru_cache(maxsize=1)
 def gpu_present() -> bool:
-    """Return whether this machine has an NVIDIA GPU, and CuPy is installed, through which it is used."""
+    """Return whether this machine has an NVIDIA GPU and the package CuPy, which drives it."""
     if importlib.util.find_spec("cupy") is None:
         return False
     import cupy
@@ -85,7 +85,7 @@ def gpu_present() -> bool:
 
 
 def _make_kernel(name: str, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool) -> Kernel:
-    """Make a kernel by its name; raise `Untranslated` if it does not support the process."""
+    """Construct the kernel with a given name; raise `Untranslated` if it does not support the process."""
     if name == "xla":
         return XLA(process, until, single)
     if name == "lanes":

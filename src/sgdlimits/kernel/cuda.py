@@ -14,11 +14,14 @@ from sgdlimits.kernel.base import MAX_COORDINATE, Carry, ProcessLike, StepRange,
 from sgdlimits.kernel.lanes import CompiledCode, FlatKernel, KernelArrays, ProgramSpec
 
 THREADS_PER_BLOCK = 64
-"""Number of threads of a block: two warps."""
+"""Number of threads in a block of the GPU: two warps."""
 
 
 class Cuda(FlatKernel):
-    """Kernel of GPU threads. States stay on the device between calls if JAX uses the same device."""
+    """Kernel that makes the steps on an NVIDIA GPU, with one run per thread.
+
+    States stay on the device between calls if JAX uses the same device.
+    """
 
     name = "cuda"
 
@@ -59,17 +62,17 @@ class Cuda(FlatKernel):
 
 @lru_cache(maxsize=64)
 def _compiled_code(form: ProgramSpec, capability: str) -> CompiledCode:
-    """Return the compiled code of a program for a GPU of this compute capability."""
+    """Return the compiled code of a flat program for a GPU with a given compute capability."""
     from sgdlimits.kernel.compiler import llvm, ptx
 
     gpu = ptx.GPU(capability)
     replica = form.replica(asks=False)  # code on a GPU cannot call the host
     text = ptx.text_of(replica, gpu, MAX_COORDINATE)
-    module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
+    module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load_ptx)
     return CompiledCode(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP_SIZE, replica.numbers, replica.length)
 
 
-def _load(code: bytes) -> Any:
+def _load_ptx(code: bytes) -> Any:
     """Load PTX into the GPU: the driver compiles it for the device, and caches the result by itself."""
     import cupy
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 HOUR_SECONDS = 3600.0
 MAX_BYTES = 2**29
-"""Maximum total size; beyond it the least recently read files are removed."""
+"""Maximum total size of the files in the folder; beyond it the least recently read ones are removed."""
 PARTIAL_PREFIX = ".part-"
-"""Prefix of the files of entries that are being written, or were when a process was killed."""
+"""Prefix of the temporary files to which entries are written before they are renamed; a killed process leaves them behind."""
 
 
 def own_folder() -> Path | None:
-    """Return the package's folder for compiled code, created if it is missing; None if there is none that can be used.
+    """Return the package's folder for compiled code, created if missing; None if it is turned off or cannot be used.
 
     The environment variable SGDLIMITS_CACHE names another folder, or turns this one off ("off").
     """
@@ -30,14 +30,17 @@ def own_folder() -> Path | None:
     if asked.lower() in ("off", "0", "no", "none"):
         return None
     try:
-        return _prepare(Path(asked) if asked else cache_home() / "compiled", own=not asked)
+        return _prepare_folder(Path(asked) if asked else cache_home() / "compiled", own=not asked)
     except (OSError, RuntimeError):  # a home that cannot be written to, or none at all
         return None
 
 
 @lru_cache(maxsize=8)
-def _prepare(folder: Path, own: bool) -> Path | None:
-    """Create a folder, restrict access to it if it is the package's `own`, and prune it; None, with a warning, if shared."""
+def _prepare_folder(folder: Path, own: bool) -> Path | None:
+    """Create and prune a cache folder; return None, with a warning, if other users can write to it.
+
+    The package's `own` folder is first restricted to this user.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if own:
         _restrict_access(folder)
@@ -53,7 +56,7 @@ def _prepare(folder: Path, own: bool) -> Path | None:
 
 
 def cache_home() -> Path:
-    """Return the user's cache folder of the package."""
+    """Return the folder of the package in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgdlimits"
 
 
@@ -66,7 +69,7 @@ def is_private(path: Path) -> bool:
 
 
 def _restrict_access(folder: Path) -> None:
-    """Make the package's own folder accessible to this user only; remove files that others could have written before."""
+    """Restrict the package's own cache folder to this user, and remove files that other users could have written."""
     if not hasattr(os, "getuid") or folder.stat().st_uid != os.getuid():
         return
     if not is_private(folder):
@@ -77,7 +80,7 @@ def _restrict_access(folder: Path) -> None:
 
 
 def write_entry(path: Path, content: bytes) -> None:
-    """Write a file under another name, then rename it: other processes read either the old file or the complete new one."""
+    """Write a file atomically: other processes read either its old content or the complete new one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -89,7 +92,7 @@ def write_entry(path: Path, content: bytes) -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Remove the least recently read files beyond `MAX_BYTES`, at most once an hour, since listing the folder takes time."""
+    """Remove the least recently read files of a cache folder beyond `MAX_BYTES`, at most once an hour."""
     stamp = folder / ".pruned"
     if stamp.exists() and time.time() - stamp.stat().st_mtime < HOUR_SECONDS:
         return

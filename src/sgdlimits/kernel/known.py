@@ -17,8 +17,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-DESCRIBED_PACKAGES = (__name__.partition(".")[0], "jax", "numpy")
-"""Packages whose classes and functions are identified by their names, together with the versions of the packages."""
+PACKAGES_WITH_STABLE_NAMES = (__name__.partition(".")[0], "jax", "numpy")
+"""Packages whose classes and functions are identified by their qualified names, together with the versions of the packages."""
 
 
 class Unnamed(Exception):
@@ -26,26 +26,26 @@ class Unnamed(Exception):
 
 
 def persistent_name(*things: Any) -> str | None:
-    """Return a name of several objects together that is the same in every process, or None if one of them has none."""
+    """Return one process-independent name (a hash) for several objects, or None if any of them has none."""
     try:
         text = repr([_describe(thing) for thing in things])
     except Unnamed:
         return None
     versions = [each.__version__ for each in (jax, np, eqx)]
-    return hashlib.sha256("\0".join([text, *versions, _sources()]).encode()).hexdigest()
+    return hashlib.sha256("\0".join([text, *versions, _source_hash()]).encode()).hexdigest()
 
 
 def simplification_pattern(values: np.ndarray) -> np.ndarray:
-    """Mark the values that simplify a program, 0 and 1, by themselves, and all others by 2: programs depend on nothing else."""
+    """Replace all values other than 0 and 1 by 2: a program depends only on which of its parameters are 0 or 1."""
     return np.where(np.isin(values, (0.0, 1.0)), values, 2.0).astype(np.int8)
 
 
 def _describe(thing: Any) -> Any:
-    """Return a description of an object by plain values, whose text is its identity; raise `Unnamed` if it has none."""
+    """Describe an object by plain Python values that identify it; raise `Unnamed` if that is not possible."""
     if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
         return thing
     if isinstance(thing, (tuple, list)):
-        kind = type(thing).__name__ if type(thing) in (tuple, list) else _address(type(thing))
+        kind = type(thing).__name__ if type(thing) in (tuple, list) else _qualified_name(type(thing))
         return [kind, *(_describe(each) for each in thing)]
     if isinstance(thing, dict):  # equal dictionaries may differ in order
         return {_describe(key): _describe(value) for key, value in sorted(thing.items())}
@@ -57,17 +57,17 @@ def _describe(thing: Any) -> Any:
         values = simplification_pattern(values) if values.dtype == np.float64 else values
         return values.dtype.str, values.shape, values.tobytes()
     if isinstance(thing, eqx.Module):
-        return _address(type(thing)), [_describe(getattr(thing, field.name)) for field in dataclasses.fields(thing)]
-    return _address(thing)
+        return _qualified_name(type(thing)), [_describe(getattr(thing, field.name)) for field in dataclasses.fields(thing)]
+    return _qualified_name(thing)
 
 
-def _address(thing: Any) -> str:
-    """Return module and name of a class or function; raise `Unnamed` unless that name leads to this very object.
+def _qualified_name(thing: Any) -> str:
+    """Return `module:name` of a class or function; raise `Unnamed` unless an import of that name gives the same object.
 
     A decorated or local function has the name of another object, or of none.
     """
     module, name = (str(getattr(thing, each, "")) for each in ("__module__", "__qualname__"))
-    found: Any = sys.modules.get(module) if module.partition(".")[0] in DESCRIBED_PACKAGES else None
+    found: Any = sys.modules.get(module) if module.partition(".")[0] in PACKAGES_WITH_STABLE_NAMES else None
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not thing:
@@ -76,8 +76,11 @@ def _address(thing: Any) -> str:
 
 
 @lru_cache(maxsize=1)
-def _sources() -> str:
-    """Return a hash of path, time of change and size of all files of the package, so that edited code is compiled anew."""
+def _source_hash() -> str:
+    """Return a hash of path, modification time and size of all source files of the package.
+
+    Compiled code is named by it, so that an edited package compiles anew.
+    """
     found, folders = hashlib.sha256(), [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     while folders:
         for entry in sorted(os.scandir(folders.pop()), key=lambda entry: entry.name):

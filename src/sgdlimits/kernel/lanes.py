@@ -23,15 +23,15 @@ from sgdlimits.kernel.stopping import HostBounds, find_bound
 from sgdlimits.kernel.trace import ParameterArrays, replica_of
 
 MAX_STATE_SIZE = 2048
-"""Maximum number of coordinates of a state that is unrolled into single floats."""
+"""Maximum number of coordinates of a state that a flat program unrolls into scalar variables."""
 PIECES_PER_CORE = 4
-"""Number of pieces of work for each core: more than one, so that all cores finish at about the same time."""
+"""Number of pieces of work per core: more than one, so that all cores finish at about the same time."""
 MIN_THREADED_OPERATIONS = 2**25
-"""Calls below this number of operations (about 0.4 ms) run on one thread."""
+"""Number of operations of a call (about 0.4 ms) below which it runs on a single thread."""
 
 
 class CompiledCode(NamedTuple):
-    """Compiled program of a step.
+    """Compiled code of a flat program, with the properties that a caller needs.
 
     `call` is its function and `owner` the object that keeps its memory alive; `width` is the number of replicas in a vector,
     `numbers` the indices of the parameters that it takes, and `length` its number of operations. If the host supplies bounds on
@@ -47,9 +47,10 @@ class CompiledCode(NamedTuple):
 
 
 class FlatKernel(Kernel):
-    """Kernel with a flat program, for processes whose arrays have the runs last. Any number of runs uses the same code.
+    """Base class of kernels that compile a step to a flat program of scalar operations, for any number of runs.
 
-    Active runs are packed into vectors, with axes (vector, coordinate, lane), so that ended runs cost nothing.
+    Arrays of the process must have the runs last. Active runs are packed into vectors, with axes (vector, coordinate, lane), so
+    that ended runs cost nothing.
     """
 
     recompiles = False
@@ -72,12 +73,12 @@ class FlatKernel(Kernel):
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
         bound = find_bound(process, until)  # part of the key, since a user may register another bound later
-        key = (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes(), bound)
+        key = (self.numbers.program_key, self.state, like, self.memory, remembered, zero.tobytes(), bound)
         self.form = ProgramSpec(self.numbers, *trees, single, key)
         self.code = self.compile(self.form)
         self.block = int(process.block)
         self.every = int(max(1, min(process.block, float(process.check_interval))))
-        self.row = self.numbers.flat[self.code.numbers]
+        self.row = self.numbers.concatenated[self.code.numbers]
 
     @property
     def key(self) -> Any:
@@ -86,22 +87,22 @@ class FlatKernel(Kernel):
     @staticmethod
     @abc.abstractmethod
     def compile(form: ProgramSpec) -> CompiledCode:
-        """Return the compiled code of a program, from a cache if possible."""
+        """Return the compiled code of a flat program, from the cache if possible."""
 
     @abc.abstractmethod
     def run(self, arrays: KernelArrays, span: StepRange) -> None:
-        """Make the steps of packed runs, and write the results into `arrays`."""
+        """Make the steps of `span` for packed runs, and write the results into `arrays`."""
 
     def to_kernel(self, leaf: Any) -> Any:
         """Copy an array of a carry to the device of this kernel, where it may be modified."""
         return np.array(leaf)
 
     def to_carry(self, array: Any) -> Any:
-        """Return an array of the kernel as part of a carry."""
+        """Convert an array of this kernel to one for a `Carry`."""
         return array
 
     def to_host(self, array: Any) -> np.ndarray:
-        """Return an array of the kernel as a NumPy array."""
+        """Convert an array of this kernel to a NumPy array."""
         return array
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
@@ -128,7 +129,7 @@ class FlatKernel(Kernel):
 
 
 class KernelArrays(NamedTuple):
-    """Array arguments of compiled code, with the vectors first.
+    """Arguments of compiled code: arrays whose first axis runs over the vectors of replicas.
 
     These are states, memories of stop conditions, keys (index of the run and the two words of its seed), the step at which each
     run ended (-1 for none), how it ended (1 stopped, 2 diverged), and parameters.
@@ -143,7 +144,7 @@ class KernelArrays(NamedTuple):
 
 
 class PackedRuns:
-    """Active runs of a batch: copies of the arrays of its carry, from which runs are packed and into which results go."""
+    """Copies of a batch's arrays, from which the active runs are packed and into which their new states are written."""
 
     def __init__(self, batch: RunBatch) -> None:
         here = batch.kernel.to_kernel
@@ -153,7 +154,7 @@ class PackedRuns:
         self.leaves = [here(leaf) for leaf in jax.tree.leaves(batch.carry.state)]
 
     def pack(self) -> tuple[Any, ...]:
-        """Return states, memories, keys and parameters of the active runs, each of shape (floats, runs)."""
+        """Return states, stop-condition memories, keys and parameters of the active runs, each of shape (floats, runs)."""
         xp, some, row = self.xp, self.moving, self.kernel.row
         state = xp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in self.leaves])[:, some]
         memory = [self.kernel.to_kernel(leaf) for leaf in jax.tree.leaves(self.batch.carry.memory)]
@@ -164,7 +165,7 @@ class PackedRuns:
         return state, xp.concatenate([*flat, xp.zeros((0, self.on.size))])[:, some], keys, numbers
 
     def unpack(self, state: Any, end: Any, how: Any) -> Carry:
-        """Return the carry after steps, from the new states of the active runs and when and how they ended."""
+        """Return the carry after the steps, given the new states of the active runs and when and why they ended."""
         cuts = np.cumsum([leaf[..., 0].size for leaf in self.leaves])[:-1]
         for leaf, part in zip(self.leaves, self.xp.split(state, cuts), strict=True):
             leaf[..., self.moving] = part.reshape(*leaf.shape[:-1], -1)
@@ -177,7 +178,7 @@ class PackedRuns:
 
 
 class Lanes(FlatKernel):
-    """Kernel of SIMD vectors of replicas on all cores of the processor."""
+    """Kernel that computes runs in the lanes of SIMD vectors, on all cores of the processor."""
 
     name = "lanes"
 
@@ -195,7 +196,7 @@ class Lanes(FlatKernel):
         return _compiled_code(form, _machine().key)
 
     def run(self, arrays: KernelArrays, span: StepRange) -> None:
-        """Make the steps of all vectors, in pieces that the cores take from a queue."""
+        """Make the steps of `span` for all vectors of runs, in pieces that the cores take from a queue."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         real, vectors, width = np.array([span.t, span.size], float), len(arrays.state), self.code.width
         small = vectors * width * int(span.steps) * self.code.length < MIN_THREADED_OPERATIONS
@@ -203,9 +204,10 @@ class Lanes(FlatKernel):
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
         bounds, rows = self.bounds, None
         if bounds is not None:
-            rows = bounds.rows_of(arrays.keys[:, 0], arrays.memory)
+            rows = bounds.coefficients_of(arrays.keys[:, 0], arrays.memory)
 
-        def piece(low: int, high: int) -> None:
+        def advance_vectors(low: int, high: int) -> None:
+            """Make all steps of the vectors from `low` to `high` - 1."""
             # `end` and `how` have an entry for each lane, the other arrays a row for each vector.
             parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
             integers = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
@@ -213,21 +215,21 @@ class Lanes(FlatKernel):
             if bounds is None or rows is None:
                 return call()
             # The call releases the interpreter's lock, which the host's function takes again when it is called.
-            with bounds.serving(arrays.memory[low:high]) as host:
+            with bounds.host_callback(arrays.memory[low:high]) as host:
                 call(rows[low:high].ctypes.data, host)
 
         if pieces == 1:
-            piece(0, vectors)
+            advance_vectors(0, vectors)
         else:
             ends = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
-            for done in [_pool(cores).submit(piece, *each) for each in ends]:
+            for done in [_thread_pool(cores).submit(advance_vectors, *each) for each in ends]:
                 done.result()
         if bounds is not None and rows is not None:
             bounds.store(arrays.keys[:, 0], arrays.memory, rows)
 
 
 class ProgramSpec:
-    """Everything from which a program is made; equal objects need the same program.
+    """Specification of a flat program: everything on which its code depends. Equal specifications need the same program.
 
     Parameters are those of `sgdlimits.kernel.trace.replica_of`, and a `key` for comparisons.
     """
@@ -244,8 +246,8 @@ class ProgramSpec:
 
     @property
     def fixed(self) -> PyTree:
-        """Process and stop condition."""
-        return self.numbers.values(self.numbers.arrays)
+        """Pytree of the process and the stop condition, with their parameters."""
+        return self.numbers.rebuild(self.numbers.arrays)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProgramSpec) and self.key == other.key
@@ -254,16 +256,16 @@ class ProgramSpec:
         return hash(self.key)
 
     def replica(self, asks: bool) -> Replica:
-        """Trace the program of a step; `asks` says whether its code can call the host."""
+        """Trace the flat program of one run's step; `asks` says whether its code can call back into Python."""
         return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
 
 
 @lru_cache(maxsize=64)
 def _compiled_code(form: ProgramSpec, key: tuple) -> CompiledCode:
-    """Load compiled code, without tracing anything if the program has a persistent name and an entry in the cache."""
+    """Load the compiled code of a program, without tracing if the program has a persistent name and a cache entry."""
     machine = _machine()
     name = known.persistent_name(key, form.fixed, find_bound(*form.fixed), form.state, form.memory, form.zero, form.single)
-    make = lambda: _compile(form)
+    make = lambda: _compile_program(form)
     # An entry is one line of JSON, then the object code.
     about, _, code = (make() if name is None else cache.read_or_make(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)
@@ -272,8 +274,8 @@ def _compiled_code(form: ProgramSpec, key: tuple) -> CompiledCode:
     return CompiledCode(function(address), owner, width, numbers, length, bounded)
 
 
-def _compile(form: ProgramSpec) -> bytes:
-    """Trace and compile a program; return a line of JSON with its properties, followed by its object code.
+def _compile_program(form: ProgramSpec) -> bytes:
+    """Trace and compile a program; return its properties as one line of JSON, followed by its object code.
 
     The code alone is cached by its text, since different processes may have the same program.
     """
@@ -289,11 +291,13 @@ def _compile(form: ProgramSpec) -> bytes:
 
 @lru_cache(maxsize=1)
 def _machine():
+    """Return the description of this machine's processor, which is created once."""
     from sgdlimits.kernel.compiler.llvm import Machine
 
     return Machine()
 
 
 @lru_cache(maxsize=1)
-def _pool(cores: int) -> ThreadPoolExecutor:
+def _thread_pool(cores: int) -> ThreadPoolExecutor:
+    """Return the pool of threads that is shared by all kernels."""
     return ThreadPoolExecutor(cores, thread_name_prefix="sgdlimits")

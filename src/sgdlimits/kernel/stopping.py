@@ -44,20 +44,24 @@ from sgdlimits.kernel.compiler.replica import CONTINUES, STOPS, ByBound, EverySt
 from sgdlimits.kernel.compiler.walk import Flattening
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
-"""Type of the function that compiled code calls: index of a vector, pointers to its states, its lanes, and its rows."""
+"""C type of the Python function that compiled code calls. Its arguments are the index of a vector, and pointers to its
+states, to the marks of its lanes, and to their bounds."""
+# at this value erf 2/1 breaks even
 MIN_BOUNDED_SHARE = 0.15
-"""A condition that costs more than this fraction of a step is skipped while a ball proves it false."""  # erf 2/1 breaks even
+"""Cost of a stop condition, as a fraction of a step's, above which it is skipped while a ball proves it false."""
 MAX_VALUE_ERROR = 1e-6
-"""Error of a risk by quadrature that bounds allow for."""
+"""Error in a risk computed by quadrature for which bounds leave a margin."""
 MAX_BEND_ERROR = 1e-3
-"""Addition to every bend: it allows for an error of a slope up to twice the root of its product with `MAX_VALUE_ERROR`."""
+"""Increase of every quadratic coefficient (`bend`) of a bound. It allows for an error of a slope up to twice the root of its
+product with `MAX_VALUE_ERROR`."""
 SIGN_MARGIN = 1e-9
-"""A bound whose value here is larger than this, far above rounding, decides without the condition itself."""
-REAL = jax.ShapeDtypeStruct((), np.float64)
+"""Size of a bound's value, far above rounding, beyond which its sign decides whether the run stops, without the condition
+itself."""
+DOUBLE_SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
 
 class Quadratic(NamedTuple):
-    """Lower bound on the margin by which a run continues, for every change of the state.
+    """Quadratic function of the change of a run's state that bounds from below the margin by which the run continues.
 
     The margin is at least `value` plus the sum of (slope - bend * change) * change over the coordinates; `slope` and `bend` are
     states. If the bound is not a cheap one, the run continues if `value` is positive and stops if it is negative.
@@ -69,10 +73,10 @@ class Quadratic(NamedTuple):
 
 
 class StopBound(Protocol):
-    """Lower bound for one kind of stop condition on one kind of problem."""
+    """Interface of functions that return a lower bound for one kind of stop condition on one kind of problem."""
 
     def __call__(self, process: Any, state: PyTree, memory: PyTree, cheap: bool) -> Quadratic | None:
-        """Return a bound around the state of one run, or None if none is known.
+        """Return a quadratic lower bound around the state of one run, or None if none is known.
 
         Parameters
         ----------
@@ -88,7 +92,7 @@ _BOUNDS: dict[tuple[type, type], StopBound] = {}
 
 
 def register_bound(condition: type, problem: type) -> Callable[[StopBound], StopBound]:
-    """Register a bound for a condition, but not for its subclasses, and for problems of a class."""
+    """Decorate a `StopBound` to register it for a stop condition (not its subclasses) and for a class of problems."""
 
     def register(bound: StopBound) -> StopBound:
         _BOUNDS[condition, problem] = bound
@@ -98,7 +102,7 @@ def register_bound(condition: type, problem: type) -> Callable[[StopBound], Stop
 
 
 def find_bound(process: ProcessLike, until: StopCondition | None) -> StopBound | None:
-    """Return the bound registered for a condition and the problem of a process, or None."""
+    """Return the bound registered for a stop condition and a process's problem, or None if there is none."""
     classes = type(process.problem).__mro__
     return next((_BOUNDS[type(until), each] for each in classes if (type(until), each) in _BOUNDS), None)
 
@@ -106,7 +110,7 @@ def find_bound(process: ProcessLike, until: StopCondition | None) -> StopBound |
 def flatten_check(
     walk: Flattening, numbers: Any, stops: Callable, like: tuple, before: list, after: list, asks_host: bool
 ) -> EveryStep | WithinBall | ByBound:
-    """Flatten the check of a stop condition into the program of a step.
+    """Add the check of a stop condition to the flat program of a step.
 
     Parameters
     ----------
@@ -139,73 +143,77 @@ def flatten_check(
 
 
 def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
-    """Flatten a condition and return its place."""
-    jaxpr = jax.make_jaxpr(stops)(*like, REAL)
+    """Add a stop condition to a flat program, and return the node index of its value."""
+    jaxpr = jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR)
     walk.program.check_size(estimate_operations(jaxpr))
     return int(walk.call(jaxpr, places)[0])
 
 
 def _depends_on_time(numbers: Any, stops: Callable, like: tuple) -> bool:
-    """Return whether a condition depends on the time itself, so that bounds around a state prove nothing."""
-    problem = numbers.values(numbers.arrays)[0].problem
+    """Return whether a stop condition depends explicitly on time, so that bounds around a state prove nothing about it."""
+    problem = numbers.rebuild(numbers.arrays)[0].problem
     if problem.at(jnp.zeros(())) is problem:
         return False
-    return dce_jaxpr(jax.make_jaxpr(stops)(*like, REAL).jaxpr, [True])[1][-1]
+    return dce_jaxpr(jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR).jaxpr, [True])[1][-1]
 
 
 def _evaluate_bound(numbers: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
-    """Return the registered bound around a state, for parameters in `arrays`; None if there is none."""
-    process, until = numbers.values(arrays)
+    """Return the registered bound around a state, for a process with parameters `arrays`; None if no bound is registered."""
+    process, until = numbers.rebuild(arrays)
     bound = find_bound(process, until)
     return None if bound is None else bound(process, state, memory, cheap)
 
 
 def _flatten_bound(walk: Flattening, numbers: Any, like: tuple, places: list, moved: np.ndarray) -> tuple | None:
-    """Flatten the row of a cheap bound; None if there is none, or if it does not translate."""
+    """Add the coefficients of a cheap bound to a flat program and return their node indices; None if that is not possible."""
 
-    def row(*arguments):
+    def bound_coefficients(*arguments):
+        """Return the value of the cheap bound and its coefficients."""
         bound = _evaluate_bound(numbers, True, *arguments)
         return bound and coefficients(bound, arguments[1], moved.tolist())
 
     try:
-        return tuple(int(place) for place in walk.call(jax.make_jaxpr(row)(*like), jax.tree.leaves(places))) or None
+        return (
+            tuple(int(place) for place in walk.call(jax.make_jaxpr(bound_coefficients)(*like), jax.tree.leaves(places))) or None
+        )
     except Untranslated:
         return None
 
 
 def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, moves: np.ndarray) -> WithinBall | None:
-    """Flatten a condition with a bound on its change; None if a primitive has no such bound, or the program is too large."""
+    """Add a stop condition and a bound on its change within a radius to a flat program; None if that is not possible."""
     radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
     leaves, state = jax.tree.leaves(like[1]), like[1]
     cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
     radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
 
-    def both(radii, arrays, state, memory):
+    def stops_with_radius(radii, arrays, state, memory):
+        """Return whether the run stops, and whether that may change within the radii."""
         return with_radius(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
 
     try:
-        found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *jax.tree.leaves(places)])
+        found = walk.call(jax.make_jaxpr(stops_with_radius)(state, *like), [*radii, *jax.tree.leaves(places)])
     except Untranslated:
         return None
     return WithinBall(*(int(place) for place in found))
 
 
 class HostBounds:
-    """Bounds of the runs of one kernel, as the host supplies them to compiled code.
+    """Store of the stop bounds of a kernel's runs, and the callback by which compiled code asks Python for new ones.
 
     A row stays valid as long as the condition remembers the same, so rows are kept from one call of the kernel to the next.
     """
 
     def __init__(self, process: ProcessLike, until: StopCondition, carry: Carry, moved: list[int]) -> None:
-        """Compile the function that answers, for runs like those of `carry` whose coordinates `moved` change."""
+        """Compile the evaluation of bounds, for runs like those of `carry` whose coordinates `moved` change in a step."""
         one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
         self.ask = jit_bound(_answer_call, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
         self.columns, self.coordinates = 1 + 2 * len(moved), Layout.of(one).size
         self.known = np.zeros((0, 1 + Layout.of(own).size + self.columns))
 
-    def rows_of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Return the rows of runs, vectors first and lanes last; a row not known yet is zero and proves nothing."""
+    def coefficients_of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Return the stored bound coefficients of runs, shape (vectors, coefficients, lanes); zeros if unknown."""
         rows, keys = np.zeros((runs.size, self.columns)), _run_keys(runs, memory)
         _, new, old = np.intersect1d(keys[:, 0], self.known[:, 0], return_indices=True)
         same = (keys[new] == self.known[old, : keys.shape[1]]).all(1)
@@ -213,12 +221,12 @@ class HostBounds:
         return np.ascontiguousarray(rows.reshape(*runs.shape, -1).swapaxes(1, 2))
 
     def store(self, runs: np.ndarray, memory: np.ndarray, rows: np.ndarray) -> None:
-        """Store rows for later calls."""
+        """Store the bound coefficients of runs for later calls of the kernel."""
         self.known = np.concatenate([_run_keys(runs, memory), rows.swapaxes(1, 2).reshape(runs.size, -1)], axis=1)
 
     @contextmanager
-    def serving(self, memory: np.ndarray) -> Iterator[Any]:
-        """Provide the host's function for compiled code, and raise its first error afterwards.
+    def host_callback(self, memory: np.ndarray) -> Iterator[Any]:
+        """Provide the callback for compiled code as a C pointer, and raise its first error afterwards.
 
         The function receives the index of a vector, its states, and the lanes to look at. It replaces each of these lanes by
         `CONTINUES` or `STOPS`, and writes their new rows.
@@ -227,9 +235,11 @@ class HostBounds:
 
         @cache  # a call passes few distinct addresses, and wrapping one costs more than the lookup
         def array_at(address: int, count: int) -> np.ndarray:
+            """View the doubles at a memory address as an array of shape (count, lanes)."""
             return np.frombuffer((ctypes.c_double * (count * width)).from_address(address)).reshape(count, width)
 
-        def answer(index: int, state: int, lanes: int, rows: int) -> None:
+        def answer_lanes(index: int, state: int, lanes: int, rows: int) -> None:
+            """Decide for the marked lanes of a vector whether they stop, and write their new bounds."""
             try:
                 states, which, new = array_at(state, self.coordinates), array_at(lanes, 1)[0], array_at(rows, self.columns)
                 for lane in np.flatnonzero(which):
@@ -239,7 +249,7 @@ class HostBounds:
                 errors.append(error)
                 array_at(rows, self.columns)[0] = np.inf  # an infinite bound: the lanes run to the end without another call
 
-        function = HOST_FUNCTION(answer)
+        function = HOST_FUNCTION(answer_lanes)
         yield ctypes.cast(function, ctypes.c_void_p)
         if errors:
             raise errors[0]
@@ -248,7 +258,7 @@ class HostBounds:
 def _answer_call(
     process: ProcessLike, until: StopCondition, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array
 ) -> Array:
-    """Return whether a run stops, and the row of its bound. The condition is evaluated only where the bound is near zero."""
+    """Return whether one run stops, and its new bound; evaluate the stop condition only where the bound is near zero."""
     one, remembered = state.values(row), memory.values(own)
     register = find_bound(process, until)
     bound = None if register is None else register(process, one, remembered, False)
@@ -257,6 +267,7 @@ def _answer_call(
         value, (_, *line) = bound.value, coefficients(bound, one, moved)
 
     def stops() -> Bool[Array, ""]:
+        """Evaluate the stop condition of the run."""
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
         memory_row = jax.tree.map(lambda leaf: leaf[None], remembered)
         no_time = jnp.zeros(1)  # conditions that depend on time have no bound
@@ -267,7 +278,7 @@ def _answer_call(
 
 
 def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
-    """Return the value of a bound in a state, and its row, both lowered by the error of quadrature that is allowed for."""
+    """Return the value of a bound at a state and its coefficients, lowered by the quadrature error that is allowed for."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     x, slope, bend = map(flat, (state, bound.slope, bound.bend))
     value = bound.value - MAX_VALUE_ERROR
@@ -277,5 +288,5 @@ def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[
 
 
 def _run_keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Return an array with a row for each run: its index, and the memory of its stop condition."""
+    """Return an array with a row for each run: its index, and what its stop condition remembers of the start."""
     return np.concatenate([runs.reshape(-1, 1), memory.swapaxes(1, 2).reshape(runs.size, -1)], axis=1, dtype=float)

@@ -23,19 +23,20 @@ from sgdlimits.kernel.compiler.replica import ByBound, Replica
 from sgdlimits.kernel.compiler.walk import Flattening
 from sgdlimits.kernel.known import simplification_pattern
 from sgdlimits.kernel.random import Stream
-from sgdlimits.kernel.stopping import REAL, flatten_check
+from sgdlimits.kernel.stopping import DOUBLE_SCALAR, flatten_check
 
 MAX_OPERATIONS = 50_000
-"""Maximum number of operations of a program; larger ones take longer to compile than they save."""
+"""Maximum number of operations of a flat program; larger ones take longer to compile than they save."""
 MAX_ARRAY_SIZE = 4096
-"""Maximum size of an array of parameters that becomes inputs of a program; a program that reads a larger one is given up."""
+"""Maximum size of a parameter array whose entries become inputs of a flat program; programs that read larger arrays are
+given up."""
 
 
 class ParameterArrays(NamedTuple):
-    """Leaves of a process and its stop condition, as a pytree `tree`.
+    """Leaves of the pytree of a process and its stop condition, split into parameters (arrays of doubles) and all others.
 
-    `arrays` are those of doubles, the parameters, which are inputs of a program; `others` has all other leaves, with None in
-    the places of `arrays`.
+    `arrays` are the parameters, which are inputs of a program; `others` has all other leaves of `tree`, with None in the places
+    of `arrays`.
     """
 
     tree: Any
@@ -44,32 +45,32 @@ class ParameterArrays(NamedTuple):
 
     @classmethod
     def of(cls, fixed: PyTree) -> ParameterArrays:
-        """Split the leaves of a process and its condition."""
+        """Split the leaves of the pytree of a process and its stop condition."""
         leaves, tree = jax.tree.flatten(fixed)
         real = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype == np.float64 for leaf in leaves]
         arrays = [np.asarray(leaf) for leaf, is_real in zip(leaves, real, strict=True) if is_real]
-        others = tuple(None if is_real else _hashable(leaf) for leaf, is_real in zip(leaves, real, strict=True))
+        others = tuple(None if is_real else _wrap_hashable(leaf) for leaf, is_real in zip(leaves, real, strict=True))
         return cls(tree, others, arrays)
 
-    def values(self, arrays: Sequence[Any]) -> PyTree:
-        """Return the process and its condition with `arrays`, which may be traced, in place of their own parameters."""
+    def rebuild(self, arrays: Sequence[Any]) -> PyTree:
+        """Rebuild the process and its stop condition with `arrays`, which may be traced, in place of their own parameters."""
         rest = iter(arrays)
-        return jax.tree.unflatten(self.tree, [next(rest) if leaf is None else _value(leaf) for leaf in self.others])
+        return jax.tree.unflatten(self.tree, [next(rest) if leaf is None else _unwrap(leaf) for leaf in self.others])
 
     @property
     def process(self) -> ParameterArrays:
-        """Leaves of the process alone, without its condition."""
+        """Leaves of the process alone, without its stop condition."""
         tree = self.tree.children()[0]
         others = self.others[: tree.num_leaves]
         return ParameterArrays(tree, others, self.arrays[: others.count(None)])
 
     @property
-    def flat(self) -> np.ndarray:
-        """All parameters in one array."""
+    def concatenated(self) -> np.ndarray:
+        """All parameters, concatenated into one vector."""
         return np.concatenate([np.zeros(0), *(array.ravel() for array in self.arrays)])
 
     @property
-    def form(self) -> tuple:
+    def program_key(self) -> tuple:
         """Key of everything that a program depends on: structure, shapes, and which parameters are 0 or 1."""
         plain = tuple(simplification_pattern(array).tobytes() for array in self.arrays)
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
@@ -78,7 +79,7 @@ class ParameterArrays(NamedTuple):
 def replica_of(
     numbers: ParameterArrays, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False, asks: bool = True
 ) -> Replica:
-    """Return the flat program of a step, and of the check whether the run stops.
+    """Trace the flat program of one run's step, including the check whether the run stops.
 
     Parameters
     ----------
@@ -88,23 +89,23 @@ def replica_of(
     single : whether normal variates are computed in single precision
     asks : whether the code can call the host, so that a bound may replace the condition
     """
-    step, stops, like = _trace(numbers, state, memory, single)
+    step, stops, like = _trace_process(numbers, state, memory, single)
     Program(MAX_OPERATIONS).check_size(estimate_operations(step))
     # Coordinates are assumed to stay zero until a step is found to change them. Each attempt has a program of its own, so that
     # nodes written under a wrong assumption leave nothing behind.
     while True:
         program = Program(MAX_OPERATIONS)
         walk = Flattening(program)
-        arrays = _parameter_inputs(program, numbers)
+        arrays = _add_parameter_inputs(program, numbers)
         before, remembered = (
-            _inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
+            _add_inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
         )
         names = np.concatenate([leaf.ravel() for leaf in before])
         none = program.const(0.0, "f64")
         now = np.where(zero, none, names)
         cuts = np.cumsum([leaf.size for leaf in before])[:-1]
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
-        after = walk.call(step, [*arrays[: len(numbers.process.arrays)], *shaped, *_stream_inputs(program)])
+        after = walk.call(step, [*arrays[: len(numbers.process.arrays)], *shaped, *_add_stream_inputs(program)])
         flat = np.concatenate([leaf.ravel() for leaf in after])
         # A result is zero if simplification made it the one constant zero, so comparing places suffices.
         if not (wrong := zero & (flat != none)).any():
@@ -123,24 +124,27 @@ def replica_of(
     return Replica(lowered, relocate(now.tolist()), relocate(flat.tolist()), relocate(kept), check)
 
 
-def _stream_inputs(program: Program) -> list[np.ndarray]:
-    """Return inputs for the other arguments of a step: seed, run, step, time, and length of the step."""
+def _add_stream_inputs(program: Program) -> list[np.ndarray]:
+    """Add inputs for seed, run, step, time and length of the step to a program, and return their node indices."""
     word = lambda *names: np.array([program.input(name, "u32") for name in names])
     single = (("step", "u64"), ("t", "f64"), ("size", "f64"))
     return [word("seed", "seed_high"), word("run"), *(np.array(program.input(name, kind)) for name, kind in single)]
 
 
-def _parameter_inputs(program: Program, numbers: ParameterArrays) -> list[np.ndarray]:
-    """Return inputs for the parameters, constants for those that are 0 or 1, and `ABSENT_PLACE` for too large arrays."""
-    places = _inputs(program, "number", numbers.arrays)
+def _add_parameter_inputs(program: Program, numbers: ParameterArrays) -> list[np.ndarray]:
+    """Add an input for each parameter, or a constant where it is 0 or 1, and return arrays of their node indices.
+
+    Entries of arrays that are too large have the place `ABSENT_PLACE`.
+    """
+    places = _add_inputs(program, "number", numbers.arrays)
     for at, array in zip(places, numbers.arrays, strict=True):
         for value in (0.0, 1.0):
             at[array == value] = program.const(value, "f64")
     return places
 
 
-def _inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray]:
-    """Return arrays of inputs (name, i) with the shapes of `like`, numbered consecutively."""
+def _add_inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray]:
+    """Add inputs named (name, i) to a program, and return arrays of their node indices with the shapes of `like`."""
     places, first = [], 0
     for leaf in like:
         count = int(np.prod(leaf.shape, dtype=int))
@@ -151,48 +155,50 @@ def _inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray
     return places
 
 
-def _trace(numbers: ParameterArrays, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
-    """Return the jaxpr of a step, the stop condition as a function of parameters, state, memory and time, and their shapes.
+def _trace_process(numbers: ParameterArrays, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
+    """Return the jaxpr of a step, the stop condition as a function of (parameters, state, memory, time), and their shapes.
 
     The function is None without a condition.
     """
 
     def stops(arrays, state, memory, t):
-        process, until = numbers.values(arrays)
+        """Evaluate the stop condition of one run."""
+        process, until = numbers.rebuild(arrays)
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))  # a batch of one run
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]
 
     leaves, tree = jax.tree.flatten(_shapes_of(state))
     alone = numbers.process
-    step = _step(alone.tree, alone.others, tuple(_shapes_of(alone.arrays)), tuple(leaves), tree, single)
-    watched = numbers.values(numbers.arrays)[1] is not None
+    step = _step_jaxpr(alone.tree, alone.others, tuple(_shapes_of(alone.arrays)), tuple(leaves), tree, single)
+    watched = numbers.rebuild(numbers.arrays)[1] is not None
     return step, stops if watched else None, (_shapes_of(numbers.arrays), _shapes_of(state), _shapes_of(memory))
 
 
 @lru_cache(maxsize=64)
-def _step(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, single: bool) -> Any:
-    """Return the jaxpr of a step; it is cached without the condition, of which a process may have many."""
+def _step_jaxpr(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, single: bool) -> Any:
+    """Return the jaxpr of a process's step, cached independently of the stop condition."""
     numbers = ParameterArrays(tree, others, [])
 
     def step(arrays, state, seed, run, number, t, size):
-        process = numbers.values(arrays)
+        """Draw the random variates of one step of one run, and make the step."""
+        process = numbers.rebuild(arrays)
         drawn = process.draw(Stream(seed, run, number, 1, single=single, t=t[None]))
         state = jax.tree.map(lambda leaf: leaf[..., None], state)
         after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), StepTime(t, size))
         return jax.tree.map(lambda leaf: leaf[..., 0], after)
 
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
-    given = (word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), REAL, REAL)
+    given = (word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), DOUBLE_SCALAR, DOUBLE_SCALAR)
     return jax.make_jaxpr(step)(list(arrays), jax.tree.unflatten(state, leaves), *given)
 
 
 def _shapes_of(tree: PyTree) -> PyTree:
-    """Return the shapes and types of the arrays of a tree."""
+    """Return the pytree with the shape and type of each array."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 class _HashableArray:
-    """Array of integers or bools that compares and hashes by its values, for keys of caches."""
+    """Array of integers or bools that compares and hashes by its values, so that it can be part of a cache key."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -205,11 +211,11 @@ class _HashableArray:
         return hash(self.key)
 
 
-def _hashable(leaf: Any) -> Any:
-    """Wrap an array so that it can be part of a key; return other leaves as they are."""
+def _wrap_hashable(leaf: Any) -> Any:
+    """Wrap an array so that it can be part of a cache key; return other leaves unchanged."""
     return _HashableArray(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
 
 
-def _value(leaf: Any) -> Any:
-    """Return the leaf that `_hashable` was given."""
+def _unwrap(leaf: Any) -> Any:
+    """Return the leaf that `_wrap_hashable` wrapped."""
     return leaf.array if isinstance(leaf, _HashableArray) else leaf

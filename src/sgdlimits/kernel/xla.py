@@ -17,7 +17,7 @@ from sgdlimits.kernel.random import Stream
 
 
 class XLA(Kernel):
-    """Kernel that makes blocks of steps with XLA, for all runs at once or for one group of runs after another."""
+    """Kernel that makes steps with XLA in blocks, for all runs at once or for one group of runs after another."""
 
     name = "xla"
 
@@ -32,29 +32,31 @@ class XLA(Kernel):
 def _advance_groups(
     process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange, wanted
 ) -> Carry:
-    """Make the steps of a call for all runs at once, or for one group after another, skipping groups whose runs have ended."""
+    """Advance all runs at once, or one group of runs after another; groups whose runs have all ended are skipped."""
 
-    def group(part: tuple[Carry, Array]) -> Carry:
+    def advance_group(part: tuple[Carry, Array]) -> Carry:
+        """Advance one group of runs."""
         some, numbers = part
         # The number of steps is a traced value: a group that has ended makes none, without another compilation.
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
         return _advance_runs(process, until, single, some, seed, numbers, span._replace(steps=steps))
 
-    return map_groups(group, process.group_size, wanted, (carry, runs))
+    return map_groups(advance_group, process.group_size, wanted, (carry, runs))
 
 
 def _advance_runs(
     process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange
 ) -> Carry:
-    """Make the steps of a call in blocks: draw the random variates of a block, make its steps, and check for divergence."""
+    """Advance runs in blocks of steps: draw the random variates of a block, make its steps, and check for divergence."""
 
     def step(carry: Carry, numbers, number) -> Carry:
+        """Make one step of all runs, and check the stop condition."""
         # Times are multiples of the step and not sums of steps, whose rounding errors would add up.
         now = StepTime(span.t + (number - span.first) * span.size, span.size)
         state = process.step(carry.state, numbers, now)
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
-        state = _select(process, carry.moving, state, carry.state)
+        state = _select_runs(process, carry.moving, state, carry.state)
         after = jnp.broadcast_to(now.t + now.size, carry.moving.shape)
         hit = carry.moving & until.stop_runs(process.problem, process.statistics(state), carry.memory, after)
         end = jnp.where(hit, number + 1, carry.end)
@@ -63,29 +65,33 @@ def _advance_runs(
     every = jnp.maximum(1, jnp.minimum(process.block, process.check_interval)).astype(int)
 
     def draw(first, count) -> PyTree:
+        """Draw the random variates of `count` steps from step `first` on."""
         t = span.t + (first - span.first + jnp.arange(count)) * span.size
         return process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single, t=t))
 
     # Groups have few runs: their variates are drawn step by step, and only for the steps that are left.
     each = process.group_size is not None
 
-    def drawn(first, steps, before: PyTree) -> PyTree:
+    def draw_block(first, steps, before: PyTree) -> PyTree:
+        """Return the random variates of a block of steps; `before` has those of the last block, which may be overwritten."""
         put = lambda j, kept: jax.tree.map(lambda old, new: old.at[j].set(new[0]), kept, draw(first + j, 1))
         return lax.fori_loop(0, steps, put, before) if each else draw(first, process.block)
 
-    def block(index, both: tuple[Carry, PyTree]) -> tuple[Carry, PyTree]:
+    def advance_block(index, both: tuple[Carry, PyTree]) -> tuple[Carry, PyTree]:
+        """Make the steps of one block."""
         begin = index * process.block
         steps = jnp.minimum(process.block, span.steps - begin)
-        numbers = drawn(span.first + begin, steps, both[1])
+        numbers = draw_block(span.first + begin, steps, both[1])
         one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), span.first + begin + j)
 
-        def part(i, carry: Carry) -> Carry:
+        def advance_part(i, carry: Carry) -> Carry:
+            """Make the steps between two checks for divergence."""
             after = lax.fori_loop(i * every, jnp.minimum((i + 1) * every, steps), one, carry)
-            bounded = _bounded(process, after.state)
+            bounded = _is_bounded(process, after.state)
             # A run that diverges keeps its state at the beginning of this part, the last one known to be finite.
             broken = carry.moving & ~bounded
             return Carry(
-                state=_select(process, carry.moving & bounded, after.state, carry.state),
+                state=_select_runs(process, carry.moving & bounded, after.state, carry.state),
                 moving=after.moving & bounded,
                 stopped=after.stopped & ~broken,
                 end=jnp.where(broken, span.first + begin + i * every, after.end),
@@ -93,25 +99,26 @@ def _advance_runs(
             )
 
         # The array of variates is carried from block to block, where it is overwritten.
-        return lax.fori_loop(0, -(-steps // every), part, both[0]), numbers if each else ()
+        return lax.fori_loop(0, -(-steps // every), advance_part, both[0]), numbers if each else ()
 
     shapes = jax.eval_shape(lambda: draw(span.first, process.block)) if each else ()
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return lax.fori_loop(0, -(-span.steps // process.block), block, (carry, blank))[0]
+    return lax.fori_loop(0, -(-span.steps // process.block), advance_block, (carry, blank))[0]
 
 
-def _bounded(process: ProcessLike, state: PyTree) -> Bool[Array, " runs"]:
-    """Return whether all coordinates of each run are finite and at most `MAX_COORDINATE` in size."""
+def _is_bounded(process: ProcessLike, state: PyTree) -> Bool[Array, " runs"]:
+    """Return for each run whether all its coordinates are finite and at most `MAX_COORDINATE` in size."""
 
-    def inside(leaf):
+    def is_within_bound(leaf):
+        """Return for each run whether one array of its state is bounded."""
         rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
         return (jnp.abs(rows) <= MAX_COORDINATE).all(1)  # false for NaN
 
-    return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
+    return jnp.stack([is_within_bound(leaf) for leaf in jax.tree.leaves(state)]).all(0)
 
 
-def _select(process: ProcessLike, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
-    """Select for each run the state `yes` where `choose` is true, else `no`."""
+def _select_runs(process: ProcessLike, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
+    """Select for each run the state in `yes` where `choose` is true, else the state in `no`."""
 
     def pick(a, b):
         shape = [1] * a.ndim

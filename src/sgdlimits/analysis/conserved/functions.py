@@ -26,7 +26,7 @@ ONE_RUN = "the statistics of one run"
 
 @checked
 def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
-    r"""Test whether a function of the statistics is constant along the runs of a dataset; see `along` for single states.
+    r"""Test whether a function of the statistics stays constant along the runs of a dataset; `along` tests single states.
 
     The returned dataset has `value` over run, t and component (the array flattened); `drift` over run and t, the largest change
     of a component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` along
@@ -116,29 +116,29 @@ def along(
 
 @eqx.filter_jit
 def _evaluate_with_scale(function: Callable, stats: PyTree):
-    """Return the flattened function of each state, and the size of the terms whose changes must cancel."""
+    """Return a function's value at each state, flattened, and the size of the terms whose changes cancel if it is conserved."""
 
-    def one(state):
+    def value_and_scale(state):
         sizes = jax.tree.map(lambda slope, leaf: jnp.abs(slope * leaf), jax.jacfwd(function)(state), state)
-        return jnp.ravel(function(state)), _largest_sum(function(state), sizes)
+        return jnp.ravel(function(state)), _largest_component_sum(function(state), sizes)
 
-    return jax.vmap(one)(stats)
+    return jax.vmap(value_and_scale)(stats)
 
 
 @eqx.filter_jit
 def _rates_with_scale(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
-    """Return the rate of change of a function at each state, flattened, and the rate without any cancellation."""
+    """Return a function's rate of change along the drift at each state, and its size if no terms cancelled."""
 
-    def one(state):
+    def rate_and_scale(state):
         drift = vector_field(problem, corrector)(state)
         rate = jax.jvp(function, (state,), (drift,))[1]
         fastest = jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(drift)]))
-        return jnp.ravel(rate), fastest * _largest_sum(rate, jax.tree.map(jnp.abs, jax.jacfwd(function)(state)))
+        return jnp.ravel(rate), fastest * _largest_component_sum(rate, jax.tree.map(jnp.abs, jax.jacfwd(function)(state)))
 
-    return problem.numerics.over_runs(one, stats)
+    return problem.numerics.over_runs(rate_and_scale, stats)
 
 
-def _largest_sum(value: Float[Array, "*shape"], terms: PyTree) -> Float[Array, ""]:
-    """Sum terms over all axes behind those of `value`, and return the largest component of the sum."""
+def _largest_component_sum(value: Float[Array, "*shape"], terms: PyTree) -> Float[Array, ""]:
+    """Sum each entry of `terms` over the axes that `value` does not have, and return the largest component of the total."""
     rows = [leaf.reshape(jnp.size(value), -1).sum(1) for leaf in jax.tree.leaves(terms)]
     return jnp.max(sum(rows))

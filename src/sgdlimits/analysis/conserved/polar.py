@@ -23,18 +23,18 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
 
 MAX_COMMUTATOR = 1e-10
-"""Norm of a commutator, relative to those of the matrices, below which they count as commuting."""
+"""Largest norm of a commutator, relative to the norms of the matrices, at which they count as commuting."""
 # the check of the argument `point`; by name, as the class is defined below
 POINT_CHECK = either(
     "Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", "")
 )
 MIN_SINGULAR_VALUE = 1e-13
-"""Singular values below this fraction of the largest count as zero."""
+"""Singular values below this fraction of the largest one count as zero."""
 
 
 @checked
 def phase(stats: Overlaps) -> Float[Array, "p k"]:
-    r"""Return S, the orthogonal part of the overlaps of one run, :math:`M = S\,(M^\top M)^{1/2}`: (22) of Bocchi et al. [3]_.
+    r"""Return S, the orthogonal factor of one run's overlaps in :math:`M = S\,(M^\top M)^{1/2}`: (22) of Bocchi et al. [3]_.
 
     It is computed from singular vectors, :math:`M = A\Sigma B^\top`, :math:`S = AB^\top`, and therefore as exact for small M
     as for large. For p < k it is :math:`(MM^\top)^{-1/2} M`. It is differentiable, also where singular values are equal.
@@ -45,20 +45,20 @@ def phase(stats: Overlaps) -> Float[Array, "p k"]:
     """
     if not hasattr(stats, "M"):
         raise BadInput(f"stats must have overlaps M; got {type(stats).__name__}. Give Overlaps(a, M, Q).")
-    return _differentiable_part(stats.M)
+    return _differentiable_orthogonal_part(stats.M)
 
 
 # the derivatives of singular vectors diverge where singular values are equal; that of their product does not
 @jax.custom_jvp
-def _differentiable_part(M: Float[Array, "p k"]) -> Float[Array, "p k"]:
-    """Return the orthogonal part of a matrix."""
+def _differentiable_orthogonal_part(M: Float[Array, "p k"]) -> Float[Array, "p k"]:
+    """Return the orthogonal polar factor of a matrix M, with a derivative of its own."""
     A, _, B = jnp.linalg.svd(M, full_matrices=False)
     return A @ B
 
 
-@_differentiable_part.defjvp
-def _differentiable_part_jvp(primals, tangents):
-    """Return the orthogonal part and its derivative along dM."""
+@_differentiable_orthogonal_part.defjvp
+def _orthogonal_part_jvp(primals, tangents):
+    """Return the orthogonal polar factor of M and its directional derivative along dM."""
     (M,), (dM,) = primals, tangents
     A, values, B = jnp.linalg.svd(M, full_matrices=False)
     X = A.T @ dM @ B.T
@@ -70,7 +70,7 @@ def _differentiable_part_jvp(primals, tangents):
 
 @checked
 def polar(dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
-    r"""Return the orthogonal part S of M along the runs of a dataset, and test whether it is conserved.
+    r"""Return the orthogonal factor S of the overlaps M along the runs of a dataset, and test whether it is conserved.
 
     For squared units with a fixed second layer of equal entries, off the sphere, and orthonormal teachers, S is constant under
     the ODE if and only if Q commutes with :math:`MM^\top`. If they commute at the start, such as from `OrthogonalInit`, they do
@@ -113,7 +113,10 @@ def polar(dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
 
 
 def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
-    """Return `(S, smallest singular value)` of a batch of matrices, or raise `BadInput` if one is rank-deficient."""
+    """Return the orthogonal polar factors of a batch of matrices and their smallest singular values.
+
+    Raise `BadInput` if one of the matrices does not have full rank.
+    """
     A, values, B = np.linalg.svd(np.asarray(M), full_matrices=False)
     if not (values[..., -1] > MIN_SINGULAR_VALUE * values[..., 0]).all():
         worst = min(values.reshape(-1, values.shape[-1]).tolist(), key=lambda row: row[-1])
@@ -125,7 +128,7 @@ def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
-    """Return the largest norm of [Q, M M^T], [Q, M P M^T] and [P, M^T M], relative to the norms of the factors."""
+    """Return the largest norm of the commutators [Q, M M^T], [Q, M P M^T] and [P, M^T M], relative to their factors."""
     norm = lambda X: np.linalg.norm(X, axis=(-2, -1))
     apart = lambda X, Y: norm(X @ Y - Y @ X) / (norm(X) * norm(Y))
     Mt = M.swapaxes(-1, -2)
@@ -141,7 +144,7 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
 
 
 class EndPoint(NamedTuple):
-    """The zero-risk solution closest to a start.
+    """The weights of zero risk that are closest to a start, as statistics.
 
     Parameters
     ----------
@@ -157,7 +160,7 @@ class EndPoint(NamedTuple):
 
 @checked
 def end_point(problem: Problem, start: Overlaps) -> EndPoint:
-    r"""Return the solution of a quadratic network that is closest to the start: (17) to (21) of Bocchi et al. [3]_.
+    r"""Return the zero-risk solution of a quadratic network that is closest to a start: (17) to (21) of Bocchi et al. [3]_.
 
     The weights of zero risk are :math:`\bar U = g S E` with :math:`S^\top S = 1`, where the rows of E are the teachers and
     :math:`g = \sqrt{p/k}`. Their distance from the start is
@@ -195,7 +198,10 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
 
 
 def _solution_gain(problem: Problem, start: Overlaps) -> float:
-    """Return g, the factor of S E in the weights of least risk, or raise `BadInput` if the problem has none."""
+    """Return the factor g in the weights of least risk g S E, for teachers E and an orthogonal matrix S.
+
+    Raise `BadInput` if the problem has no solution of this form.
+    """
     if not (isinstance(problem, ProjectionProblem) and Squares().supports(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
@@ -218,7 +224,7 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
 
 @checked
 def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CHECK]) -> xr.Dataset:
-    r"""Return the distance of the runs of a dataset from a solution, in statistics and in weights.
+    r"""Return the distance of the runs of a dataset from a given solution, in statistics and in weights.
 
     The dataset over run and t has the Frobenius norms `M` and `Q` of the distance of these statistics, and `weights`, the
     Euclidean distance :math:`\sqrt{\mathrm{tr}\,Q + \mathrm{tr}\,\bar Q - 2\,\mathrm{tr}(MP^{-1}\bar M^\top)}`.

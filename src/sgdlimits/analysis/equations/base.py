@@ -13,11 +13,11 @@ import numpy as np
 from sgdlimits.errors import is_traced
 
 MAX_DENOMINATOR = 64
-"""Largest denominator of a number that is printed as a fraction."""
+"""Largest denominator for which a float is printed as a fraction."""
 
 
 class Row(NamedTuple):
-    """One line of LaTeX: an equation, or a remark if the right-hand side is empty."""
+    """Line of LaTeX in a set of equations: left-hand side and right-hand side, or a remark if the latter is empty."""
 
     left: str
     right: str = ""
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """An ODE as rows of LaTeX.
+    """The ODE of a problem as lines of LaTeX, with the definitions of its letters and the values of its parameters.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Equations(NamedTuple):
         known = [(word, letter, value) for word, letter, value in self.numbers if value is not None and not is_traced(value)]
         if known:
             each = r",\quad ".join(
-                rf"\text{{{escape_latex(word)} }} {letter} = {decimal(value)}" for word, letter, value in known
+                rf"\text{{{escape_latex(word)} }} {letter} = {decimal_latex(value)}" for word, letter, value in known
             )
             rows.append(rf"& \text{{with }} {each}")
         return "\n".join([r"\begin{aligned}", " \\\\\n".join(rows), r"\end{aligned}"])
@@ -67,29 +67,29 @@ def escape_latex(word: str) -> str:
     return word.replace("\\", "").replace("_", r"\_")
 
 
-def number(value: Any) -> str:
-    r"""Write a number, an array or a fraction as LaTeX, exactly where that is short.
+def number_latex(value: Any) -> str:
+    r"""Format a scalar, an array or a fraction as LaTeX, in exact form where that is short.
 
-    >>> number(3.0), number(0.5), number(0.05), number(1e-7)
+    >>> number_latex(3.0), number_latex(0.5), number_latex(0.05), number_latex(1e-7)
     ('3', '\\frac{1}{2}', '0.05', '10^{-7}')
     """
     if np.ndim(value):
         rows = np.atleast_2d(np.asarray(value, float))
-        lines = " \\\\ ".join(" & ".join(map(number, row)) for row in rows)
+        lines = " \\\\ ".join(" & ".join(map(number_latex, row)) for row in rows)
         return rf"\begin{{pmatrix}} {lines} \end{{pmatrix}}"
     if not isinstance(value, Fraction) and not math.isfinite(value):
-        return decimal(value)
+        return decimal_latex(value)
     # rounding of the last digits is not printed
     exact, short = Fraction(value), Fraction(value).limit_denominator(MAX_DENOMINATOR)
     # 1/20 reads better as 0.05, 1/3 does not as 0.333333
     if abs(exact - short) > Fraction(1, 10**14) * abs(short) or (short.denominator > 8 and len(repr(float(exact))) < 6):
-        return decimal(exact)
+        return decimal_latex(exact)
     whole = short.denominator == 1
     return str(short) if whole else ("-" if short < 0 else "") + frac(str(abs(short.numerator)), str(short.denominator))
 
 
-def decimal(value: float | Fraction) -> str:
-    """Write a number with six digits as LaTeX, also fractions beyond the range of floats."""
+def decimal_latex(value: float | Fraction) -> str:
+    """Format a scalar as LaTeX with six significant digits; fractions beyond the range of floats are allowed."""
     try:
         # a Fraction may exceed the range of floats
         plain: float | Decimal = float(value)
@@ -100,10 +100,10 @@ def decimal(value: float | Fraction) -> str:
     return tens if power and mantissa == "1" else rf"{mantissa} \times {tens}" if power else mantissa
 
 
-def times(*factors: Any) -> str:
-    r"""Write a product of numbers and LaTeX texts: the product of the numbers first, without factors of one.
+def product_latex(*factors: Any) -> str:
+    r"""Format a product of scalars and LaTeX texts as LaTeX: the product of the scalars first, without factors of one.
 
-    >>> times(4, 0.5, r"\gamma", "M_{jr}"), times(1, "")
+    >>> product_latex(4, 0.5, r"\gamma", "M_{jr}"), product_latex(1, "")
     ('2 \\gamma M_{jr}', '1')
     """
     value, letters = Fraction(1), []
@@ -113,15 +113,15 @@ def times(*factors: Any) -> str:
         else:
             value *= Fraction(float(factor)) if not isinstance(factor, Fraction) else factor
     if not letters:
-        return number(value)
+        return number_latex(value)
     sign = "-" if value < 0 else ""
-    return sign + " ".join([*([number(abs(value))] if abs(value) != 1 else []), *letters])
+    return sign + " ".join([*([number_latex(abs(value))] if abs(value) != 1 else []), *letters])
 
 
-def total(terms: Iterable[str]) -> str:
-    """Write a sum of LaTeX terms, subtracting those that begin with a minus and leaving out empty ones.
+def sum_latex(terms: Iterable[str]) -> str:
+    """Format a sum of LaTeX terms, subtracting those that begin with a minus sign and leaving out empty ones.
 
-    >>> total(["a", "", "-b", "c"])
+    >>> sum_latex(["a", "", "-b", "c"])
     'a - b + c'
     """
     found = [term for term in terms if term]
@@ -132,49 +132,49 @@ def total(terms: Iterable[str]) -> str:
 
 
 def bracket(text: str) -> str:
-    """Put LaTeX in parentheses of matching height."""
+    """Put a LaTeX text in parentheses of matching height."""
     return rf"\left({text}\right)"
 
 
 def frac(top: str, bottom: str) -> str:
-    """Write a fraction as LaTeX."""
+    """Format a fraction of two LaTeX texts."""
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
-def root(inside: str) -> str:
-    """Write a square root as LaTeX."""
+def root_latex(inside: str) -> str:
+    """Format the square root of a LaTeX text."""
     return rf"\sqrt{{{inside}}}"
 
 
-def power(letter: str, n: int) -> str:
-    """Write a power of a letter as LaTeX; an empty text for the power 0."""
+def power_latex(letter: str, n: int) -> str:
+    """Format the n-th power of a letter as LaTeX; an empty text for n = 0."""
     return "" if n == 0 else letter if n == 1 else rf"{letter}^{{{n}}}"
 
 
 def over_pi(value: float) -> str:
-    """Write a number divided by pi as LaTeX.
+    """Format a scalar divided by pi as LaTeX.
 
     >>> print(over_pi(2.0), over_pi(0.5))
     \\frac{2}{\\pi} \\frac{1}{2 \\pi}
     """
     share = Fraction(value).limit_denominator(MAX_DENOMINATOR)
     if share != Fraction(value):
-        return times(value, frac("1", r"\pi"))
+        return product_latex(value, frac("1", r"\pi"))
     return ("-" if value < 0 else "") + frac(
         str(abs(share.numerator)), r"\pi" if share.denominator == 1 else rf"{share.denominator} \pi"
     )
 
 
 def arcsin(inside: str) -> str:
-    """Write an arcsine as LaTeX."""
+    """Format the arcsine of a LaTeX text."""
     return rf"\arcsin{bracket(inside)}"
 
 
 def one_over(letter: str, value: int) -> str:
-    """Write 1/letter as LaTeX; an empty text if the letter's value is 1."""
+    """Format 1/letter as LaTeX; an empty text if the value of the letter is 1."""
     return "" if value == 1 else frac("1", letter)
 
 
 def time_derivative(left: str) -> str:
-    """Write the time derivative of a letter as LaTeX."""
+    """Format the time derivative of a letter as LaTeX."""
     return frac(f"d{left}", "dt")

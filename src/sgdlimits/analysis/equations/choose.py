@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, one_over, time_derivative, times
+from sgdlimits.analysis.equations.base import Equations, Row, one_over, product_latex, time_derivative
 from sgdlimits.analysis.equations.closed import closed_form
 from sgdlimits.analysis.equations.frame import EquationSetting, parameters, sgd_equations
 from sgdlimits.analysis.equations.noise import noise_rows, single_unit_noise
@@ -28,7 +28,7 @@ def noise_of_model(model: Model, algorithm: Algorithm, constant: float | None) -
 
 
 def equations_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
-    """Return the ODE of a model under the limit of an algorithm.
+    """Return the ODE of a model trained by an algorithm, in closed form where the expectations have one.
 
     `constant` is the value of the second layer if it is fixed and equal for all units, else None.
     """
@@ -42,7 +42,7 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
 
 
 def general_equations(setting: EquationSetting) -> Equations:
-    r"""Return the ODE of any algorithm, with steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X`.
+    r"""Return the ODE of any algorithm, with steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X`, as named expectations.
 
     See `sgdlimits.algorithm.limit`.
     """
@@ -51,8 +51,8 @@ def general_equations(setting: EquationSetting) -> Equations:
     share = one_over("b", algorithm.batch)
     half = r"\tfrac{1}{2} M_{jr} \dot Q_{jj} \text{ and } \tfrac{1}{2} Q_{jl} (\dot Q_{jj} + \dot Q_{ll})"
     ode = (
-        Row(time_derivative("M"), times(share, mean(r"A_1 M + \hat{C} \lambda^{*\top}"))),
-        Row(time_derivative("Q"), times(share, mean(change))),
+        Row(time_derivative("M"), product_latex(share, mean(r"A_1 M + \hat{C} \lambda^{*\top}"))),
+        Row(time_derivative("Q"), product_latex(share, mean(change))),
     )
     step = r"W \leftarrow \left(1 + \tfrac{1}{d} A_1\right) W + \tfrac{1}{d} \hat{C} X"
     gram = r"K = \lim_{d \to \infty} \tfrac{1}{d} X X^{\top}"

@@ -6,7 +6,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, bracket, frac, number, one_over, times, total
+from sgdlimits.analysis.equations.base import Row, bracket, frac, number_latex, one_over, product_latex, sum_latex
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
 from sgdlimits.analysis.equations.units import additive_moments
 from sgdlimits.analysis.equations.words import activation_rows, class_rows, label_rows, law_rows, loss_row, mean, network_row
@@ -15,7 +15,7 @@ from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 @singledispatch
 def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRows:
-    """Return the moments by the kind of expectation; those without a closed form as named expectations."""
+    """Return the moments of one sample as LaTeX, in closed form where the kind of expectation allows it."""
     model = setting.model
     where = [
         Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"),
@@ -41,7 +41,7 @@ def _(expectation: FieldIntegrals, setting: EquationSetting) -> MomentRows:
 
 @closed_form.register
 def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
-    r"""Gaussian moments of fields times a residual that is a quadratic form of the fields.
+    r"""Return the moments of squared units: Gaussian moments of fields times a residual quadratic in the fields.
 
     With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
 
@@ -56,53 +56,59 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     four, two = ("", "") if is_one(model.data.squared_length) else (r"\sigma^{4}", r"\sigma^{2}")
 
     def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
-        """Write the sum over fixed directions s and u of R_su times `left` and `right`."""
+        """Format a sum over pairs (s, u) of fixed directions: the readout matrix R_su times `left` and `right`."""
         if equal:  # R = 1/k: a single sum
             last = [f"{left}^{{2}}"] if left == right.replace("u", "s") else [left, right.replace("u", "s")]
-            share = one_over("k", k) if factor == -1 else frac(number(-factor), "k") if k > 1 else number(-factor)
-            return times(-1, share, before, r"\sum_{s=1}^{k}", *last)
-        return times(factor, before, r"\sum_{s=1}^{k} \sum_{u=1}^{k}", left, "R_{su}", right)
+            share = one_over("k", k) if factor == -1 else frac(number_latex(-factor), "k") if k > 1 else number_latex(-factor)
+            return product_latex(-1, share, before, r"\sum_{s=1}^{k}", *last)
+        return product_latex(factor, before, r"\sum_{s=1}^{k} \sum_{u=1}^{k}", left, "R_{su}", right)
 
     students = lambda body: rf"\sum_{{m=1}}^{{p}} c_{{m}} {body}"
     pairs = r"\sum_{m=1}^{p} \sum_{n=1}^{p} c_{m} c_{n} Q_{mn}^{2}"
     # E[D^2] without noise is tau^2 + 2 kappa, in units of sigma^4
-    spread = times(four, bracket(r"\tau^{2} + 2 \kappa")) if four else r"\tau^{2} + 2 \kappa"
+    spread = product_latex(four, bracket(r"\tau^{2} + 2 \kappa")) if four else r"\tau^{2} + 2 \kappa"
     where = [
-        Row(r"\tau", total([students("Q_{mm}"), times(-float((R * P).sum()))])),
-        Row("X_{jl}", total([students("Q_{jm} Q_{ml}"), fixed("M_{js}", "M_{lu}")])),
+        Row(r"\tau", sum_latex([students("Q_{mm}"), product_latex(-float((R * P).sum()))])),
+        Row("X_{jl}", sum_latex([students("Q_{jm} Q_{ml}"), fixed("M_{js}", "M_{lu}")])),
         Row(
             "Y_{jr}",
-            total([students("Q_{jm} M_{mr}"), times(-1, one_over("k", k), "M_{jr}") if equal else fixed("M_{js}", "P_{ur}")]),
+            sum_latex(
+                [
+                    students("Q_{jm} M_{mr}"),
+                    product_latex(-1, one_over("k", k), "M_{jr}") if equal else fixed("M_{js}", "P_{ur}"),
+                ]
+            ),
         ),
-        Row("Z_{jl}", total([students("X_{jm} Q_{ml}"), fixed("Y_{js}", "M_{lu}")])),
-        Row(r"\varepsilon", total([spread, r"\Delta"])),
+        Row("Z_{jl}", sum_latex([students("X_{jm} Q_{ml}"), fixed("Y_{js}", "M_{lu}")])),
+        Row(r"\varepsilon", sum_latex([spread, r"\Delta"])),
         Row(
-            r"\kappa", total([pairs, fixed("M_{ms}", "M_{mu}", -2.0, r"\sum_{m=1}^{p} c_{m}"), number(np.trace(R @ P @ R @ P))])
+            r"\kappa",
+            sum_latex([pairs, fixed("M_{ms}", "M_{mu}", -2.0, r"\sum_{m=1}^{p} c_{m}"), number_latex(np.trace(R @ P @ R @ P))]),
         ),
         Row("c_{j}", setting.unit_factor("j")),
     ]
     if not equal:
-        where.append(Row(rf"R = {number(R)}, \quad P = {number(P)}"))
+        where.append(Row(rf"R = {number_latex(R)}, \quad P = {number_latex(P)}"))
     step = lambda first, second: bracket(rf"\tau {first} + 2 {second}")
-    corrector = total([r"\varepsilon Q_{jl}", times(4, four, r"\tau X_{jl}"), times(8, four, "Z_{jl}")])
+    corrector = sum_latex([r"\varepsilon Q_{jl}", product_latex(4, four, r"\tau X_{jl}"), product_latex(8, four, "Z_{jl}")])
     return MomentRows(
-        times(4 * w, four, "c_{j}", step("M_{jr}", "Y_{jr}")),
-        times(4 * w, four, "c_{j}", step("Q_{jl}", "X_{jl}")),
-        times((4 * w) ** 2, two, "c_{j} c_{l}", bracket(corrector)),
-        times(2 * w, four, setting.mean_factor, step("Q_{jj}", "X_{jj}")),
+        product_latex(4 * w, four, "c_{j}", step("M_{jr}", "Y_{jr}")),
+        product_latex(4 * w, four, "c_{j}", step("Q_{jl}", "X_{jl}")),
+        product_latex((4 * w) ** 2, two, "c_{j} c_{l}", bracket(corrector)),
+        product_latex(2 * w, four, setting.mean_factor, step("Q_{jj}", "X_{jj}")),
         tuple(where),
     )
 
 
 @closed_form.register
 def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
-    """Inputs without noise, each the mean of its class: sums over the classes."""
+    """Return the moments for inputs without noise, each the mean of its class: sums over the classes."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"
     layer = setting.unit_factor("j")
     where = [
-        Row("G_{jc}", times(layer if layer != "1" else "", r"s'(\lambda_{jc})", slope)),
+        Row("G_{jc}", product_latex(layer if layer != "1" else "", r"s'(\lambda_{jc})", slope)),
         Row("f_{c}", rf"\sum_{{m=1}}^{{p}} {setting.unit_factor('m')} s(\lambda_{{mc}})"),
         Row(r"\lambda_{jc}", r"\sum_{s=1}^{k} M_{js} b_{cs}"),
         *activation_rows(model.network.activation),
@@ -115,6 +121,6 @@ def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
         rf"{C} G_{{jc}} {fixed}",
         rf"{C} G_{{jc}} \lambda_{{lc}}",
         "",
-        times(setting.mean_factor, rf"{C} s(\lambda_{{jc}}) {slope}"),
+        product_latex(setting.mean_factor, rf"{C} s(\lambda_{{jc}}) {slope}"),
         tuple(where),
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, escape_latex, time_derivative, times, total
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, escape_latex, product_latex, sum_latex, time_derivative
 from sgdlimits.errors import is_traced
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
@@ -21,7 +21,7 @@ from sgdlimits.part import is_schedule
 
 
 class MomentRows(NamedTuple):
-    """The moments of one sample as LaTeX, with the definitions of their letters.
+    """The moments of one sample in the ODE of SGD, as LaTeX, with the definitions of their letters.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class MomentRows(NamedTuple):
 
 
 class EquationSetting(NamedTuple):
-    """The model, the algorithm and, if fixed and equal for all units, the value of the second layer (`constant`)."""
+    """Model and algorithm for which an ODE is written, and the second-layer weight if fixed and equal for all units."""
 
     model: Any
     algorithm: Algorithm
@@ -52,44 +52,44 @@ class EquationSetting(NamedTuple):
 
     @property
     def mean_factor(self) -> str:
-        """The LaTeX of the factor before the sum over units: 1/p, or empty."""
+        """LaTeX of the factor before a network's sum over units: 1/p for a mean of p units, else empty."""
         network = self.model.network
         return r"\frac{1}{p}" if isinstance(network, TwoLayer) and network.mean and network.width > 1 else ""
 
     def unit_factor(self, index: str) -> str:
-        """Return the LaTeX of the second-layer weight of the unit with this index, divided by p in a mean."""
+        """Return the LaTeX of a unit's second-layer weight, divided by the width p in a mean over units."""
         if self.constant is not None:
-            return times(self.constant, self.mean_factor)
+            return product_latex(self.constant, self.mean_factor)
         return rf"\frac{{a_{{{index}}}}}{{p}}" if self.mean_factor else f"a_{{{index}}}"
 
 
 def is_zero(value: Any) -> bool:
-    """Test whether a number is known (not traced) and zero."""
+    """Return whether a value is known, not traced by JAX, and zero."""
     return not is_traced(value) and not np.any(value)
 
 
 def is_one(value: Any) -> bool:
-    """Test whether a number is known (not traced) and one."""
+    """Return whether a value is known, not traced by JAX, and one."""
     return not is_traced(value) and bool(np.all(np.asarray(value) == 1))
 
 
 def has_noise(model: Model) -> bool:
-    """Test whether the equations show label noise: always for centred inputs, otherwise unless it is zero."""
+    """Return whether the equations of a model contain label noise: always for centred inputs, otherwise unless it is zero."""
     return model.centred or not is_zero(model.target.noise)
 
 
 def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
-    """Return the ODE of plain SGD with given moments of one sample."""
+    """Return the ODE of plain SGD, given the moments of one sample as LaTeX."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
     ridge, sigma = not is_zero(algorithm.ridge), "" if is_one(model.data.squared_length) else r"\sigma^{2}"
-    decay = lambda letter, factor=1: times(factor, r"\alpha", letter) if ridge else ""
+    decay = lambda letter, factor=1: product_latex(factor, r"\alpha", letter) if ridge else ""
     # brackets only around several terms
-    pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket(total(terms))
-    M = times(-1, r"\gamma", pulled([r"\Phi_{jr}", decay("M_{jr}")]))
-    Q = times(-1, r"\gamma", bracket(total([r"\Psi_{jl}", r"\Psi_{lj}", decay("Q_{jl}", 2)])))
+    pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket(sum_latex(terms))
+    M = product_latex(-1, r"\gamma", pulled([r"\Phi_{jr}", decay("M_{jr}")]))
+    Q = product_latex(-1, r"\gamma", bracket(sum_latex([r"\Psi_{jl}", r"\Psi_{lj}", decay("Q_{jl}", 2)])))
     if closed.gradient:
-        Q = total([Q, times(r"\gamma^{2}", sigma, r"\Gamma_{jl}")])
+        Q = sum_latex([Q, product_latex(r"\gamma^{2}", sigma, r"\Gamma_{jl}")])
     named = [Row(r"\Phi_{jr}", closed.fixed), Row(r"\Psi_{jl}", closed.field)]
     named += [Row(r"\Gamma_{jl}", closed.gradient)] if closed.gradient else []
     if algorithm.sphere:
@@ -102,10 +102,10 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     else:
         ode = [Row(time_derivative("M_{jr}"), M), Row(time_derivative("Q_{jl}"), Q)]
     if setting.trains_second and closed.second:
-        ode.append(Row(time_derivative("a_{j}"), times(-1, r"\gamma_{2}", pulled(["A_{j}", decay("a_{j}")]))))
+        ode.append(Row(time_derivative("a_{j}"), product_latex(-1, r"\gamma_{2}", pulled(["A_{j}", decay("a_{j}")]))))
         named.append(Row("A_{j}", closed.second))
     elif setting.trains_second:
-        ode += _scalar_rows(setting, decay, pulled)
+        ode += _scalar_equations(setting, decay, pulled)
     # ranges of the indices last
     words = [rf"j, l = 1, \dots, p \text{{ for students, }} {closed.teachers} \text{{ for fixed directions}}"]
     if algorithm.sphere:
@@ -113,23 +113,26 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     return Equations(tuple(ode), (*named, *closed.where, *map(Row, words)), parameters(setting))
 
 
-def _scalar_rows(setting: EquationSetting, decay: Any, pulled: Any) -> list[Row]:
-    """Return the ODE of the trained scalars of a network that is not a plain sum of units, by name."""
+def _scalar_equations(setting: EquationSetting, decay: Any, pulled: Any) -> list[Row]:
+    """Return the equations of the trained scalars, by name, of a network that is not a plain sum of units."""
     names = setting.algorithm.trained_scalars
     names = tuple(setting.model.network.axes) if isinstance(names, bool) else names
     letter = lambda name: rf"\text{{{escape_latex(name)}}}"
     pull = lambda name: [rf"\mathbb{{E}}[\partial_{{{letter(name)}}} \ell]", decay(letter(name))]
-    return [Row(time_derivative(letter(name)), times(-1, _second_rate(setting, name), pulled(pull(name)))) for name in names]
+    return [
+        Row(time_derivative(letter(name)), product_latex(-1, _second_rate_latex(setting, name), pulled(pull(name))))
+        for name in names
+    ]
 
 
-def _second_rate(setting: EquationSetting, name: str) -> str:
+def _second_rate_latex(setting: EquationSetting, name: str) -> str:
     """Return the LaTeX of the learning rate of a trained scalar."""
     own = isinstance(getattr(setting.algorithm, "lr_second", None), dict)
     return rf"\gamma_{{\text{{{escape_latex(name)}}}}}" if own else r"\gamma_{2}"
 
 
-def _variance(data: Any, variance: Any) -> Any:
-    """Return the variance of the inputs, as a schedule if it is one; None if it is traced."""
+def _printed_variance(data: Any, variance: Any) -> Any:
+    """Return the variance of the inputs for printing: a float, a schedule, or None if it is traced by JAX."""
     # print sigma^2 as the schedule the user gave, not its square root squared
     if is_schedule(data.spread):  # the root of a variance, unless it was made of something else
         root = data.spread
@@ -138,7 +141,7 @@ def _variance(data: Any, variance: Any) -> Any:
 
 
 def parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
-    """Return keyword, letter and value of each parameter in the equations."""
+    """Return keyword, LaTeX letter and value of each parameter that appears in the equations."""
     model, algorithm = setting.model, setting.algorithm
     found: list[tuple[str, str, Any]] = [("width", "p", model.width), ("teachers", "k", model.teachers)]
     # equations are per sample: rates are divided by the batch
@@ -149,12 +152,12 @@ def parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
     if setting.trains_second and second is not None and not isinstance(second, dict):
         found.append((f"lr_second{over_batch}", r"\gamma_{2}", second / b))
     for name, value in second.items() if isinstance(second, dict) else ():
-        found.append((f"lr_second of {name}{over_batch}", _second_rate(setting, name), value / b))
+        found.append((f"lr_second of {name}{over_batch}", _second_rate_latex(setting, name), value / b))
     if has_noise(model):
         found.append(("noise", r"\Delta", model.target.noise))
     if not is_zero(algorithm.ridge):
         found.append(("ridge", r"\alpha", algorithm.ridge))
     variance = model.data.squared_length
     if not is_one(variance):
-        found.append(("variance", r"\sigma^{2}", _variance(model.data, variance)))
+        found.append(("variance", r"\sigma^{2}", _printed_variance(model.data, variance)))
     return tuple(found)

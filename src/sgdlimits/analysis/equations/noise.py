@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Row, bracket, power, times, total
+from sgdlimits.analysis.equations.base import Row, bracket, power_latex, product_latex, sum_latex
 from sgdlimits.analysis.equations.frame import EquationSetting, is_one
 from sgdlimits.analysis.equations.polynomial import (
     Terms,
@@ -86,7 +86,7 @@ def _sphere_rows(setting: EquationSetting) -> list[Row]:
     both = lambda first, second: bracket(f"{first} + {second}")
     norms_M, norms_Q = both(r"\varphi_{jrll}", r"\varphi_{jrmm}"), both(r"\psi_{jlmm}", r"\psi_{jlnn}")
     rows = [
-        Row(r"\Sigma^{MM}_{jrls}", total([r"\nu_{jrls}", *norms, f"{quarter} {W('jr')} {W('ls')} {own('jjll')}"])),
+        Row(r"\Sigma^{MM}_{jrls}", sum_latex([r"\nu_{jrls}", *norms, f"{quarter} {W('jr')} {W('ls')} {own('jjll')}"])),
         Row(r"\Sigma^{MQ}_{jrlm}", rf"\varphi_{{jrlm}} - {half} {W('lm')} {norms_M}"),
         Row(r"\Sigma^{QQ}_{jlmn}", rf"\psi_{{jlmn}} - {half} {W('mn')} {norms_Q}"),
         Row(r"\varphi_{jrlm}", rf"{cross('jrlm')} - {half} {W('jr')} {own('jjlm')}"),
@@ -131,16 +131,21 @@ def _squares_rows(setting: EquationSetting) -> list[Row]:
         Row(_covariance_letter(setting, "MM"), f"g_{{j}} g_{{l}} {D(1, 1, 'jrls')}"),
         Row(
             _covariance_letter(setting, "MQ"),
-            total([f"g_{{j}} {pull('l', 'm')} {D(1, 1, 'jrlm')}", times(-1, "g_{j} g_{l} g_{m}", sigma, D(1, 2, "jrlm"))]),
+            sum_latex(
+                [
+                    f"g_{{j}} {pull('l', 'm')} {D(1, 1, 'jrlm')}",
+                    product_latex(-1, "g_{j} g_{l} g_{m}", sigma, D(1, 2, "jrlm")),
+                ]
+            ),
         ),
         Row(
             _covariance_letter(setting, "QQ"),
-            total(
+            sum_latex(
                 [
                     f"{pull('j', 'l')} {pull('m', 'n')} {D(1, 1, 'jlmn')}",
-                    times(-1, pull("j", "l"), "g_{m} g_{n}", sigma, D(1, 2, "jlmn")),
-                    times(-1, "g_{j} g_{l}", pull("m", "n"), sigma, D(2, 1, "jlmn")),
-                    times("g_{j} g_{l} g_{m} g_{n}", r"\sigma^{4}" if sigma else "", D(2, 2, "jlmn")),
+                    product_latex(-1, pull("j", "l"), "g_{m} g_{n}", sigma, D(1, 2, "jlmn")),
+                    product_latex(-1, "g_{j} g_{l}", pull("m", "n"), sigma, D(2, 1, "jlmn")),
+                    product_latex("g_{j} g_{l} g_{m} g_{n}", r"\sigma^{4}" if sigma else "", D(2, 2, "jlmn")),
                 ]
             ),
         ),
@@ -150,14 +155,16 @@ def _squares_rows(setting: EquationSetting) -> list[Row]:
             Row(_covariance_letter(setting, "aM"), f"h g_{{l}} {D(1, 1, 'jjlr')}"),
             Row(
                 _covariance_letter(setting, "aQ"),
-                total([f"h {pull('l', 'm')} {D(1, 1, 'jjlm')}", times(-1, "h g_{l} g_{m}", sigma, D(1, 2, "jjlm"))]),
+                sum_latex(
+                    [f"h {pull('l', 'm')} {D(1, 1, 'jjlm')}", product_latex(-1, "h g_{l} g_{m}", sigma, D(1, 2, "jjlm"))]
+                ),
             ),
             Row(_covariance_letter(setting, "aa"), f"h^{{2}} {D(1, 1, 'jjll')}"),
-            Row("h", times(2 * w, r"\gamma_{2}", setting.mean_factor)),
+            Row("h", product_latex(2 * w, r"\gamma_{2}", setting.mean_factor)),
         ]
-    rows.append(Row("g_{j}", times(4 * w, r"\gamma", "c_{j}")))
+    rows.append(Row("g_{j}", product_latex(4 * w, r"\gamma", "c_{j}")))
     if equal:
-        rows.append(Row("c_{r}", times(-float(R[0, 0]))))
+        rows.append(Row("c_{r}", product_latex(-float(R[0, 0]))))
     else:
         rows.append(Row(r"K = \begin{pmatrix} \mathrm{diag}(c) & 0 \\ 0 & -R \end{pmatrix}"))
     rows += [
@@ -166,22 +173,21 @@ def _squares_rows(setting: EquationSetting) -> list[Row]:
     for n in (2, 3, 4):
         groups = []
         for a in range(n, -1, -1):
-            wick = total(f"T_{{{b}{n - a - b}mnuv}}" for b in range(n - a + 1))
-            groups.append(times(_series_letter(a), bracket(wick) if a < n and a else wick))
-        rows.append(Row(f"F_{{{n}mnuv}}", times(math.factorial(n), bracket(total(groups)))))
-    rows.append(Row("T_{bcmnuv}", total(f"U_{{b{x}}} U_{{c{y}}}" for x, y in (("mn", "uv"), ("mu", "nv"), ("mv", "nu")))))
-    rows.append(Row("S_{1mn}", total([f"{_series_letter(1)} U_{{0mn}}", "U_{1mn}"])))
-    rows.append(
-        Row(
-            "S_{2mn}", times(2, bracket(total([f"{_series_letter(2)} U_{{0mn}}", f"{_series_letter(1)} U_{{1mn}}", "U_{2mn}"])))
-        )
-    )
-    rows.append(Row("U_{0mn}", times(sigma, r"\Omega_{mn}")))
-    rows += [Row(f"U_{{{b}mn}}", times(2, both("U_{{0m{}}}", f"U_{{{{{b - 1}{{}}n}}}}"))) for b in range(1, MAX_ORDER + 1)]
+            wick = sum_latex(f"T_{{{b}{n - a - b}mnuv}}" for b in range(n - a + 1))
+            groups.append(product_latex(_series_letter(a), bracket(wick) if a < n and a else wick))
+        rows.append(Row(f"F_{{{n}mnuv}}", product_latex(math.factorial(n), bracket(sum_latex(groups)))))
+    rows.append(Row("T_{bcmnuv}", sum_latex(f"U_{{b{x}}} U_{{c{y}}}" for x, y in (("mn", "uv"), ("mu", "nv"), ("mv", "nu")))))
+    rows.append(Row("S_{1mn}", sum_latex([f"{_series_letter(1)} U_{{0mn}}", "U_{1mn}"])))
+    inner = sum_latex([f"{_series_letter(2)} U_{{0mn}}", f"{_series_letter(1)} U_{{1mn}}", "U_{2mn}"])
+    rows.append(Row("S_{2mn}", product_latex(2, bracket(inner))))
+    rows.append(Row("U_{0mn}", product_latex(sigma, r"\Omega_{mn}")))
+    rows += [
+        Row(f"U_{{{b}mn}}", product_latex(2, both("U_{{0m{}}}", f"U_{{{{{b - 1}{{}}n}}}}"))) for b in range(1, MAX_ORDER + 1)
+    ]
     for n in range(1, MAX_ORDER + 1):
-        terms = total(times(rf"\theta_{{{b}}}", _series_letter(n - b) if n > b else "") for b in range(1, n + 1))
-        rows.append(Row(_series_letter(n), terms if n == 1 else times(Fraction(1, n), bracket(terms))))
-    rows += [Row(rf"\theta_{{{b}}}", total([trace(b - 1), r"\Delta" if b == 2 else ""])) for b in range(1, MAX_ORDER + 1)]
+        terms = sum_latex(product_latex(rf"\theta_{{{b}}}", _series_letter(n - b) if n > b else "") for b in range(1, n + 1))
+        rows.append(Row(_series_letter(n), terms if n == 1 else product_latex(Fraction(1, n), bracket(terms))))
+    rows += [Row(rf"\theta_{{{b}}}", sum_latex([trace(b - 1), r"\Delta" if b == 2 else ""])) for b in range(1, MAX_ORDER + 1)]
     rows.append(Row(r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}, \quad b, c = 0, \dots, 4"))
     return rows
 
@@ -198,8 +204,8 @@ def _expectation_rows(setting: EquationSetting) -> list[Row]:
     fixed = lambda j, r: rf"G_{{{j}}} \lambda_{{{r}}}"
 
     def field(j: str, l: str) -> str:
-        corrector = "" if model.on_means else times(-1, r"\gamma", sigma, f"G_{{{j}}} G_{{{l}}}")
-        return total([rf"G_{{{j}}} \lambda_{{{l}}}", rf"G_{{{l}}} \lambda_{{{j}}}", corrector])
+        corrector = "" if model.on_means else product_latex(-1, r"\gamma", sigma, f"G_{{{j}}} G_{{{l}}}")
+        return sum_latex([rf"G_{{{j}}} \lambda_{{{l}}}", rf"G_{{{l}}} \lambda_{{{j}}}", corrector])
 
     rows = [
         Row(_covariance_letter(setting, "MM"), rf"\gamma^{{2}} {cov(fixed('j', 'r'), fixed('l', 's'))}"),
@@ -302,7 +308,9 @@ def _combine(*parts: tuple[Any, Covariance]) -> Covariance:
 def _covariance_latex(covariance: Covariance, sphere: bool) -> str:
     """Write a covariance in LaTeX, by increasing powers of the learning rates and of the noise variance."""
     letters = lambda key: " ".join(
-        each for each in (power(r"\gamma", key[0]), power(r"\gamma_{2}", key[1]), power(r"\Delta", key[2])) if each
+        each
+        for each in (power_latex(r"\gamma", key[0]), power_latex(r"\gamma_{2}", key[1]), power_latex(r"\Delta", key[2]))
+        if each
     )
     terms = ((key, with_unit_norm(each) if sphere else each) for key, each in sorted(covariance.items()))
-    return total(polynomial_latex(each, letters(key)) for key, each in terms)
+    return sum_latex(polynomial_latex(each, letters(key)) for key, each in terms)

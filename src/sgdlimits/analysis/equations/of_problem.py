@@ -20,7 +20,7 @@ from sgdlimits.problem.spiked import SpikedTensor
 
 @singledispatch
 def equations_of(problem: Problem) -> Equations:
-    """Return the ODE of a problem as rows of LaTeX; register a function for a new kind of problem."""
+    """Return the ODE of a problem as lines of LaTeX; functions for further kinds of problems can be registered."""
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, time_derivative, times, total
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, power_latex, product_latex, sum_latex, time_derivative
 from sgdlimits.analysis.equations.frame import EquationSetting, is_zero, parameters
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
@@ -21,11 +21,11 @@ from sgdlimits.model.activation import Polynomial
 # Fractions rather than floats: terms must cancel exactly
 Powers = tuple[int, int, int]
 Terms = Mapping[Powers, Fraction]
-"""Coefficients by the powers of x, y and a, or of m, q and a."""
+"""Polynomial as its coefficients by powers, of the letters x, y and a, or m, q and a."""
 
 
 def multiply(one: Terms, other: Terms) -> Terms:
-    """Return the product of two polynomials."""
+    """Return the product of two polynomials, which are given as coefficients by powers."""
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for left, first in one.items():
         for right, second in other.items():
@@ -34,7 +34,7 @@ def multiply(one: Terms, other: Terms) -> Terms:
 
 
 def linear_combination(*parts: tuple[float | Fraction, Terms]) -> Terms:
-    """Return the sum of factors times polynomials, without terms that cancel."""
+    """Return the sum of factors times polynomials, which are given as coefficients by powers, without terms that cancel."""
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for factor, terms in parts:
         for powers, coefficient in terms.items():
@@ -48,7 +48,7 @@ def double_factorial(n: int) -> int:
 
 
 def gaussian_mean(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
-    """Return the mean of a polynomial in x, y and a over the Gaussian x and y, as a polynomial in m, q and a.
+    """Return the mean of a polynomial in x, y and a over Gaussian x and y, as a polynomial in the overlaps m, q and a.
 
     The variances of x and y are q and rho, their covariance is m, all times `variance`.
     """
@@ -64,7 +64,7 @@ def gaussian_mean(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
 
 
 def is_single_unit(setting: EquationSetting) -> bool:
-    """Test whether one polynomial unit learns from one polynomial direction, with known parameters."""
+    """Return whether a setting has one polynomial unit that learns one polynomial direction, with known parameters."""
     model = setting.model
     activations = model.network.activation, getattr(model.target.readout, "activation", None)
     parameters = model.target.gram, model.data.squared_length, getattr(model.target.readout, "second", None)
@@ -128,7 +128,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
             polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
             polynomial_latex(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
         ]
-        ode = [Row(time_derivative("m"), total(parts))]
+        ode = [Row(time_derivative("m"), sum_latex(parts))]
         where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
     else:
         corrector = [
@@ -140,25 +140,25 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
             return polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [
-            Row(time_derivative("m"), total([polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
+            Row(time_derivative("m"), sum_latex([polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
             Row(
                 time_derivative("q"),
-                total([polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
+                sum_latex([polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
             ),
         ]
         where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
     if setting.trains_second:
         second = linear_combination((-2 * w, mean(multiply(unit, D))))
         second = with_unit_norm(second) if algorithm.sphere else second
-        decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
-        ode.append(Row(time_derivative("a"), total([polynomial_latex(second, r"\gamma_{2}"), decay_a])))
+        decay_a = product_latex(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
+        ode.append(Row(time_derivative("a"), sum_latex([polynomial_latex(second, r"\gamma_{2}"), decay_a])))
     # both are 1, and the ridge does not act on the norm on the sphere
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
     return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
 
 
 def with_unit_norm(terms: Terms) -> Terms:
-    """Set q = 1 in a polynomial in m, q and a."""
+    """Substitute the squared norm q = 1 in a polynomial in the overlaps m, q and a."""
     return linear_combination(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
 
 
@@ -171,19 +171,19 @@ def polynomial_latex(terms: Terms, before: str) -> str:
     multiplicity = 0
     while (divided := _divide_by_one_minus_square(rest)) is not None:
         rest, multiplicity = divided, multiplicity + 1
-    letters = [*map(power, "mqa", common), power(r"\left(1 - m^{2}\right)", multiplicity)]
+    letters = [*map(power_latex, "mqa", common), power_latex(r"\left(1 - m^{2}\right)", multiplicity)]
     if len(rest) == 1:
-        return times(next(iter(rest.values())), before, *letters)
+        return product_latex(next(iter(rest.values())), before, *letters)
     ordered = sorted(rest.items(), key=lambda item: (sum(item[0]), item[0]))
     # common factor of all coefficients, positive for the term of lowest order
     size = Fraction(math.gcd(*(c.numerator for c in rest.values())), math.lcm(*(c.denominator for c in rest.values())))
     size = size if ordered[0][1] > 0 else -size
-    inside = total(times(c / size, *map(power, "mqa", powers)) for powers, c in ordered)
-    return times(size, before, *letters, bracket(inside))
+    inside = sum_latex(product_latex(c / size, *map(power_latex, "mqa", powers)) for powers, c in ordered)
+    return product_latex(size, before, *letters, bracket(inside))
 
 
 def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
-    """Return the quotient of a polynomial by 1 - m², or None if there is a remainder."""
+    """Return the quotient of a polynomial in m, q and a by 1 - m², or None if the division leaves a remainder."""
     if len(terms) < 2:
         return None
     left, quotient = dict(terms), dict[Powers, Fraction]()
@@ -201,7 +201,7 @@ def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
 
 
 def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[Row]:
-    """Return a row for the mean of each derivative of two polynomial units, as a polynomial of the variance of the field."""
+    """Return lines that define the mean of each derivative of two polynomial units, as a polynomial in the field's variance."""
     degree = max(student.degree, teacher.degree)
     return [
         Row(f"h_{{{order}{index}}}", _mean_of_derivative(unit, order, f"{C}_{{{index}{index}}}"))
@@ -211,9 +211,9 @@ def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[R
 
 
 def _mean_of_derivative(unit: Polynomial, order: int, v: str) -> str:
-    """Write the mean of the derivative of some order of a unit, for a Gaussian field of variance `v`."""
-    return total(
-        times(c * math.perm(i, order) * double_factorial(i - order - 1), power(v, (i - order) // 2))
+    """Format the mean of a unit's derivative of a given order over a Gaussian field of variance `v`."""
+    return sum_latex(
+        product_latex(c * math.perm(i, order) * double_factorial(i - order - 1), power_latex(v, (i - order) // 2))
         for i, c in enumerate(unit.coefficients)
         if c and i >= order and (i - order) % 2 == 0
     )

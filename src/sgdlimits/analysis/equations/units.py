@@ -16,7 +16,18 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, arcsin, bracket, frac, number, over_pi, power, root, times, total
+from sgdlimits.analysis.equations.base import (
+    Row,
+    arcsin,
+    bracket,
+    frac,
+    number_latex,
+    over_pi,
+    power_latex,
+    product_latex,
+    root_latex,
+    sum_latex,
+)
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
 from sgdlimits.analysis.equations.polynomial import derivative_means
 from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean
@@ -28,13 +39,13 @@ from sgdlimits.model.activation import Polynomial
 TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
 LAMBDA = r"\Lambda_{{{}}}"
 NAMED_J = mean(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
-"""The definition of J where it has no closed form."""
+"""LaTeX of the integral J, an expectation over the fields of four units, where it has no closed form."""
 INDEX_RANGE = r"m, n = 1, \dots, p + k \text{ for both}"
 OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
 
 
 def additive_moments(setting: EquationSetting) -> MomentRows | None:
-    """Return the moments of a model whose residual is a sum of units; None if its integrals need quadrature."""
+    """Return the moments of a model whose residual is a sum of units, as LaTeX; None if its integrals need quadrature."""
     model, w = setting.model, setting.model.loss.weight
     integrals = additive_integrals(model)
     rows = None if integrals is None else integral_rows(integrals, setting)
@@ -46,34 +57,37 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
     k = model.teachers
     # a mean of teachers needs no list of weights
     if np.all(weights == 1 / k):
-        teachers = [Row("c_{r}", times(-1, r"\frac{1}{k}") if k > 1 else "-1")]
+        teachers = [Row("c_{r}", product_latex(-1, r"\frac{1}{k}") if k > 1 else "-1")]
     else:
-        teachers = [Row("c_{r}", r"-\frac{1}{k} a^{*}_{r-p}"), Row(rf"a^{{*}} = {number(k * weights)}")]
+        teachers = [Row("c_{r}", r"-\frac{1}{k} a^{*}_{r-p}"), Row(rf"a^{{*}} = {number_latex(k * weights)}")]
     both = r"\sum_{m=1}^{p+k} \sum_{n=1}^{p+k} c_{m} c_{n} J_{jlmn}"
     return MomentRows(
-        times(2 * w, "c_{j}", every, "I_{jrn}"),
-        times(2 * w, "c_{j}", every, "I_{jln}"),
-        times((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
-        times(2 * w, setting.mean_factor, every, "K_{jn}"),
+        product_latex(2 * w, "c_{j}", every, "I_{jrn}"),
+        product_latex(2 * w, "c_{j}", every, "I_{jln}"),
+        product_latex((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
+        product_latex(2 * w, setting.mean_factor, every, "K_{jn}"),
         (*rows, Row("c_{j}", setting.unit_factor("j")), *teachers, Row(OMEGA), *gram_rows(model), Row(INDEX_RANGE)),
         r"r = p + 1, \dots, p + k",
     )
 
 
 def field_covariance(setting: EquationSetting) -> tuple[str, list[Row]]:
-    r"""Return the letter of the covariance of the fields, and its definition unless it is :math:`\Omega` itself."""
+    r"""Return the letter for the covariance of the fields, and its definition unless it is :math:`\Omega` itself."""
     return (r"\Omega", []) if is_one(setting.model.data.squared_length) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
 
 
 @singledispatch
 def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Row] | None:
-    """Return the rows that define I, J, S and K, by the kind of integrals; None if they have no closed form."""
+    """Return the lines of LaTeX that define the integrals over several fields; None if they have no closed form.
+
+    These are I, J, S and K of the module; register a function for a new kind of integrals.
+    """
     return None
 
 
 @integral_rows.register
 def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
-    """Saad and Solla's integrals, with a gain g of each field."""
+    """Return the lines for units erf(gx/sqrt 2): Saad and Solla's integrals, with a gain g of each field."""
     # one gain for all students and one for all teachers
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])
@@ -84,13 +98,13 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     if same and square == 1 and not variance:
         C, ratio, gain_product = r"\Omega", "", lambda j, l: ""
     elif same:
-        rows.append(Row("C_{mn}", times(square, variance, r"\Omega_{mn}")))
-        ratio, gain_product = "", lambda j, l: number(square)
+        rows.append(Row("C_{mn}", product_latex(square, variance, r"\Omega_{mn}")))
+        ratio, gain_product = "", lambda j, l: number_latex(square)
     else:
         rows += [
-            Row("C_{mn}", times("g_{m} g_{n}", variance, r"\Omega_{mn}")),
-            Row("g_{j}", number(student)),
-            Row("g_{r}", number(teacher)),
+            Row("C_{mn}", product_latex("g_{m} g_{n}", variance, r"\Omega_{mn}")),
+            Row("g_{j}", number_latex(student)),
+            Row("g_{r}", number_latex(teacher)),
         ]
         ratio, gain_product = r"\frac{g_{j}}{g_{m}}", lambda j, l: f"g_{{{j}}} g_{{{l}}}"
     c = lambda one, other: f"{C}_{{{one}{other}}}"
@@ -98,14 +112,17 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     both = bracket(f"{c('j', 'm')} {c('l', 'n')} + {c('l', 'm')} {c('j', 'n')}")
     # terms of the covariance of two fields given those of students j and l
     ways = f"{plus('l')} {c('j', 'm')} {c('j', 'n')}", f"{plus('j')} {c('l', 'm')} {c('l', 'n')}", f"-{c('j', 'l')} {both}"
-    observed, upper = total(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
-    lower, pair = f"{plus('j')} {root(LAMBDA.format('jn'))}", frac(gain_product("j", "l") or "1", root(LAMBDA.format("jl")))
-    angle = arcsin(frac(c("m", "n"), root(f"{plus('m')} {plus('n')}")))
+    observed, upper = sum_latex(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
+    lower, pair = (
+        f"{plus('j')} {root_latex(LAMBDA.format('jn'))}",
+        frac(gain_product("j", "l") or "1", root_latex(LAMBDA.format("jl"))),
+    )
+    angle = arcsin(frac(c("m", "n"), root_latex(f"{plus('m')} {plus('n')}")))
     return [
-        Row("I_{jmn}", times(TWO_PI, ratio, frac(upper, lower))),
-        Row("J_{jlmn}", times(FOUR_PI, pair, arcsin(frac("B_{jlmn}", root(f"{own('m')} {own('n')}"))))),
-        Row("S_{jl}", times(TWO_PI, pair)),
-        *([Row("K_{mn}", times(TWO_PI, angle))] if setting.trains_second else []),
+        Row("I_{jmn}", product_latex(TWO_PI, ratio, frac(upper, lower))),
+        Row("J_{jlmn}", product_latex(FOUR_PI, pair, arcsin(frac("B_{jlmn}", root_latex(f"{own('m')} {own('n')}"))))),
+        Row("S_{jl}", product_latex(TWO_PI, pair)),
+        *([Row("K_{mn}", product_latex(TWO_PI, angle))] if setting.trains_second else []),
         Row("B_{jlmn}", f"{c('m', 'n')} - {frac(observed, LAMBDA.format('jl'))}"),
         Row(LAMBDA.format("mn"), f"{plus('m')} {plus('n')} - {c('m', 'n')}^{{2}}"),
         *rows,
@@ -114,14 +131,14 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
 
 @integral_rows.register
 def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row]:
-    r"""Units :math:`s(x) = ux + v|x|`: arc-cosine kernels. J of two different students keeps its name."""
+    r"""Return the lines for units :math:`s(x) = ux + v|x|`: arc-cosine kernels; J of two different students stays as such."""
     (odd, other_odd), (even, other_even) = (
         (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
     )
     C, rows = field_covariance(setting)
     c = lambda one, other: f"{C}_{{{one}{other}}}"
     same = (odd, even) == (other_odd, other_even)
-    pair = lambda letter, value: lambda m, n: number(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
+    pair = lambda letter, value: lambda m, n: number_latex(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
     odds, evens = pair("u", odd), pair("v", even)
     both = lambda m, n: over_pi(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
     mixed = bracket("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
@@ -129,28 +146,32 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     crossed = 2 * (odd * even) ** 2 if same else 2 * odd * even
     if not same:
         values = {"u_{j}": odd, "v_{j}": even, "u_{r}": other_odd, "v_{r}": other_even}
-        rows = [*rows, *(Row(letter, number(value)) for letter, value in values.items())]
-    J = [Row("J_{jjmn}", total([times(odd**2 + even**2, "K_{mn}"), times(crossed, mixed) if crossed else ""]))]
+        rows = [*rows, *(Row(letter, number_latex(value)) for letter, value in values.items())]
+    J = [
+        Row(
+            "J_{jjmn}", sum_latex([product_latex(odd**2 + even**2, "K_{mn}"), product_latex(crossed, mixed) if crossed else ""])
+        )
+    ]
     if setting.model.width > 1:
         J += [Row("J_{jlmn}", NAMED_J), Row("s(x)", activation_latex(setting.model.network.activation))]
     by = lambda factor, body: "" if factor == "0" else body if factor == "1" else f"{factor} {body}"
     wedge = bracket(rf"R_{{mn}} + {c('m', 'n')} \theta_{{mn}}")
     along = bracket(frac(f"{c('j', 'm')} R_{{jn}}", c("j", "j")) + rf" + {c('m', 'n')} \theta_{{jn}}")
     return [
-        Row("I_{jmn}", total([by(odds("j", "n"), c("m", "n")), by(evens("j", "n"), "L_{jmn}")])),
+        Row("I_{jmn}", sum_latex([by(odds("j", "n"), c("m", "n")), by(evens("j", "n"), "L_{jmn}")])),
         *J,
-        Row("S_{jl}", total(["" if odds("j", "l") == "0" else odds("j", "l"), rf"{both('j', 'l')} \theta_{{jl}}"])),
-        Row("K_{mn}", total([by(odds("m", "n"), c("m", "n")), f"{both('m', 'n')} {wedge}"])),
+        Row("S_{jl}", sum_latex(["" if odds("j", "l") == "0" else odds("j", "l"), rf"{both('j', 'l')} \theta_{{jl}}"])),
+        Row("K_{mn}", sum_latex([by(odds("m", "n"), c("m", "n")), f"{both('m', 'n')} {wedge}"])),
         Row("L_{jmn}", f"{TWO_PI} {along}"),
-        Row("R_{mn}", root(f"{c('m', 'm')} {c('n', 'n')} - {c('m', 'n')}^{{2}}")),
-        Row(r"\theta_{mn}", arcsin(frac(c("m", "n"), root(f"{c('m', 'm')} {c('n', 'n')}")))),
+        Row("R_{mn}", root_latex(f"{c('m', 'm')} {c('n', 'n')} - {c('m', 'n')}^{{2}}")),
+        Row(r"\theta_{mn}", arcsin(frac(c("m", "n"), root_latex(f"{c('m', 'm')} {c('n', 'n')}")))),
         *rows,
     ]
 
 
 @integral_rows.register
 def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
-    r"""Polynomials by Mehler's formula: :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`. J keeps its name."""
+    r"""Return the lines for polynomials, by Mehler's formula :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`, except J."""
     student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
     # other smooth activations have integrals by quadrature only
     if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
@@ -172,9 +193,9 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
 
 
 def _mehler_sum(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
-    """Write the mean of a product of derivatives of two units as a sum over powers of their covariance."""
+    """Format the Gaussian mean of a product of two units' derivatives as a sum over powers of their covariance."""
     h = lambda index, order: f"h_{{{order}{index}}}"
-    return total(
-        times(1 / math.factorial(q), power(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))
+    return sum_latex(
+        product_latex(1 / math.factorial(q), power_latex(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))
         for q in range(degree + 1 - max(up_m, up_n))
     )

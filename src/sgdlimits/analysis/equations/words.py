@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, escape_latex, number, one_over, power, times, total
+from sgdlimits.analysis.equations.base import Row, escape_latex, number_latex, one_over, power_latex, product_latex, sum_latex
 from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, is_one
 from sgdlimits.analysis.equations.schedules import schedule_latex
 from sgdlimits.errors import is_traced
@@ -19,12 +19,12 @@ from sgdlimits.part import is_schedule
 
 
 def mean(inside: str) -> str:
-    """Write an expectation over one sample as LaTeX."""
+    """Format the expectation of a LaTeX text over one sample."""
     return rf"\mathbb{{E}}\left[{inside}\right]"
 
 
 def function_name(fn: Any) -> str:
-    """Return the name of a user's function as LaTeX, or an empty text if it has none."""
+    """Return the LaTeX of the name of a user's function, or an empty text if it has none."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return rf"\operatorname{{{escape_latex(name)}}}" if name.isidentifier() else ""
 
@@ -33,20 +33,22 @@ def function_name(fn: Any) -> str:
 
 
 def activation_latex(activation: Activation, x: str = "x") -> str:
-    """Write an activation of the letter `x` as LaTeX."""
+    """Format an activation as a LaTeX function of the letter `x`."""
     match activation:
         case Erf(scale=scale):
-            inside = rf"{x}/\sqrt{{2}}" if activation == ACTIVATIONS["erf"] else times(scale, x)
+            inside = rf"{x}/\sqrt{{2}}" if activation == ACTIVATIONS["erf"] else product_latex(scale, x)
             return rf"\operatorname{{erf}}({inside})"
         case PiecewiseLinear(left=0.0, right=1.0):
             return rf"\max(0, {x})"
         case PiecewiseLinear(left=left, right=right):
             odd, even = (right + left) / 2, (right - left) / 2
-            return total([times(odd, x) if odd else "", times(even, f"|{x}|") if even else ""])
+            return sum_latex([product_latex(odd, x) if odd else "", product_latex(even, f"|{x}|") if even else ""])
         case Polynomial(coefficients=coefficients):
             # (lambda^*)^2 needs its brackets
             base = f"({x})" if "^" in x else x
-            return total([times(c, power(x if n == 1 else base, n)) for n, c in enumerate(coefficients) if c][::-1])
+            return sum_latex(
+                [product_latex(c, power_latex(x if n == 1 else base, n)) for n, c in enumerate(coefficients) if c][::-1]
+            )
     if activation == ACTIVATIONS["tanh"]:
         return rf"\tanh({x})"
     if activation == ACTIVATIONS["sigmoid"]:
@@ -55,12 +57,20 @@ def activation_latex(activation: Activation, x: str = "x") -> str:
 
 
 def activation_rows(activation: Activation) -> list[Row]:
-    """Return the rows that define an activation s and, if piecewise linear, its derivative."""
+    """Return the lines of LaTeX that define an activation and, if it is piecewise linear, its derivative."""
     rows = [Row("s(x)", activation_latex(activation))]
     if isinstance(activation, PiecewiseLinear):
         step = activation.right - activation.left
         rows.append(
-            Row("s'(x)", total([times(activation.left) if activation.left else "", times(step, r"\theta(x)") if step else ""]))
+            Row(
+                "s'(x)",
+                sum_latex(
+                    [
+                        product_latex(activation.left) if activation.left else "",
+                        product_latex(step, r"\theta(x)") if step else "",
+                    ]
+                ),
+            )
         )
         if step:
             rows.append(Row(r"\theta(x) = 1 \text{ for } x > 0 \text{ and } 0 \text{ otherwise}"))
@@ -71,10 +81,10 @@ def activation_rows(activation: Activation) -> list[Row]:
 
 
 def loss_row(model: Model) -> Row:
-    """Return the row that defines the loss."""
+    """Return the line of LaTeX that defines the loss of a model."""
     match model.loss:
         case SquaredLoss(weight=weight):
-            text = times(weight, r"\left(f - y\right)^{2}")
+            text = product_latex(weight, r"\left(f - y\right)^{2}")
         case CrossEntropy():
             text = r"\log\left(1 + e^{f}\right) - y f"
         case SoftmaxCrossEntropy():
@@ -87,7 +97,7 @@ def loss_row(model: Model) -> Row:
 
 
 def network_row(setting: EquationSetting) -> Row:
-    """Return the row that defines the network's prediction f."""
+    """Return the line of LaTeX that defines the network's prediction f."""
     net = setting.model.network
     if not isinstance(net, TwoLayer):
         return Row("f", rf"{function_name(getattr(net, 'fn', None)) or 'f'}(\lambda_{{1}}, \dots, \lambda_{{p}})")
@@ -96,27 +106,27 @@ def network_row(setting: EquationSetting) -> Row:
     if net.plain:
         layer = setting.unit_factor("m")
         before, after = (layer, "") if setting.constant is not None else ("", layer)
-        return Row("f", times(before if before != "1" else "", r"\sum_{m=1}^{p}", after, unit))
+        return Row("f", product_latex(before if before != "1" else "", r"\sum_{m=1}^{p}", after, unit))
     output = "_{o}" if net.shape else ""
     weight = "a_{mo}" if net.shape else "a_{m}"
     bias = rf" + \text{{bias}}{output}" if net.bias else ""
-    return Row(f"f{output}", times(setting.mean_factor, r"\sum_{m=1}^{p}", weight, unit) + bias)
+    return Row(f"f{output}", product_latex(setting.mean_factor, r"\sum_{m=1}^{p}", weight, unit) + bias)
 
 
 def label_rows(model: Model) -> list[Row]:
-    """Return the rows that define the label y and the constants in it."""
+    """Return the lines of LaTeX that define the label y of a sample and the constants in it."""
     k, constants = model.teachers, []
     match model.target.readout:
         case CommitteeReadout(activation=activation, second=second):
             field, every = (r"\lambda^{*}_{1}", "") if k == 1 else (r"\lambda^{*}_{r}", r"\sum_{r=1}^{k}")
             weight = "" if second is None else "a^{*}_{r}"
-            text = times(one_over("k", k), every, weight, activation_latex(activation, field))
+            text = product_latex(one_over("k", k), every, weight, activation_latex(activation, field))
             if second is not None and not is_traced(second):
-                constants = [Row(rf"a^{{*}} = {number(second)}")]
+                constants = [Row(rf"a^{{*}} = {number_latex(second)}")]
         case QuadraticReadout(R=R):
             text = r"\sum_{r=1}^{k} \sum_{s=1}^{k} R_{rs} \lambda^{*}_{r} \lambda^{*}_{s}"
             if not is_traced(R):
-                constants = [Row(rf"R = {number(R)}")]
+                constants = [Row(rf"R = {number_latex(R)}")]
         case FunctionReadout(fn=fn):
             text = rf"{function_name(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}})"
         case ClassLabels():
@@ -124,14 +134,14 @@ def label_rows(model: Model) -> list[Row]:
         case other:
             text = rf"{function_name(type(other))}(\lambda^{{*}})"
     noise = r"\sqrt{\Delta} z" if has_noise(model) else ""
-    return [Row("y", total([text, noise])), *constants]
+    return [Row("y", sum_latex([text, noise])), *constants]
 
 
 # --- the law of the fields ---------------------------------------------------------------------------------------------------
 
 
 def law_rows(model: Model) -> list[Row]:
-    """Return the rows with the law of the fields and of the label noise."""
+    """Return the lines of LaTeX with the law of the fields and of the label noise."""
     sigma = "" if is_one(model.data.squared_length) else r"\sigma^{2} "
     omega = r"\begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
     both = r"(\lambda, \lambda^{*})"
@@ -144,18 +154,18 @@ def law_rows(model: Model) -> list[Row]:
 
 
 def gram_rows(model: Model) -> list[Row]:
-    """Return the row with the Gram matrix P of the fixed directions; none if it is traced."""
+    """Return the line of LaTeX with the Gram matrix P of the fixed directions; no line if P is traced by JAX."""
     P = model.target.gram
     if is_traced(P):
         return []
-    return [Row("P = I" if np.array_equal(P, np.eye(len(P))) else rf"P = {number(P)}")]
+    return [Row("P = I" if np.array_equal(P, np.eye(len(P))) else rf"P = {number_latex(P)}")]
 
 
 def class_rows(model: Model) -> list[Row]:
-    """Return the rows with probabilities, means and labels of the classes, and with the Gram matrix P."""
+    """Return LaTeX lines with the classes' probabilities, means and labels, and the Gram matrix of the fixed directions."""
     data: Any = model.data
     labels = getattr(model.target.readout, "labels", None)
     if any(is_traced(each) and not is_schedule(each) for each in (data.weights, data.means, labels)):
         return []
-    y = "" if labels is None else rf", \quad y = {number(labels)}"
-    return [Row(rf"\pi = {schedule_latex(data.weights)}, \quad b = {number(data.means)}{y}"), *gram_rows(model)]
+    y = "" if labels is None else rf", \quad y = {number_latex(labels)}"
+    return [Row(rf"\pi = {schedule_latex(data.weights)}, \quad b = {number_latex(data.means)}{y}"), *gram_rows(model)]

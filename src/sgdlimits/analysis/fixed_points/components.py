@@ -18,34 +18,36 @@ from sgdlimits.analysis.fixed_points.roots import Roots, roots_near
 from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup
 from sgdlimits.analysis.fixed_points.system import System
 
-SAME_ROOT = 1e-6
-"""Largest distance at which two roots count as one, relative to 1 plus the norm of the root."""
+SAME_ROOT_DISTANCE = 1e-6
+"""Largest distance at which two roots of the drift count as one, relative to 1 plus the norm of the root."""
 MAX_SEGMENT = 0.05
-"""Length, relative to 1 plus the norm of the root, below which a segment between fixed points is not halved again."""
+"""Length, relative to 1 plus the norm of the root, below which a segment between two fixed points is not halved again."""
 MAX_MIDPOINT_SHARE = 0.8
-"""Largest distance of a projected midpoint from either end, as a share of the distance between the ends."""
+"""Largest distance of a projected midpoint from either end of its segment, as a fraction of the segment's length."""
 # segments of 1/1000 of the distance; longer paths count as not found
 MAX_HALVINGS = 10
-NEAREST = 3
-"""Number of candidate images examined for each pair of components."""
+NEAREST_IMAGES = 3
+"""Number of nearest images that are examined as candidates for a path, for each pair of components."""
 PATH_STEPS, KINK_PATH_STEPS = 15, 60
-"""Levenberg-Marquardt steps that project a midpoint; at a kink the Jacobian is one-sided and they converge slowly."""
+"""Numbers of Levenberg-Marquardt steps that project a midpoint onto the fixed points. At a kink of the drift the second is
+used: the Jacobian is one-sided there, and the steps converge slowly."""
 # each round either connects roots or ends the search
 MAX_ROUNDS = 24
 MIDPOINT_PAIRS, COSTLY_MIDPOINT_PAIRS = 48, 8
-"""Number of random pairs of images whose midpoints are projected; the second where a drift is costly."""
-DISPLACEMENT = 1e-4
-"""Length of the displacements that test a Jacobian, relative to 1 plus the norm of the root."""
+"""Number of random pairs of images whose midpoints are projected onto the fixed points; the second applies where a drift is
+costly."""
+DISPLACEMENT_LENGTH = 1e-4
+"""Length of the displacements by which a Jacobian is checked, relative to 1 plus the norm of the root."""
 JACOBIAN_CHECKS, MAX_NONLINEARITY = 6, 0.003
-"""Number of displacements that check a Jacobian, and the largest relative error accepted."""
+"""Number of displacements that check a Jacobian, and the largest relative error of its prediction that is accepted."""
 MIN_REGULAR_EIGENVALUE = 0.01
-"""Smallest |eigenvalue|, relative to the norm, of a Jacobian accepted from finite differences."""
+"""Smallest |eigenvalue|, relative to the norm, that a Jacobian from finite differences must have to be accepted."""
 MAX_IMAGES_TRIED, COSTLY_IMAGES_TRIED = 120, 6
-"""Nearest images compared with a root; farther ones are left to other roots of its component."""
+"""Number of nearest images that are compared with a root; the second applies where a drift is costly."""
 
 
 class Atlas:
-    """Roots of the drift up to symmetry, and the graph that connects their images.
+    """Roots of the drift up to symmetry, and the graph of known paths of fixed points between their images.
 
     Attributes
     ----------
@@ -66,7 +68,7 @@ class Atlas:
         first: list[int] = []
         for r, x in enumerate(roots.x):
             gaps = np.linalg.norm(images - x, axis=1)
-            same = SAME_ROOT * (1 + np.linalg.norm(x))
+            same = SAME_ROOT_DISTANCE * (1 + np.linalg.norm(x))
             if gaps.size and gaps.min() < same:
                 self.owner[r] = gaps.argmin() // group.order
                 continue
@@ -82,7 +84,7 @@ class Atlas:
         self.images = images.reshape(-1, group.order, system.size).swapaxes(0, 1).reshape(-1, system.size)
 
     def labels(self) -> np.ndarray:
-        """Return the component of the image g of root i, as an integer array of shape (order, roots)."""
+        """Return the index of the connected component of each image, as an array of shape (group elements, roots)."""
         order, count = self.group.order, len(self.points)
         if not count:
             return np.empty((order, 0), int)
@@ -94,7 +96,7 @@ class Atlas:
         return connected_components(graph, directed=False)[1].reshape(order, count)
 
     def connect(self, towards: np.ndarray) -> None:
-        """Search paths between near roots of different components, until a round connects none.
+        """Search paths of fixed points between nearby roots of different components, until a round of searches finds none.
 
         Parameters
         ----------
@@ -119,9 +121,9 @@ class Atlas:
             each_target = not joined
 
     def locate(self, roots: np.ndarray) -> np.ndarray:
-        """Return, for each row, the index of a point whose component or an image of it contains the row; -1 if none does."""
+        """Return for each root the index in `points` of one of the same component, up to symmetry; -1 if there is none."""
         where = np.full(len(roots), -1)
-        for rank in range(1, 1 + min(NEAREST, len(self.images))):
+        for rank in range(1, 1 + min(NEAREST_IMAGES, len(self.images))):
             lost = np.flatnonzero(where < 0)
             nearest = KDTree(self.images).query(roots[lost], [rank])[1][:, 0]
             found = are_connected(self.system, roots[lost], self.images[nearest])
@@ -129,7 +131,7 @@ class Atlas:
         return where
 
     def interior_roots(self, labels: np.ndarray, root: int) -> Roots:
-        """Return fixed points between random pairs of images in the component of a root.
+        """Return fixed points in the interior of a root's component, from midpoints of random pairs of its images.
 
         Searches tend to end at the boundary of a manifold of fixed points; these points lie inside it.
         """
@@ -138,7 +140,7 @@ class Atlas:
         pairs = np.random.default_rng(0).integers(len(images), size=(count, 2))
         apart = np.linalg.norm(images[pairs[:, 0]] - images[pairs[:, 1]], axis=1)
         # a root may be an image of itself
-        pairs = pairs[apart > SAME_ROOT * (1 + np.linalg.norm(images[pairs[:, 0]], axis=1))]
+        pairs = pairs[apart > SAME_ROOT_DISTANCE * (1 + np.linalg.norm(images[pairs[:, 0]], axis=1))]
         # statistics of weights are a convex set, which contains the mean
         middle = roots_near(self.system, images[pairs].mean(1))
         inside = middle.found
@@ -146,11 +148,11 @@ class Atlas:
         return middle.at(inside)
 
     def _candidate_pairs(self, each_target: bool) -> list[tuple[int, int, int]]:
-        """Return the triples (i, g, j) of near images in different components, `NEAREST` per orbit of components.
+        """Return triples (i, g, j) such that root i and the image g of root j are near but in different components.
 
-        With `each_target` there are `NEAREST` per pair of components, up to symmetry. The symmetries carry paths between two
-        components to paths between their images, but not to other pairs of the same orbits: a ring in two parts may be nearer
-        to images that it is not connected with, so each pair has to be examined.
+        There are `NEAREST_IMAGES` for each orbit of components; with `each_target` there are as many per pair of components, up
+        to symmetry. The symmetries carry paths between two components to paths between their images, but not to other pairs of
+        the same orbits: a ring in two parts may be nearer to images that it is not connected with, so each pair is examined.
         """
         labels, pair_of = self.labels(), dict[tuple[int, int], tuple[int, int]]()
         orbits = labels.min(0)
@@ -173,10 +175,10 @@ class Atlas:
                         pair_of[ends] = tuple(images[:, np.lexsort(images[::-1])[0]].tolist())
                     key = pair_of[ends]
                 best.setdefault(key, []).append((gaps[g, j], (int(i), g, j)))
-        return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST]]
+        return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST_IMAGES]]
 
     def _connect_pairs(self, pairs: list[tuple[int, int, int]]) -> bool:
-        """Search a path for each pair, record it in `edges` or `failed`, and return whether any was found."""
+        """Search a path for each triple (i, g, j), record it in `edges` or `failed`, and return whether any path was found."""
         if not pairs:
             return False
         i, g, j = np.array(pairs).T
@@ -187,7 +189,7 @@ class Atlas:
 
 
 def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
-    """Check whether the Jacobian at each root predicts the drift after small displacements; return a mask, shape (roots,).
+    """Test whether the Jacobian at each root predicts the drift after small displacements; return a mask, shape (roots,).
 
     It fails at a kink. It may also fail where units coincide or are zero: Omega is singular there, so that statistics of
     weights lie on one side only, and derivatives of expectations may be lost.
@@ -196,7 +198,7 @@ def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.
     ----------
     towards : rows of coordinates; each displacement is a short step in the direction of one of them
     """
-    step = displacements(roots.x, towards[:JACOBIAN_CHECKS])
+    step = make_displacements(roots.x, towards[:JACOBIAN_CHECKS])
     drift = system.drifts((roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
     # the drift at a root is zero, so that the linear prediction is J times the step
     wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)
@@ -205,11 +207,11 @@ def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.
 
 
 def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
-    """Estimate the Jacobian at a root by finite differences towards random statistics.
+    """Estimate the Jacobian at a root by finite differences towards the statistics `towards`, or return None.
 
     Returns None where the differences are not linear in the displacement, or where the Jacobian may be singular.
     """
-    step = 10 * displacements(x[None], towards[: 2 * system.size])[0]
+    step = 10 * make_displacements(x[None], towards[: 2 * system.size])[0]
     near, far = (system.drifts(x + length * step) for length in (1, 2))
     slope = (4 * near - far) / 2  # Richardson: the drift at the root is zero, and the quadratic term cancels
     # more directions than coordinates, so that the residual tests linearity
@@ -221,19 +223,19 @@ def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.n
     return J if np.abs(np.linalg.eigvals(J)).min() > MIN_REGULAR_EIGENVALUE * scale else None
 
 
-def displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
-    """Return small steps from each point towards each row of `towards`, shape (points, rows, n).
+def make_displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
+    """Return small displacements from each point towards each row of `towards`, shape (points, rows, n).
 
     The statistics of weights are a convex set, so that such a step stays within it.
     """
     direction = towards - points[:, None]
     # never beyond the target: the whole segment consists of statistics of weights
-    size = DISPLACEMENT * (1 + np.linalg.norm(points, axis=1))[:, None]
-    return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME_ROOT))[..., None]
+    size = DISPLACEMENT_LENGTH * (1 + np.linalg.norm(points, axis=1))[:, None]
+    return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME_ROOT_DISTANCE))[..., None]
 
 
 def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Test whether a path of fixed points leads from each root in x to the root in the same row of y; return a mask.
+    """Test whether a path of fixed points connects each root in x with the root in the same row of y; return a mask.
 
     The midpoint of the segment is projected onto the fixed points. The projection must be at most `MAX_MIDPOINT_SHARE` of the
     segment's length from either end, and so on for both halves, until they are short. A midpoint between separate components
@@ -247,7 +249,7 @@ def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     owner, left, right = np.arange(len(x)), x, y
     for _ in range(MAX_HALVINGS):
         gap = np.linalg.norm(right - left, axis=1)
-        long = joined[owner] & (gap > np.maximum(short[owner], SAME_ROOT * size[owner]))
+        long = joined[owner] & (gap > np.maximum(short[owner], SAME_ROOT_DISTANCE * size[owner]))
         owner, left, right, gap = owner[long], left[long], right[long], gap[long]
         if not owner.size:
             return joined
@@ -270,6 +272,6 @@ def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _distance_of_farther_end(middle: Roots, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the larger of the distances of each root from its two ends; infinity where the search found no root."""
+    """Return the distance of each projected midpoint from the farther end of its segment; infinity where no root was found."""
     farther = np.maximum(np.linalg.norm(middle.x - left, axis=1), np.linalg.norm(right - middle.x, axis=1))
     return np.where(middle.found, farther, np.inf)

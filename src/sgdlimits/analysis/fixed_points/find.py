@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.components import Atlas
-from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, proportion
+from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, estimate_proportion
 from sgdlimits.analysis.fixed_points.roots import Roots, flow_to_rest, roots_from, roots_near
-from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
+from sgdlimits.analysis.fixed_points.stability import Stability, find_representative, stability_of
 from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup, check_symmetries, find_symmetries
 from sgdlimits.analysis.fixed_points.system import DEFAULT_STARTS, OutOfTime, System, Watch
 from sgdlimits.checks import sized
@@ -26,19 +26,21 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import count_runs, repeat_run, take_run
 
 SEARCH_BLOCKS, COSTLY_SEARCH_BLOCKS = 12, 6
-"""Blocks of the flow before a search; fewer where drifts are costly."""
+"""Number of blocks of ODE steps before a search for roots; the second, smaller one applies where drifts are costly."""
 COSTLY_FLOW_EVERY = 4
-"""Where drifts are costly, the flow is followed only from one chunk of starts in this many."""
+"""Where drifts are costly, only one chunk of starts in this many is also carried along the ODE before the search."""
 # order of the rows of the table
 STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
+"""Kinds of stability, in the order in which the table lists them."""
 MAX_REST_DISTANCE = 0.2
-"""Largest distance of a fixed point from the end of the flow, relative to 1 plus its norm; generous for sliding along kinks."""
+"""Largest distance between the end of the flow and a fixed point to which it is assigned, relative to 1 plus its norm. It is
+generous, as the flow slides along kinks."""
 SYMMETRIC_EVERY = 16
-"""One start in this many is also symmetrised, as the mean of itself and its image."""
+"""One start in this many adds another start: the mean of itself and its image under a symmetry."""
 WEIGHT_SCALES = (0.3, 1.0, 2.0)
-"""Factors of the problem's initial scale of the weights, one of which is drawn for each start."""
+"""Factors of the problem's initial scale of the weights, of which each start has one at random."""
 DENSE_SHARE = 0.3
-"""Share of starts in which no unit, direction or component is set to zero."""
+"""Share of the starts in which no unit, direction or orthogonal component is set to zero."""
 
 
 @checked
@@ -102,7 +104,7 @@ def run_search(
     symmetries: str | Sequence[Callable[[PyTree], PyTree]] = "auto", basins: Start | PyTree | None = None, runs: int = 400,
     seed: int = 0, corrector: bool = True,
 ) -> FixedPoints:  # fmt: skip
-    """Implement `fixed_points` with a given `Watch`, which shows the progress and may end the search."""
+    """Run the search of `fixed_points` under a given `Watch`, which shows the progress and may end the search early."""
     problem = problem.limit
     drawn = DEFAULT_STARTS if count is None else count
     memory = ("numbers", 8 * problem.numerics.size)
@@ -136,7 +138,7 @@ def run_search(
 
 
 class Search:
-    """A search in stages, each of which adds to its results; an interrupted stage leaves the earlier results intact.
+    """Search for fixed points in stages; if a stage is interrupted, the results of the earlier stages remain available.
 
     Parameters
     ----------
@@ -160,16 +162,23 @@ class Search:
         self.stability: dict[int, Stability] = {}
 
     def run(self, starts: np.ndarray | None) -> None:
-        """Run all stages in order; `stages` lists those not finished. `starts` are those of the basins, if wanted."""
+        """Run all stages of the search in order; `starts` are states from which basins of attraction are computed, or None.
+
+        `stages` lists the stages that are not finished.
+        """
         stages = (
-            self._search, self._connect, lambda: self._find_basins(starts), self._sample_components, self._decide_stability,
-        )  # fmt: skip
+            self._search_roots,
+            self._connect,
+            lambda: self._find_basins(starts),
+            self._sample_components,
+            self._decide_stability,
+        )
         for stage in stages:
             stage()
             self.stages.pop(0)
 
-    def _search(self) -> None:
-        """Search roots from the starts, from the states to which the flow carries them, and from symmetric starts."""
+    def _search_roots(self) -> None:
+        """Search roots of the drift from the starts, from where the ODE carries them, and from symmetric starts."""
         system, size = self.system, self.system.chunk
         blocks = COSTLY_SEARCH_BLOCKS if system.costly else SEARCH_BLOCKS
         for begin in range(0, len(self.x), size):
@@ -185,18 +194,18 @@ class Search:
             self._add_roots(roots_near(system, flow_to_rest(system, self.symmetric, blocks)))
 
     def _add_roots(self, roots: Roots) -> None:
-        """Add the roots among the end points of searches."""
+        """Add those end points of searches that are roots of the drift."""
         self.parts.append(roots.at(roots.found))
         self.searches += int(roots.found.sum())
 
     def _connect(self) -> None:
-        """Identify roots that are images of each other, and connect roots of one component."""
+        """Identify roots that are images of each other under a symmetry, and connect the roots of one component by paths."""
         self.system.watch.show_stage("paths between roots")
         self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
         self.atlas.connect(self.towards)
 
     def _find_basins(self, starts: np.ndarray | None) -> None:
-        """Follow the flow from each start, and find the component at which it comes to rest."""
+        """Integrate the ODE from each start, and find the component of fixed points at which it comes to rest."""
         if starts is None:
             return
         self.system.watch.show_stage("basins")
@@ -212,27 +221,27 @@ class Search:
             self._connect()
         self.ends, self.runs = self.atlas.locate(roots.x), len(starts)
 
-    def _orbits(self) -> dict[int, np.ndarray]:
-        """Return the mask of the roots that belong to each orbit of components."""
+    def _orbit_masks(self) -> dict[int, np.ndarray]:
+        """Return for each orbit of components under the symmetries the mask of its roots."""
         orbits = self.atlas.labels().min(0)
         return {int(orbit): orbits == orbit for orbit in np.unique(orbits)}
 
     def _sample_components(self) -> None:
-        """Sample roots of each component, also in its interior, and measure its dimension."""
-        labels, members = self.atlas.labels(), self._orbits()
+        """Collect roots of each component, including some in its interior, and measure its dimension."""
+        labels, members = self.atlas.labels(), self._orbit_masks()
         for i, (orbit, mine) in enumerate(members.items()):
             self.system.watch.show_stage("components", i + 1, len(members))
             roots = Roots.join([self.atlas.roots.at(mine), self.atlas.interior_roots(labels, int(mine.argmax()))])
-            self.sampled[orbit] = roots, *representative(self.system, roots)
+            self.sampled[orbit] = roots, *find_representative(self.system, roots)
 
     def _decide_stability(self) -> None:
-        """Decide the stability of each orbit of components."""
+        """Decide the stability of each orbit of components under the symmetries."""
         for i, (orbit, (roots, _, dimension)) in enumerate(self.sampled.items()):
             self.system.watch.show_stage("stability of components", i + 1, len(self.sampled))
             self.stability[orbit] = stability_of(self.system, roots, dimension, self.towards)
 
     def table(self, name: str, stopped: str = "") -> FixedPoints:
-        """Return the results so far, one row for each orbit of components.
+        """Return the results so far as a table, with one row for each orbit of components under the symmetries.
 
         Parameters
         ----------
@@ -243,15 +252,15 @@ class Search:
         # interrupted before roots were connected
         if not len(self.atlas.owner):
             self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
-        rows = [self._orbit_row(orbit, mine) for orbit, mine in self._orbits().items()]
+        rows = [self._orbit_row(orbit, mine) for orbit, mine in self._orbit_masks().items()]
         # stable ones first, and by risk among equals
         rows.sort(key=lambda row: (STABILITY_ORDER.index(row.stability), row.risk))
         missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""
-        elsewhere = None if self.ends is None else proportion(self.runs - int((self.ends >= 0).sum()), self.runs)
+        elsewhere = None if self.ends is None else estimate_proportion(self.runs - int((self.ends >= 0).sum()), self.runs)
         return FixedPoints(tuple(rows), name, self.group.order, self.searches, elsewhere, missing)
 
     def _orbit_row(self, orbit: int, mine: np.ndarray) -> FixedPoint:
-        """Return the row of an orbit of components, to which the roots in the mask `mine` belong."""
+        """Return the row of the table for an orbit of components, whose roots are those in the mask `mine`."""
         roots, at, dimension = self.sampled.get(orbit, (self.atlas.roots.at(mine), 0, -1))
         values, zero = (leaf[at] for leaf in roots.spectra)
         images = self.group.elements @ roots.x[at]
@@ -270,13 +279,13 @@ class Search:
             risk=float(self.system.problem.risk(stats)),
             # roots after the first `searches` come from basins
             found=int(mine[self.atlas.owner[: self.searches]].sum()),
-            basin=None if self.ends is None else proportion(int(mine[self.ends[self.ends >= 0]].sum()), self.runs),
+            basin=None if self.ends is None else estimate_proportion(int(mine[self.ends[self.ends >= 0]].sum()), self.runs),
             images=self.system.batch(images),
         )
 
 
 def _starting_batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> PyTree:
-    """Draw statistics from a law, or return given ones, runs first."""
+    """Draw statistics from a start that is a law, or return those of a start with given statistics; runs first."""
     start = as_start(start)
     given = getattr(start, "stats", None)
     if given is not None:
@@ -286,7 +295,7 @@ def _starting_batch(problem: Problem, start: Start | PyTree, count: int, seed: i
 
 
 def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
-    """Draw statistics of random weights of several sizes, runs first, most of them with some components set to zero.
+    """Draw starts for searches: statistics of random weights at several scales, most of them with some components set to zero.
 
     Saddles lie where units are zero, or orthogonal to some of the fixed directions, or within their span. These subspaces are
     invariant for many problems, so that a search that starts in one stays there.
@@ -313,7 +322,7 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
         weights *= scale * on / np.sqrt(k + p)
 
     def draw_scalars(shape: tuple[int, ...]) -> np.ndarray:
-        """Draw scalars; if there is one for each unit, those of units that are switched off are zero."""
+        """Draw random scalars; where there is one per unit, those of units that were set to zero are zero."""
         each = (count, *(1 for _ in shape))
         alive = on.reshape(count, *shape[:1], *(1 for _ in shape[1:])) if shape[:1] == (p,) else np.ones(each, bool)
         return scale.reshape(each) * rng.normal(size=(count, *shape)) * alive

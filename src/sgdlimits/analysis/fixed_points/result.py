@@ -14,13 +14,15 @@ from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.text import count, table
 
 MAX_EIGENVALUES_PRINTED = 3
+"""Number of eigenvalues that a row of the table shows."""
 # headings of the printed table
 COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "at")
+"""Names of the columns of the printed table of fixed points."""
 
 
 @dataclass(frozen=True, repr=False)
 class FixedPoint:
-    """A connected component of fixed points of the ODE, standing for its whole orbit under the symmetries.
+    """Connected component of fixed points of the ODE, which represents all of its images under the symmetries.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ class FixedPoint:
     images: PyTree = None
 
     def row(self) -> tuple[str, ...]:
-        """Return the texts of this fixed point's row in the table, one per entry of `COLUMNS`."""
+        """Return the texts of this fixed point in the printed table, one for each entry of `COLUMNS`."""
         size = np.abs(self.eigenvalues)
         values = np.where(size < 1e-9 * size.max(), 0, self.eigenvalues)[:MAX_EIGENVALUES_PRINTED]
         imaginary = lambda value: f"{value.imag:+.2g}i" if abs(value.imag) > 1e-9 else ""
@@ -70,7 +72,7 @@ class FixedPoint:
 
 @dataclass(frozen=True, repr=False)
 class FixedPoints(Sequence[FixedPoint]):
-    """The fixed points of an ODE, one for each orbit under the symmetries: stable ones first, then by risk.
+    """Table of the fixed points of an ODE, with one row for each orbit under the symmetries: stable ones first, then by risk.
 
     Parameters
     ----------
@@ -97,17 +99,17 @@ class FixedPoints(Sequence[FixedPoint]):
 
     @property
     def complete(self) -> bool:
-        """Whether the search finished."""
+        """Whether the search for fixed points ran to its end."""
         return not self.stopped
 
     @property
     def components(self) -> int:
-        """The number of connected components, all images counted."""
+        """Number of connected components of fixed points, with all images under the symmetries."""
         return sum(orbit.copies for orbit in self.orbits)
 
     @property
     def stable(self) -> tuple[FixedPoint, ...]:
-        """The stable orbits."""
+        """Stable fixed points, one for each orbit under the symmetries."""
         return tuple(orbit for orbit in self.orbits if orbit.stability == "stable")
 
     @property
@@ -129,21 +131,21 @@ class FixedPoints(Sequence[FixedPoint]):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Raised when Ctrl-C interrupts `fixed_points`; the attribute `found` has the `FixedPoints` found until then."""
+    """Exception when Ctrl-C interrupts `fixed_points`; its attribute `found` has the `FixedPoints` found until then."""
 
     def __init__(self, found: FixedPoints) -> None:
         super().__init__("interrupted; the fixed points found so far are in the attribute `found` of this exception")
         self.found = found
 
 
-def proportion(part: int, runs: int) -> IntervalEstimate:
+def estimate_proportion(part: int, runs: int) -> IntervalEstimate:
     """Return the proportion part / runs with its exact 95 % confidence interval (Clopper and Pearson)."""
     interval = scipy.stats.binomtest(part, runs).proportion_ci(0.95, method="exact")
     return IntervalEstimate(part / runs, float(interval.low), float(interval.high))
 
 
 def _format_array(value: np.ndarray) -> str:
-    """Return an array as text, with three digits and nested brackets."""
+    """Format an array as text, with three digits and nested brackets."""
     if value.ndim == 0:
         return f"{0.0 if abs(value) < 1e-9 else float(value):.3g}"
     return f"[{' '.join(_format_array(each) for each in value)}]"

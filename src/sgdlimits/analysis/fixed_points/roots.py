@@ -14,29 +14,30 @@ from scipy.optimize import root
 from sgdlimits.analysis.fixed_points.system import System, map_in_chunks
 
 MAX_STEPS = 60
-"""Levenberg-Marquardt steps of one search."""
+"""Maximum number of Levenberg-Marquardt steps in one search for a root."""
 ROOT_TOLERANCE = 1e-9
-"""Largest drift of a root, relative to the norm of the Jacobian times (1 + norm of the point)."""
-ROUNDING = 1e-12
-"""Relative drift below which a search ends as soon as a step no longer decreases the drift."""
+"""Largest norm of the drift at a root, relative to the norm of the Jacobian times (1 + norm of the point)."""
+ROUNDING_DRIFT = 1e-12
+"""Relative size of the drift below which a search ends as soon as a step no longer decreases it."""
 SNAP_SHARE = 0.04
-"""Coordinates below this share of the largest are set to zero for a second search."""
+"""Fraction of the largest coordinate below which coordinates are set to zero for a second search."""
 MAX_NORM = 1e6
-"""Largest norm of a root; searches that end farther away have diverged."""
+"""Largest norm of a root; a search that ends farther from the origin has diverged."""
 ZERO_EIGENVALUE = 1e-6
 """Largest |eigenvalue|, relative to the norm of the Jacobian, that counts as zero."""
-METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4, "maxfev": 100})}
-"""MINPACK method and options, by whether drifts are costly: Powell's `hybr` recomputes the Jacobian rarely."""
+MINPACK_METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4, "maxfev": 100})}
+"""MINPACK method and its options, by whether drifts are costly: Powell's `hybr` rarely recomputes the Jacobian."""
 MAX_BLOCKS, BLOCK_STEPS = 64, 32
-"""Largest number of blocks of the flow, and Heun steps in each; the step size is chosen anew for every block."""
+"""Largest number of blocks in which the ODE is integrated, and number of Heun steps in each; every block has its own step
+size."""
 FINE_LENGTH, FINE_BLOCKS = 1 / 8, 4
-"""Length of the final, shorter steps, relative to the others, and their number of blocks."""
+"""Length of the shorter steps at the end of the flow, relative to the others, and the number of blocks of them."""
 REST_TOLERANCE = 1e-8
-"""Largest drift of a state at rest, relative to the norm of the Jacobian times (1 + norm of the state)."""
+"""Largest norm of the drift at a state that is at rest, relative to the norm of the Jacobian times (1 + norm of the state)."""
 
 
 class Roots(NamedTuple):
-    """End points of searches for roots of the drift, one per row.
+    """End points of searches for roots of the drift, with drift and Jacobian at each.
 
     Parameters
     ----------
@@ -52,30 +53,33 @@ class Roots(NamedTuple):
     found: np.ndarray
 
     def at(self, rows: np.ndarray) -> Roots:
-        """Return the selected rows, by indices or a mask."""
+        """Return some of the end points, selected by indices or by a mask."""
         return Roots(*(leaf[rows] for leaf in self))
 
     @classmethod
     def join(cls, parts: Sequence[Roots]) -> Roots:
-        """Concatenate the rows of several `Roots`."""
+        """Concatenate several `Roots`."""
         return cls(*(np.concatenate(leaves) for leaves in zip(*parts, strict=True)))
 
     @classmethod
     def empty(cls, n: int) -> Roots:
-        """Return `Roots` with no rows, for n coordinates."""
+        """Return `Roots` without end points, in n coordinates."""
         return cls(np.empty((0, n)), np.empty(0), np.empty((0, n, n)), np.empty(0, bool))
 
     @property
     def spectra(self) -> tuple[np.ndarray, np.ndarray]:
-        """Pair `(eigenvalues, zero)`: the spectrum of each Jacobian by falling real part, and the bound that counts as zero."""
+        """Eigenvalues of the Jacobian at each root by falling real part, and the threshold below which they count as zero.
+
+        Their shapes are (rows, n) and (rows,).
+        """
         values = np.linalg.eigvals(self.jacobian)
         values = np.take_along_axis(values, np.argsort(-values.real, axis=1, kind="stable"), 1)
         return values, ZERO_EIGENVALUE * np.linalg.norm(self.jacobian, axis=(1, 2))
 
 
 def roots_from(system: System, x: np.ndarray) -> Roots:
-    """Find roots from starts that may be far: a MINPACK method (SciPy) from each row, then `roots_near` its end point."""
-    method, options = METHODS[system.costly]
+    """Find roots of the drift from starts that may be far away, by a MINPACK method (SciPy) and then `roots_near`."""
+    method, options = MINPACK_METHODS[system.costly]
     drift_at, jacobian_at = system.compile(System.drift), system.compile(System.jacobian)
 
     drift = lambda row: np.asarray(drift_at(row))
@@ -89,7 +93,7 @@ def roots_from(system: System, x: np.ndarray) -> Roots:
 
 
 def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
-    r"""Find roots of the drift b near each row of coordinates, all rows at once, by Levenberg-Marquardt steps.
+    r"""Find roots of the drift b near given points, shape (rows, n), for all rows at once by Levenberg-Marquardt steps.
 
     .. math:: x \leftarrow x - (J^\top J + \mu)^{-1} J^\top b,
 
@@ -97,7 +101,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
     nearby root. Where a search ends far away or fails, it is repeated with small coordinates set to zero: drifts of relu units
     jump there, and are zero in between.
     """
-    first = _search(system, x, steps)
+    first = _search_roots(system, x, steps)
     distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
     size = np.abs(x).max(1, keepdims=True)
     snapped = np.where(np.abs(x) < SNAP_SHARE * size, 0.0, x)
@@ -105,7 +109,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
     lost = np.flatnonzero((distance(first, x) > SNAP_SHARE * size[:, 0]) & np.isfinite(x).all(1) & (snapped != x).any(1))
     if not lost.size:
         return first
-    again = _search(system, snapped[lost], steps)
+    again = _search_roots(system, snapped[lost], steps)
     nearer = distance(again, x[lost]) < distance(first, x)[lost]
     for whole, part in zip(first, again, strict=True):
         whole[lost[nearer]] = part[nearer]
@@ -113,7 +117,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
 
 
 def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
-    """Integrate the ODE from each row of coordinates until it rests, or for `blocks` times 32 steps; return the end points.
+    """Integrate the ODE from points, shape (rows, n), until it comes to rest or `blocks` are used up; return the ends.
 
     The steps are Heun's, of length 1 / norm of the Jacobian, which is recomputed before every block. A field that slides along
     a kink jumps from one side to the other; a few blocks of shorter steps leave it close to the kink.
@@ -134,8 +138,8 @@ def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.
     return x
 
 
-def _search(system: System, x: np.ndarray, steps: int) -> Roots:
-    """Run one Levenberg-Marquardt search from each row, and mark which end points are roots."""
+def _search_roots(system: System, x: np.ndarray, steps: int) -> Roots:
+    """Run one Levenberg-Marquardt search from each row of x, and mark which of the end points are roots of the drift."""
     if not len(x):
         return Roots.empty(system.size)
     end, drift, jacobian = _levenberg_marquardt(system, x, steps)
@@ -149,7 +153,10 @@ def _search(system: System, x: np.ndarray, steps: int) -> Roots:
 
 
 def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (x, drift, Jacobian) at the end of the search from each row; only successful steps evaluate the Jacobian."""
+    """Return points, drifts and Jacobians at the ends of Levenberg-Marquardt searches from each row of x.
+
+    Only successful steps evaluate the Jacobian.
+    """
     count, n = x.shape
     x, y, mu, active = x.copy(), x.copy(), np.full(count, 1e-2), np.arange(count)
     drift, J = np.full((count, n), np.inf), np.zeros((count, n, n))
@@ -167,7 +174,7 @@ def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.
             mu[active] = np.where(better, mu[active] / 10, 5 * mu[active])
             # after a successful step only a drift far below rounding ends the search: steps may still converge quadratically
             scale = np.linalg.norm(J[active], axis=(1, 2)) * (1 + np.linalg.norm(x[active], axis=1))
-            done = squares(drift[active]) <= (np.where(better, 1e-14, ROUNDING) * scale) ** 2
+            done = squares(drift[active]) <= (np.where(better, 1e-14, ROUNDING_DRIFT) * scale) ** 2
             active = active[~done & (mu[active] < 1e6)]
             if not active.size:
                 break
@@ -179,7 +186,7 @@ def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.
 
 
 def _solve_each(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Solve many linear systems, shapes (rows, n, n) and (rows, n, 1); NaN where the matrix is singular."""
+    """Solve a stack of linear systems, shapes (rows, n, n) and (rows, n, 1); NaN where the matrix is singular."""
     try:
         return np.linalg.solve(A, b)
     except np.linalg.LinAlgError:
@@ -190,7 +197,7 @@ def _solve_each(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _advance_by_heun(system: System, row: tuple[Float[Array, " n"], Float[Array, ""]]) -> Float[Array, " n"]:
-    """Return the state after a block of Heun steps; `row` is the pair (state, step size)."""
+    """Return the state after a block of Heun steps of the ODE, from the pair `row` of state and step size."""
     x, h = row
 
     def step(x, _):

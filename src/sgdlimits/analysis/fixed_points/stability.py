@@ -6,29 +6,29 @@ from typing import Literal
 
 import numpy as np
 
-from sgdlimits.analysis.fixed_points.components import SAME_ROOT, are_connected, displacements, has_valid_jacobian
+from sgdlimits.analysis.fixed_points.components import SAME_ROOT_DISTANCE, are_connected, has_valid_jacobian, make_displacements
 from sgdlimits.analysis.fixed_points.roots import Roots, flow_to_rest, roots_near
 from sgdlimits.analysis.fixed_points.system import System
 
 # "neutral": the flow returns to the component, but not to the same point
 Stability = Literal["stable", "neutral", "unstable", "unknown"]
 
-NULL_STEP = 0.02
-"""Step along a null vector of the Jacobian, relative to 1 plus the norm of the root."""
+NULL_STEP_LENGTH = 0.02
+"""Length of the step along a null vector of the Jacobian, relative to 1 plus the norm of the root."""
 PERTURBATIONS, COSTLY_PERTURBATIONS = 16, 4
-"""Random displacements of each point that is followed; the second where a drift is costly."""
+"""Number of random displacements of each point that is perturbed; the second applies where a drift is costly."""
 MAX_POINTS_PERTURBED = 4
-"""Number of points that are displaced: of those with the most zero coordinates, and again of those with the largest growth."""
+"""Number of points that are perturbed: those with the most zero coordinates, and as many with the largest growth rates."""
 MAX_DIMENSIONS_MEASURED = 8
-"""Number of roots of a component at which its dimension is measured."""
+"""Number of roots at which the dimension of a component is measured."""
 FLOW_BLOCKS = 24
-"""Blocks of the flow after a displacement."""
+"""Number of blocks of ODE steps by which a perturbed point is followed."""
 MAX_RETURN_DISTANCE = 0.5
-"""Largest final distance, relative to the displacement, at which a perturbed point counts as returning."""
+"""Largest final distance from the fixed point, relative to the displacement, at which a perturbed point has returned."""
 
 
-def dimensions(system: System, roots: Roots) -> np.ndarray:
-    """Return the dimension of the set of fixed points at each root: the zero eigenvalues along which it extends.
+def measure_dimensions(system: System, roots: Roots) -> np.ndarray:
+    """Return the dimension of the set of fixed points at each root: the number of null vectors along which it extends.
 
     A step along each null vector of the Jacobian is projected back onto the fixed points; the vector counts if the projection
     keeps the step.
@@ -40,7 +40,7 @@ def dimensions(system: System, roots: Roots) -> np.ndarray:
         return counts
     # right singular vectors of the smallest singular values
     null = np.concatenate([rows[system.size - n :] for rows, n in zip(np.linalg.svd(roots.jacobian)[2], counts, strict=True)])
-    along = NULL_STEP * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
+    along = NULL_STEP_LENGTH * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
     # in both directions: the point may lie at the boundary of its component
     origin, step = np.tile(roots.x[owner], (2, 1)), np.concatenate([along, -along])
     ends = roots_near(system, origin + step)
@@ -50,18 +50,18 @@ def dimensions(system: System, roots: Roots) -> np.ndarray:
     return np.bincount(owner[kept.reshape(2, -1).any(0)], minlength=len(counts))
 
 
-def representative(system: System, roots: Roots) -> tuple[int, int]:
-    """Return `(index, dimension)` of a root at which the component has its full dimension."""
+def find_representative(system: System, roots: Roots) -> tuple[int, int]:
+    """Return the index of a root at which a component has its full dimension, and that dimension."""
     values, zero = roots.spectra
-    zeros, off_axes = (np.abs(values) < zero[:, None]).sum(1), np.log(np.abs(roots.x) + SAME_ROOT).sum(1)
+    zeros, off_axes = (np.abs(values) < zero[:, None]).sum(1), np.log(np.abs(roots.x) + SAME_ROOT_DISTANCE).sum(1)
     # most zero eigenvalues first, then farthest from the coordinate planes, on which components often have corners
     inside = np.lexsort([-off_axes, -zeros])[:MAX_DIMENSIONS_MEASURED]
-    dimension = dimensions(system, roots.at(inside))
+    dimension = measure_dimensions(system, roots.at(inside))
     return int(inside[dimension.argmax()]), int(dimension.max())
 
 
 def stability_of(system: System, roots: Roots, dimension: int, towards: np.ndarray) -> Stability:
-    r"""Decide the stability of a component from its sampled points: whether the flow leaves it, returns, or neither.
+    r"""Decide the stability of a component of fixed points, from the Jacobian or by following perturbed points.
 
     Eigenvalues decide where the Jacobian J predicts small displacements within the statistics of weights
     (`has_valid_jacobian`). The flow keeps these statistics, a convex set with an interior, so that :math:`e^{Jt}` keeps the
@@ -85,20 +85,20 @@ def stability_of(system: System, roots: Roots, dimension: int, towards: np.ndarr
     decays = dimension == 0 and bool((leading < -zero).all())
     if decays and has_valid_jacobian(system, roots, towards).all():
         return "stable"
-    corners = np.argsort((np.abs(roots.x) > SAME_ROOT).sum(1), kind="stable")[:MAX_POINTS_PERTURBED]
+    corners = np.argsort((np.abs(roots.x) > SAME_ROOT_DISTANCE).sum(1), kind="stable")[:MAX_POINTS_PERTURBED]
     ends = np.unique(np.concatenate([corners, growing]))
-    gone, back = perturb(system, roots.x[ends], towards[: COSTLY_PERTURBATIONS if system.costly else PERTURBATIONS])
+    gone, back = follow_perturbed(system, roots.x[ends], towards[: COSTLY_PERTURBATIONS if system.costly else PERTURBATIONS])
     if gone:
         return "unstable"
     return "stable" if decays or (dimension == 0 and growing.size and back) else "neutral"
 
 
-def perturb(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bool, bool]:
-    """Follow the flow from perturbed points; return `(escaped, returned)`.
+def follow_perturbed(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bool, bool]:
+    """Follow the ODE from perturbed points; return whether any of them escapes, and whether all of them return.
 
-    `escaped` : whether any perturbed point comes to rest on another component; `returned` : whether all approach their origin.
+    A point escapes if it comes to rest on another component, and returns if it approaches its origin.
     """
-    step = displacements(points, towards).reshape(-1, system.size)
+    step = make_displacements(points, towards).reshape(-1, system.size)
     origin = np.repeat(points, len(towards), axis=0)
     settled = flow_to_rest(system, origin + step, FLOW_BLOCKS)
     back = np.linalg.norm(settled - origin, axis=1) < MAX_RETURN_DISTANCE * np.linalg.norm(step, axis=1)

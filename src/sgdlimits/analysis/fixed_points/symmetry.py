@@ -19,16 +19,16 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.trial import try_function
 
 MAX_ELEMENTS = 1000
-"""Largest order of the group; generators that would exceed it are left out."""
+"""Largest order of the symmetry group; generators that would exceed it are left out."""
 EQUIVARIANCE_TOLERANCE = 1e-8
-"""Largest deviation of b(g x) from g b(x), relative to the largest drift."""
+"""Largest deviation from equivariance, b(g x) = g b(x) for a drift b, relative to the largest drift."""
 STATES_CHECKED = 3
-"""Number of states at which equivariance is tested."""
+"""Number of states at which the equivariance of the drift is tested."""
 
 
 @dataclass(frozen=True)
 class SymmetryGroup:
-    """A finite group of matrices g on the free coordinates, the identity first.
+    """Finite group of symmetries of the drift, as matrices on the free coordinates, with the identity first.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ class SymmetryGroup:
 
     @property
     def order(self) -> int:
-        """The number of elements."""
+        """Number of elements of the group."""
         return len(self.elements)
 
     def symmetrise(self, x: np.ndarray, every: int, seed: int) -> np.ndarray:
-        """Return the means of some rows and their images, each under a random involution g of the group.
+        """Return, for one in `every` of the points x, its mean with its image under a random involution of the group.
 
         The mean is invariant under g, and so is all that the flow reaches from it. Within such a subspace saddles may attract
         that repel across it. Statistics of weights are a convex set, which contains the means.
@@ -65,7 +65,10 @@ class SymmetryGroup:
 
 
 def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> SymmetryGroup:
-    """Return the symmetry group of "auto", or of given generators, under which the drift must be equivariant at the states."""
+    """Return the group of symmetries of the drift: from given generators, or from all candidates for "auto".
+
+    Given generators must leave the drift equivariant at the states.
+    """
     given = None if isinstance(symmetries, str) else list(symmetries)
     # () asks for no symmetries
     if given == []:
@@ -81,7 +84,7 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
 
 
 def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None:
-    """Raise `BadInput` unless `symmetries` is "auto" or functions that map statistics of one run, such as `like`, to such."""
+    """Raise `BadInput` unless `symmetries` is "auto" or a sequence of maps from statistics of one run to statistics."""
     if isinstance(symmetries, str) and symmetries == "auto":
         return
     if isinstance(symmetries, str) or not np.iterable(symmetries):
@@ -95,7 +98,7 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
 
 
 def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:
-    """Return maps of statistics that may be symmetries of the drift.
+    """Return maps of statistics that are symmetries of the drift for many problems, such as permutations of units.
 
     For overlaps these are exchanges of neighbouring units; a unit's sign, with or without that of its second-layer weights; and
     exchanges of fixed directions and signs of one or of all, with or without the sign of the second layer, or an exchange of
@@ -111,7 +114,7 @@ def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequenc
         return [negated(name) for name in type(like).dims]
     p, k = like.M.shape
     exchange = lambda count, i: np.r_[:i, i + 1, i, i + 2 : count]
-    relabel = partial(_relabel, axes=axes)
+    relabel = partial(_relabel_overlaps, axes=axes)
     exchanges = [partial(relabel, units=exchange(p, j)) for j in range(p - 1)]
     signs = [partial(relabel, unit_signs=sign, second_signs=second) for sign in 1 - 2 * np.eye(p) for second in (1.0, sign)]
     orders = [np.arange(k), *(exchange(k, r) for r in range(k - 1))]
@@ -127,7 +130,7 @@ def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequenc
 
 
 def _output_exchanges(like: Overlaps, axes: Mapping[str, tuple[str, ...]]) -> list[np.ndarray]:
-    """Return the permutations that exchange two outputs; none if no scalar has an axis "output"."""
+    """Return the permutations that exchange two outputs of the network; none if no scalar has an axis "output"."""
     scalars = like.a if isinstance(like.a, dict) else {}
     count = max(
         (np.shape(leaf)[axes[name].index("output")] for name, leaf in scalars.items() if "output" in axes[name]), default=0
@@ -135,10 +138,10 @@ def _output_exchanges(like: Overlaps, axes: Mapping[str, tuple[str, ...]]) -> li
     return [np.r_[:i, j, i + 1 : j, i, j + 1 : count] for i, j in itertools.combinations(range(count), 2)]
 
 
-def _relabel(
+def _relabel_overlaps(
     stats: Overlaps, axes, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0, outputs=None
 ) -> Overlaps:
-    """Permute units, fixed directions and outputs of overlaps, and change their signs; None keeps the order."""
+    """Permute units, fixed directions and outputs of overlaps, and flip their signs; None keeps the present order."""
     units, directions = (slice(None) if order is None else order for order in (units, directions))
     sign = unit_signs * np.ones(len(stats.M))
     M = sign[:, None] * stats.M[units][:, directions] * direction_signs
@@ -155,7 +158,7 @@ def _relabel(
 
 
 def _matrices_of(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
-    """Return the matrix of each map on the free coordinates, on which it is linear; None stands for `candidate_maps`."""
+    """Return the matrices by which linear maps of statistics act on the free coordinates; None stands for `candidate_maps`."""
     axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
     maps = candidate_maps(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
     basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
@@ -167,7 +170,7 @@ def _matrices_of(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | No
 
 
 def _are_equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
-    """Test for each matrix g whether the drift has b(g x) = g b(x) at the states."""
+    """Test for each matrix g whether the drift b satisfies b(g x) = g b(x) at the given states."""
     moved = np.concatenate([states @ g.T for g in matrices])
     b = system.drifts(np.concatenate([states, moved]))
     here, there = b[: len(states)], b[len(states) :].reshape(len(matrices), *states.shape)
@@ -177,16 +180,16 @@ def _are_equivariant(system: System, matrices: Sequence[np.ndarray], states: np.
 
 
 def _generate_group(generators: Sequence[np.ndarray], size: int) -> SymmetryGroup:
-    """Return the group generated by matrices, leaving out generators that would take it beyond `MAX_ELEMENTS`."""
-    alone = {_hashable(np.eye(size)): np.eye(size)}
+    """Return the group generated by matrices; generators that would take it beyond `MAX_ELEMENTS` are left out."""
+    alone = {_matrix_key(np.eye(size)): np.eye(size)}
     elements, used = alone, list[np.ndarray]()
     for generator in generators:
-        if _hashable(generator) in elements:
+        if _matrix_key(generator) in elements:
             continue
         larger, fresh = alone, list(alone.values())
         # close the set under multiplication by generators
         while fresh and len(larger) <= MAX_ELEMENTS:
-            products = {_hashable(product): product for product in (g @ h for g in (*used, generator) for h in fresh)}
+            products = {_matrix_key(product): product for product in (g @ h for g in (*used, generator) for h in fresh)}
             fresh = [product for key, product in products.items() if key not in larger]
             larger = larger | products
         if len(larger) <= MAX_ELEMENTS:
@@ -197,7 +200,7 @@ def _generate_group(generators: Sequence[np.ndarray], size: int) -> SymmetryGrou
 
 
 def _multiplication_table(elements: np.ndarray) -> np.ndarray:
-    """Return the index of g h for each pair of elements, shape (order, order).
+    """Return the multiplication table of a group, the index of g h for each pair of elements, shape (order, order).
 
     Products are identified by the number u^T g h v with random vectors u and v, which needs no product of matrices.
     """
@@ -209,7 +212,7 @@ def _multiplication_table(elements: np.ndarray) -> np.ndarray:
     return order[np.searchsorted(between, left @ right.T)]
 
 
-def _hashable(matrix: np.ndarray) -> bytes:
-    """Return a dictionary key that is equal for matrices equal to six digits."""
+def _matrix_key(matrix: np.ndarray) -> bytes:
+    """Return a dictionary key for a matrix, which is equal for matrices that agree to six digits."""
     # adding 0.0 turns -0.0, whose bytes differ, into 0.0
     return (np.round(matrix, 6) + 0.0).tobytes()

@@ -25,21 +25,23 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch, take_run
 
 MIN_CHUNK, MAX_CHUNK = 16, 64
-"""Bounds on the number of points that are evaluated in one compiled call."""
+"""Bounds on the number of points that one call of compiled code evaluates."""
 COSTLY_FLOPS = 1e5
-"""Drifts of more floating-point operations are evaluated row by row: batched they are no faster, and wait for the slowest."""
+"""Number of floating-point operations of a drift above which points are evaluated one by one. A batch of them is no faster,
+and waits for the slowest."""
 DEFAULT_STARTS, MIN_STARTS = 256, 16
-"""Number of starts of a search, and the least to which costly drifts reduce it."""
+"""Number of starts of a search by default, and the smallest number to which costly drifts reduce it."""
 MIN_EIGENVALUE_SHARE = 1e-6
-"""Eigenvalues of Q outside the frame below this share of its trace are rounding: roots have about its square root as error."""
+"""Fraction of its trace below which an eigenvalue of Q outside the frame counts as rounding; roots have about its square
+root as error."""
 
 
 class OutOfTime(Exception):
-    """Raised when a search exceeds its time limit."""
+    """Exception for a search that exceeds its time limit."""
 
 
 class Watch:
-    """A progress line, shown after a second, and a time limit, checked between calls of compiled code.
+    """Progress line and time limit of a search, checked between calls of compiled code.
 
     Parameters
     ----------
@@ -63,19 +65,19 @@ class Watch:
         return 0
 
     def show_stage(self, name: str, done: int = 0, total: int = 0) -> None:
-        """Show the name of the current stage, and `done` of `total` where a total is given."""
+        """Show the name of the current stage of the search, and its progress, `done` of `total`, if a total is given."""
         now = f"{name}, {done} of {total}" if total else name
         self.bar.set_description_str(f"fixed points of {self.name}: {now}", refresh=False)
         self.tick(0)
 
     def tick(self, points: int = 1) -> None:
-        """Count points as treated; raise `OutOfTime` after the time limit."""
+        """Count some points as treated; raise `OutOfTime` after the time limit."""
         self.bar.update(points)
         if time.monotonic() > self.end:
             raise OutOfTime
 
     def start_limit(self) -> None:
-        """Reset the count of points and enforce the time limit from now on, as there is a partial result to return."""
+        """Reset the count of treated points, and enforce the time limit from now on, as there is a partial result to return."""
         # points of preparations do not count
         self.bar.n = self.bar.last_print_n = 0
         self.end = self.begin + self.seconds
@@ -87,7 +89,7 @@ class Watch:
 
 
 class System(eqx.Module):
-    """The drift of a problem as a function of its free coordinates x; the other coordinates are fixed.
+    """Drift of a problem as a function of the free coordinates x of its statistics; the other coordinates are fixed.
 
     Points are treated `chunk` at a time: one shape, compiled once; where a drift is costly, one by one. Kinks of piecewise
     linear units are not smoothed, as the problem's own drift does for solvers: a field at the kink is then fixed exactly.
@@ -113,7 +115,7 @@ class System(eqx.Module):
 
     @classmethod
     def of(cls, problem: Problem, batch: PyTree, corrector: bool, watch: Watch) -> System:
-        """Return the system for statistics (runs first) that agree in all coordinates that are not free."""
+        """Return the system of a problem for a batch of statistics (runs first), which agree in all fixed coordinates."""
         problem.coordinates.check(batch)
         batch = jax.tree.map(np.asarray, batch)
         one = take_run(batch)
@@ -138,7 +140,7 @@ class System(eqx.Module):
 
     @property
     def size(self) -> int:
-        """The number n of free coordinates."""
+        """Number n of free coordinates."""
         return len(self.free)
 
     @property
@@ -154,13 +156,13 @@ class System(eqx.Module):
         return (cost or {}).get("flops", 0.0)
 
     def default_count(self) -> int:
-        """Return the number of starts of searches: fewer where a drift is costly."""
+        """Return the default number of starts of a search: fewer where a drift is costly."""
         if not self.costly:
             return DEFAULT_STARTS
         return max(MIN_STARTS, int(DEFAULT_STARTS * min(1, math.sqrt(COSTLY_FLOPS / self.count_operations()))))
 
     def measure_time(self, x: Float[np.ndarray, " n"]) -> None:
-        """Time one evaluation of the drift at x, and show it in the progress line."""
+        """Measure the time of one evaluation of the drift at x, and show it in the progress line."""
         self.watch.show_stage("compiling")
         drift = self.compile(System.drift)
         np.asarray(drift(x))
@@ -169,11 +171,11 @@ class System(eqx.Module):
         self.watch.bar.set_postfix_str(f"{1e3 * (time.perf_counter() - begin):.3g} ms a drift", refresh=False)
 
     def compile(self, f: Callable) -> Callable:
-        """Compile f(system, ...) as a function of its other arguments."""
+        """Compile a function f(system, ...) for this system, as a function of its other arguments."""
         return jit_bound(f, self, fast_compile=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
-        """Return the statistics with free coordinates x."""
+        """Return the statistics with given free coordinates x."""
         return self.problem.from_vector(jnp.asarray(self.fixed).at[np.array(self.free)].set(x), self.like)
 
     def coordinates(self, stats: PyTree) -> Float[Array, " n"]:
@@ -181,29 +183,29 @@ class System(eqx.Module):
         return self.problem.vector(stats)[np.array(self.free)]
 
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return the drift of the free coordinates at x."""
+        """Return the drift of the free coordinates at one point x."""
         # tiny coordinates count as zero, so that relu fields are exactly at their kink; derivatives see x as it is
         flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < ZERO_COORDINATE, x, 0.0))
         return self.coordinates(vector_field(self.problem, self.corrector)(self.stats(flushed)))
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
-        """Return the drift at each row of coordinates."""
+        """Return the drift of the free coordinates at each point, shape (points, n)."""
         return map_in_chunks(System.drift, self)(x) if len(x) else x
 
     def jacobian(self, x: Float[Array, " n"]) -> Float[Array, "n n"]:
-        """Return the Jacobian of the drift at x."""
+        """Return the Jacobian of the drift at one point x."""
         return jax.jacfwd(self.drift)(x)
 
     def batch(self, x: np.ndarray) -> PyTree:
-        """Return the statistics of rows of coordinates, runs first."""
+        """Return the statistics, runs first, with given free coordinates, shape (runs, n)."""
         return map_in_chunks(System.stats, self)(x)
 
     def rows(self, batch: PyTree) -> np.ndarray:
-        """Return the free coordinates of statistics with runs first, one row per run."""
+        """Return the free coordinates of statistics with runs first, shape (runs, n)."""
         return map_in_chunks(System.coordinates, self)(batch)
 
     def midpoints_of_weights(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the coordinates of the midpoint of weights with statistics x and y, row by row.
+        """Return the coordinates of the midpoints between weights with statistics x and weights with statistics y.
 
         The weights outside the frame are first rotated towards each other. Units that are parallel at both ends are parallel
         at the midpoint of the weights, but not at that of the statistics. The norm is the root mean square of both ends', as
@@ -226,11 +228,11 @@ class System(eqx.Module):
         return np.where((np.maximum(rank, other_rank) < one.width)[:, None], halfway, np.nan)
 
     def are_allowed(self, x: np.ndarray) -> np.ndarray:
-        """Test which rows of coordinates are statistics that the problem allows; return a mask."""
+        """Test which points are coordinates of statistics that the problem allows; return a mask."""
         return self._pass_check(self.batch(x), len(x)) if len(x) else np.zeros(0, bool)
 
     def _pass_check(self, batch: PyTree, count: int) -> np.ndarray:
-        """Check all statistics at once, and bisect where the check fails."""
+        """Return a mask of the statistics that pass the problem's check: check all at once, and bisect where that fails."""
         try:
             self.problem.coordinates.check(batch)
         except BadInput:
@@ -243,7 +245,7 @@ class System(eqx.Module):
 
 
 def _factor_weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weights with given overlaps (runs first) as `(inside, outside, rank)`.
+    """Return weights with given overlaps as a triple: coordinates inside and outside the frame, and their rank.
 
     `inside` : components in the frame of the fixed directions, with Gram matrix B B^T, shape (runs, p, k)
     `outside` : components orthogonal to it, shape (runs, p, p)
@@ -266,13 +268,14 @@ def _mean_with_norm(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
-    """Return the function that applies f(system, row) to many rows, in compiled calls of `system.chunk` rows.
+    """Return a function that applies f(system, row) to many rows, in calls of compiled code for `system.chunk` rows each.
 
     It takes and returns NumPy arrays, rows first.
     """
     each = system.compile(f) if system.costly else jit_bound(_apply_to_rows, system, f, fast_compile=True)
 
     def many(x: PyTree) -> PyTree:
+        """Apply f to all rows of x."""
         x, parts = jax.tree.map(np.asarray, x), []
         count = len(jax.tree.leaves(x)[0])
         for begin in range(0, count, system.chunk):
@@ -287,5 +290,5 @@ def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
 
 
 def _apply_to_rows(system: System, f: Callable, rows: PyTree) -> PyTree:
-    """Apply f(system, row) to each row, vectorised."""
+    """Apply f(system, row) to each row of a pytree of arrays, vectorised or in a loop."""
     return system.problem.numerics.over_runs(lambda row: f(system, row), rows)

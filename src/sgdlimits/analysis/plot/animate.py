@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def animate(
     datasets: Datasets, *, frames: Count = 60, seconds: Positive = 6.0, clock: str = "t", **options: Any
 ) -> FuncAnimation:
-    """Animate risk and overlaps as drawn by `overview`, revealing the curves from left to right.
+    """Animate plots of risk and overlaps (see `overview`), revealing the curves from left to right.
 
     Save the result by ``animate(runs).save("escape.gif")``, with any writer of matplotlib.
 
@@ -51,14 +51,17 @@ def animate(
         ax.add_artist(window)
         windows.append((window, [*ax.lines, *ax.collections]))
 
-    def show(frame: int) -> list:
+    def show_frame(frame: int) -> list:
+        """Show the curves up to the time of a frame."""
         for window, artists in windows:
             window.set_width((frame + 1) / frames)
             for artist in artists:
                 artist.set_clip_path(window)
         return [artist for _, artists in windows for artist in artists]
 
-    show(frames - 1)
-    film: Any = FuncAnimation(cast("Figure", axes[0].figure), show, frames=frames, interval=1000 * seconds / frames, blit=False)
+    show_frame(frames - 1)
+    film: Any = FuncAnimation(
+        cast("Figure", axes[0].figure), show_frame, frames=frames, interval=1000 * seconds / frames, blit=False
+    )
     film._draw_was_started = True  # suppresses matplotlib's warning about animations that are never saved
     return film

@@ -24,7 +24,7 @@ Band = Annotated[tuple[float, float] | None, optional(quantile_pair)]
 
 
 def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
-    """Check datasets and return them by label: given ones, or the level's name, preceded by the problem's if these differ."""
+    """Return datasets by label: given labels, or names of the levels, preceded by names of the problems if these differ."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
     else:
@@ -43,25 +43,25 @@ def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str
 
 
 def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
-    """Return the runs that did not diverge."""
+    """Return the runs of a dataset that did not diverge."""
     return dataset.isel(run=dataset.status.values != DIVERGED)
 
 
 def label_with_divergences(label: str, dataset: xr.Dataset) -> str:
-    """Append to a label how many runs diverged and are left out."""
+    """Return a label to which is appended how many runs of the dataset diverged and are not drawn."""
     runs = dataset.sizes["run"]
     lost = runs - drop_diverged(dataset).sizes["run"]
     return f"{label} ({lost} of {runs} runs diverged)" if lost else label
 
 
 def common_dimension(named: Mapping[str, xr.Dataset]) -> int | None:
-    """Return the dimension d if all datasets that have one agree, else None."""
+    """Return the dimension d that datasets have in common, or None if they differ; those without one do not count."""
     found = {int(dataset.attrs["d"]) for dataset in named.values()} - {0}
     return found.pop() if len(found) == 1 else None
 
 
 def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, float]:
-    """Return the factor of t for each dataset: 1 for "t", the problem's rate for "paper", d for "samples".
+    """Return by label the factor of t in a clock's time: 1 for "t", the problem's rate for "paper", d for "samples".
 
     An ODE has no dimension; its samples are counted with the d of the other datasets.
     """
@@ -81,19 +81,19 @@ def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, floa
 
 
 def scaled_times(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.ndarray]:
-    """Return the horizontal coordinate of each dataset: t, the time of its paper, or the number of samples."""
+    """Return the times of each dataset in the clock's unit: t, the time of its paper, or the number of samples."""
     return {label: named[label].t.values * factor for label, factor in clock_factors(named, clock).items()}
 
 
 def count_singles(singles: Singles, label: str) -> int:
-    """Return the number of single runs of a dataset to draw: one number for all, or by label with 0 for missing labels."""
+    """Return how many single runs of a dataset to draw: `singles`, or its entry for the label, 0 if it has none."""
     return check_count("singles", singles.get(label, 0) if isinstance(singles, Mapping) else singles, at_least=0)
 
 
 def draw_runs(
     ax: Axes, x: np.ndarray, values: np.ndarray, look: CurveStyle, label: str, *, singles: int, band: Band, order: int = 0
 ) -> None:
-    """Draw `values` of shape (run, t): a thick line for the mean, thin ones for single runs, a band between quantiles.
+    """Draw values of shape (run, t): a thick line for the mean, thin lines for single runs, and a band between quantiles.
 
     If every run has its thin line, the band is omitted, as it would only hide them.
 
@@ -123,7 +123,7 @@ def draw_runs(
 
 
 def finish_axes(ax: Axes, clock: str, legend: bool) -> Axes:
-    """Add the horizontal label and, if wanted, the legend."""
+    """Add the label of the horizontal axis to axes and, if wanted, the legend."""
     ax.set_xlabel(CLOCKS[clock])
     ax.margins(x=0)
     if legend:
@@ -131,8 +131,8 @@ def finish_axes(ax: Axes, clock: str, legend: bool) -> Axes:
     return ax
 
 
-def new_axes(ax: Axes | None) -> Axes:
-    """Return the given axes, or those of a new figure."""
+def axes_or_new(ax: Axes | None) -> Axes:
+    """Return the given axes, or new axes in a new figure if None."""
     if ax is not None:
         return ax
     # pyplot selects a backend when imported, which importing this package must not do

@@ -17,8 +17,8 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
 MAX_DETAILED_CURVES = 6
-"""Largest number of entries drawn with mean, band and single runs; more are drawn as thin lines, their means."""
-LABELS = {
+"""Maximum number of entries that are drawn with mean, band and single runs; if there are more, only their means are drawn."""
+STATISTIC_LABELS = {
     "M": ("overlap", "jr"),
     "m": ("overlap", ""),
     "r2": ("squared orthogonal norm", ""),
@@ -26,7 +26,7 @@ LABELS = {
     "q": ("squared norm", "j"),
     "a": ("second layer", "j"),
 }
-"""Name of each statistic, and its indices."""
+"""Name of each statistic on the vertical axis, and letters of its indices."""
 
 
 @checked
@@ -41,7 +41,7 @@ def overlaps(
     band: Band = (0.1, 0.9),
     legend: bool = True,
 ) -> Axes:
-    """Plot overlaps: for each pair of directions a thick line for the mean over runs, thin ones for runs, and a band.
+    """Plot overlaps against time: for each entry a thick line for the mean over runs, thin lines for single runs, and a band.
 
     With more than six pairs each has only a thin line, its mean over runs. A single dataset has one colour per pair;
     several datasets have one colour each. Diverged runs are left out, and the label says how many diverged.
@@ -72,7 +72,7 @@ def overlaps(
     variables: tuple[Any, ...] = usual if what is None else (what,)
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_iterate_entries(dataset, signless)) for label, dataset in named.items()}
-    ax = curves.new_axes(ax)
+    ax = curves.axes_or_new(ax)
     # colours tell pairs apart for one dataset, datasets otherwise
     by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= MAX_DETAILED_CURVES
     style = curve_styles(MAX_DETAILED_CURVES if by_pair else len(named))
@@ -95,7 +95,7 @@ def overlaps(
 
 
 def _iterate_entries(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the symbol and the values (run, t) of each entry of the variables, for Q of the upper triangle."""
+    """Yield the symbol and the values, shape (run, t), of each entry of the variables; of Q the upper triangle."""
     for what, absolute in signless.items():
         if what not in dataset.data_vars or what == "risk":
             known = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
@@ -105,16 +105,16 @@ def _iterate_entries(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator
         for index in np.ndindex(variable.shape[2:]):
             if variable.dims[2:] == ("student", "student_other") and index[0] > index[1]:
                 continue
-            yield _symbol(what, ",".join(str(i + 1) for i in index), absolute), values[(..., *index)]
+            yield _entry_symbol(what, ",".join(str(i + 1) for i in index), absolute), values[(..., *index)]
 
 
-def _symbol(what: str, index: str, absolute: bool) -> str:
-    """Return the LaTeX symbol of an entry of a variable."""
+def _entry_symbol(what: str, index: str, absolute: bool) -> str:
+    """Return the LaTeX symbol of one entry of a statistic, such as an overlap with its indices."""
     name = f"{what}_{{{index}}}" if index else {"r2": r"r_\perp^2"}.get(what, what)
     return f"$|{name}|$" if absolute else f"${name}$"
 
 
 def _axis_label(what: str, several: bool, absolute: bool) -> str:
-    """Return the vertical label of a variable, with indices if it has several entries."""
-    name, index = LABELS.get(what, ("statistic", ""))
-    return f"{name} {_symbol(what, index if several else '', absolute)}"
+    """Return the label of the vertical axis for a statistic, with indices if it has several entries."""
+    name, index = STATISTIC_LABELS.get(what, ("statistic", ""))
+    return f"{name} {_entry_symbol(what, index if several else '', absolute)}"

@@ -15,7 +15,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
 SHARED_OPTIONS = ("singles", "band")
-"""Options of both panels."""
+"""Options that apply to both panels."""
 
 
 @checked
@@ -29,7 +29,7 @@ def overview(
     clock: str = "t",
     **options: Any,
 ) -> tuple[Axes, Axes]:
-    """Plot the risk and the overlaps of the same runs in two panels.
+    """Plot the risk and the overlaps of the same runs in two panels, side by side.
 
     An upper axis counts samples if all datasets have the same dimension. A new figure has its legend below both panels; given
     axes get none.

@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from scipy.interpolate import NearestNDInterpolator
 
-from sgdlimits.analysis.plot.curves import new_axes
+from sgdlimits.analysis.plot.curves import axes_or_new
 from sgdlimits.checks import array
 from sgdlimits.domain import Function, checked
 from sgdlimits.errors import BadInput, shorten
 
 FINE_CELLS = 400
-"""Cells along each axis of the grid on which scattered points are drawn."""
+"""Number of cells along each axis of the grid on which scattered points are drawn."""
 
 
 @checked
@@ -34,7 +34,7 @@ def phase_diagram(
     label: str | None = None,
     theory_label: str | None = None,
 ) -> Axes:
-    """Plot a value of a sweep over two of its parameters, with contours of a function of theory over it.
+    """Plot a stored value of a sweep over two of its parameters, with contours of a theoretical prediction.
 
     A cell shows the mean over runs and over all other parameters. An axis is logarithmic if its values are evenly spaced in
     their logarithm. If points are missing from the grid, as after a refinement, a cell has the value of the nearest point.
@@ -68,7 +68,7 @@ def phase_diagram(
     # a refined grid has holes: draw its points by their nearest neighbours
     if "point" not in shown.dims and not np.isfinite(shown).all():
         shown = shown.stack(point=(x, y), create_index=False)
-    ax = new_axes(ax)
+    ax = axes_or_new(ax)
     scales = {name: _is_log(np.unique(dataset[name].values)) for name in (x, y)}
     if "point" in shown.dims:
         edges, cells = _nearest_cells(shown[x].values, shown[y].values, shown.values, scales[x], scales[y])
@@ -92,7 +92,10 @@ def phase_diagram(
 
 
 def _draw_contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
-    """Draw contours of a function of two arrays within ((x_min, x_max), (y_min, y_max)), and add their legend."""
+    """Draw contours of a function of two arrays over a rectangle, and add their legend.
+
+    The rectangle is `inside` = ((x_min, x_max), (y_min, y_max)).
+    """
     # finer than the cells, so that contours are smooth
     spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
     X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
@@ -111,7 +114,7 @@ def _draw_contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: 
 
 
 def _is_log(values: np.ndarray) -> bool:
-    """Test whether values are spaced clearly more evenly in their logarithm than linearly."""
+    """Return whether the logarithms of values are clearly more evenly spaced than the values."""
     if values.size < 3 or values.min() <= 0:
         return False
     uneven = lambda gaps: np.std(gaps) / np.mean(gaps)
@@ -120,7 +123,7 @@ def _is_log(values: np.ndarray) -> bool:
 
 
 def _cell_edges(values: np.ndarray, log: bool) -> np.ndarray:
-    """Return the edges of cells centred on values, linearly or in the logarithm."""
+    """Return the edges of cells that are centred on values, on a linear or a logarithmic scale."""
     if values.size == 1:
         return values[0] + np.array([-0.5, 0.5]) * (abs(values[0]) or 1.0)
     flat = np.log(values) if log else values
@@ -130,7 +133,7 @@ def _cell_edges(values: np.ndarray, log: bool) -> np.ndarray:
 
 
 def _nearest_cells(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_y: bool):
-    """Return edges and values of a fine grid of cells, each with the value of the nearest point in units of the ranges."""
+    """Return edges and values of a fine grid of cells, each with the value of the nearest of some scattered points."""
     unit, edges = [], []
     for each, log in ((x, log_x), (y, log_y)):
         flat = np.log(each) if log else each.astype(float)

@@ -24,7 +24,7 @@ def risk(
     band: Band = (0.1, 0.9),
     legend: bool = True,
 ) -> Axes:
-    """Plot the population risk: a thick line for the mean over runs, thin ones for runs, a band between quantiles.
+    """Plot the population risk against time: a thick line for the mean, thin lines for single runs, and a band of quantiles.
 
     Diverged runs are left out, and the label says how many diverged.
 
@@ -47,7 +47,7 @@ def risk(
     """
     named = curves.label_datasets(datasets)
     x = curves.scaled_times(named, clock)
-    ax = curves.new_axes(ax)
+    ax = curves.axes_or_new(ax)
     if log:
         ax.set_yscale("log", nonpositive="mask")
     for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
@@ -61,7 +61,7 @@ def risk(
 
 
 def _describe_hidden_values(values: np.ndarray, floor: float) -> str:
-    """Say in a label how many values a logarithmic scale hides; raise `BadInput` if it hides all."""
+    """Return a label of how many values a logarithmic scale cannot show; raise `BadInput` if it can show none."""
     below = int((values <= 0).sum())
     if values.size and below == values.size:
         raise BadInput(

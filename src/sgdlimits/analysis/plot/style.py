@@ -38,21 +38,21 @@ OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "
 """Colour-blind safe palette (Okabe and Ito), without its yellow, which has little contrast on white."""
 
 DASHES: tuple[LineStyleType, ...] = ("-", (0, (4.5, 1.6)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.2, 1.2)), (0, (9, 2)))
-"""Line styles distinguishable in grey; with seven colours they make 35 different curve styles."""
+"""Line styles that can be told apart in grey; with the seven colours they make 35 styles of curves."""
 
 # horizontal labels by the value of the argument `clock`
 CLOCKS = {"t": r"$t$, samples per dimension", "paper": "time of the paper", "samples": "samples"}
 
 
 class CurveStyle(NamedTuple):
-    """Colour and dashes of a curve."""
+    """Colour and dashes of a curve in a plot."""
 
     colour: str
     dashes: LineStyleType
 
 
 def curve_styles(count: int) -> list[CurveStyle]:
-    """Return `count` different curve styles (up to 35), always in the same order.
+    """Return `count` different styles of curves (up to 35), always in the same order.
 
     >>> len(set(curve_styles(35)))
     35
@@ -62,7 +62,7 @@ def curve_styles(count: int) -> list[CurveStyle]:
 
 @checked
 def samples_axis(ax: Axes, d: Count) -> SecondaryAxis:
-    """Add an axis of samples n = t d above an axis of t, and return it."""
+    """Add a secondary axis of the number of samples, n = t d, above an axis of t, and return it."""
     check_number("d", d, above=0)
     above = ax.secondary_xaxis("top", functions=(lambda t: np.multiply(t, d), lambda n: np.divide(n, d)))
     above.set_xlabel(r"$n$, samples")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.curves import Datasets, clock_factors, finish_axes, label_datasets, new_axes
+from sgdlimits.analysis.plot.curves import Datasets, axes_or_new, clock_factors, finish_axes, label_datasets
 from sgdlimits.analysis.plot.style import curve_styles
 from sgdlimits.analysis.summary import OrderedTimes, check_exits, survival_curve
 from sgdlimits.domain import Fraction, checked
@@ -14,7 +14,7 @@ from sgdlimits.domain import Fraction, checked
 def survival(
     exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: Fraction | None = 0.95, legend: bool = True
 ) -> Axes:
-    """Plot the share of runs that have not exited: steps of the Kaplan-Meier curve, with a band of confidence intervals.
+    """Plot the share of runs that have not exited against time: Kaplan-Meier curves with bands of confidence intervals.
 
     A curve ends at the last time at which a run was observed. Small strokes mark the ends of censored runs, and the label says
     how many there are. See `sgdlimits.summarise` for summary statistics of the same runs.
@@ -36,7 +36,7 @@ def survival(
     """
     named = label_datasets(exits, check_exits)
     factors = clock_factors(named, clock)
-    ax = new_axes(ax)
+    ax = axes_or_new(ax)
     for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
         times = OrderedTimes.of(dataset)
         line = survival_curve(times, confidence or 0.95)

@@ -20,13 +20,14 @@ SLIDERS: dict[str, tuple[float, float, str]] = {
     "rate": (0.01, 100, "log"), "begin": (0.01, 100, "log"),
     "d": (10, 1e9, "log whole"), "t_max": (1, 2000, "log"), "runs": (1, 256, "whole"), "threshold": (0.01, 1, "linear"),
 }  # fmt: skip
-"""Range and scale of the slider of each number. Number boxes accept all values that the checks of arguments allow."""
+"""Lower end, upper end and scale of the slider of each numerical argument. The boxes beside the sliders accept all valid
+values."""
 INITIAL_VALUES = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay": 0.5, "beta": 0.9}
-"""Initial values of optimisers' numbers that have no default."""
+"""Initial values of the optimisers' numerical arguments that have no default."""
 
 
-def control(name: str, annotation: Any, default: Any, words: str) -> dict[str, Any]:
-    """Describe the control of one argument: a tick, a list of words, or a slider with a box."""
+def describe_control(name: str, annotation: Any, default: Any, words: str) -> dict[str, Any]:
+    """Describe the control of one argument for the page: a checkbox, a list of words, or a slider with a box."""
     members = {annotation, *typing.get_args(annotation)}
     about = {"name": name, "default": default, "help": words, "optional": type(None) in members}
     # before numbers, of which bool is a subclass
@@ -39,25 +40,25 @@ def control(name: str, annotation: Any, default: Any, words: str) -> dict[str, A
 
 
 def preset_controls(name: str) -> list[dict[str, Any]]:
-    """Describe the controls of a preset."""
+    """Describe the controls of a preset's arguments for the page."""
     words = describe(PRESETS[name]).parameters
-    return [control(key, each.annotation, each.default, words.get(key, "")) for key, each in parameters(name).items()]
+    return [describe_control(key, each.annotation, each.default, words.get(key, "")) for key, each in parameters(name).items()]
 
 
 def optimiser_controls(name: str) -> list[dict[str, Any]]:
-    """Describe the controls of an optimiser."""
+    """Describe the controls of an optimiser's arguments for the page."""
     words = describe(ALGORITHMS[name]).parameters
     controls = []
     for key, each in optimiser_parameters(name).items():
         default = each.default
         initial = INITIAL_VALUES.get(key) if default is each.empty or (key == "beta" and default is None) else default
         annotation = bool if isinstance(default, bool) else float | None if default is None else float
-        controls.append(control(key, annotation, initial, words.get(key, "")))
+        controls.append(describe_control(key, annotation, initial, words.get(key, "")))
     return controls
 
 
 def contents() -> dict[str, Any]:
-    """Return presets, optimisers, starts and run options with their controls, as JSON for the page."""
+    """Return the presets, optimisers, starts and run options with their controls, as a JSON object for the page."""
     default_setting = Setting()
     runs = {"d": "dimension", "t_max": "the end, in samples per dimension", "runs": "number of independent runs",
             "seed": "the same seed gives the same numbers",
@@ -68,6 +69,6 @@ def contents() -> dict[str, Any]:
         "optimisers": {name: {"summary": describe(cls).summary, "controls": optimiser_controls(name)}
                   for name, cls in ALGORITHMS.items()},
         "starts": {name: {"number": number, "default": default} for name, (number, default) in STARTS.items()},
-        "runs": [control(name, float, getattr(default_setting, name), words) | ({"kind": "box"} if name == "seed" else {})
-                 for name, words in runs.items()],
+        "runs": [describe_control(name, float, getattr(default_setting, name), words)
+                 | ({"kind": "box"} if name == "seed" else {}) for name, words in runs.items()],
     }  # fmt: skip

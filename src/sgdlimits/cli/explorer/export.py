@@ -22,7 +22,7 @@ LEGEND_NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "
 
 
 def export_page(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
-    """Return file name and content of an export; the message's `format` is png, svg, pdf, nc or csv."""
+    """Return file name and content of an export of the page, in the message's `format`: png, svg, pdf, nc or csv."""
     name, form = job.settings[0].preset, str(message.get("format"))
     every = {f"{'AB'[side]} {level}" if len(job.settings) > 1 else level: dataset
              for side in range(len(job.settings)) for level, dataset in job.datasets(side).items()}  # fmt: skip
@@ -39,7 +39,7 @@ def export_page(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
 
 
 def _write_netcdf(datasets: dict[str, Any]) -> bytes:
-    """Write the first dataset, the chain's, such that `load` reads it, and each other one in a group of its name."""
+    """Return a netCDF file with the chain's dataset, which `load` reads, and each other level's dataset in a group."""
     from sgdlimits.run.io import save
 
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def _write_netcdf(datasets: dict[str, Any]) -> bytes:
 
 
 def _write_csv(datasets: dict[str, Any]) -> str:
-    """Write a CSV table with the mean over runs of each level, time and quantity."""
+    """Return a CSV table of the means over runs, with a line for each level, quantity and time."""
     rows = ["level,t,quantity,mean"]
     for level, dataset in datasets.items():
         for name, values in quantities(dataset).items():
@@ -65,7 +65,10 @@ def _write_csv(datasets: dict[str, Any]) -> str:
 
 
 def _draw_figure(job: Any, form: str, *, left: str, right: str, log: bool, log_time: bool) -> bytes:
-    """Draw two quantities against time, exit times, the phase portrait and the Hessian's spectrum, as far as available."""
+    """Draw the page's figure: two quantities against time, exit times, the phase portrait and the Hessian's spectrum.
+
+    Panels for which there is no data yet stay empty.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -94,7 +97,7 @@ def _draw_figure(job: Any, form: str, *, left: str, right: str, log: bool, log_t
 
 
 def _draw_curves(ax: Any, job: Any, name: str) -> None:
-    """Draw a quantity of all levels against time."""
+    """Draw the curves of one quantity against time, for all levels."""
     many = len(job.settings) > 1
     for side in range(len(job.settings)):
         for level, dataset in job.datasets(side).items():
@@ -113,7 +116,7 @@ def _draw_curves(ax: Any, job: Any, name: str) -> None:
 
 
 def _draw_exits(ax: Any, views: list) -> None:
-    """Draw histograms of exit times with the theoretical times as lines."""
+    """Draw histograms of exit times, with the theoretical times as lines."""
     for view, colour in views:
         if view["exited"]:
             ax.hist(view["exited"], 24, color=colour, alpha=0.6)
@@ -128,7 +131,7 @@ def _draw_exits(ax: Any, views: list) -> None:
 
 
 def _draw_portrait(ax: Any, views: list) -> None:
-    """Draw the phase portrait of the first setting."""
+    """Draw the phase portrait of the page's first setting."""
     view, colour = views[0]
     grid, drift = np.array(view["grid"], float), np.array(view["drift"], float)
     points = [(each["at"] if view["y"] else (each["at"][0], 0.0), each["stability"]) for each in view["points"]]
@@ -149,7 +152,7 @@ def _draw_portrait(ax: Any, views: list) -> None:
 
 
 def _draw_spectrum(ax: Any, views: list) -> None:
-    """Draw the eigenvalues of the Hessian with their multiplicities."""
+    """Draw the eigenvalues of the Hessian against their multiplicities."""
     for view, colour in views:
         ax.vlines(view["values"], 0.5, view["counts"], color=colour, linewidth=3, alpha=0.8)
     low, high = (pick([0.0, *(value for view, _ in views for value in view["values"])]) for pick in (min, max))

@@ -14,7 +14,7 @@ from sgdlimits.errors import BadInput, check_count
 
 
 def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said: Callable[[str], None] = print) -> None:
-    """Serve the page at a host and port until Ctrl-C.
+    """Serve the explorer's page at a host and port until Ctrl-C.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, or raise `BadInput` if the host and port cannot be used."""
+    """Return a socket that listens at a host and port; raise `BadInput` if they cannot be used."""
     if not host:
         raise BadInput("host must be a name or an address; got ''. Leave it out for this machine only.")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -23,18 +23,18 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sgdlimits.cli.explorer.session import Session, SpawnedProcess
 
-PAGE = Path(__file__).parent / "page"
+PAGE_FOLDER = Path(__file__).parent / "page"
 MAX_MESSAGE_BYTES = 2**16
-"""Length of the longest message accepted from a page."""
+"""Maximum length of a message from a page, in bytes."""
 MAX_SESSIONS = 8
-"""Number of pages that may be open at once, each with a process."""
+"""Maximum number of pages that are open at the same time, each with a process of its own."""
 IDLE_SECONDS = 900.0
-"""Time without messages after which a page loses its process; it gets another one with its next message."""
+"""Time without messages after which the process of a page is ended; the next message starts another one."""
 # names under which a browser may address this machine
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ALL_INTERFACES = ("0.0.0.0", "::", "[::]")
 # scripts and styles of the page only, no framing, and nothing kept in a cache
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -46,7 +46,7 @@ POLICY, TOO_MANY, IDLE = 1008, 1013, 4000
 
 
 class Guard:
-    """Access control: admits requests to the server's own host names, from its own page, with the token if there is one."""
+    """Access control of the server: checks host name, origin and token of each request."""
 
     def __init__(self, host: str, port: int, token: str | None) -> None:
         # DNS rebinding: a foreign page may resolve its own name to this machine
@@ -56,7 +56,10 @@ class Guard:
         self.cookie = f"sgdlimits-{port}"  # cookies of one host are shared by its ports
 
     def refusal(self, connection: HTTPConnection, page: bool = False) -> str:
-        """Return the reason for refusing a request, or an empty text; `page` marks static files, which need no token."""
+        """Return the reason for refusing a request, or an empty text if it is admitted.
+
+        Static files (`page`) need no token.
+        """
         host = connection.headers.get("host", "")
         if host not in self.hosts and not (self.any_host and self.token):
             return f"This server does not answer for the host {host[:80]!r}. Open the address that it printed."
@@ -72,29 +75,29 @@ class Guard:
 
 
 class Explorer:
-    """The request handlers and the state of the application: access control and the number of open sessions."""
+    """Request handlers of the web application, with its access control and the number of open sessions."""
 
     def __init__(self, guard: Guard, idle: float, spare: SpawnedProcess | None = None) -> None:
         self.guard, self.idle, self.sessions, self.spare = guard, idle, 0, spare
-        self.static = StaticFiles(directory=PAGE)
+        self.static = StaticFiles(directory=PAGE_FOLDER)
         self.contents: dict[str, Any] = {}
 
     async def page(self, request: Request) -> Response:
-        """Respond with the page, and set the cookie with the token."""
+        """Respond with the HTML page, and set the cookie that holds the token."""
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
-        response = FileResponse(PAGE / "index.html", headers=HEADERS)
+        response = FileResponse(PAGE_FOLDER / "index.html", headers=SECURITY_HEADERS)
         if self.guard.token:
             response.set_cookie(self.guard.cookie, self.guard.token, httponly=True, samesite="strict")
         return response
 
     async def files(self, scope: Any, receive: Any, send: Any) -> None:
-        """Respond with static files, for the server's own host names only."""
+        """Respond with a static file of the page, to requests for the server's own host names only."""
         why = self.guard.refusal(HTTPConnection(scope), page=True)
         await (PlainTextResponse(why, 403) if why else self.static)(scope, receive, send)
 
     async def controls(self, request: Request) -> Response:
-        """Respond with the controls of the page as JSON."""
+        """Respond with the descriptions of the page's controls, as JSON."""
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
         if not self.contents:
@@ -102,10 +105,10 @@ class Explorer:
 
             # importing JAX takes seconds, during which the event loop must not block
             self.contents = await asyncio.to_thread(contents)
-        return JSONResponse(self.contents, headers=HEADERS)
+        return JSONResponse(self.contents, headers=SECURITY_HEADERS)
 
     async def socket(self, socket: WebSocket) -> None:
-        """Connect a page with a session until either ends."""
+        """Connect the WebSocket of a page with a session, until either of them ends."""
         if why := self.guard.refusal(socket):
             # a close reason has at most 123 bytes
             await socket.close(POLICY, why[:120])
@@ -117,10 +120,10 @@ class Explorer:
         self.sessions += 1
         # the spare process is for the first page only
         session, self.spare = Session(self.spare), None
-        answers = asyncio.create_task(self._answer(socket, session))
+        answers = asyncio.create_task(self._forward_answers(socket, session))
         try:
             await asyncio.to_thread(session.start)
-            await self._listen(socket, session)
+            await self._forward_messages(socket, session)
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:
@@ -130,8 +133,8 @@ class Explorer:
                 await answers
             await asyncio.to_thread(session.close)
 
-    async def _listen(self, socket: WebSocket, session: Session) -> None:
-        """Pass the messages of a page to its session."""
+    async def _forward_messages(self, socket: WebSocket, session: Session) -> None:
+        """Forward the messages of a page to its session."""
         while True:
             try:
                 text = await asyncio.wait_for(socket.receive_text(), self.idle)
@@ -150,8 +153,8 @@ class Explorer:
             else:
                 await socket.send_json({"kind": "error", "text": "A message must be an object in JSON. Reload the page."})
 
-    async def _answer(self, socket: WebSocket, session: Session) -> None:
-        """Pass the answers of a session to its page."""
+    async def _forward_answers(self, socket: WebSocket, session: Session) -> None:
+        """Forward the answers of a session to its page."""
         while True:
             message = await session.inbox.get()
             data = message.pop("data", None)
@@ -163,7 +166,7 @@ class Explorer:
 def application(
     host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS, spare: SpawnedProcess | None = None
 ) -> Starlette:
-    """Build the web application for an address; the first page takes the `spare` process."""
+    """Build the web application for a host and port; the first page that opens uses the process `spare`."""
     explorer = Explorer(Guard(host, port, token), idle, spare)
     return Starlette(
         routes=[

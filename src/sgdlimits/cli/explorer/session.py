@@ -19,14 +19,14 @@ PROCESS_ENDED_TEXT = "The simulation's process ended unexpectedly. Move a slider
 
 
 class SpawnedProcess(NamedTuple):
-    """A process and the connection to it."""
+    """Spawned process of a page, and the connection to it."""
 
     process: Any
     connection: Any
 
 
 def spawn(warm: bool = False) -> SpawnedProcess:
-    """Spawn a process for a page; with `warm` it compiles the first scene before the first message."""
+    """Spawn the process of a page; if `warm`, it compiles the first scene while it waits for the first message."""
     # never fork: JAX's threads would be missing in the child
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -38,7 +38,7 @@ def spawn(warm: bool = False) -> SpawnedProcess:
 
 
 class Session:
-    """The process of a page, replaced if it dies; the queue `inbox` receives its answers as dicts.
+    """Process behind one page, which is replaced if it dies; the queue `inbox` receives its answers as dicts.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Session:
         self.connection: Any = None
 
     def start(self) -> None:
-        """Take the spare process or spawn one, unless a process is alive."""
+        """Use the spare process or spawn a new one, unless the session's process is alive."""
         if self.process is not None and self.process.is_alive():
             return
         self.close()
@@ -62,24 +62,24 @@ class Session:
         threading.Thread(target=self._listen, args=(self.connection, self.process), daemon=True).start()
 
     def _listen(self, connection: Any, process: Any) -> None:
-        """Put the answers of a process into the inbox until it ends."""
+        """Put the answers of a process into the inbox, until its connection closes."""
         while True:
             try:
                 message = connection.recv()
             except (EOFError, OSError, TypeError):  # TypeError: the connection was closed while being read
                 break
-            self._put(message)
+            self._put_threadsafe(message)
         if process is self.process:
-            self._put({"kind": "died", "text": PROCESS_ENDED_TEXT})
+            self._put_threadsafe({"kind": "died", "text": PROCESS_ENDED_TEXT})
 
-    def _put(self, message: dict[str, Any]) -> None:
-        """Put a message into the inbox from another thread."""
+    def _put_threadsafe(self, message: dict[str, Any]) -> None:
+        """Put a message into the inbox, from a thread other than that of the event loop."""
         if not self.loop.is_closed():
             # asyncio queues are not thread-safe
             self.loop.call_soon_threadsafe(self.inbox.put_nowait, message)
 
     def ask(self, message: dict[str, Any]) -> None:
-        """Send a message to the process, or to a new one if the pipe is closed, as it is while a process ends."""
+        """Send a message to the session's process; if its connection is closed, start a new process first."""
         self.start()
         try:
             self.connection.send(message)
@@ -89,7 +89,7 @@ class Session:
             self.connection.send(message)
 
     def close(self) -> None:
-        """End the process at once."""
+        """Kill the session's process."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
@@ -98,7 +98,7 @@ class Session:
 
 
 def main(connection: Any, warm: bool = False) -> None:
-    """Run the process until its connection closes. JAX is imported here only, as the server does not need it."""
+    """Run the process of a page until its connection closes. JAX is imported here only, as the server does not need it."""
     # Ctrl-C reaches all processes of the terminal; the server ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):

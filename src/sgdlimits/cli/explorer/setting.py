@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.checks import integer, number
-from sgdlimits.cli.levels import flag_of
+from sgdlimits.cli.levels import option_name
 from sgdlimits.docstring import constructor_fields, typed_parameters
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level import ODE, SDE, Level, MeanField
@@ -28,38 +28,39 @@ from sgdlimits.start import STARTS as START_CLASSES, Start
 # More saved times than the first number make pieces of the chain come often, some hundredths of a second apart.
 MIN_SAVED_TIMES, MAX_SAVED_TIMES = 400, 2000
 SAMPLES_BETWEEN_TIMES = 10**6
-"""Samples of all runs together between two saved times, where more than `MIN_SAVED_TIMES` are saved."""
+"""Number of samples, in all runs together, between two saved times, if there are more than `MIN_SAVED_TIMES` of them."""
 MAX_LIMIT_RUNS = 16
-"""Maximal number of runs of ODE and mean field, of which each costs as much as the first."""
+"""Maximum number of runs of ODE and mean field, each of which costs as much as the first."""
 LIMITS: dict[str, Callable[[str, Any], Any]] = {
     "width": integer(below=65), "teachers": integer(below=33), "batch": integer(below=1025),
     "order": integer(at_least=2, below=9),
     "d": integer(below=10**9 + 1), "runs": integer(below=513), "t_max": number(above=0, below=1e5 + 1),
     "seed": integer(at_least=0, below=2**64), "times": integer(below=65),
 }  # fmt: skip
-"""Checks of what a page may ask for, where that is less than what the package allows."""
+"""Checks of values that a page may ask for, where the page allows less than the package."""
 STARTS: dict[str, tuple[str, float | None]] = {
     name: (number, None if number == "d" else EXAMPLES[number])
     for name in START_CLASSES
     for number in Constructor.of("start", name).required
 }
-"""The number that each start is made from, and its default; None for d, which is that of the chain."""
+"""Name of the number that each start takes, and its default value. The default is None for d, which is that of the chain."""
 CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORITHMS, "start_from": STARTS}
+"""Known presets, optimisers and starts by name, for each entry of a setting that names one."""
 
 
 def parameters(preset: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a preset that one number, one word or one tick can set, by name."""
+    """Return the parameters of a preset, by name, that a number, a word or a checkbox of the page can set."""
     found = typed_parameters(PRESETS[preset])
     return {name: each for name, each in found.items() if name not in ("algorithm", "expectation", "direct")}
 
 
 def optimiser_parameters(name: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters that an optimiser has beyond plain SGD, by name."""
+    """Return the parameters, by name, that an optimiser has beyond those of plain SGD."""
     return Constructor.of("optimiser", name).own
 
 
-def plain(name: str, value: Any) -> Any:
-    """Return a number, a word or a tick of a message; text that is a number, such as 1/12 or inf, becomes one."""
+def parse_value(name: str, value: Any) -> Any:
+    """Convert a value in a message to a number, word or bool; text that is a number, such as 1/12 or inf, becomes a number."""
     if isinstance(value, str):
         top, slash, bottom = value.partition("/")
         try:
@@ -77,7 +78,7 @@ def plain(name: str, value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A preset and an optimiser with their parameters, the start, the number of runs and their length.
+    """Setting of the page: a preset and an optimiser with their parameters, a start, and the number and length of the runs.
 
     >>> setting = Setting.read({"preset": "phase_retrieval", "parameters": {"lr": "1/20"}, "d": 1e6})
     >>> setting.d, setting.problem.name, setting.start
@@ -102,13 +103,13 @@ class Setting:
 
     @classmethod
     def read(cls, given: Any) -> Setting:
-        """Return the setting in a message; raise `BadInput` where it is none."""
+        """Return the setting in a message of the page; raise `BadInput` if the message has none that is valid."""
         if not isinstance(given, dict):
             raise BadInput(f"a setting must be an object with names; got {shorten(given)}. Reload the page.")
         names = {field.name for field in constructor_fields(cls)}
         if unknown := sorted(set(given) - names):
             raise BadInput(f"a setting has no {shorten(unknown[0])}. It has {', '.join(sorted(names))}.")
-        setting = cls(**{name: _read(name, value) for name, value in given.items() if value is not None})
+        setting = cls(**{name: _read_entry(name, value) for name, value in given.items() if value is not None})
         for what, own, known in (
             (setting.preset, setting.parameters, parameters(setting.preset)),
             (setting.optimiser, setting.optimiser_parameters, optimiser_parameters(setting.optimiser)),
@@ -120,13 +121,13 @@ class Setting:
 
     @property
     def start_number(self) -> tuple[str, float]:
-        """Name and value of the number that the start is made from."""
+        """Name and value of the number that the start takes, such as d."""
         name, default = STARTS[self.start_from]
         return name, self.d if default is None else default if self.start_at is None else self.start_at
 
     @cached_property
-    def _parts(self) -> dict[str, Any]:
-        """The problem, the exact chain and the start."""
+    def _built_parts(self) -> dict[str, Any]:
+        """Objects that the setting names: the problem, the exact chain as a level, and the start."""
         refusal = f"the optimiser must be sgd for {self.preset}; got {self.optimiser}. Choose sgd."
         values = {"problem": self.parameters, "optimiser": self.optimiser_parameters, "level": {"d": self.d}}
         spec = Spec.of(self.preset, "chain", self.start_from, self.optimiser)
@@ -134,18 +135,18 @@ class Setting:
 
     @property
     def problem(self) -> Problem:
-        """The problem, with the optimiser."""
-        return self._parts["problem"]
+        """Learning problem of the preset, trained by the optimiser."""
+        return self._built_parts["problem"]
 
     @property
     def start(self) -> Start:
-        """The start."""
-        return self._parts["start"]
+        """Start of the runs."""
+        return self._built_parts["start"]
 
     @cached_property
     def levels(self) -> dict[str, Level]:
-        """The levels that are shown, by the names of their datasets in Python; the others explain the first one."""
-        found: dict[str, Level] = {"chain": self._parts["level"], "ode": ODE(), "sde": SDE(self.d)}
+        """Levels that the page shows, by name: the exact chain, and others that explain it."""
+        found: dict[str, Level] = {"chain": self._built_parts["level"], "ode": ODE(), "sde": SDE(self.d)}
         if self.problem.directions.width > 1 and self.optimiser == "sgd":
             with suppress(BadInput):
                 MeanField().view(self.problem)
@@ -154,7 +155,7 @@ class Setting:
 
     @property
     def save(self) -> int:
-        """Number of saved times, large enough that pieces of the chain come often, whatever d is.
+        """Number of saved times; it grows with the cost of the runs, so that the page receives pieces of the chain often.
 
         >>> Setting().save, Setting(d=10**6, t_max=120.0, runs=16).save, Setting(d=10**9).save
         (400, 1920, 2000)
@@ -163,12 +164,15 @@ class Setting:
         return int(min(MAX_SAVED_TIMES, max(MIN_SAVED_TIMES, samples / SAMPLES_BETWEEN_TIMES)))
 
     def how(self, level: str) -> dict[str, Any]:
-        """Return the arguments of `stream` beside the problem, the level and the start; ODE and mean field have fewer runs."""
+        """Return the arguments of `stream` for a level, other than problem, level and start.
+
+        ODE and mean field have fewer runs.
+        """
         runs = self.runs if level in ("chain", "sde") else min(self.runs, MAX_LIMIT_RUNS)
         return {"t_max": self.t_max, "runs": runs, "seed": self.seed, "save": self.save}
 
     def python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
-        """Write a program that makes the datasets of the page and prints the numbers under its curves."""
+        """Return a Python program that makes the page's datasets and prints its headline numbers."""
         own = [f"{name}={_python_text(value)}" for name, value in self.parameters.items()]
         own += [] if self.optimiser == "sgd" else [f"algorithm={_python_text(cast(Any, self.problem).algorithm)}"]
         how = lambda level: ", ".join(f"{name}={value!r}" for name, value in self.how(level).items())
@@ -182,10 +186,10 @@ class Setting:
         )
 
     def command(self, level: str = "chain") -> str:
-        """Write a command line that makes a dataset of the page."""
+        """Return a command line that makes the page's dataset at one level."""
         words = ["sgdlimits", "run", self.preset]
         taken = set(typed_parameters(PRESETS[self.preset]))
-        optimiser = {flag_of("optimiser", name, taken): value for name, value in self.optimiser_parameters.items()}
+        optimiser = {option_name("optimiser", name, taken): value for name, value in self.optimiser_parameters.items()}
         for name, value in (*self.parameters.items(), *optimiser.items()):
             flag = name.replace("_", "-")
             words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]
@@ -199,8 +203,8 @@ class Setting:
         return " ".join(words)
 
 
-def _read(name: str, value: Any) -> Any:
-    """Check one entry of a message, and return it as a setting has it."""
+def _read_entry(name: str, value: Any) -> Any:
+    """Check one entry of a message, and convert it to the value of a setting's field."""
     if name in CHOICES:
         if not isinstance(value, str) or value not in CHOICES[name]:
             raise BadInput(f"there is no {name} {shorten(value)}. There are {', '.join(CHOICES[name])}.")
@@ -208,9 +212,9 @@ def _read(name: str, value: Any) -> Any:
     if name in ("parameters", "optimiser_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
             raise BadInput(f"{name} must be an object with names; got {shorten(value)}. Reload the page.")
-        every = {str(key): plain(str(key), one) for key, one in value.items()}
+        every = {str(key): parse_value(str(key), one) for key, one in value.items()}
         return {key: LIMITS[key](key, one) if key in LIMITS else one for key, one in every.items() if one is not None}
-    value = plain(name, value)
+    value = parse_value(name, value)
     if name == "threshold":
         check_threshold(value)
         return value
@@ -218,7 +222,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _python_text(value: Any) -> str:
-    """Write a number, a word or an object of the package as Python, without the arguments that have their default."""
+    """Format a value or an object of the package as Python code, leaving out arguments that have their default."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if not dataclasses.is_dataclass(value):

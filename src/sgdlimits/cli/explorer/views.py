@@ -27,21 +27,21 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.schema import statistics
 
 MAX_SINGLE_RUNS = 24
-"""Largest number of single runs that are drawn."""
+"""Maximum number of single runs that the page draws."""
 MAX_QUANTITIES = 12
-"""Largest number of quantities that can be chosen."""
+"""Maximum number of quantities that the page offers to draw."""
 GRID_POINTS = 17
-"""Arrows of a phase portrait along each axis."""
+"""Number of arrows of a phase portrait along each axis."""
 TRACK_POINTS = 400
-"""Times of a trajectory in a phase portrait; a fixed number, as another one would be compiled anew."""
+"""Number of times of a trajectory in a phase portrait; it is fixed, as another number would be compiled anew."""
 SEARCH_SECONDS = 30.0
-"""Time limit of the search for fixed points."""
+"""Time limit of the search for fixed points, in seconds."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
-"""Theories of the exit time that are marked."""
+"""Theories whose exit times are marked in the histogram."""
 
 
 def as_lists(values: Any) -> Any:
-    """Convert an array to nested lists of floats with seven digits, None if not finite."""
+    """Convert an array to nested lists of floats with seven digits, or None where not finite, for JSON."""
     array = np.asarray(values, float)
     if array.ndim:
         return [as_lists(each) for each in array]
@@ -50,7 +50,7 @@ def as_lists(values: Any) -> Any:
 
 
 def quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
-    """Return the quantities that can be drawn against time, by name, each of shape (run, t)."""
+    """Return the quantities of a dataset that can be drawn against time, by name, each of shape (run, t)."""
     name = str(overlap_name(dataset))
     found = {"risk": dataset.risk.values}
     if "accuracy" in dataset:
@@ -68,13 +68,13 @@ def quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def drop_diverged_unless_all(dataset: xr.Dataset) -> xr.Dataset:
-    """Return the runs that did not diverge, or all runs if all diverged."""
+    """Return the runs of a dataset that did not diverge, or all runs if all diverged."""
     good = dataset.isel(run=dataset.status.values != DIVERGED)
     return good if good.sizes["run"] else dataset
 
 
 def curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
-    """Return the part of the curves in a piece of a stream: means, single runs of the chain, quantiles of the SDE."""
+    """Return the curves in a piece of a level's dataset: means over runs, single runs of the chain, quantiles of the SDE."""
     made = {}
     for name, values in quantities(drop_diverged_unless_all(piece)).items():
         one: dict[str, Any] = {"mean": as_lists(values.mean(0))}
@@ -87,7 +87,7 @@ def curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
 
 
 def headline_numbers(dataset: xr.Dataset) -> dict[str, str]:
-    """Return time, risk and largest overlap of a level's runs at the last time, as text."""
+    """Return time, mean risk and largest overlap of a level's runs at the last saved time, as text."""
     good = dataset.isel(run=dataset.status.values != DIVERGED)
     if not good.sizes["run"]:
         return {"runs": "all diverged"}
@@ -101,7 +101,7 @@ def headline_numbers(dataset: xr.Dataset) -> dict[str, str]:
 
 
 def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
-    """Return exit times of the chain's runs so far, in t, their summary in samples, and the time of each theory."""
+    """Return the exit times of the chain's runs so far, a summary of them in samples, and the times that theories predict."""
     found = exit_times(datasets["chain"], setting.threshold)
     marks: dict[str, float] = {}
     t, censored = found.t.values, found.censored.values.astype(bool)
@@ -125,7 +125,7 @@ def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
 
 
 class CancellableWatch(Watch):
-    """A `Watch` that also ends the search as soon as `wanted()` is false."""
+    """Progress watch of a search that also ends the search once `wanted()` is false."""
 
     def __init__(self, name: str, wanted: Callable[[], bool]) -> None:
         super().__init__(name, SEARCH_SECONDS, progress=False)
@@ -138,14 +138,14 @@ class CancellableWatch(Watch):
 
 
 def find_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
-    """Find fixed points of the setting's ODE within `SEARCH_SECONDS`, or until `wanted()` is false."""
+    """Find fixed points of a setting's ODE, for at most `SEARCH_SECONDS` and only while `wanted()` is true."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run_search(CancellableWatch(setting.preset, wanted), setting.problem.limit, count=32)
 
 
 def describe_search(found: FixedPoints | None) -> str:
-    """Describe the state of the search for fixed points; an empty text if it finished and found any."""
+    """Describe how far the search for fixed points has come; an empty text if it has finished and found any."""
     if found is None:
         return "Looking for fixed points…"
     if not found.stopped:
@@ -157,7 +157,7 @@ def describe_search(found: FixedPoints | None) -> str:
 def portrait(
     setting: Setting, found: FixedPoints | None, ode: xr.Dataset, chain: xr.Dataset | None, plane: Any
 ) -> dict[str, Any]:
-    """Return the phase portrait in a plane of statistics: arrows on a grid, fixed points by stability, and trajectories.
+    """Return the phase portrait in a plane of two statistics: arrows on a grid, fixed points and trajectories.
 
     The other statistics are fixed at the first run's start. If only one statistic is free, its drift is drawn against it.
 
@@ -178,12 +178,16 @@ def portrait(
     asked = [name for name in dict.fromkeys(map(str, plane)) if name in moving] if isinstance(plane, list) else []
     x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
     # eight trajectories at most
-    flows = np.asarray(_flatten(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
+    flows = np.asarray(_flatten_statistics(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
     places = [names.index(name) for name in (x, y) if name]
     tracks, real = flows[:, :, places], []
     if chain is not None and setting.optimiser == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
-        real = list(np.asarray(_flatten(problem, statistics(_thin_times(chain))))[:, :, places]) if chain.sizes["run"] else []
+        real = (
+            list(np.asarray(_flatten_statistics(problem, statistics(_thin_times(chain))))[:, :, places])
+            if chain.sizes["run"]
+            else []
+        )
     # also before the search has ended
     points = _locate_points(problem, found, places) if found else []
     every = np.concatenate([*tracks, *real, *(point[None] for point, _ in points)])
@@ -206,34 +210,34 @@ def portrait(
 
 
 @eqx.filter_jit
-def _flatten(problem: Any, stats: Any) -> jax.Array:
-    """Flatten statistics of runs and times to vectors."""
+def _flatten_statistics(problem: Any, stats: Any) -> jax.Array:
+    """Flatten statistics with axes (run, t) to vectors."""
     return jax.vmap(jax.vmap(problem.vector))(stats)
 
 
 @eqx.filter_jit
 def _drift_at(problem: Any, vectors: np.ndarray, like: Any) -> tuple[Any, jax.Array]:
-    """Unflatten vectors to statistics, and return these with the flattened drift at each."""
+    """Return the statistics that flattened vectors stand for, and the flattened drift at each."""
     batch = jax.vmap(lambda vector: problem.from_vector(vector, like))(vectors)
     return batch, problem.numerics.over_runs(lambda one: problem.vector(problem.drift(one)), batch)
 
 
 def _locate_points(problem: Any, found: FixedPoints, places: list[int]) -> list[tuple[np.ndarray, str]]:
-    """Return position in the plane and stability of all fixed points and their images, without duplicates per component."""
+    """Return position in the plane and stability of all fixed points and their images, each position of a component once."""
     every = jax.tree.map(lambda *leaves: np.concatenate(leaves)[None], *(each.images for each in found))
-    at = np.round(np.asarray(_flatten(problem, every))[0][:, places], 6) + 0.0
+    at = np.round(np.asarray(_flatten_statistics(problem, every))[0][:, places], 6) + 0.0
     ends = np.cumsum([len(jax.tree.leaves(each.images)[0]) for each in found])
     parts = zip(np.split(at, ends[:-1]), found, strict=True)
     return [(point, each.stability) for part, each in parts for point in np.unique(part, axis=0)]
 
 
 def _thin_times(dataset: xr.Dataset) -> xr.Dataset:
-    """Select `TRACK_POINTS` evenly spaced times of a dataset."""
+    """Return a dataset at `TRACK_POINTS` evenly spaced times."""
     return dataset.isel(t=np.linspace(0, dataset.sizes["t"] - 1, TRACK_POINTS).round().astype(int))
 
 
 def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
-    """Test which statistics weights can have; return a mask."""
+    """Return a mask of those statistics in a batch that are overlaps of some weights."""
     if not isinstance(problem, ProjectionProblem):
         return np.asarray(batch.r2) >= 0
     M, Q = np.asarray(batch.M), np.asarray(batch.Q)
@@ -243,7 +247,7 @@ def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
 
 
 def spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
-    """Return the Hessian's eigenvalues with multiplicities at the last state of the first run."""
+    """Return the eigenvalues of the Hessian, with multiplicities, at the last state of the first run."""
     if not isinstance(setting.problem, ProjectionProblem):
         raise BadInput("The Hessian is known for networks, not for spiked tensors. Choose another problem to see one.")
     stats = jax.tree.map(lambda leaf: np.asarray(leaf)[0, -1], statistics(piece))

@@ -27,11 +27,11 @@ from sgdlimits.run import join, stream
 # levels by their names on the page
 LEVEL_NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 MAX_RUN_SECONDS = 60.0
-"""Time after the first pieces at which the runs of a level are stopped, with a note on the page."""
+"""Time after the first pieces at which the runs of a level are stopped, with a note on the page, in seconds."""
 
 
 class PageJob:
-    """The settings of one message, with the pieces that their levels have yielded so far."""
+    """One request of a page: one or two settings, with the pieces of datasets that their levels have yielded so far."""
 
     def __init__(self, number: Any, settings: list[Setting], plane: Any) -> None:
         self.number, self.settings, self.plane = number, settings, plane
@@ -42,7 +42,7 @@ class PageJob:
         self.ends = {name: threading.Event() for name in (*LEVEL_NAMES, "spectrum")}
 
     def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
-        """Return the datasets so far of a setting's levels by name; with `ended` only those of finished levels."""
+        """Return the datasets that a setting's levels have so far, by level; with `ended` only those of finished levels."""
         so_far = {level: list(self.pieces.get((side, level), ())) for level in self.settings[side].levels}
         return {
             level: join(pieces) for level, pieces in so_far.items() if pieces and (not ended or (side, level) in self.ended)
@@ -50,7 +50,7 @@ class PageJob:
 
 
 class Worker:
-    """The worker behind a page, which answers the messages of a connection until it closes."""
+    """Simulating side of a page: it answers the messages of a connection until that closes."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.sending, self.reporting = connection, threading.Lock(), threading.Lock()
@@ -62,7 +62,7 @@ class Worker:
             threading.Thread(target=self.repeat_for_each_job, args=(line,), daemon=True).start()
 
     def send(self, job: PageJob | None, kind: str, **more: Any) -> None:
-        """Send a message, unless its job has been replaced by a newer one."""
+        """Send a message to the page, unless its job has been replaced by a newer one."""
         with self.sending:
             # under the lock, so that no message of an old job follows those of a new one
             if job is None or job is self.job:
@@ -72,7 +72,7 @@ class Worker:
                 self.connection.send({"kind": kind, "job": job.number if job else None, **more})
 
     def warm(self) -> None:
-        """Compile the levels of the first scene, until the first message arrives."""
+        """Compile the levels of the first scene, for as long as no message has arrived."""
         preset = next(iter(SCENES))
         setting = Setting.read({"preset": preset, **SCENES[preset][0]["setting"]})
         for level in setting.levels:
@@ -83,7 +83,7 @@ class Worker:
             pieces.close()
 
     def read(self) -> None:
-        """Answer messages until the connection closes; invalid ones with an error, while running simulations continue."""
+        """Read and answer messages until the connection closes; invalid ones are answered by an error and stop nothing."""
         while True:
             try:
                 message = self.connection.recv()
@@ -102,7 +102,7 @@ class Worker:
                 self.send(None, "error", text=f"The simulation failed: {reason}"[:400])
 
     def run(self, message: dict[str, Any]) -> None:
-        """Start the job of a message with one or two settings."""
+        """Start the job that a message describes, with one or two settings."""
         given = message.get("settings")
         if not isinstance(given, list) or not 1 <= len(given) <= 2:
             raise BadInput("a message must hold one setting or two. Reload the page.")
@@ -120,14 +120,14 @@ class Worker:
         self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 
     def export(self, message: dict[str, Any]) -> None:
-        """Send an export of the current job."""
+        """Send an export of the current job to the page."""
         if self.job is None or not self.job.pieces:
             raise BadInput("there is nothing to export yet. Wait for the first curve.")
         name, data = export_page(self.job, message)
         self.send(None, "file", name=name, data=data)
 
     def repeat_for_each_job(self, line: Callable[[PageJob], None]) -> None:
-        """Call a function with each new job, skipping jobs that were replaced in the meantime."""
+        """Call a function with each new job in turn, forever, skipping jobs that were replaced in the meantime."""
         warnings.simplefilter("ignore")
         last: PageJob | None = None
         while True:
@@ -148,7 +148,10 @@ class Worker:
                 self.send(last, "note", text=f"{type(reason).__name__}: {reason}"[:400])
 
     def stream(self, job: PageJob, side: int, level: str) -> Iterator[None]:
-        """Send the pieces of one level, one per iteration; runs of earlier batches are included."""
+        """Simulate a setting at one level, and send a piece of its curves in each iteration.
+
+        Curves average over the runs of this batch and all earlier ones.
+        """
         setting, kept = job.settings[side], job.pieces.setdefault((side, level), [])
         before: list[Any] = []
         for piece in stream(setting.problem, setting.levels[level], setting.start, **setting.how(level)):
@@ -164,7 +167,7 @@ class Worker:
         job.ended.add((side, level))
 
     def run_level(self, job: PageJob, level: str) -> None:
-        """Simulate a level for all settings that have it, and report; the chain also if it was stopped."""
+        """Simulate one level for all settings that have it, and send a report of the results."""
         which = [(side, level) for side, setting in enumerate(job.settings) if level in setting.levels]
         try:
             if which:
@@ -175,7 +178,7 @@ class Worker:
             job.ends[level].set()
 
     def alternate_streams(self, job: PageJob, which: list[tuple[int, str]]) -> None:
-        """Advance the streams of one level in turn, until all end, the time limit is reached or a newer job arrives."""
+        """Advance the simulations of one level in turn, until all end, the time limit is reached or a newer job arrives."""
         streams, begin = {each: self.stream(job, *each) for each in which}, 0.0
         while streams and job is self.job:
             for each, pieces in list(streams.items()):
@@ -197,7 +200,7 @@ class Worker:
                 return
 
     def send_report(self, job: PageJob) -> None:
-        """Send headline numbers and exit times of the finished levels."""
+        """Send the headline numbers and the exit times of the levels that have finished."""
         with self.reporting:
             for side in range(len(job.settings)) if job is self.job else ():
                 datasets = job.datasets(side, ended=True)
@@ -206,7 +209,7 @@ class Worker:
                     self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
 
     def draw_portraits(self, job: PageJob) -> None:
-        """Send the phase portraits as soon as the ODE has run, again with fixed points, and again after the chain."""
+        """Send the phase portraits when the ODE has run, again with fixed points, and again when the chain has run."""
         if not self.wait_for(job, job.ends["ode"]):
             return
         steps = (self.send_portraits, self.search_fixed_points, self.send_portraits)
@@ -216,12 +219,12 @@ class Worker:
             self.send(job, "done")
 
     def draw_spectra(self, job: PageJob) -> None:
-        """Send the Hessian's spectra, or why there are none."""
+        """Send the spectra of the Hessian, or the reason why there are none."""
         self.try_view(job, "spectrum", self.send_spectra)
         job.ends["spectrum"].set()
 
     def try_view(self, job: PageJob, view: str, at: Callable[[PageJob], None]) -> bool:
-        """Make a view and return whether it succeeded; if not, the page shows the reason."""
+        """Call a function that sends a view, and return whether it succeeded; if not, send the reason to the page."""
         try:
             at(job)
         except BadInput as reason:
@@ -230,13 +233,13 @@ class Worker:
         return True
 
     def search_fixed_points(self, job: PageJob) -> None:
-        """Search the fixed points of each setting's ODE."""
+        """Search the fixed points of the ODE of each setting."""
         for side, setting in enumerate(job.settings):
             if job is self.job and job.pieces.get((side, "ode")):
                 job.points[side] = find_points(setting, lambda: job is self.job)
 
     def wait_for(self, job: PageJob, event: threading.Event) -> bool:
-        """Wait for an event, and return whether it came before a newer job."""
+        """Wait for an event, and return whether it came before a newer job did."""
         # wake up often enough to notice a newer job
         while not event.wait(0.1):
             if job is not self.job:
@@ -244,7 +247,7 @@ class Worker:
         return True
 
     def send_portraits(self, job: PageJob) -> None:
-        """Send the phase portraits, with the chain's runs so far."""
+        """Send the phase portrait of each setting, with the runs of the chain so far."""
         if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
             raise BadInput("There is no flow to draw, since the ODE did not run. The note above says why.")
         for side, setting in enumerate(job.settings):
@@ -254,7 +257,7 @@ class Worker:
                 self.send(job, "portrait", side=side, **view)
 
     def send_spectra(self, job: PageJob) -> None:
-        """Send the Hessian's spectrum at the first run's state, repeatedly while the chain runs."""
+        """Send the spectrum of the Hessian at the first run's present state, repeatedly until the chain has finished."""
         ended = False
         while job is self.job and not ended:
             ended = job.ends["chain"].wait(0.5)

@@ -22,19 +22,19 @@ from jaxtyping import Array, PyTree
 from sgdlimits.kernel.compiler.program import Untranslated
 
 COMPARISON_SLACK = 1e-12
-"""Margin of comparisons, relative to the compared values: far above rounding."""
+"""Tolerance in comparisons of values, relative to their size; it is far above rounding."""
 Pair = tuple[Any, Any]
 
-SAME_FOR_RADII = (
+APPLIED_TO_RADII = (
     "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "reduce_sum", "cumsum", "copy",
     "copy_p", "stop_gradient", "tile", "neg", "abs", "reduce_precision", "real",
 )  # fmt: skip
 """Primitives that act on radii as on values, or leave radii unchanged."""
-_MONOTONE = (
+_MONOTONE_PRIMITIVES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "asin", "acos", "atan", "sinh", "cbrt",
 )  # fmt: skip
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-_LIPSCHITZ = {"sin": 1.0, "cos": 1.0}
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_LIPSCHITZ_CONSTANTS = {"sin": 1.0, "cos": 1.0}
 """Lipschitz constants of functions that are not monotone."""
 _DOMAINS = {"asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "sqrt": (0.0, np.inf)}
 """Domains of monotone primitives that are not defined everywhere."""
@@ -46,44 +46,45 @@ Bounding both of their branches would give a radius that does not vanish with th
 
 
 def with_radius(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
-    """Transform a function to one of (radii, *arguments) that returns its value and a bound on its change.
+    """Transform f(x, ...) to a function of (radii, x, ...) that returns f and a bound on its change if x changes by `radii`.
 
     `radii` has the largest change of each entry of the first argument; the others are fixed. Tracing the result raises
     `Untranslated` for a primitive without a rule.
     """
 
-    def both(radii: PyTree, first: PyTree, *rest: PyTree) -> tuple[Array, Array]:
+    def value_and_radius(radii: PyTree, first: PyTree, *rest: PyTree) -> tuple[Array, Array]:
+        """Return the function's value and a bound on its change."""
         pairs = [*zip(jax.tree.leaves(first), jax.tree.leaves(radii), strict=True)]
         pairs += [(leaf, None) for leaf in jax.tree.leaves(rest)]
-        ((value, radius),) = _run(jax.make_jaxpr(function)(first, *rest), pairs)
+        ((value, radius),) = _evaluate_jaxpr(jax.make_jaxpr(function)(first, *rest), pairs)
         return value, _full_radius(value, radius)
 
-    return both
+    return value_and_radius
 
 
 def _full_radius(value: Any, radius: Any) -> Any:
-    """Return the radius of a value, zero or False if it has none; integers are exact and keep None."""
+    """Return a radius as an array, with zeros (False for bools) in place of None; integers are exact and keep None."""
     kind = jnp.result_type(value)
     if radius is not None or jnp.issubdtype(kind, jnp.integer):
         return radius
     return jnp.zeros(jnp.shape(value), bool if kind == np.dtype(bool) else float)
 
 
-def _run(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
-    """Evaluate a jaxpr on pairs of a value and a radius; the radius None stands for a fixed value."""
+def _evaluate_jaxpr(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
+    """Evaluate a jaxpr on pairs (value, radius), where the radius None stands for a fixed value."""
     known: dict[Any, Pair] = {}
     jaxpr = closed.jaxpr
     read = lambda atom: (atom.val, None) if isinstance(atom, Literal) else known[atom]
     known |= {variable: (value, None) for variable, value in zip(jaxpr.constvars, closed.consts, strict=True)}
     known |= dict(zip(jaxpr.invars, arguments, strict=True))
     for equation in jaxpr.eqns:
-        results = _equation(equation, [read(atom) for atom in equation.invars])
+        results = _evaluate_equation(equation, [read(atom) for atom in equation.invars])
         known |= dict(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
-    """Evaluate one equation of a jaxpr on pairs of a value and a radius."""
+def _evaluate_equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
+    """Evaluate one equation of a jaxpr on pairs (value, radius)."""
     name, params = equation.primitive.name, equation.params
     inner: Any = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
     bind = partial(equation.primitive.bind, **params)
@@ -92,25 +93,25 @@ def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
         results = bind(*values)
         return [(value, None) for value in (results if equation.primitive.multiple_results else [results])]
     if name == "scan":
-        return _scan(params, pairs)
+        return _evaluate_scan(params, pairs)
     if name == "custom_jvp_call" and (domain := _MONOTONE_FUNCTIONS.get(inner.jaxpr.debug_info.func_name)):
         function = lambda x: jaxpr_as_fun(inner)(x)[0]
         return [(function(values[0]), _monotone_radius(function, values[0], radii[0], domain))]
     if inner is not None:
-        return _run(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, []), pairs)
+        return _evaluate_jaxpr(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, []), pairs)
     if name == "cond" and radii[0] is None:
-        return _cond(params["branches"], pairs)
+        return _evaluate_cond(params["branches"], pairs)
     if equation.primitive.multiple_results:
         if name in ("split", "unstack"):
             return list(zip(bind(*values), bind(_full_radius(*pairs[0])), strict=True))
         raise Untranslated(f"a bound for {name}")
-    return [(bind(*values), _radius(name, params, bind, [jnp.asarray(value) for value in values], radii))]
+    return [(bind(*values), _primitive_radius(name, params, bind, [jnp.asarray(value) for value in values], radii))]
 
 
-def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list[Any]) -> Any:
-    """Return the radius of the result of a primitive `bind` with arguments `x`, from the radii of its arguments."""
+def _primitive_radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list[Any]) -> Any:
+    """Return a bound on the change of a primitive's result, from its arguments `x` and the bounds `radii` on their changes."""
     r = [_full_radius(value, radius) for value, radius in zip(x, radii, strict=True)]
-    if name in SAME_FOR_RADII:
+    if name in APPLIED_TO_RADII:
         return bind(r[0]) if name not in ("neg", "abs", "reduce_precision") else r[0]
     if name in ("concatenate", "stack"):
         return bind(*r)
@@ -136,17 +137,17 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
         return _positive_radius(abs(x[0]) - r[0], lambda least: least**n - abs(x[0]) ** n)
     if name == "rsqrt":
         return _positive_radius(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
-    if name in _MONOTONE:
+    if name in _MONOTONE_PRIMITIVES:
         return _monotone_radius(bind, x[0], r[0], _DOMAINS.get(name, (-np.inf, np.inf)))
     if name == "sign":  # jumps by 2 where the interval contains zero
         return jnp.where(abs(x[0]) <= r[0], 2.0, 0.0)
-    if name in _LIPSCHITZ:
-        return jnp.minimum(_LIPSCHITZ[name] * r[0], 2.0)
+    if name in _LIPSCHITZ_CONSTANTS:
+        return jnp.minimum(_LIPSCHITZ_CONSTANTS[name] * r[0], 2.0)
     if name == "clamp":
         return jnp.maximum(r[1], jnp.maximum(r[0], r[2]))
     if name == "select_n":
         return _select_radius(bind, x, radii, r)
-    if name in _COMPARE:
+    if name in _COMPARISONS:
         if r[0].dtype.kind != "f":
             return r[0] | r[1]
         return abs(x[0] - x[1]) <= r[0] + r[1] + COMPARISON_SLACK * (abs(x[0]) + abs(x[1]))
@@ -164,21 +165,21 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
 
 
 def _monotone_radius(function: Callable[[Array], Array], x: Array, r: Array, domain: tuple[float, float]) -> Array:
-    """Return the larger change of a monotone function towards the ends of an interval; infinite where it is undefined."""
+    """Bound the change of a monotone function on [x - r, x + r] by its values at both ends; infinite outside its domain."""
     here = function(x)
     changes = [abs(function(jnp.clip(end, *domain)) - here) for end in (x - r, x + r)]
     return jnp.nan_to_num(jnp.maximum(*changes), nan=np.inf, posinf=np.inf)
 
 
 def _positive_radius(least: Array, radius: Callable[[Array], Array]) -> Array:
-    """Return `radius(least)` if the least value is positive, else infinity: the bound of a function with a pole at zero."""
+    """Return `radius(least)` if the argument's least value is positive, else infinity, for a function with a pole at zero."""
     safe = least > 0
     # The argument is replaced where it is not safe, so that no NaN arises in the branch that is not taken.
     return jnp.where(safe, radius(jnp.where(safe, least, 1.0)), np.inf)
 
 
 def _select_radius(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) -> Array:
-    """Return the radius of the selected case; where another case may be selected, add the distance to that one."""
+    """Bound the change of `select_n`; where another case may be selected, include the distance to the value of that case."""
     which, *cases = x
     own = bind(which, *r[1:])
     if radii[0] is None:
@@ -192,30 +193,33 @@ def _select_radius(bind: Callable, x: list[Array], radii: list[Any], r: list[Arr
 
 
 def scan_counts(params: dict) -> tuple[int, int]:
-    """Return the numbers of constant and of carried arguments of a scan."""
+    """Return the numbers of constant and of carried arguments of a `scan` equation with parameters `params`."""
     if "ft_in" in params:  # newer versions of JAX describe the arguments by a tree
         fixed, carried, _ = map(len, params["ft_in"].unpack())
         return fixed, carried
     return params["num_consts"], params["num_carry"]
 
 
-def _scan(params: dict, pairs: list[Pair]) -> list[Pair]:
-    """Evaluate a scan on pairs; every value gets a radius, since carried ones have one from the second round on."""
+def _evaluate_scan(params: dict, pairs: list[Pair]) -> list[Pair]:
+    """Evaluate a `scan` on pairs (value, radius); all values get a radius, which carried ones need from the second step on."""
     (n, m), body = scan_counts(params), params["jaxpr"]
     whole = [(jnp.asarray(value), _full_radius(value, radius)) for value, radius in pairs]
 
     def step(carry, row):
-        results = [(value, _full_radius(value, radius)) for value, radius in _run(body, [*whole[:n], *carry, *row])]
+        """Evaluate one step of the scan."""
+        results = [(value, _full_radius(value, radius)) for value, radius in _evaluate_jaxpr(body, [*whole[:n], *carry, *row])]
         return results[:m], results[m:]
 
     carry, rows = lax.scan(step, whole[n : n + m], whole[n + m :], params["length"], params["reverse"])
     return [*map(tuple, carry), *map(tuple, rows)]
 
 
-def _cond(branches: Sequence[ClosedJaxpr], pairs: list[Pair]) -> list[Pair]:
-    """Evaluate a `cond` whose index is fixed on pairs of a value and a radius."""
+def _evaluate_cond(branches: Sequence[ClosedJaxpr], pairs: list[Pair]) -> list[Pair]:
+    """Evaluate a `cond`, whose index must be fixed, on pairs (value, radius)."""
     index, whole = pairs[0][0], [(value, _full_radius(value, radius)) for value, radius in pairs[1:]]
-    run = lambda branch: lambda pairs: [(jnp.asarray(v), _full_radius(v, radius)) for v, radius in _run(branch, pairs)]
+    run = lambda branch: (
+        lambda pairs: [(jnp.asarray(v), _full_radius(v, radius)) for v, radius in _evaluate_jaxpr(branch, pairs)]
+    )
     if len(branches) == 1 or isinstance(index, (int, np.integer)):
         return run(branches[int(index)])(whole)
     return list(map(tuple, lax.switch(index, [run(branch) for branch in branches], whole)))

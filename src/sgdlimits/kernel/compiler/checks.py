@@ -14,40 +14,43 @@ import llvmlite.ir as ir
 import numpy as np
 
 from sgdlimits.kernel.compiler.replica import STOPS, ByBound, EveryStep, Replica, WithinBall
-from sgdlimits.kernel.compiler.vectors import F64, FLAGS, I64
+from sgdlimits.kernel.compiler.vectors import F64, FAST_MATH_FLAGS, I64
 
 Writer = Any
 """A `sgdlimits.kernel.compiler.llvm.Writer`. That module imports this one, so its class cannot be named here."""
-FIRST_RADIUS = 0.01
-"""Radius of the first ball, in the units of the state, whose coordinates are of order 1. Later radii adapt."""
+INITIAL_RADIUS = 0.01
+"""Radius of the first ball in which a stop condition is known to fail; coordinates are of order 1. Later radii adapt."""
 RADIUS_GROWTH, RADIUS_SHRINKAGE = 2.0, 0.25
-"""Factors of the radius after a ball that excluded stopping, and after one that did not."""
+"""Factors by which the radius of the ball changes after a ball that excluded stopping, and after one that did not."""
 
 
 class StopCheck:
-    """Hook of a `Writer`: what it emits for a stop condition. This class emits nothing, for steps without a condition."""
+    """Base class of the emitters of code that checks a stop condition; without a condition it emits nothing."""
 
     pointers = 0
-    """Number of pointers that the compiled function takes for the check."""
+    """Number of pointer arguments that the compiled function takes for this check."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
 
     def write_functions(self) -> None:
-        """Write functions that the main function calls."""
+        """Emit helper functions, which the main function calls."""
 
     def begin(self, pointers: Sequence[ir.Value]) -> None:
-        """Declare the variables of the main function."""
+        """Emit the variables of the check at the beginning of the main function, which received these pointers."""
 
     def begin_vector(self, index: ir.Value) -> None:
-        """Prepare for the steps of the vector of replicas with this index."""
+        """Emit the preparation of the check for the vector of replicas with this index."""
 
     def after_step(self, values: list[ir.Value], at: ir.Value, known: dict[int, ir.Value]) -> None:
-        """End the lanes that stop after step `at`, with the coordinates `values`; `known` are the values of the step."""
+        """Emit code that ends the lanes that stop after step `at`, where `values` are the new coordinates.
+
+        `known` has the values that the step has computed, by place.
+        """
 
 
 class CheckEveryStep(StopCheck):
-    """Evaluate the condition after each step."""
+    """Emitter of code that evaluates the stop condition after each step."""
 
     def __init__(self, writer: Writer, check: EveryStep) -> None:
         super().__init__(writer)
@@ -60,10 +63,10 @@ class CheckEveryStep(StopCheck):
 
 
 class CheckOutsideBall(StopCheck):
-    """Evaluate the condition if a lane left the ball around its last evaluation within which the condition is known to fail.
+    """Emitter of code that evaluates the stop condition only after the state has left a ball in which it is known to fail.
 
-    The program says whether it may hold within a trial radius. The radius grows if the ball excluded stopping, and shrinks if
-    it did not. A negative radius marks a lane without a ball.
+    The ball is around the state of the last evaluation. The program says whether the condition may hold within a trial radius,
+    which grows if the ball excluded stopping, and shrinks if it did not. A negative radius marks a lane without a ball.
     """
 
     def __init__(self, writer: Writer, check: WithinBall) -> None:
@@ -71,7 +74,7 @@ class CheckOutsideBall(StopCheck):
         self.check = check
 
     def write_functions(self):
-        self.function = self.writer.write_rare("near", self.check)
+        self.function = self.writer.write_rare_function("near", self.check)
 
     def begin(self, pointers):
         slot = lambda: self.writer.v.slot(self.writer.v.type("f64"))
@@ -81,20 +84,20 @@ class CheckOutsideBall(StopCheck):
     def begin_vector(self, index):
         w = self.writer
         w.b.store(w.v.const(-1.0, "f64"), self.radius)
-        w.b.store(w.v.const(FIRST_RADIUS, "f64"), self.trial)
+        w.b.store(w.v.const(INITIAL_RADIUS, "f64"), self.trial)
 
     def after_step(self, values, at, known):
         w, b, v = self.writer, self.writer.b, self.writer.v
         distance = v.const(0.0, "f64")  # squared
         for value, slot in zip(values, self.center, strict=True):
-            change = b.fsub(value, b.load(slot), flags=FLAGS)
-            distance = b.fadd(distance, b.fmul(change, change, flags=FLAGS), flags=FLAGS)
+            change = b.fsub(value, b.load(slot), flags=FAST_MATH_FLAGS)
+            distance = b.fadd(distance, b.fmul(change, change, flags=FAST_MATH_FLAGS), flags=FAST_MATH_FLAGS)
         radius = b.load(self.radius)
         # |r| r is negative without a ball; the unordered comparison is true for NaN too.
         outside = b.fcmp_unordered(">", distance, b.fmul(v.intrinsic("fabs", radius), radius))
         out = b.and_(b.load(w.moving), outside)
         with b.if_then(v.any(out), likely=False):
-            answers = w.call_rare(self.function, values, len(self.check), radius=self.trial)
+            answers = w.call_rare_function(self.function, values, len(self.check), radius=self.trial)
             hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in answers)
             radius = b.load(self.trial)
             b.store(b.select(may, v.const(-1.0, "f64"), radius), self.radius)
@@ -106,13 +109,13 @@ class CheckOutsideBall(StopCheck):
 
 
 class CheckByBound(StopCheck):
-    """Evaluate a quadratic bound after each step; replace it where it no longer proves that the run continues.
+    """Emitter of code that evaluates a quadratic bound after each step, and renews it where it no longer excludes stopping.
 
     The new bound is the program's cheap one where that suffices, else the host's answer. The host also evaluates the condition.
     """
 
     pointers = 2
-    """Coefficients of the bounds, and the function of the host."""
+    """Number of pointer arguments: the coefficients of the bounds, and the callback into Python."""
 
     def __init__(self, writer: Writer, check: ByBound) -> None:
         super().__init__(writer)
@@ -120,14 +123,14 @@ class CheckByBound(StopCheck):
         self.inert = inert_coordinates(writer.replica)
 
     def write_functions(self):
-        self.function = self.writer.write_rare("bound", self.check.row) if self.check.row else None
+        self.function = self.writer.write_rare_function("bound", self.check.row) if self.check.row else None
 
     def begin(self, pointers):
         self.bounds, self.host = pointers
 
     def begin_vector(self, index):
         self.index = index
-        self.rows = self.writer.rows(self.bounds, "f64", index, 1 + 2 * len(self.writer.moved))
+        self.rows = self.writer.coordinate_pointers(self.bounds, "f64", index, 1 + 2 * len(self.writer.moved))
 
     def after_step(self, values, at, known):
         w, b, v, none = self.writer, self.writer.b, self.writer.v, self.writer.v.const(0.0, "f64")
@@ -136,13 +139,13 @@ class CheckByBound(StopCheck):
         for i, (value, line, bend) in enumerate(zip(values, lines, bends, strict=True)):
             if i in self.inert:
                 continue
-            slope = b.fsub(line, b.fmul(bend, value, flags=FLAGS), flags=FLAGS)
-            left = b.fadd(left, b.fmul(slope, value, flags=FLAGS), flags=FLAGS)
+            slope = b.fsub(line, b.fmul(bend, value, flags=FAST_MATH_FLAGS), flags=FAST_MATH_FLAGS)
+            left = b.fadd(left, b.fmul(slope, value, flags=FAST_MATH_FLAGS), flags=FAST_MATH_FLAGS)
         out = b.and_(b.load(w.moving), b.fcmp_unordered("<=", left, none))
         with b.if_then(v.any(out), likely=False):
             # The cheap bound first: a call of the host costs far more than the bound.
             if self.function is not None:
-                value, *row = w.call_rare(self.function, values, len(self.check.row))
+                value, *row = w.call_rare_function(self.function, values, len(self.check.row))
                 proven = b.and_(out, b.fcmp_ordered(">", value, none))
                 for number, place in zip(row, self.rows, strict=True):
                     w.store_lanes(proven, number, place)
@@ -150,7 +153,7 @@ class CheckByBound(StopCheck):
             self.ask_host(out, values, at)
 
     def ask_host(self, out: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Call the host for the lanes `out`: it says which of them stop, and writes new bounds for the lanes that continue."""
+        """Emit a call of the host (Python) for the lanes `out`; it marks those that stop and writes new bounds for the rest."""
         w, b, v = self.writer, self.writer.b, self.writer.v
         with b.if_then(v.any(out), likely=False):
             lanes, bounds = w.allocate(1), b.bitcast(self.rows[0], F64.as_pointer())
@@ -162,15 +165,15 @@ class CheckByBound(StopCheck):
             w.stop_lanes(b.and_(b.load(w.moving), stops), values, at)
 
 
-def check_for(writer: Writer) -> StopCheck:
-    """Return the hook for the check of a replica."""
+def make_stop_check(writer: Writer) -> StopCheck:
+    """Return the emitter for the stop check of a writer's replica."""
     kinds: dict[type, Any] = {EveryStep: CheckEveryStep, WithinBall: CheckOutsideBall, ByBound: CheckByBound}
     check = writer.replica.check
     return StopCheck(writer) if check is None else kinds[type(check)](writer, check)
 
 
 def inert_coordinates(replica: Replica) -> set[int]:
-    """Return the indices, among the coordinates that move, with zero coefficients in the cheap bound in every state.
+    """Return the indices, among the coordinates that a step changes, whose coefficients in the cheap bound are always zero.
 
     A cheap bound must depend on every coordinate on which another bound depends, so these are zero in all bounds.
     """

@@ -19,19 +19,19 @@ from jaxtyping import Array, Float
 from sgdlimits.kernel.compiler.bits import log_parts
 
 LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-"""High and low part of log 2: the high part has trailing zero bits, so that integer multiples of it are exact."""
-HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)
+"""High and low part of log 2; the high part ends in zero bits, so that integer multiples of it are exact."""
+HALF_PI_PARTS = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)
 """Three parts of pi/2: the first two have few enough bits that integer multiples of them are exact."""
 ROUNDING_SHIFT = 6755399441055744.0
 """1.5 2^52: adding it to a double of moderate size rounds that to an integer, which is then in the last bits of the sum."""
 ERFC_ZERO_BEYOND = 28.0
 """Argument beyond which erfc is zero in doubles."""
 
-X = Float[Array, ""]
+Scalar = Float[Array, ""]
 
 
-def _polynomial(coefficients: Sequence[float], x: X) -> X:
-    """Evaluate a polynomial by Horner's scheme; the constant coefficient comes first."""
+def _polynomial(coefficients: Sequence[float], x: Scalar) -> Scalar:
+    """Evaluate a polynomial in x by Horner's scheme, with coefficients in ascending order."""
     value = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value = value * x + float(coefficient)
@@ -40,20 +40,20 @@ def _polynomial(coefficients: Sequence[float], x: X) -> X:
 
 @lru_cache(maxsize=8)
 def _fit_polynomial(function: Callable, low: float, high: float, degree: int) -> tuple[float, ...]:
-    """Fit a function on an interval by a polynomial in s, which runs from -1 to 1 over it, at Chebyshev nodes."""
+    """Fit a polynomial to a function on [low, high] at Chebyshev nodes; its variable s runs from -1 to 1 over the interval."""
     s = np.cos(np.pi * (np.arange(256) + 0.5) / 256)
     values = function((s + 1) / 2 * (high - low) + low)
     return tuple(np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(s, values, degree)).tolist())
 
 
-def _two_to(n: X) -> X:
-    """Return 2^n for an integer n by setting the exponent bits of a double."""
+def _power_of_two(n: Scalar) -> Scalar:
+    """Return 2^n for an integer n, by setting the exponent bits of a double."""
     bits = lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)  # the last bits are n; the shift to 52 drops the others
     return lax.bitcast_convert_type((bits + 1023) << 52, jnp.float64)
 
 
-def _reduce_exponent(x: X) -> tuple[X, X]:
-    """Split x = n log 2 + r with an integer n, for x whose exponential is finite."""
+def _reduce_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
+    """Split x into an integer n and a small remainder r, x = n log 2 + r; x is clipped to finite exponentials."""
     x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)  # beyond, the result would be subnormal or infinite
     n = jnp.round(x * (1 / math.log(2)))
     return n, (x - n * LOG2_HIGH) - n * LOG2_LOW
@@ -63,28 +63,28 @@ def _reduce_exponent(x: X) -> tuple[X, X]:
 _EXPM1_SERIES = [1 / math.factorial(n + 1) for n in range(13)]
 
 
-def exp(x: X) -> X:
+def exp(x: Scalar) -> Scalar:
     """Return e^x, for |x| up to about 700; larger arguments are clipped."""
     n, r = _reduce_exponent(x)
-    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], r) * _two_to(n)
+    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], r) * _power_of_two(n)
 
 
-def expm1(x: X) -> X:
+def expm1(x: Scalar) -> Scalar:
     """Return e^x - 1, accurate for small x too."""
     n, r = _reduce_exponent(x)
-    scale = _two_to(n)
+    scale = _power_of_two(n)
     # 2^n (e^r - 1) + (2^n - 1): for small x, where n = 0, no digits cancel.
     return scale * (r * _polynomial(_EXPM1_SERIES, r)) + (scale - 1)
 
 
-def log(x: X) -> X:
+def log(x: Scalar) -> Scalar:
     """Return log x for zero, infinite and normal positive x, NaN for negative x; subnormal ones are not supported."""
     exponent, rest = log_parts(x)
     value = exponent * LOG2_HIGH + (exponent * LOG2_LOW + rest)
     return jnp.where(x > 0, jnp.where(x < jnp.inf, value, jnp.inf), jnp.where(x == 0, -jnp.inf, jnp.nan))
 
 
-def log1p(x: X) -> X:
+def log1p(x: Scalar) -> Scalar:
     """Return log(1 + x), accurate for small x too."""
     # Kahan's correction: log(u) x/(u - 1) with the rounded u = 1 + x, whose error cancels in the quotient.
     u = 1 + x
@@ -92,25 +92,25 @@ def log1p(x: X) -> X:
     return jnp.where(exact, x, log(u) * (x / jnp.where(exact, 1.0, u - 1)))
 
 
-def tanh(x: X) -> X:
+def tanh(x: Scalar) -> Scalar:
     """Return tanh x by e^(-2|x|) - 1, which neither overflows nor cancels."""
     m = expm1(-2 * jnp.abs(x))
     return jnp.where(x < 0, m, -m) / (2 + m)
 
 
-def logistic(x: X) -> X:
+def logistic(x: Scalar) -> Scalar:
     """Return 1/(1 + e^-x)."""
     return 1 / (1 + exp(-x))
 
 
-def sinh(x: X) -> X:
+def sinh(x: Scalar) -> Scalar:
     """Return sinh x by e^|x| - 1, accurate for small x too."""
     m = expm1(jnp.abs(x))
     value = (m + m / (m + 1)) / 2
     return jnp.where(x < 0, -value, value)
 
 
-def cosh(x: X) -> X:
+def cosh(x: Scalar) -> Scalar:
     """Return cosh x."""
     e = exp(jnp.abs(x))
     return (e + 1 / e) / 2
@@ -137,17 +137,17 @@ ERF_BELOW = [
 that no digits cancel."""
 
 
-def erf(x: X) -> X:
+def erf(x: Scalar) -> Scalar:
     """Return erf x."""
     x = jnp.minimum(jnp.maximum(x, -5.95), 5.95)
     return x * (_polynomial(ERF_ABOVE, x * x) / _polynomial(ERF_BELOW, x * x))
 
 
-_ERF_SERIES_BELOW = 0.25
+_MAX_ERF_SERIES_ARGUMENT = 0.25
 _ERF_SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
 
 
-def erfc(x: X) -> X:
+def erfc(x: Scalar) -> Scalar:
     """Return erfc x: e^(-x^2) times a polynomial in 1/(2 + |x|), and a power series for small x.
 
     The derivative of erfc has the same exponential, which is then computed once.
@@ -156,13 +156,15 @@ def erfc(x: X) -> X:
     t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
     s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
     tail = exp(-(x * x)) * _polynomial(_fit_polynomial(_scaled_erfc, low, 1.0, 22), s)
-    return jnp.where(jnp.abs(x) < _ERF_SERIES_BELOW, 1 - x * _polynomial(_ERF_SERIES, x * x), jnp.where(x < 0, 2 - tail, tail))
+    return jnp.where(
+        jnp.abs(x) < _MAX_ERF_SERIES_ARGUMENT, 1 - x * _polynomial(_ERF_SERIES, x * x), jnp.where(x < 0, 2 - tail, tail)
+    )
 
 
-def _sine_cosine(x: X) -> tuple[X, X]:
+def _sine_cosine(x: Scalar) -> tuple[Scalar, Scalar]:
     """Return sin x and cos x by reduction modulo pi/2 and Taylor polynomials."""
     n = jnp.round(x * (2 / math.pi))
-    r = ((x - n * HALF_PI[0]) - n * HALF_PI[1]) - n * HALF_PI[2]
+    r = ((x - n * HALF_PI_PARTS[0]) - n * HALF_PI_PARTS[1]) - n * HALF_PI_PARTS[2]
     z, quadrant = r * r, lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)
     sine = r * _polynomial([(-1) ** i / math.factorial(2 * i + 1) for i in range(9)], z)
     cosine = _polynomial([(-1) ** i / math.factorial(2 * i) for i in range(9)], z)
@@ -171,17 +173,17 @@ def _sine_cosine(x: X) -> tuple[X, X]:
     return jnp.where((quadrant & 2) == 2, -sine, sine), jnp.where(((quadrant + 1) & 2) == 2, -cosine, cosine)
 
 
-def sin(x: X) -> X:
+def sin(x: Scalar) -> Scalar:
     """Return sin x."""
     return _sine_cosine(x)[0]
 
 
-def cos(x: X) -> X:
+def cos(x: Scalar) -> Scalar:
     """Return cos x."""
     return _sine_cosine(x)[1]
 
 
-def tan(x: X) -> X:
+def tan(x: Scalar) -> Scalar:
     """Return tan x."""
     sine, cosine = _sine_cosine(x)
     return sine / cosine
@@ -193,7 +195,7 @@ def _arcsine_of_root(z: np.ndarray) -> np.ndarray:
     return np.arcsin(root) / root
 
 
-def asin(x: X) -> X:
+def asin(x: Scalar) -> Scalar:
     """Return asin x; for |x| > 1/2 by the half angle, asin x = pi/2 - 2 asin sqrt((1 - x)/2)."""
     size = jnp.abs(x)
     far = size > 0.5
@@ -204,12 +206,12 @@ def asin(x: X) -> X:
     return jnp.where(x < 0, -value, value)
 
 
-def acos(x: X) -> X:
+def acos(x: Scalar) -> Scalar:
     """Return acos x."""
     return math.pi / 2 - asin(x)
 
 
-def atan(x: X) -> X:
+def atan(x: Scalar) -> Scalar:
     """Return atan x; for |x| > 1 by the reciprocal, atan x = pi/2 - atan 1/x."""
     size = jnp.abs(x)
     far = size > 1
@@ -219,19 +221,19 @@ def atan(x: X) -> X:
     return jnp.where(x < 0, -value, value)
 
 
-def exp2(x: X) -> X:
+def exp2(x: Scalar) -> Scalar:
     """Return 2^x."""
     x = jnp.minimum(jnp.maximum(x, -1022.0), 1023.0)
     n = jnp.round(x)
-    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], (x - n) * math.log(2)) * _two_to(n)
+    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], (x - n) * math.log(2)) * _power_of_two(n)
 
 
-def pow(x: X, y: X) -> X:
+def pow(x: Scalar, y: Scalar) -> Scalar:
     """Return x^y for positive x."""
     return exp(y * log(x))
 
 
-ELEMENTARY: dict[str, Callable[..., X]] = {
+ELEMENTARY: dict[str, Callable[..., Scalar]] = {
     function.__name__: function
     for function in (exp, expm1, exp2, log, log1p, tanh, logistic, sinh, cosh, erf, erfc, sin, cos, tan, asin, acos, atan, pow)
 }

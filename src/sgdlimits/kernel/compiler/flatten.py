@@ -18,7 +18,7 @@ from sgdlimits.kernel.compiler.walk import ELEMENTWISE, REDUCTIONS, Flattening
 
 
 def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Sequence[PyTree] | None = None) -> PyTree:
-    """Add the operations of a JAX function to a program, and return the places of its results.
+    """Add the operations of a JAX function to a flat program, and return the node indices of its results.
 
     Arguments are pytrees of arrays of places; `shapes` are pytrees of the same form with the shapes and types for JAX.
     """
@@ -30,12 +30,12 @@ def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Se
 
 
 def estimate_operations(jaxpr: Any) -> int:
-    """Estimate the number of operations of a jaxpr, before equal ones are merged and zeros dropped."""
+    """Estimate the number of scalar operations in a jaxpr, before equal ones are merged and zeros dropped."""
     return sum(_count_operations(equation) for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
 def _count_operations(equation: Any) -> int:
-    """Estimate the number of operations of an equation; operations that only move entries are free."""
+    """Estimate the number of scalar operations in one equation of a jaxpr; equations that only move entries count zero."""
     name, p = equation.primitive.name, equation.params
     size = lambda variables: sum(int(np.prod(variable.aval.shape, dtype=int)) for variable in variables)
     made = size(equation.outvars)
@@ -53,7 +53,7 @@ def _count_operations(equation: Any) -> int:
 
 
 def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
-    """Copy the nodes that results need into a new program in which elementary functions are expanded.
+    """Copy the nodes that `results` need into a new program in which functions such as exp are expanded to arithmetic.
 
     Return that program, and the new place of each copied one.
     """
@@ -83,6 +83,6 @@ def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program,
 
 
 @lru_cache(maxsize=64)
-def _elementary_jaxpr(name: str, arguments: int) -> ClosedJaxpr:
-    """Return the jaxpr of an elementary function."""
-    return jax.make_jaxpr(ELEMENTARY[name])(*[jax.ShapeDtypeStruct((), np.float64)] * arguments)
+def _elementary_jaxpr(name: str, argument_count: int) -> ClosedJaxpr:
+    """Return the jaxpr of an elementary function, such as exp, of scalar arguments."""
+    return jax.make_jaxpr(ELEMENTARY[name])(*[jax.ShapeDtypeStruct((), np.float64)] * argument_count)

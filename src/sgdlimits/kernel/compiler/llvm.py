@@ -11,23 +11,26 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.checks import check_for
+from sgdlimits.kernel.compiler.checks import make_stop_check
 from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.vectors import F64, I64, Vectors
 
 FUNCTION_NAME = "advance"
-"""Name of the compiled function."""
+"""Name of the compiled function in its LLVM module."""
 MAX_PAIRED_NODES = 2500
-"""Number of nodes below which a program computes two vectors at once, since one vector waits for its own results."""
+"""Number of nodes below which a program computes two vectors at once, since a single one waits for its own results."""
 
 
 def optimisation_is_off() -> bool:
-    """Return whether JAX is configured not to optimise; this compiler follows: code is slower, and rounded differently."""
+    """Return whether JAX is configured to skip optimisations; this compiler then skips them too.
+
+    Code is slower without them, and rounded differently.
+    """
     return bool(jax.config.values["jax_disable_most_optimizations"])
 
 
 class Machine:
-    """This machine's processor: its LLVM name and features, and the number of doubles in a vector."""
+    """Processor of this machine: its LLVM name and features, and the number of doubles in a vector."""
 
     def __init__(self) -> None:
         llvm.initialize_native_target()
@@ -39,17 +42,17 @@ class Machine:
 
     @property
     def key(self) -> tuple:
-        """Everything besides its text on which compiled code depends."""
+        """Versions, processor and options on which compiled code depends, besides its LLVM text."""
         return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, optimisation_is_off()
 
     def target(self) -> llvm.TargetMachine:
-        """Return a new LLVM target machine; each engine that loads code takes ownership of one."""
+        """Return a new LLVM target machine for this processor; each engine that loads code takes ownership of one."""
         target = llvm.Target.from_triple(self.triple)
         opt = 0 if optimisation_is_off() else 3
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
-        """Compile the text of a module to object code without calls of the C library, which the loader could not resolve."""
+        """Compile LLVM text to object code without calls of the C library, which the loader could not resolve."""
         text = text.replace("\n{\n", ' "no-builtins"\n{\n')
         # Without optimisation, which products and sums are fused depends on the code around them: results would differ
         # between programs with the same step.
@@ -63,7 +66,7 @@ class Machine:
         return target.emit_object(module)
 
     def load(self, code: bytes) -> tuple[Any, int]:
-        """Load object code into memory; return the engine that owns it and the address of its function."""
+        """Load object code into memory; return the engine that owns the memory, and the address of the compiled function."""
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target(), use_lmm=True)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
@@ -71,7 +74,7 @@ class Machine:
 
 
 def text_of(replica: Replica, machine: Machine, limit: float) -> str:
-    """Return the LLVM text of a replica's program: one function, `advance`, with the arguments that the kernel `lanes` passes.
+    """Return the LLVM text of the function `advance`, which makes the steps of a replica's flat program.
 
     A replica has diverged if a coordinate of its state exceeds `limit` or is not finite.
     """
@@ -84,7 +87,7 @@ def width_of(replica: Replica, machine: Machine) -> int:
 
 
 class Writer:
-    """Writer of the LLVM function that makes all steps of a call, for one vector of replicas after another.
+    """Writer of the LLVM function that makes all steps of a kernel call, for one vector of replicas after another.
 
     The steps of a call are made in parts, with a check for divergence at the end of each. The array of states has the last
     states known to be good: those at the beginning of the part, and the last state of a replica that has stopped. A `StopCheck`
@@ -96,7 +99,7 @@ class Writer:
         self.inputs, self.moved = replica.inputs, replica.moved
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
-        self.check = check_for(self)
+        self.check = make_stop_check(self)
         self.check.write_functions()
         self.begin_function(FUNCTION_NAME, 8 + self.check.pointers)
         self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *pointers = self.arguments
@@ -110,10 +113,10 @@ class Writer:
             self.write_vector(index, known)
         self.b.ret_void()
 
-    def begin_function(self, name: str, arguments: int) -> None:
-        """Begin a new function of the module with this number of pointer arguments."""
+    def begin_function(self, name: str, argument_count: int) -> None:
+        """Begin a new function of the LLVM module, with this number of pointer arguments."""
         pointer = F64.as_pointer()
-        self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * arguments), name)
+        self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * argument_count), name)
         self.arguments = self.function.args
         for argument in self.arguments:
             argument.add_attribute("noalias")  # arrays do not overlap, so that loads can move across stores
@@ -121,19 +124,19 @@ class Writer:
         self.v = self.new_instructions()
 
     def new_instructions(self) -> Vectors:
-        """Return the writer of the instructions of programs."""
+        """Return a new writer of the instructions for a program's nodes."""
         return Vectors(self.module, self.b, width_of(self.replica, self.machine), self.machine.wide)
 
     def loop_over_replicas(self, vectors: ir.Value) -> AbstractContextManager[ir.Value]:
-        """Write a loop over vectors of replicas, whose body is the code written in the context."""
+        """Emit a loop over the vectors of replicas, around the code that is emitted in the context."""
         return self.count_loop(vectors)
 
     def load_parameters(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
-        """Load the parameters of each replica; replicas of a vector may have different ones."""
+        """Emit loads of the replicas' parameters, which may differ within a vector, and return them by node index."""
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
 
-    def write_rare(self, name: str, wanted: Sequence[int]) -> ir.Function:
-        """Write a function that computes the rarely needed values `wanted` of the program.
+    def write_rare_function(self, name: str, wanted: Sequence[int]) -> ir.Function:
+        """Emit a separate function that computes the values `wanted` of the program, which are rarely needed.
 
         Its arguments are pointers to state, memory, parameters, radius, and the results. It is not inlined, since the loop over
         steps would spill registers around it.
@@ -157,10 +160,10 @@ class Writer:
         self.b.ret_void()
         return self.function
 
-    def call_rare(
+    def call_rare_function(
         self, function: ir.Function, values: list[ir.Value], count: int, radius: ir.Value | None = None
     ) -> list[ir.Value]:
-        """Call a function of `write_rare` in the new states of the lanes, and return its `count` results."""
+        """Emit a call of a function from `write_rare_function` at the lanes' new states, and return its `count` results."""
         state, memory, answers = self.copy_state(values), *(self.allocate(rows) for rows in (len(self.remembered), count))
         for row, copy in zip(self.remembered, self.vector_pointers(memory, len(self.remembered)), strict=True):
             self.store(self.load(row), copy)
@@ -171,40 +174,40 @@ class Writer:
         return [self.load(row) for row in self.vector_pointers(answers, count)]
 
     def address(self, pointer: ir.Value, index: Any) -> ir.Value:
-        """Return the address of an entry of an array."""
+        """Emit the address of an array entry."""
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
 
-    def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
-        """Return pointers to the `count` rows of an array for the vector of replicas with this index."""
+    def coordinate_pointers(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
+        """Emit pointers to the `count` coordinates that an array has for the vector of replicas with this index."""
         first = self.address(pointer, self.b.mul(index, I64(count * self.v.width)))
         return self.row_pointers(self.b.bitcast(first, self.v.type(kind).as_pointer()), count)
 
     def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
-        """Return pointers to the rows of a vector of replicas, from that to the first one."""
+        """Emit pointers to `count` coordinates of a vector of replicas, from the pointer `base` to the first one."""
         return [self.address(base, i) for i in range(count)]
 
     def vector_pointers(self, pointer: ir.Value, count: int) -> list[ir.Value]:
-        """Return pointers to the vectors of memory from `allocate`."""
+        """Emit pointers to the `count` vectors in memory from `allocate`."""
         base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
         return [self.address(base, i) for i in range(count)]
 
     def load(self, pointer: ir.Value) -> ir.Value:
-        """Load a vector from memory that is aligned to doubles only, as NumPy's is."""
+        """Emit the load of a vector from memory that is aligned to doubles only, as NumPy's is."""
         value = self.b.load(pointer)
         value.align = 8
         return value
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
-        """Store a vector to memory that is aligned to doubles only."""
+        """Emit the store of a vector to memory that is aligned to doubles only."""
         self.b.store(value, pointer).align = 8
 
     def store_lanes(self, lanes: ir.Value, value: ir.Value, pointer: ir.Value) -> None:
-        """Store the values of some lanes, and keep those of the others in memory."""
+        """Emit a masked store: the values of the lanes `lanes` are stored, and the other lanes keep theirs in memory."""
         self.store(self.b.select(lanes, value, self.load(pointer)), pointer)
 
     @contextmanager
     def count_loop(self, count: ir.Value) -> Iterator[ir.Value]:
-        """Write a loop over indices below a count of at least one, whose body is the code written in the context."""
+        """Emit a loop over the indices below a count of at least one, around the code that is emitted in the context."""
         b, index = self.b, self.v.slot(I64)
         b.store(I64(0), index)
         again, leave = b.append_basic_block("again"), b.append_basic_block("leave")
@@ -218,13 +221,13 @@ class Writer:
         b.position_at_end(leave)
 
     def write_vector(self, index: ir.Value, known: dict[int, ir.Value]) -> None:
-        """Write the loop over all steps of one vector of replicas."""
+        """Emit the loop over all steps of one vector of replicas."""
         b, v, replica = self.b, self.v, self.replica
-        self.good = self.rows(self.state, "f64", index, len(replica.state))
-        self.remembered = self.rows(self.memory, "f64", index, len(replica.memory))
-        self.ended, self.ending = (self.rows(array, "i64", index, 1)[0] for array in (self.end, self.how))
-        keys = zip(("run", "seed", "seed_high"), self.rows(self.keys, "i64", index, 3), strict=True)
-        self.own = self.rows(self.numbers, "f64", index, len(replica.numbers))
+        self.good = self.coordinate_pointers(self.state, "f64", index, len(replica.state))
+        self.remembered = self.coordinate_pointers(self.memory, "f64", index, len(replica.memory))
+        self.ended, self.ending = (self.coordinate_pointers(array, "i64", index, 1)[0] for array in (self.end, self.how))
+        keys = zip(("run", "seed", "seed_high"), self.coordinate_pointers(self.keys, "i64", index, 3), strict=True)
+        self.own = self.coordinate_pointers(self.numbers, "f64", index, len(replica.numbers))
         self.slots = {i: v.slot(v.type("f64")) for i in self.moved}
         self.moving, made = v.slot(v.type("b1")), v.slot(I64)
         for i, place in enumerate(replica.state):
@@ -258,7 +261,7 @@ class Writer:
         b.position_at_end(leave)
 
     def write_step(self, number: ir.Value, known: dict[int, ir.Value]) -> None:
-        """Write one step of all lanes, and the end of lanes that stop."""
+        """Emit one step of all lanes, and the check for lanes that stop."""
         b, v, replica = self.b, self.v, self.replica
         at = b.add(self.first, number)
         t = b.fadd(self.t, b.fmul(b.sitofp(number, F64), self.size))
@@ -272,7 +275,7 @@ class Writer:
         self.check.after_step(values, at, known)
 
     def stop_lanes(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Write the end of the lanes `hit`, unless they have diverged: store their state and step; later states are ignored."""
+        """Emit the end of the lanes `hit`, unless they have diverged: store the state and the step at which they stop."""
         b, v = self.b, self.v
         with b.if_then(v.any(hit), likely=False):
             # A diverging lane may seem to stop; it is left to the check at the end of the part.
@@ -284,19 +287,19 @@ class Writer:
             b.store(b.and_(b.load(self.moving), b.not_(hit)), self.moving)
 
     def copy_state(self, values: list[ir.Value]) -> ir.Value:
-        """Copy all coordinates of the state to new memory and return it; `values` are those that a step changes."""
+        """Emit a copy of the whole state in new memory and return its address; `values` are the coordinates that change."""
         state = self.allocate(len(self.good))
         for i, row in enumerate(self.vector_pointers(state, len(self.good))):
             self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
         return state
 
     def allocate(self, rows: int) -> ir.Value:
-        """Allocate memory for some vectors on the stack."""
+        """Emit the allocation of `rows` vectors on the stack, and return their address."""
         with self.b.goto_entry_block():
             return self.b.bitcast(self.b.alloca(self.v.type("f64"), rows), F64.as_pointer())
 
     def end_part(self, begin: ir.Value) -> None:
-        """Write the end of a part: store the states of active replicas that are finite and bounded, and end the others."""
+        """Emit the check for divergence: store the states of active replicas that are finite and bounded; end the others."""
         b, v = self.b, self.v
         values = {i: b.load(slot) for i, slot in self.slots.items()}
         fine, on = self.is_bounded(values.values()), b.load(self.moving)
@@ -314,7 +317,7 @@ class Writer:
                     self.store(value, self.good[i])
 
     def is_bounded(self, values: Iterable[ir.Value]) -> ir.Value:
-        """Return, for each lane, whether all values are at most the limit in size; ordered comparisons are false for NaN."""
+        """Emit, for each lane, whether all values are at most the limit in size; the comparisons are false for NaN."""
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:

@@ -16,15 +16,16 @@ from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
 
 MAX_EIGH_ROWS = 8
-"""Maximum number of rows of a matrix whose eigenvectors are computed; larger ones take too many operations."""
+"""Maximum number of rows of a symmetric matrix that `eigh` diagonalises; larger matrices take too many operations."""
 MAX_JACOBI_SWEEPS = 16
-"""Maximum number of Jacobi sweeps, which converge quadratically: matrices of eight rows need seven."""
+"""Maximum number of Jacobi sweeps in `eigh`; they converge quadratically, and matrices of eight rows need seven."""
 OFF_DIAGONAL_TOLERANCE = 1e-32
-"""Sum of squares off the diagonal, relative to that on it, at which a matrix counts as diagonal: that of rounding errors."""
+"""Ratio of the squared entries off the diagonal to those on it at which a matrix counts as diagonal; at the level of
+rounding."""
 
 
 def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Return the lower triangular Cholesky factor; NaN in all entries if A is not positive definite."""
+    """Return the lower triangular Cholesky factor of A, with NaN in all entries if A is not positive definite."""
     n = len(A)
     L = [[jnp.zeros((), A.dtype)] * n for _ in range(n)]
     definite = jnp.array(True)
@@ -39,7 +40,7 @@ def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 def solve_lower(L: Float[Array, "n n"], B: Float[Array, "n m"], unit: bool) -> Float[Array, "n m"]:
-    """Solve LX = B for a lower triangular L; `unit` says that its diagonal is 1."""
+    """Solve LX = B for X, where L is lower triangular, with ones on its diagonal if `unit` is true."""
     rows: list[Array] = []
     for j in range(len(L)):
         rest = B[j] - sum(L[j, i] * row for i, row in enumerate(rows))
@@ -48,7 +49,7 @@ def solve_lower(L: Float[Array, "n n"], B: Float[Array, "n m"], unit: bool) -> F
 
 
 def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-    """Return the eigenvectors, in columns, and the eigenvalues in ascending order, of a symmetric matrix.
+    """Return the eigenvectors (as columns) and the ascending eigenvalues of a symmetric matrix.
 
     Only entries on and below the diagonal are read. Jacobi's method: sweeps of rotations over all pairs of rows, until the
     matrix is diagonal. Signs of eigenvectors are arbitrary.
@@ -76,7 +77,10 @@ def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"
 
 
 def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
-    """Apply one rotation for each pair of rows, which makes the entry of that pair zero."""
+    """Apply one Jacobi sweep to a symmetric matrix: one rotation for each pair of rows, which makes their common entry zero.
+
+    `below` has the entries on and below the diagonal by (row, column), `columns` the eigenvectors so far.
+    """
     n, below, columns = len(columns), dict(below), list(columns)
     for p in range(n):
         for q in range(p + 1, n):
@@ -99,13 +103,13 @@ def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
 
 
 def _is_not_diagonal(below: dict) -> tuple[Array]:
-    """Return, in a tuple for a loop's carry, whether entries off the diagonal exceed rounding errors."""
+    """Return, in a 1-tuple for a loop's carry, whether the entries off a matrix's diagonal exceed rounding errors."""
     squares = lambda diagonal: sum(entry * entry for (i, j), entry in below.items() if (i == j) is diagonal)
     return (squares(False) > OFF_DIAGONAL_TOLERANCE * squares(True),)
 
 
 def _sort_pair(one: tuple, other: tuple) -> list[tuple]:
-    """Order two pairs of an eigenvalue and its vector, the smaller one first."""
+    """Order two pairs (eigenvalue, eigenvector) by eigenvalue, without branches."""
     swap = one[0] > other[0]
     choose = lambda x, y: jnp.where(swap, y, x)
     pick = lambda x, y: (choose(x[0], y[0]), [choose(*pair) for pair in zip(x[1], y[1], strict=True)])
@@ -113,7 +117,7 @@ def _sort_pair(one: tuple, other: tuple) -> list[tuple]:
 
 
 def _stack_rows(rows: list[list[Array]]) -> Array:
-    """Return the matrix with these scalar entries."""
+    """Return the matrix with given rows of scalars."""
     return jnp.stack([jnp.stack(row) for row in rows])
 
 
@@ -122,12 +126,12 @@ def _stack_rows(rows: list[list[Array]]) -> Array:
 
 @lru_cache(maxsize=64)
 def _jaxpr_of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJaxpr:
-    """Return the jaxpr of a function of matrices with these shapes."""
+    """Return the jaxpr of a function of matrices with the given shapes."""
     return jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes])
 
 
 def _map_matrices(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
-    """Apply a function of matrices to each matrix in the last two axes of stacks."""
+    """Apply a function of matrices to each matrix in stacks, which lie in the last two axes."""
     whole, closed = stacks[0].shape[:-2], _jaxpr_of_matrices(function, *(stack.shape[-2:] for stack in stacks))
     if any(walk.program.kind(int(place)) != "f64" for stack in stacks for place in stack.flat[:1]):
         raise Untranslated("matrices in single precision")
@@ -148,12 +152,12 @@ def _(walk, equation, args):
     A = A.swapaxes(-1, -2) if p["transpose_a"] else A
     back = p["lower"] == (p["transpose_a"] == p["left_side"])
     A, B = (A[..., ::-1, ::-1], B[..., ::-1, :]) if back else (A, B)
-    (X,) = _map_matrices(walk, _SOLVE[p["unit_diagonal"]], A, B)
+    (X,) = _map_matrices(walk, _LOWER_SOLVERS[p["unit_diagonal"]], A, B)
     X = X[..., ::-1, :] if back else X
     return X if p["left_side"] else X.swapaxes(-1, -2)
 
 
-_SOLVE = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
+_LOWER_SOLVERS = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
 
 
 @primitive_rule("eigh")

@@ -11,7 +11,7 @@ import numpy as np
 from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.compiler.walk import PRIMITIVE_RULES, Flattening, Places, kind_of, primitive_rule
 
-_CUMULATIVE = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
+_CUMULATIVE_OPERATIONS = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
 
 # --- data movement: places in another arrangement ----------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def _(walk, equation, args):
 
 
 def _power(walk: Flattening, x: Places, n: int) -> Places:
-    """Return the places of x^n by repeated squaring."""
+    """Add the operations of x^n, for a fixed integer n, by repeated squaring."""
     one = walk.map_entries(lambda place: walk.program.const(1, walk.program.kind(place)), x)
     out, square, left = one, x, abs(n)
     while left:
@@ -188,10 +188,12 @@ def _(walk, equation, args):
     return index
 
 
-@primitive_rule(*_CUMULATIVE)
+@primitive_rule(*_CUMULATIVE_OPERATIONS)
 def _(walk, equation, args):
     rows, back = np.moveaxis(args[0], equation.params["axis"], 0), equation.params["reverse"]
-    sums = list(itertools.accumulate(rows[::-1] if back else rows, partial(walk.op, _CUMULATIVE[equation.primitive.name])))
+    sums = list(
+        itertools.accumulate(rows[::-1] if back else rows, partial(walk.op, _CUMULATIVE_OPERATIONS[equation.primitive.name]))
+    )
     return np.moveaxis(np.array(sums[::-1] if back else sums), 0, equation.params["axis"])
 
 

@@ -28,9 +28,9 @@ import numpy as np
 KINDS: dict[str, type] = {
     "f64": np.float64, "f32": np.float32, "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "b1": np.bool_,
 }  # fmt: skip
-"""Kinds of scalars and their NumPy types."""
+"""Scalar types of a flat program by name, and the NumPy type of each."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-"""Operations with a result of kind b1."""
+"""Operations of a flat program whose result is a bool (kind b1)."""
 
 _NUMPY_OPERATIONS: dict[str, Callable] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
@@ -45,17 +45,17 @@ _NUMPY_OPERATIONS: dict[str, Callable] = {
 """NumPy functions that carry out operations on constants. Integer division truncates, as in C and in XLA."""
 
 ESTIMATE_EXCESS = 1.5
-"""Ratio of an estimated to an actual number of operations: merging equal nodes and dropping zeros rarely saves more."""
+"""Ratio of an estimated to an actual number of operations; merging equal nodes and dropping zeros rarely saves more."""
 ABSENT_PLACE = 10**12
-"""Place of every entry of an array that is too large for a program; reading it raises `Untranslated`."""
+"""Place of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
 
 
 class Untranslated(Exception):
-    """Error for an operation or object that flat programs do not support; its message is a name for it."""
+    """Error for an operation or object that flat programs do not support, which the message names."""
 
 
 class Loop(NamedTuple):
-    """Body of a loop that each replica leaves on its own: places of its variables and results.
+    """Body of a `while` loop in a flat program: node indices of its variables before and after a round, and of its condition.
 
     The arguments of its node are whether to begin, and the initial values of `carry`. In each round `after` has the new values
     of `carry`, and `again` says whether there is another round.
@@ -67,7 +67,7 @@ class Loop(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One operation: its name, the kind of its result, the places of its arguments, and further data.
+    """Operation in a flat program: its name, the scalar type of its result, the nodes of its arguments, and further data.
 
     `what` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
     """
@@ -79,7 +79,7 @@ class Node(NamedTuple):
 
 
 class Program:
-    """Flat program under construction. A value is referred to by its place, the index of its node.
+    """Flat program under construction, a list of operations on scalars; the place of a value is the index of its node.
 
     `max_nodes` is the size beyond which the program is given up with `Untranslated`.
     """
@@ -91,12 +91,12 @@ class Program:
         self._loops = itertools.count()
 
     def check_size(self, estimate: float) -> None:
-        """Raise `Untranslated` if an estimated number of operations is so far above the limit that translation would fail."""
+        """Raise `Untranslated` if the estimated number of operations is far above the maximum of the program."""
         if estimate > ESTIMATE_EXCESS * self.max_nodes:
             raise Untranslated(f"more than {self.max_nodes:.0f} operations")
 
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
-        """Add a node unless there is an equal one, and return its place."""
+        """Add a node to the program unless it has an equal one, and return the index of either."""
         node = Node(op, kind, args, what)
         key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # NaN does not equal itself; its text does
         place = self._place.get(key)
@@ -108,15 +108,15 @@ class Program:
         return place
 
     def const(self, value: Any, kind: str) -> int:
-        """Add a constant and return its place; -0.0 is stored as 0.0, so that there is one zero."""
+        """Add a constant to the program and return its node index; -0.0 is stored as 0.0, so that there is only one zero."""
         return self.node("const", kind, (), (KINDS[kind](value) if value else KINDS[kind](0)).item())
 
     def input(self, name: Any, kind: str = "f64") -> int:
-        """Add an input of the program and return its place."""
+        """Add an input with a name to the program, and return its node index."""
         return self.node("input", kind, (), name)
 
     def at(self, place: int) -> Node:
-        """Return the node at a place; raise `Untranslated` for an entry of an array that is too large."""
+        """Return the node with an index (place); raise `Untranslated` for `ABSENT_PLACE`."""
         try:
             return self.nodes[place]
         except IndexError:
@@ -125,16 +125,16 @@ class Program:
             raise
 
     def kind(self, place: int) -> str:
-        """Return the kind of the value at a place."""
+        """Return the scalar type of the node with an index (place), such as "f64"."""
         return self.at(place).kind
 
     def value(self, place: int) -> Any:
-        """Return the value of a constant, or None for another node."""
+        """Return the value of the node with an index (place) if it is a constant, else None."""
         node = self.at(place)
         return KINDS[node.kind](node.what) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
-        """Return the place of the result of an operation: that of an earlier node if it can be simplified, else a new one."""
+        """Add an operation on given nodes, simplified where possible, and return the node index of its result."""
         values = [self.value(arg) for arg in args]
         kind = "b1" if name in COMPARISONS else self.kind(args[-1])
         if name in _NUMPY_OPERATIONS and all(value is not None for value in values):
@@ -147,13 +147,16 @@ class Program:
         if name == "sub" and _equals(values[0], 0) and kind[0] == "f":
             return self.op("neg", args[1])
         if name == "div" and _equals(values[0], 1):
-            return self._inverse(args[1])
+            return self._add_inverse(args[1])
         if name in ("add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"):
             args = tuple(sorted(args))  # operations that commute have one order, so that equal ones are merged
         return self.node(name, kind, args)
 
-    def _inverse(self, place: int) -> int:
-        """Return the place of 1/x, which is the operation `rsqrt` if x is a square root, or a choice with one."""
+    def _add_inverse(self, place: int) -> int:
+        """Add the operation 1/x and return its node index; it becomes `rsqrt` if x is a square root.
+
+        If x selects between values of which one is constant, the inverse selects between their inverses.
+        """
         node, one = self.nodes[place], self.const(1, self.kind(place))
         if node.op == "sqrt":
             return self.node("rsqrt", node.kind, node.args)
@@ -162,7 +165,7 @@ class Program:
         return self.node("div", node.kind, (one, place))
 
     def convert(self, place: int, kind: str) -> int:
-        """Return the place of a value converted to another kind."""
+        """Add the conversion of a value to another scalar type, and return its node index."""
         value = self.value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("convert", kind, (place,))
@@ -170,23 +173,23 @@ class Program:
             return self.const(value.astype(KINDS[kind]), kind)
 
     def bitcast(self, place: int, kind: str) -> int:
-        """Return the place of a value whose bits are reinterpreted as another kind."""
+        """Add the reinterpretation of a value's bits as another scalar type, and return its node index."""
         value = self.value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("bitcast", kind, (place,))
         return self.const(value.view(KINDS[kind]), kind)
 
     def new_loop(self) -> int:
-        """Return a new number for a loop, which distinguishes its `carry` nodes from those of other loops."""
+        """Return an identifier for a new loop, which distinguishes its `carry` nodes from those of other loops."""
         return next(self._loops)
 
     def loop(self, begin: int, first: Iterable[int], loop: Loop) -> list[int]:
-        """Add a loop with the initial values `first` of its variables, and return the places of their final values."""
+        """Add a loop whose variables have the initial values `first`, and return the node indices of their final values."""
         place = self.node("loop", "", (begin, *first), loop)
         return [self.node("item", self.kind(carry), (place,), i) for i, carry in enumerate(loop.carry)]
 
     def order(self, results: Iterable[int], known: Mapping[int, Any] | Iterable[int] = ()) -> list[int]:
-        """Return the places that results depend on, arguments first, without those already known and those inside loops."""
+        """Return the node indices that `results` need, arguments first, without those already known and those inside loops."""
         need: set[int] = set()
         stack = [place for place in results if place not in known]
         while stack:
@@ -197,7 +200,7 @@ class Program:
         return sorted(need)  # a node's arguments have smaller places
 
     def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
-        """Return the places that the rounds of a loop need beyond those known: loop-invariant ones, and the others."""
+        """Return the node indices that a loop's rounds need beyond those known: loop-invariant ones, and the others."""
         changing: set[int] = set(loop.carry)
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.after, loop.again)):
@@ -209,7 +212,7 @@ class Program:
         return [place for place in rounds if place not in changing], [place for place in rounds if place in changing]
 
     def order_with_loops(self, results: Iterable[int]) -> list[int]:
-        """Return the places that results depend on, arguments first, including those inside loops."""
+        """Return the node indices that `results` need, arguments first, including those inside loops."""
         need: set[int] = set()
         stack = list(results)
         while stack:
@@ -224,43 +227,43 @@ class Program:
 
 
 def _equals(value: Any, number: float) -> bool:
-    """Return whether the value of a node is a known constant that equals a number."""
+    """Return whether a node's value, None unless it is constant, equals a number."""
     return value is not None and bool(value == number)
 
 
-def _first_match(rules: Callable) -> Callable:
-    """Return a function that gives the place of the first rule whose condition holds, or None."""
+def _first_matching_rule(rules: Callable) -> Callable:
+    """Convert rules, pairs (condition, node index), to a function that returns the index of the first that holds, or None."""
     return lambda args, values: next((place for holds, place in rules(args, values) if holds), None)
 
 
 def _is_true(value: Any) -> bool:
-    """Return whether the value of a node is the constant true."""
+    """Return whether a node's value, None unless it is constant, is the bool true."""
     return isinstance(value, np.bool_) and bool(value)
 
 
 def _simplify_product(a: tuple, v: list) -> tuple:
-    """Simplify products with constants."""
+    """Return rules for products with a constant, as pairs (condition, node index of the simplified result)."""
     return (_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_equals(v[0], 1), a[1]), (_equals(v[1], 1), a[0])
 
 
 def _simplify_and(a: tuple, v: list) -> tuple:
-    """Simplify conjunctions with constants."""
+    """Return rules for conjunctions with a constant, as pairs (condition, node index of the simplified result)."""
     return (_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_is_true(v[0]), a[1]), (_is_true(v[1]), a[0])
 
 
 def _simplify_or(a: tuple, v: list) -> tuple:
-    """Simplify disjunctions with constants."""
+    """Return rules for disjunctions with a constant, as pairs (condition, node index of the simplified result)."""
     return (_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]), (_is_true(v[0]), a[0]), (_is_true(v[1]), a[1])
 
 
 _SIMPLIFICATIONS: dict[str, Callable] = {
-    "add": _first_match(lambda a, v: ((_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]))),
-    "sub": _first_match(lambda a, v: ((_equals(v[1], 0), a[0]),)),
-    "mul": _first_match(_simplify_product),
-    "div": _first_match(lambda a, v: ((_equals(v[0], 0), a[0]), (_equals(v[1], 1), a[0]))),
-    "and": _first_match(_simplify_and),
-    "or": _first_match(_simplify_or),
-    "select": _first_match(lambda a, v: ((v[0] is not None, a[1] if v[0] else a[2]), (a[1] == a[2], a[1]))),
+    "add": _first_matching_rule(lambda a, v: ((_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]))),
+    "sub": _first_matching_rule(lambda a, v: ((_equals(v[1], 0), a[0]),)),
+    "mul": _first_matching_rule(_simplify_product),
+    "div": _first_matching_rule(lambda a, v: ((_equals(v[0], 0), a[0]), (_equals(v[1], 1), a[0]))),
+    "and": _first_matching_rule(_simplify_and),
+    "or": _first_matching_rule(_simplify_or),
+    "select": _first_matching_rule(lambda a, v: ((v[0] is not None, a[1] if v[0] else a[2]), (a[1] == a[2], a[1]))),
 }
 """Simplifications of operations: pairs of a condition and the place of the result, from the places and values of arguments.
 

@@ -17,26 +17,26 @@ import llvmlite.ir as ir
 from sgdlimits.kernel.compiler.llvm import FUNCTION_NAME, Writer
 from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.scalars import Scalars
-from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I32, I64
+from sgdlimits.kernel.compiler.vectors import F32, F64, FAST_MATH_FLAGS, I32, I64
 
-TRIPLE = "nvptx64-nvidia-cuda"
+TARGET_TRIPLE = "nvptx64-nvidia-cuda"
 WARP_SIZE = 32
 MIN_ROOT_ARGUMENT = 1e-290
-"""Number added to the argument of a square root, so that the inverse root of zero is finite."""
+"""Constant that is added to the argument of a square root, so that the inverse root of zero is finite."""
 
 
 class GPU:
-    """GPU with a compute capability such as "90", as a target of LLVM."""
+    """NVIDIA GPU as a target of LLVM, given by its compute capability, such as "90"."""
 
     def __init__(self, capability: str) -> None:
-        self.name, self.triple = f"sm_{capability}", TRIPLE
+        self.name, self.triple = f"sm_{capability}", TARGET_TRIPLE
         self.key = (llvmlite.__version__, llvm.llvm_version_info, self.name)
 
     def assembly(self, text: str) -> str:
         """Compile the LLVM text of a module to PTX."""
-        _initialise()
+        _initialise_llvm()
         module = llvm.parse_assembly(text)
-        target = llvm.Target.from_triple(TRIPLE).create_target_machine(self.name, opt=3)
+        target = llvm.Target.from_triple(TARGET_TRIPLE).create_target_machine(self.name, opt=3)
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         options.loop_unrolling = False  # the body of the loop over steps is long already
         passes = llvm.create_pass_builder(target, options)
@@ -45,29 +45,32 @@ class GPU:
 
 
 @lru_cache(maxsize=1)
-def _initialise() -> None:
-    """Initialise LLVM's back ends, once in a process."""
+def _initialise_llvm() -> None:
+    """Initialise LLVM's code generators for all targets, once in a process."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
 
 def text_of(replica: Replica, gpu: GPU, limit: float) -> str:
-    """Return the LLVM text of a replica's program: one GPU kernel, `advance`, with the arguments of the function for CPUs."""
-    return str(Threads(replica, gpu, limit).module)
+    """Return the LLVM text of the GPU kernel `advance`, which makes the steps of a replica's flat program.
+
+    Its arguments are those of the function for CPUs.
+    """
+    return str(GpuWriter(replica, gpu, limit).module)
 
 
-class Threads(Writer):
+class GpuWriter(Writer):
     """Writer of the GPU kernel that makes all steps of a call; each thread computes one replica after another."""
 
-    def begin_function(self, name: str, arguments: int) -> None:
-        super().begin_function(name, arguments)
+    def begin_function(self, name: str, argument_count: int) -> None:
+        super().begin_function(name, argument_count)
         if name == FUNCTION_NAME:
             self.function.calling_convention = "ptx_kernel"
 
     def new_instructions(self) -> GpuInstructions:
         return GpuInstructions(self.module, self.b)
 
-    def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
+    def coordinate_pointers(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         b = self.b
         # Replica i is lane i mod 32 of vector i div 32.
         lane = b.add(b.mul(b.udiv(index, I64(WARP_SIZE)), I64(count * WARP_SIZE)), b.urem(index, I64(WARP_SIZE)))
@@ -94,14 +97,14 @@ class Threads(Writer):
         b.position_at_end(leave)
 
     def read_register(self, name: str) -> ir.Value:
-        """Read a special register: index or number of threads ("tid", "ntid") or of blocks ("ctaid", "nctaid")."""
+        """Emit the read of a special register: index or number of threads ("tid", "ntid") or of blocks ("ctaid", "nctaid")."""
         name = f"llvm.nvvm.read.ptx.sreg.{name}.x"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, ir.FunctionType(I32, []), name), [])
 
 
 class GpuInstructions(Scalars):
-    """Writer of GPU instructions; it differs from that for CPUs in division and square root only.
+    """Writer of GPU instructions for a program's nodes, with divisions and square roots of its own.
 
     The device has estimates of reciprocals and of inverse square roots, of 20 bits. One step of third order makes them accurate
     to rounding, without the branches of the device's division. At zero and infinity the estimate is the result.
@@ -115,33 +118,35 @@ class GpuInstructions(Scalars):
         return super()._op(op, kind, kinds, args)
 
     def _estimate(self, name: str, x: ir.Value) -> ir.Value:
-        """Call an approximate instruction of the device: "rcp", "rsqrt" or "sqrt"."""
+        """Emit an approximate instruction of the GPU: "rcp" for 1/x, "rsqrt" or "sqrt"."""
         name = f"llvm.nvvm.{name}.approx.ftz.{'d' if x.type == F64 else 'f'}"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, ir.FunctionType(x.type, [x.type]), name), [x])
 
     def _quotient(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        """Write x/y: with an estimate r of 1/y and its error e = 1 - y r, the reciprocal is r + r (e + e^2)."""
+        """Emit x/y: with an estimate r of 1/y and its error e = 1 - y r, the reciprocal is r + r (e + e^2)."""
         first = self._estimate("rcp", y)
         wrong = self._limit_error(self._fma(self.b.fneg(y), first, 1.0))
-        return self._times(x, self._fma(first, self._fma(wrong, wrong, wrong), first))
+        return self._emit_product(x, self._fma(first, self._fma(wrong, wrong, wrong), first))
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
-        """Write 1/sqrt(x): with an estimate r and its error e = 1 - x r^2, it is r + r e (1/2 + 3/8 e)."""
+        """Emit 1/sqrt(x): with an estimate r and its error e = 1 - x r^2, it is r + r e (1/2 + 3/8 e)."""
         if x.type != F64:
             return super()._rsqrt(x)
         first = self._estimate("rsqrt", x)
-        wrong = self._limit_error(self._fma(self.b.fneg(x), self._times(first, first), 1.0))
-        return self._fma(self._times(first, wrong), self._fma(wrong, 0.375, 0.5), first)
+        wrong = self._limit_error(self._fma(self.b.fneg(x), self._emit_product(first, first), 1.0))
+        return self._fma(self._emit_product(first, wrong), self._fma(wrong, 0.375, 0.5), first)
 
     def _root(self, x: ir.Value) -> ir.Value:
-        """Write sqrt(x) as x/sqrt(x) with one Newton step; a tiny shift keeps the inverse root finite at x = 0."""
-        inverse = self._rsqrt(self.b.fadd(x, self._number(MIN_ROOT_ARGUMENT)))
-        rough = self._times(x, inverse)
-        return self._fma(self._fma(self.b.fneg(rough), rough, x), self._times(inverse, 0.5), rough)
+        """Emit sqrt(x) as x/sqrt(x) with one Newton step; a tiny shift keeps the inverse root finite at x = 0."""
+        inverse = self._rsqrt(self.b.fadd(x, self._as_constant(MIN_ROOT_ARGUMENT)))
+        rough = self._emit_product(x, inverse)
+        return self._fma(self._fma(self.b.fneg(rough), rough, x), self._emit_product(inverse, 0.5), rough)
 
     def _limit_error(self, wrong: ir.Value) -> ir.Value:
-        """Replace the NaN that is the error of an estimate at zero or infinity by a finite number, which leaves the estimate.
+        """Emit the replacement of an error that is NaN, for estimates at zero or infinity, by a finite number.
+
+        The estimate is then the result.
 
         The minimum of the upper half of the bits, as a float, with 1 is one instruction. All other errors,
         which are below 2^-7, pass.
@@ -152,14 +157,14 @@ class GpuInstructions(Scalars):
         least = b.zext(b.bitcast(self.intrinsic("minnum", upper, ir.Constant(F32, 1.0)), I32), I64)
         return b.bitcast(b.or_(b.shl(least, I64(32)), b.and_(bits, I64(2**32 - 1))), F64)
 
-    def _number(self, x: ir.Value | float) -> ir.Value:
-        """Return a float as a constant of the program; values of the program as they are."""
+    def _as_constant(self, x: ir.Value | float) -> ir.Value:
+        """Convert a float to a constant of the LLVM code; return other values unchanged."""
         return self.const(x, "f64") if isinstance(x, float) else x
 
     def _fma(self, *args: ir.Value | float) -> ir.Value:
-        """Write x y + z with one rounding."""
-        return self.intrinsic("fma", *map(self._number, args))
+        """Emit the fused product and sum x y + z, with one rounding."""
+        return self.intrinsic("fma", *map(self._as_constant, args))
 
-    def _times(self, x: ir.Value, y: ir.Value | float) -> ir.Value:
-        """Write a product."""
-        return self.b.fmul(x, self._number(y), flags=FLAGS)
+    def _emit_product(self, x: ir.Value, y: ir.Value | float) -> ir.Value:
+        """Emit the product of two values."""
+        return self.b.fmul(x, self._as_constant(y), flags=FAST_MATH_FLAGS)

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from sgdlimits.kernel.compiler.program import Program
 
 CONTINUES, STOPS = 1.0, 2.0
-"""Answers of the host, for a lane, to the question of `ByBound`."""
+"""Answers of the host for a lane whose bound no longer excludes stopping: the run continues, or it stops."""
 
 
 class EveryStep(NamedTuple):
-    """Check of a cheap stop condition, which is evaluated after each step: `stops` is its place, in the new state."""
+    """Check of a stop condition that is evaluated after each step; `stops` is the node index of its value in the new state."""
 
     stops: int
 
@@ -28,16 +28,17 @@ class WithinBall(NamedTuple):
 
 
 class ByBound(NamedTuple):
-    """Check by a quadratic bound, whose coefficients the host or the program supplies (see `sgdlimits.kernel.stopping`).
+    """Check of a stop condition by a quadratic bound, with coefficients from the host or the program.
 
-    `row` is the cheap bound in the state before a step: its value there, then its coefficients. Without one it is empty.
+    See `sgdlimits.kernel.stopping`. `row` has the places of the cheap bound in the state before a step: its value there, then
+    its coefficients. Without a cheap bound it is empty.
     """
 
     row: tuple[int, ...]
 
 
 class Replica(NamedTuple):
-    """Flat program of one step, and the roles of its values.
+    """Flat program of one run's step, with the node indices of the states before and after it, and the stop check.
 
     Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
 
@@ -57,22 +58,22 @@ class Replica(NamedTuple):
 
     @property
     def inputs(self) -> dict[Any, int]:
-        """Places of the inputs by name."""
+        """Places of the program's inputs, by name."""
         return {node.what: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
 
     @property
     def numbers(self) -> list[int]:
-        """Indices of the parameters, among those of the process and its condition, that the program reads."""
+        """Indices of the parameters that the program reads, among all parameters of the process and its stop condition."""
         return sorted(name[1] for name in self.inputs if name[0] == "number")
 
     @property
     def length(self) -> int:
-        """Number of operations of a step, without those of a bound, which run rarely."""
+        """Number of operations of a step, not counting those of the stop bound, which is rarely computed."""
         # Only the operations that the bound needs beyond those of the step.
         rare = self.check.row if isinstance(self.check, ByBound) else ()
         return len(self.program.nodes) - len(self.program.order(rare, set(self.program.order(self.after))))
 
     @property
     def moved(self) -> list[int]:
-        """Indices of the coordinates that a step changes."""
+        """Indices of the state's coordinates that a step changes."""
         return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]

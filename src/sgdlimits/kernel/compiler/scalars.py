@@ -9,13 +9,13 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I1, I32, I64, Vectors
+from sgdlimits.kernel.compiler.vectors import F32, F64, FAST_MATH_FLAGS, I1, I32, I64, Vectors
 
 SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
 
 
 class Scalars(Vectors):
-    """Writer of instructions on the scalars of one replica, one for each node of a program."""
+    """Writer of instructions for a program's nodes on scalars, with one replica per thread of a GPU."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder) -> None:
         super().__init__(module, builder, width=1, wide=False)
@@ -47,7 +47,7 @@ class Scalars(Vectors):
         return x
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
-        return self.b.fdiv(ir.Constant(x.type, 1.0), self.intrinsic("sqrt", x), flags=FLAGS)
+        return self.b.fdiv(ir.Constant(x.type, 1.0), self.intrinsic("sqrt", x), flags=FAST_MATH_FLAGS)
 
     def _bitcast(self, of: str, kind: str, x: ir.Value) -> ir.Value:
         return self.b.bitcast(x, self.type(kind))

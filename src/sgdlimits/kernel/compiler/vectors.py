@@ -16,50 +16,52 @@ from sgdlimits.kernel.compiler.program import COMPARISONS, Program
 I1, I32, I64, F32, F64 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
 SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}
 LOW_32_BITS = 2**32 - 1
-FLAGS = ("contract", "nsz")
-"""Flags of floating-point instructions: a product and a sum may be fused to one instruction, with one rounding."""
+FAST_MATH_FLAGS = ("contract", "nsz")
+"""Flags of LLVM's floating-point instructions; they allow a product and a sum to be fused into one instruction, with one
+rounding."""
 COMPARISON_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 RARE_BRANCH_WEIGHTS = (1, 2000)
+"""Relative frequencies of the two sides of a branch that is rarely taken, for LLVM's block layout."""
 
 
 class Vectors:
-    """Writer of instructions on vectors of lanes, one for each node of a program; scalars of all kinds become such vectors."""
+    """Writer of instructions for a program's nodes on SIMD vectors, with one replica per lane."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, wide: bool) -> None:
         self.module, self.b, self.width, self.wide = module, builder, width, wide
 
     def type(self, kind: str) -> ir.Type:
-        """Return the LLVM type of a kind of scalars."""
+        """Return the LLVM vector type for a scalar type of the program, such as "f64"."""
         return ir.VectorType(SCALAR_TYPES[kind], self.width)
 
     def const(self, value: Any, kind: str) -> ir.Constant:
-        """Return a constant in all lanes."""
+        """Return an LLVM constant with the same value in all lanes."""
         if kind[0] != "f":  # LLVM takes integers in the signed range
             value = int(value) if kind == "b1" else (int(value) + 2**63) % 2**64 - 2**63
         return ir.Constant(self.type(kind), [value] * self.width)
 
     def splat(self, number: ir.Value) -> ir.Value:
-        """Copy a scalar into all lanes."""
+        """Emit a vector with copies of a scalar in all lanes."""
         kind = ir.VectorType(number.type, self.width)
         one = self.b.insert_element(ir.Constant(kind, ir.Undefined), number, I32(0))
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), None))
 
     def low_word(self, number: ir.Value) -> ir.Value:
-        """Return the low word of a 64-bit integer as a 32-bit one, whose upper half is arbitrary here."""
+        """Return a 64-bit integer as a 32-bit one, whose lane of 64 bits may have any upper half."""
         return number
 
     def any(self, lanes: ir.Value) -> ir.Value:
-        """Return whether any of the lanes is true."""
+        """Emit the test whether any lane of a mask is true."""
         bits = ir.IntType(self.width)
         return self.b.icmp_unsigned("!=", self.b.bitcast(lanes, bits), bits(0))
 
     def slot(self, type_: ir.Type) -> ir.Value:
-        """Allocate a variable in the entry block, where LLVM turns it into a register."""
+        """Allocate a variable of an LLVM type in the entry block, from where LLVM moves it into a register."""
         with self.b.goto_entry_block():
             return self.b.alloca(type_)
 
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
-        """Call an LLVM intrinsic on floats, such as "sqrt"."""
+        """Emit the call of an LLVM intrinsic on floats, such as "sqrt"."""
         element = "f64" if args[0].type.element == F64 else "f32"
         kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
         name = f"llvm.{name}.v{self.width}{element}"
@@ -67,14 +69,14 @@ class Vectors:
         return self.b.call(known or ir.Function(self.module, kind, name), args)
 
     def clean_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
-        """Extend a 32-bit integer to its lane of 64 bits: zeros above an unsigned one, copies of the sign of a signed one."""
+        """Emit the extension of a 32-bit integer to its lane of 64 bits: zeros if unsigned, copies of the sign if signed."""
         if kind == "u32":
             return self.b.and_(x, self.const(LOW_32_BITS, "u64"))
         half = self.const(32, "i64")
         return self.b.ashr(self.b.shl(x, half), half) if kind == "i32" else x
 
     def emit(self, program: Program, places: Sequence[int], known: dict[int, ir.Value]) -> None:
-        """Write the instructions of the nodes at `places`, in that order; `known` has values by place and gets new ones."""
+        """Emit the instructions of the nodes with indices `places`, and add their LLVM values to `known`."""
         for place in places:
             node = program.nodes[place]
             if place in known:
@@ -82,7 +84,7 @@ class Vectors:
             if node.op == "const":
                 known[place] = self.const(node.what, node.kind)
             elif node.op == "loop":
-                known[place] = self._loop(program, place, known)
+                known[place] = self._emit_loop(program, place, known)
             elif node.op == "item":
                 known[place] = known[node.args[0]][node.what]
             elif node.op == "input":
@@ -91,8 +93,11 @@ class Vectors:
                 kinds = [program.kind(arg) for arg in node.args]
                 known[place] = self._op(node.op, node.kind, kinds, [known[arg] for arg in node.args])
 
-    def _loop(self, program: Program, place: int, known: dict[int, ir.Value]) -> list[ir.Value]:
-        """Write a loop of the program, which is skipped if no lane enters, as usual; lanes that have left keep their values."""
+    def _emit_loop(self, program: Program, place: int, known: dict[int, ir.Value]) -> list[ir.Value]:
+        """Emit a `while` loop of the program; lanes that have finished keep their values while others continue.
+
+        The loop is skipped if no lane enters it, which is marked as the likely case.
+        """
         b, node = self.b, program.nodes[place]
         loop, (begin, *first) = node.what, [known[arg] for arg in node.args]
         slots = [self.slot(value.type) for value in first]
@@ -119,16 +124,16 @@ class Vectors:
         return [b.load(slot) for slot in slots]
 
     def _op(self, op: str, kind: str, kinds: list[str], args: list[ir.Value]) -> ir.Value:
-        """Write one operation with a result of a kind, for arguments of `kinds`."""
+        """Emit one operation of the program, with arguments of the scalar types `kinds` and a result of type `kind`."""
         b, of = self.b, kinds[-1]
         real, signed = of[0] == "f", of[0] == "i"
         # These operations depend on the upper halves of 32-bit integers; sums, differences and bitwise ones do not.
         if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISONS):
             args = [self.clean_upper_half(arg, of) for arg in args]
         if op in ("add", "sub", "mul"):
-            return getattr(b, f"f{op}")(*args, flags=FLAGS) if real else getattr(b, op)(*args)
+            return getattr(b, f"f{op}")(*args, flags=FAST_MATH_FLAGS) if real else getattr(b, op)(*args)
         if op == "div":
-            return b.fdiv(*args, flags=FLAGS) if real else (b.sdiv if signed else b.udiv)(*args)
+            return b.fdiv(*args, flags=FAST_MATH_FLAGS) if real else (b.sdiv if signed else b.udiv)(*args)
         if op == "rem":
             return b.frem(*args) if real else (b.srem if signed else b.urem)(*args)
         if op in ("and", "or", "xor"):
@@ -168,10 +173,10 @@ class Vectors:
         raise KeyError(op)
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
-        """Write 1/sqrt(x): with AVX-512 the processor's estimate and two Newton steps, without division or square root."""
+        """Emit 1/sqrt(x); AVX-512 has an estimate, which two Newton steps refine without division or square root."""
         b = self.b
         if not self.wide or x.type.element != F64:
-            return b.fdiv(ir.Constant(x.type, [1.0] * self.width), self.intrinsic("sqrt", x), flags=FLAGS)
+            return b.fdiv(ir.Constant(x.type, [1.0] * self.width), self.intrinsic("sqrt", x), flags=FAST_MATH_FLAGS)
         # The estimate has 14 bits; each Newton step doubles them.
         eight, name = ir.VectorType(F64, 8), "llvm.x86.avx512.rsqrt14.pd.512"
         kind = ir.FunctionType(eight, [eight, eight, ir.IntType(8)])
@@ -181,28 +186,31 @@ class Vectors:
         parts = [b.shuffle_vector(x, x, lanes(first, 8)) for first in range(0, self.width, 8)]
         parts = [b.call(function, [part, nothing, ir.IntType(8)(-1)]) for part in parts]
         first = parts[0] if len(parts) == 1 else b.shuffle_vector(*parts, lanes(0, 16))
-        half, y = b.fmul(x, self.const(-0.5, "f64"), flags=FLAGS), first
+        half, y = b.fmul(x, self.const(-0.5, "f64"), flags=FAST_MATH_FLAGS), first
         for _ in range(2):
-            rest = b.fadd(b.fmul(b.fmul(half, y), y, flags=FLAGS), self.const(0.5, "f64"), flags=FLAGS)
-            y = b.fadd(b.fmul(y, rest, flags=FLAGS), y, flags=FLAGS)
+            rest = b.fadd(b.fmul(b.fmul(half, y), y, flags=FAST_MATH_FLAGS), self.const(0.5, "f64"), flags=FAST_MATH_FLAGS)
+            y = b.fadd(b.fmul(y, rest, flags=FAST_MATH_FLAGS), y, flags=FAST_MATH_FLAGS)
         return b.select(b.fcmp_ordered("==", y, y), y, first)  # at zero and at infinity the estimate is exact
 
     def _compare(self, op: str, of: str, x: ir.Value, y: ir.Value) -> ir.Value:
-        """Write a comparison of two values of a kind; with NaN only `ne` is true."""
+        """Emit the comparison of two values of the scalar type `of`; with NaN only `ne` is true."""
         b = self.b
         if of[0] == "f":
             return (b.fcmp_unordered if op == "ne" else b.fcmp_ordered)(COMPARISON_SIGNS[op], x, y)
         return (b.icmp_signed if of[0] == "i" else b.icmp_unsigned)(COMPARISON_SIGNS[op], x, y)
 
     def _bitcast(self, of: str, kind: str, x: ir.Value) -> ir.Value:
-        """Reinterpret the bits of a value of the kind `of`; floats of 32 bits are packed, integers are in lanes of 64."""
+        """Emit the reinterpretation of the bits of a value of the scalar type `of`.
+
+        Floats of 32 bits are packed, integers of 32 bits are in lanes of 64.
+        """
         b, narrow = self.b, ir.VectorType(I32, self.width)
         if "f32" not in (of, kind):
             return b.bitcast(x, self.type(kind))
         return b.zext(b.bitcast(x, narrow), self.type(kind)) if of == "f32" else b.bitcast(b.trunc(x, narrow), self.type(kind))
 
     def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
-        """Convert a value of the kind `of` to another kind."""
+        """Emit the conversion of a value from the scalar type `of` to `kind`."""
         b, to, narrow = self.b, self.type(kind), ir.VectorType(I32, self.width)
         if kind == "b1":
             return self._compare("ne", of, self.clean_upper_half(x, of), self.const(0, of))

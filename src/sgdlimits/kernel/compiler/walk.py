@@ -19,13 +19,13 @@ from sgdlimits.kernel.compiler.program import KINDS, Program, Untranslated
 
 Places = np.ndarray
 PrimitiveRule = Callable[["Flattening", Any, list[Places]], Any]
-_KIND = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
+_KIND_OF_DTYPE = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
 ELEMENTWISE = {
     **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil")},
     **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
     "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
 }  # fmt: skip
-"""Primitives that apply one operation of a program to each entry, and the names of these operations."""
+"""Primitives of JAX that apply one operation of a program to each entry, and the names of these operations."""
 REDUCTIONS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",
@@ -35,65 +35,65 @@ REDUCTIONS = {
     "reduce_or": "or",
 }
 EMPTY_REDUCTIONS = {"add": 0, "mul": 1, "and": 1, "or": 0}
-"""Results of reductions over an empty axis."""
+"""Results of reductions over an empty axis, by the operation that reduces."""
 PRIMITIVE_RULES: dict[str, PrimitiveRule] = {}
 
 
 def kind_of(dtype: Any) -> str:
-    """Return the kind of scalars for a dtype; raise `Untranslated` if there is none."""
+    """Return the scalar type of a program for a dtype; raise `Untranslated` if there is none."""
     name = str(dtype) if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).name
-    if name not in _KIND:
+    if name not in _KIND_OF_DTYPE:
         raise Untranslated(name)
-    return _KIND[name]
+    return _KIND_OF_DTYPE[name]
 
 
 class Flattening:
-    """Walk over jaxprs that adds their operations to a program; arrays are arrays of places."""
+    """Walk over jaxprs that adds their operations to a flat program; arrays become arrays of node indices."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
 
     def call(self, closed: ClosedJaxpr | Jaxpr, arguments: Sequence[Places]) -> list[Places]:
-        """Add the operations of a jaxpr, and return the places of its results."""
+        """Add the operations of a jaxpr to the program, and return the node indices of its results."""
         if isinstance(closed, ClosedJaxpr):
-            return self._run(closed.jaxpr, [self.constants(value) for value in closed.consts], arguments)
-        return self._run(closed, [], arguments)
+            return self._add_jaxpr(closed.jaxpr, [self.constants(value) for value in closed.consts], arguments)
+        return self._add_jaxpr(closed, [], arguments)
 
     def constants(self, value: Any) -> Places:
-        """Add the entries of an array as constants."""
+        """Add the entries of an array to the program as constants, and return their node indices."""
         kind = kind_of(jax.dtypes.result_type(value))
         value = np.asarray(value)
         return np.array([self.program.const(number, kind) for number in value.ravel()], int).reshape(value.shape)
 
     def map_entries(self, operation: Callable[..., int], *arrays: Places) -> Places:
-        """Apply an operation on places to each entry of arrays, which are broadcast against each other."""
+        """Apply a function of node indices to each entry of arrays, which are broadcast against each other."""
         whole = np.broadcast_arrays(*arrays)
         entries = zip(*(array.ravel().tolist() for array in whole), strict=True)
         return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
 
     def op(self, name: str, *arrays: Places) -> Places:
-        """Add an operation of the program for each entry of arrays."""
+        """Add an operation of the program for each entry of arrays, and return the node indices of the results."""
         return self.map_entries(partial(self.program.op, name), *arrays)
 
     def known_integers(self, places: Places) -> np.ndarray | None:
-        """Return the values of places as integers if all are constants, else None."""
+        """Return the values of nodes as integers if all of them are constants, else None."""
         found = [self.program.value(place) for place in places.ravel().tolist()]
         return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
 
-    def _run(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
-        """Add the operations of all equations of a jaxpr, and return the places of its results."""
+    def _add_jaxpr(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
+        """Add the operations of all equations of a jaxpr to the program, and return the node indices of its results."""
         known: dict[Any, Places] = {}
         read = lambda atom: self.constants(atom.val) if isinstance(atom, Literal) else known[atom]
         for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
             known[variable] = np.asarray(value, int).reshape(variable.aval.shape)
         for equation in jaxpr.eqns:
-            results = self._equation(equation, [read(atom) for atom in equation.invars])
+            results = self._add_equation(equation, [read(atom) for atom in equation.invars])
             for variable, value in zip(equation.outvars, results, strict=True):
                 known[variable] = np.asarray(value, int).reshape(variable.aval.shape)
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
-        """Add the operations of one equation, and return the places of its results."""
+    def _add_equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
+        """Add the operations of one equation of a jaxpr to the program, and return the node indices of its results."""
         name = equation.primitive.name
         # Arrays without entries have no operations, whatever the primitive.
         if equation.outvars and not any(variable.aval.size for variable in equation.outvars):
@@ -110,7 +110,7 @@ class Flattening:
         return results if isinstance(results, list) else [results]
 
     def reduce_first_axis(self, name: str, rows: Places, like: Any) -> Places:
-        """Reduce the first axis by an operation, in order of the entries; `like` has the shape and type of the result."""
+        """Reduce the first axis of an array by an operation, in order; `like` has the shape and type of the result."""
         if len(rows):  # in order, so that sums are rounded alike in every program
             return reduce(partial(self.op, name), rows)
         if name not in EMPTY_REDUCTIONS:
@@ -118,7 +118,7 @@ class Flattening:
         return np.broadcast_to(self.constants(np.asarray(EMPTY_REDUCTIONS[name], like.dtype)), like.shape)
 
     def select_by_index(self, index: int, options: Sequence[Places]) -> Places:
-        """Select one of several arrays by an index that is known only at run time; it is clipped to the valid range."""
+        """Select one of several arrays by an index that is known only at run time and is clipped to the valid range."""
         # A chain of selections from the last option to the first.
         chosen, kind = options[-1], self.program.kind(index)
         for number in range(len(options) - 2, -1, -1):
@@ -128,7 +128,7 @@ class Flattening:
 
 
 def primitive_rule(*names: str) -> Callable[[PrimitiveRule], PrimitiveRule]:
-    """Decorate a function that translates primitives with these names: it takes the walk, the equation and its arguments."""
+    """Register a function of (walk, equation, arguments) as the translation of the primitives with these names."""
 
     def register(function: PrimitiveRule) -> PrimitiveRule:
         PRIMITIVE_RULES.update(dict.fromkeys(names, function))

@@ -15,9 +15,9 @@ from jaxtyping import Array, UInt32
 
 from sgdlimits.kernel.random.transform import jit_unless_host
 
-ROUNDS = 10
+PHILOX_ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)
+WEYL_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 
 Words = tuple[UInt32[Array, "..."], UInt32[Array, "..."], UInt32[Array, "..."], UInt32[Array, "..."]]
 
@@ -34,22 +34,22 @@ def philox(counter: Words, key: tuple[UInt32[Array, "..."], UInt32[Array, "..."]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     if rolled:
-        return lax.fori_loop(0, ROUNDS, lambda _, words: _round(words), (*counter, *key))[:4]
+        return lax.fori_loop(0, PHILOX_ROUNDS, lambda _, words: _mix_round(words), (*counter, *key))[:4]
     words = (*counter, *key)
-    for _ in range(ROUNDS):
-        words = _round(words)
+    for _ in range(PHILOX_ROUNDS):
+        words = _mix_round(words)
     return words[:4]
 
 
-def _round(words):
+def _mix_round(words):
     """Make one round of Philox: mix the counter, and advance the key by the Weyl constants."""
     c0, c1, c2, c3, k0, k1 = words
-    high0, low0 = _multiply(c0, MULTIPLIERS[0])
-    high1, low1 = _multiply(c2, MULTIPLIERS[1])
-    return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, k0 + np.uint32(WEYL[0]), k1 + np.uint32(WEYL[1])
+    high0, low0 = _multiply_words(c0, MULTIPLIERS[0])
+    high1, low1 = _multiply_words(c2, MULTIPLIERS[1])
+    return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, k0 + np.uint32(WEYL_INCREMENTS[0]), k1 + np.uint32(WEYL_INCREMENTS[1])
 
 
-def _multiply(word: UInt32[Array, "..."], constant: int) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
+def _multiply_words(word: UInt32[Array, "..."], constant: int) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
     """Return the high and low 32-bit words of a product."""
     # 32-bit words in 64-bit arithmetic: the high word of a product has no instruction of its own in JAX.
     product = word.astype(np.uint64) * np.uint64(constant)

@@ -15,7 +15,7 @@ from sgdlimits.kernel.random.philox import Words, philox
 from sgdlimits.kernel.random.transform import array_module, marsaglia_tsang, normal_pair, uniform
 
 MAX_NORMALS = 4 * 2**24
-"""Maximum number of normal variates of a purpose for each run and step: the counter has 2^24 blocks of four."""
+"""Maximum number of normal variates for one purpose, run and step: the counter has 2^24 blocks of four."""
 
 
 class Purpose(IntEnum):
@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
 
 class Stream(eqx.Module):
-    """Random variates of consecutive steps of several runs.
+    """Source of the random variates of several runs in consecutive steps.
 
     Arrays have the steps first and the runs last. Each value depends only on the seed, the index of its run, the number of its
     step and the purpose, not on the other runs and steps of the stream.
@@ -58,29 +58,29 @@ class Stream(eqx.Module):
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
-        """Return the stream of a 64-bit seed, runs with these indices, and `steps` steps from `first` on, drawn by NumPy."""
+        """Return the stream of a 64-bit seed for runs with given indices and `steps` steps from `first` on, drawn by NumPy."""
         words = np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)
         host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))
         return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # NumPy arrays: a stream for a single use is not compiled
 
     def per_sample(self, count: int) -> Stream:
-        """Return the stream of `count` samples for each step, in which sample i of step n is step n count + i."""
+        """Return the stream with `count` samples in each step: sample i of step n has the variates of number n count + i."""
         first, steps = self.first * np.uint64(count), self.steps * count
         return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.cycle, self.t)
 
     def repeated_after(self, count: int | None) -> Stream:
-        """Return the periodic stream that repeats its first `count` steps; None for no period."""
+        """Return the periodic stream that repeats the variates of its first `count` steps; None removes the period."""
         return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count, self.t)
 
     def step(self, i: Array | int) -> Stream:
-        """Return the stream of step `i`, counted from the first of this stream."""
+        """Return the stream of one step, the `i`-th of this stream."""
         t = None if self.t is None else self.t[i][None]
         return Stream(
             self.seed, self.runs, self.first + jnp.asarray(i).astype(np.uint64), 1, self.rolled, self.single, self.cycle, t
         )
 
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
-        """Return four random 32-bit words for each step, block and run.
+        """Return four arrays of random 32-bit words, with an entry for each step, block and run.
 
         Each has shape (steps, blocks, runs), or (steps, runs, blocks) with `rows`; `skip` is the number of the first block.
         """
@@ -103,27 +103,27 @@ class Stream(eqx.Module):
         return w0, w1, w2, w3
 
     def normal(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
-        """Draw standard normal variates, four from a block."""
-        return self._normal(purpose, count, rows=False)[:, :count]
+        """Draw standard normal variates, four from each block of random words."""
+        return self._draw_normal(purpose, count, rows=False)[:, :count]
 
     def normal_rows(self, purpose: Purpose, count: int) -> Float[Array, "steps runs count"]:
-        """Draw the variates of `normal` with those of each run in one row."""
-        return self._normal(purpose, count, rows=True)[:, :, :count]
+        """Draw the same variates as `normal`, with the axes of the result in the order steps, runs, variates."""
+        return self._draw_normal(purpose, count, rows=True)[:, :, :count]
 
-    def _normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
-        """Draw normal variates by two transformations of two words each."""
+    def _draw_normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
+        """Draw normal variates by two Box-Muller transformations per block of four random words."""
         # All words are joined before they are transformed: otherwise the compiler would draw them four times, not twice.
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
         join = lambda *parts: array_module(w0).concatenate(parts, axis=2 if rows else 1)
         return join(*normal_pair(join(w0, w2), join(w1, w3), single=self.single))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
-        """Draw uniform variates in (0, 1], two from a block."""
+        """Draw uniform variates in (0, 1], two from each block of random words."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 2))
         return array_module(w0).concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
 
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
-        """Draw exact chi-square variates for each integer number of degrees of freedom in `dof`, from 0 on.
+        """Draw exact chi-square variates, one for each of the degrees of freedom in `dof`, which are integers from 0 on.
 
         Two and more degrees of freedom use `marsaglia_tsang`. The few proposals that its bound does not accept are tested
         exactly, and drawn again where they are rejected, one by one. Attempt n at a variate always uses the same words, so that
@@ -132,7 +132,7 @@ class Stream(eqx.Module):
         count, runs, xp = dof.shape[0], self.runs.size, array_module(self.runs)
         dof = xp.asarray(dof, float)[:, None]
         enough = xp.maximum(dof, 2.0)
-        z, u = self._attempt(purpose, count, 0)
+        z, u = self._draw_attempt(purpose, count, 0)
         value, sure, _ = marsaglia_tsang(z, enough)
         value = xp.where(dof >= 2, value, xp.where(dof == 1, z * z, 0.0))  # one degree of freedom is a square, none is zero
         unsettled = (dof >= 2) & (u >= sure)
@@ -142,10 +142,11 @@ class Stream(eqx.Module):
         # On a device the few proposals left are settled one by one in a loop, which is rarely entered: another round for all
         # variates would cost as much as the first.
         def settle_one(carry):
+            """Replace the first variate that is still to be tested by an exact one."""
             value, unsettled, rows = carry
             row = jnp.argmax(rows)
             run = jnp.argmax(unsettled[row])
-            exact = self._one_chi_square(purpose, row // count, row % count, run, enough[row % count, 0], count)
+            exact = self._draw_one_chi_square(purpose, row // count, row % count, run, enough[row % count, 0], count)
             unsettled = unsettled.at[row, run].set(False)
             return value.at[row, run].set(exact), unsettled, rows.at[row].set(unsettled[row].any())
 
@@ -154,28 +155,30 @@ class Stream(eqx.Module):
         return settled.reshape(self.steps, count, runs)
 
     def _settle_on_host(self, purpose: Purpose, value: Any, unsettled: Any, dof: Any) -> Any:
-        """Repeat exact tests with NumPy, in rounds over all variates, until every proposal has been accepted."""
+        """Test the remaining chi-square proposals exactly with NumPy, and redraw the rejected ones until all are accepted."""
         attempt = 0
         while unsettled.any():
-            z, u = self._attempt(purpose, dof.shape[0], attempt)
+            z, u = self._draw_attempt(purpose, dof.shape[0], attempt)
             candidate, _, h = marsaglia_tsang(z, dof)
             accepted = unsettled & (np.log(u) < h)
             value, unsettled, attempt = np.where(accepted, candidate, value), unsettled & ~accepted, attempt + 1
         return value
 
-    def _attempt(self, purpose: Purpose, count: int, attempt: Array | int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """Draw the normal and the uniform variate of an attempt at chi-square variates."""
+    def _draw_attempt(
+        self, purpose: Purpose, count: int, attempt: Array | int
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """Draw the normal and the uniform variate for one attempt at each of several chi-square variates."""
         w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * count)
         return normal_pair(w0, w1, single=self.single)[0], uniform(w2, w3)
 
-    def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
-        """Draw one chi-square variate: its first accepted proposal; attempt n uses the blocks from n `count` on."""
+    def _draw_one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
+        """Draw a single chi-square variate by rejection; attempt n uses the blocks of random words from n `count` on."""
         number = self.first + step.astype(jnp.uint64)
         alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], number, 1, rolled=True, single=self.single)
 
         def attempt(carry):
             _, _, block = carry
-            z, u = (number.ravel()[0] for number in alone._attempt(purpose, 1, block))
+            z, u = (number.ravel()[0] for number in alone._draw_attempt(purpose, 1, block))
             value, _, h = marsaglia_tsang(z, dof)
             return value, jnp.log(u) < h, block + jnp.uint32(count)
 

@@ -18,14 +18,14 @@ from jaxtyping import Array, Float, UInt32
 
 from sgdlimits.kernel.compiler.bits import bits_as, log_parts, polynomial
 
-_SINE = [
+_SINE_COEFFICIENTS = [
     1.0, -0.1666666666666666557, 0.0083333333333331943072, -0.00019841269841209219366, 2.75573192111372959e-6,
     -2.5052106872803657225e-8, 1.6058939705949783443e-10, -7.6429914903628877715e-13, 2.7211749711571910864e-15,
 ]  # fmt: skip
-_SINE_SINGLE = [0.99999999468602, -0.16666656684022, 0.0083330251392183, -0.00019807418741313, 2.601903092036e-6]
+_SINGLE_SINE_COEFFICIENTS = [0.99999999468602, -0.16666656684022, 0.0083330251392183, -0.00019807418741313, 2.601903092036e-6]
 """Coefficients of sin x / x in powers of x^2 for |x| <= pi/2: minimax polynomials, with a relative error below rounding."""
 _GOLDEN, _RIGHT = np.uint32(0x9E3779B1), np.uint32(1 << 30)
-_LOG_SINGLE = [
+_SINGLE_LOG_COEFFICIENTS = [
     3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1,
     -1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2,
 ]  # fmt: skip
@@ -33,27 +33,27 @@ _LOG_SINGLE = [
 
 
 def array_module(array: Any) -> Any:
-    """Return the module that computes with an array: NumPy for its own arrays, which saves compilation, else `jax.numpy`."""
+    """Return the module that computes with an array: NumPy for a NumPy array, which saves compilation, else `jax.numpy`."""
     return np if isinstance(array, np.ndarray) else jnp
 
 
 def jit_unless_host(function: Callable) -> Callable:
-    """Decorate a function of arrays: NumPy arrays are computed directly, others by `jax.jit`.
+    """Decorate a function of arrays so that NumPy arrays are computed at once, and all others by `jax.jit`.
 
     JAX then traces the function once for each shape, however many places of a program call it.
     """
     inside = jax.jit(function, static_argnames=tuple(function.__kwdefaults__ or ()))
 
     @wraps(function)
-    def either(*args, **options):
+    def call_or_jit(*args, **options):
         host = all(isinstance(leaf, (np.ndarray, np.generic)) for leaf in jax.tree.leaves(args))
         return function(*args, **options) if host else inside(*args, **options)
 
-    return either
+    return call_or_jit
 
 
 def uniform(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """Return a uniform variate in (0, 1] from 64 random bits: at least 2^-65, with resolution 2^-53."""
+    """Convert 64 random bits, in two words, to a uniform variate in (0, 1]: at least 2^-65, with resolution 2^-53."""
     return (high.astype(float) + (low.astype(float) + 0.5) * 2.0**-32) * 2.0**-32
 
 
@@ -71,9 +71,10 @@ def normal_pair(
     if not single:
         exponent, rest = log_parts(uniform(first, low))
         radius = root(-2 * (exponent * math.log(2) + rest))
-        return radius * _cosine(second, np.float64, _SINE), radius * _cosine(second - _RIGHT, np.float64, _SINE)
+        cosine = radius * _cosine(second, np.float64, _SINE_COEFFICIENTS)
+        return cosine, radius * _cosine(second - _RIGHT, np.float64, _SINE_COEFFICIENTS)
     radius, parts = root(-2 * _log_single(first, low)), (second, second - _RIGHT)
-    cosine, sine = ((radius * _cosine(angle, np.float32, _SINE_SINGLE)).astype(float) for angle in parts)
+    cosine, sine = ((radius * _cosine(angle, np.float32, _SINGLE_SINE_COEFFICIENTS)).astype(float) for angle in parts)
     return cosine, sine
 
 
@@ -81,7 +82,7 @@ def normal_pair(
 def marsaglia_tsang(
     z: Float[Array, "..."], dof: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
-    r"""Propose a chi-square variate with `dof >= 2` degrees of freedom, from a standard normal `z`, to accept or reject [8]_.
+    r"""Propose a chi-square variate with `dof >= 2` degrees of freedom from a normal variate `z`, for rejection sampling [8]_.
 
     With :math:`\delta = \mathrm{dof}/2 - 1/3` and :math:`x = z/\sqrt{9\delta}` the proposal :math:`2\delta(1+x)^3` is exact
     once it is accepted with probability :math:`e^h`, :math:`h = z^2/2 + \delta(1 - (1+x)^3 + 3\log(1+x))`. The series of the
@@ -103,7 +104,7 @@ def marsaglia_tsang(
 
 
 def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
-    """Return the logarithm of `uniform` in single precision.
+    """Return the logarithm of the variate of `uniform`, computed in single precision.
 
     The exponent is read off the bits; the mantissa, in [sqrt(1/2), sqrt 2), goes into a polynomial.
     """
@@ -112,11 +113,11 @@ def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
     place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2
     x = bits_as(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
     exponent = (place >> np.int32(23)).astype(f32)
-    return x + (x * x) * (x * polynomial(_LOG_SINGLE, x) - f32(0.5)) + exponent * f32(math.log(2))
+    return x + (x * x) * (x * polynomial(_SINGLE_LOG_COEFFICIENTS, x) - f32(0.5)) + exponent * f32(math.log(2))
 
 
 def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
-    """Return the cosine of the angle 2 pi `angle` / 2^32, as the sine of its complement to a right angle.
+    """Return the cosine of the angle 2 pi `angle` / 2^32, computed as the sine of a right angle minus that angle.
 
     For the sine of an angle, pass the angle minus a right angle. Integers make the reduction exact.
     """
