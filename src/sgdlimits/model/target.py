@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -15,9 +16,10 @@ from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array
 from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
-from sgdlimits.errors import BadInput, check_count, is_traced
+from sgdlimits.errors import BadInput, check_count, in_short, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
-from sgdlimits.part import Part, begun
+from sgdlimits.part import Part, begun, is_schedule
+from sgdlimits.schedule import Time
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
 from sgdlimits.trial import fields, tried
@@ -108,6 +110,43 @@ class FunctionReadout(Readout):
         return flat.reshape(fixed.shape[1:])
 
 
+class TimedReadout(Readout):
+    """A user's own function of one vector of k fields and of the time, in samples per dimension.
+
+    The time is a schedule, so that `at(t)` puts the present time in its place.
+    """
+
+    fn: Callable = eqx.field(static=True)
+    clock: Any = eqx.field(default_factory=Time)
+
+    def __call__(self, fixed, c=0):
+        if is_schedule(self.clock):
+            raise BadInput(f"the readout {in_short(self.fn)} changes with time. Take the problem at one time, problem.at(t).")
+        return FunctionReadout(lambda vector: self.fn(vector, self.clock))(fixed, c)
+
+
+def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
+    """Return a readout, made from a user's function fn(fixed) or fn(fixed, t), which is tried on one vector of fields."""
+    if isinstance(readout, Readout):
+        tried("the readout", begun(readout), count(teachers, "field"), fields(teachers), values=False)
+        return readout
+    if takes_time(readout):
+        tried("the readout", readout, f"{count(teachers, 'field')} and a time", fields(teachers), np.asarray(0.0))
+        return TimedReadout(readout)
+    tried("the readout", readout, count(teachers, "field"), fields(teachers))
+    return FunctionReadout(readout)
+
+
+def takes_time(fn: Any) -> bool:
+    """Return whether a function of fields has a second argument for the time: one without a default, or one called t."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(placed) > 1 and (placed[1].default is inspect.Parameter.empty or placed[1].name == "t")
+
+
 @checked
 class ClassLabels(Readout):
     """A label for each class of the data, whatever the fields are; `ClassLabels(range(C))` numbers the classes.
@@ -132,7 +171,8 @@ class Target(Part):
 
     Parameters
     ----------
-    readout : a `Readout`, or a JAX function of one vector of k fields that returns one number
+    readout : a `Readout`, or a JAX function of one vector of k fields that returns one number; a function readout(fixed, t) is
+        given the time as well, in samples per dimension
     teachers : k, the number of fixed directions; 1, or as many as the Gram matrix has, unless given
     noise : variance of the additive label noise
     gram : P, shape (k, k), positive definite; the identity unless given
@@ -140,6 +180,9 @@ class Target(Part):
     >>> target = Target(lambda fixed: fixed[0] * fixed[1], teachers=2, noise=0.1)
     >>> float(target.label(jnp.array([2.0, 3.0]), z=0.0, c=0))
     6.0
+    >>> turning = Target(lambda fixed, t: jnp.cos(t) * fixed[0] + jnp.sin(t) * fixed[1], teachers=2)
+    >>> float(turning.at(0.0).label(jnp.array([2.0, 3.0]), z=0.0, c=0))
+    2.0
     """
 
     readout: Readout
@@ -155,13 +198,10 @@ class Target(Part):
         gram: Matrix | None = None,
     ) -> None:
         teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[0]) if teachers is None else teachers)
-        self.readout = readout if isinstance(readout, Readout) else FunctionReadout(readout)
         self.gram = number_array(np.eye(teachers) if gram is None else gram)
         self.noise = number_array(noise)
         _check_gram(self.gram, teachers)
-        tried(
-            "the readout", begun(readout), count(teachers, "field"), fields(teachers), values=not isinstance(readout, Readout)
-        )
+        self.readout = as_readout(readout, teachers)
 
     @property
     def teachers(self) -> int:

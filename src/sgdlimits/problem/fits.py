@@ -12,6 +12,7 @@ from sgdlimits.inputs import Inputs
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import TAKEN, AnyNetwork
 from sgdlimits.model.target import ClassLabels, Target
+from sgdlimits.part import begun
 
 
 def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
@@ -24,7 +25,7 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
                 f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. Give such labels."
             )
     if isinstance(loss, Loss):
-        loss.check(data, target, network.shape)
+        loss.check(data, begun(target), network.shape)
     check_memory(algorithm, TAKEN | {"a"})
     names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):

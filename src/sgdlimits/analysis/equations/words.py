@@ -14,7 +14,7 @@ from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLi
 from sgdlimits.model.loss import CrossEntropy, FunctionLoss, SoftmaxCrossEntropy, SquaredLoss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
-from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout
+from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout, TimedReadout
 from sgdlimits.part import is_schedule
 
 
@@ -117,6 +117,8 @@ def label(model: Model) -> list[Row]:
                 numbers = [Row(rf"R = {number(R)}")]
         case FunctionReadout(fn=fn):
             text = rf"{called(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}})"
+        case TimedReadout(fn=fn):
+            text = rf"{called(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}}, t)"
         case ClassLabels():
             text = "y_{c}"
         case other:
