@@ -89,6 +89,7 @@ from .level import (
 )
 from .model import (
     ClassLabels as ClassLabels,
+    ClassReadouts as ClassReadouts,
     CommitteeReadout as CommitteeReadout,
     CrossEntropy as CrossEntropy,
     Erf as Erf,

@@ -157,7 +157,7 @@ class Drawn(NamedTuple):
 def placed(model: Model, F: Loading, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> Drawn:
     """The inputs of steps at standard normal coordinates: samples of the data by class, then the algorithm's own noise."""
     b = len(c)
-    samples = jnp.moveaxis(model.data.from_normal(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
+    samples = jnp.moveaxis(model.inputs.from_normal(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
     x = jnp.concatenate([samples, points[b:]])
     fields, fixed = (jnp.einsum("js...,is...->ji...", rows, x) for rows in F)
     return Drawn(fields, fixed, z, c)
@@ -342,14 +342,16 @@ class StepMean(NamedTuple):
         return placed(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
 
     def _over_classes(self, f):
-        law, b = self.model.coordinates, self.algorithm.batch
-        if law.classes**b > MOST_CLASSES:
+        inputs, b = self.model.inputs, self.algorithm.batch
+        if inputs.classes**b > MOST_CLASSES:
+            what = "classes" if self.model.network.mask_rate is None else "classes and masks of units"
             raise BadInput(
-                f"{law.classes} classes in batches of {b} are too many to average over, which {type(self.algorithm).__name__} "
-                "needs as d grows. Use Chain(d), or a smaller batch."
+                f"{inputs.classes} {what} in batches of {b} are too many to average over, which "
+                f"{type(self.algorithm).__name__} needs as d grows. Use Chain(d), or a smaller batch."
             )
+        weights = inputs.outcomes
         parts = [
-            (f(c), jnp.prod(jnp.stack([law.weights[i] for i in c]))) for c in itertools.product(range(law.classes), repeat=b)
+            (f(c), jnp.prod(jnp.stack([weights[i] for i in c]))) for c in itertools.product(range(inputs.classes), repeat=b)
         ]
         return jax.tree.map(
             lambda *leaves: sum(leaf * w for leaf, (_, w) in zip(leaves, parts, strict=True)), *(v for v, _ in parts)

@@ -67,7 +67,7 @@ def _at_inputs(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "di
     def of_class(c):
         fields, fixed, _ = law.place(F, points, c)
         label = jnp.broadcast_to(model.target.readout(fixed, c), points.shape[1:])
-        return model.loss.right(model.network(fields, each), label)
+        return model.loss.right(model.network.output(fields, each, c, None), label)
 
     return law.over_classes(of_class)
 

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.kernel.random import Stream
@@ -72,6 +73,11 @@ class Inputs(Part):
     @abc.abstractmethod
     def law_of_factor(self, F: Loading, gram: Float[Array, "k k"]) -> FieldLaw:
         """Return the same from coordinates F of the directions; the first k axes are the frame of the fixed directions."""
+
+    @property
+    def outcomes(self) -> Float[Array, " classes"]:
+        """The probability of each class: the `weights` of inputs that have them."""
+        return getattr(self, "weights", np.ones(1))
 
     @abc.abstractmethod
     def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:

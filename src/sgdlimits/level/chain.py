@@ -126,17 +126,17 @@ class FrameChain(Process):
         return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
 
     def draw(self, stream: Stream) -> Coordinates:
-        if has_schedules(self.problem.data):
+        if has_schedules(self.problem.model.inputs):
             return drawn_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
         rests = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
-        x = self.problem.data.draw(stream, sizes, self.d)
+        x = self.problem.model.inputs.draw(stream, sizes, self.d)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])
 
     def step(self, state: Frame, x: Coordinates, now: StepTime) -> Frame:
         problem, names, per = self.problem.at(now.t), state.names, 1 / self.d
-        algorithm, x = problem.algorithm, problem.data.place(x, self.frame)
+        algorithm, x = problem.algorithm, problem.model.inputs.place(x, self.frame)
         projected = state.project(x, self.frame[..., None])
 
         def one(x: Coordinates, fields, fixed, at: Frame):
@@ -171,7 +171,7 @@ class FactorChain(FrameChain):
             (a, m, T), t = run
             now = self.problem.at(t)
             law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
-            return now.expectation.risk_of_factor(now.model, a, law)
+            return now.tested_expectation.risk_of_factor(now.model.tested, a, law)
 
         return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 
@@ -179,5 +179,5 @@ class FactorChain(FrameChain):
 @chain_process.register(ProjectionProblem)
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem, which reports the risk as accurately as its expectation can."""
-    chain: type[FrameChain] = FactorChain if problem.expectation.factored else FrameChain
+    chain: type[FrameChain] = FactorChain if problem.tested_expectation.factored else FrameChain
     return chain(problem, d)

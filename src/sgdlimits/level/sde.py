@@ -223,13 +223,13 @@ class SampledDiffusion(Diffusion):
         return (1, 1) if algorithm.linear else (algorithm.batch, algorithm.inputs(self.problem.network.width))
 
     def draw(self, stream: Stream) -> Kicks:
-        if has_schedules(self.problem.data):
+        if has_schedules(self.problem.model.inputs):
             return drawn_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._each
         s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
         normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)
         points, z = jnp.split(normal, [s * L], axis=1)
-        c = problem.data.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
+        c = problem.model.inputs.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
         return Kicks(points.reshape(stream.steps, L, s, N, -1), z, c)
 
     def noise(self, state, numbers, scale, t):

@@ -157,12 +157,12 @@ class WeightProcess(Process):
         return Weights(at.a, W, at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
-        if has_schedules(self.problem.data):
+        if has_schedules(self.problem.model.inputs):
             return drawn_by_step(self, stream)
         stream = stream.cycled(self.reuse)
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
-        return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shifted))
+        return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shifted))
 
     def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d

@@ -17,3 +17,4 @@ from sgdlimits.model.target import (
     Target,
     TimedReadout,
 )
+from sgdlimits.model.tasks import ClassReadouts, Rotation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,6 +10,7 @@ from jaxtyping import Array, Float
 from sgdlimits.domain import checked
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.model.loss import Loss
+from sgdlimits.model.masks import MaskedInputs, kept_units
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.part import Part
@@ -74,9 +76,25 @@ class Model(Part):
         k = self.teachers
         return self.law_of_factor(Loading(jnp.zeros((0, k)), jnp.eye(k)))
 
+    @property
+    def inputs(self) -> Inputs:
+        """The data, with masks of units where the network has dropout: what samples of training are drawn from."""
+        rate = self.network.mask_rate
+        return self.data if rate is None else MaskedInputs(self.data, rate, self.width)
+
+    @property
+    def tested(self) -> Model:
+        """The model as it is tested: without dropout."""
+        plain = self.network.tested()
+        return self if plain is self.network else eqx.tree_at(lambda model: model.network, self, plain)
+
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
-        """The loss of one sample."""
-        return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
+        """The loss of one sample; with dropout its class says which units are kept, too (see `model.masks`)."""
+        kept = None
+        if self.network.mask_rate is not None:
+            c, mask = c % self.data.classes, c // self.data.classes
+            kept = kept_units(mask, self.width)
+        return self.loss(self.network.output(fields, a, c, kept), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:
         """(G, dl/da) of one sample, by automatic differentiation; each scalar has the trailing axes of the fields."""

@@ -8,10 +8,11 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm, check_memory
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.inputs import Inputs
+from sgdlimits.inputs import Inputs, Mixture
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import TAKEN, AnyNetwork
 from sgdlimits.model.target import ClassLabels, Target
+from sgdlimits.model.tasks import ClassReadouts
 from sgdlimits.part import begun
 
 
@@ -24,12 +25,32 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
             raise BadInput(
                 f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. Give such labels."
             )
+    _check_tasks(data, target, network)
     if isinstance(loss, Loss):
         loss.check(data, begun(target), network.shape)
     check_memory(algorithm, TAKEN | {"a"})
-    names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
+    names, known = algorithm.trained_scalars, () if network.one_array else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
         which = (
             f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
         )
         raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
+
+
+def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
+    """Raise `BadInput` where readouts or heads of classes do not fit the classes of the data."""
+    readout, heads = target.readout, network.tasks
+    own = readout.classes if isinstance(readout, ClassReadouts) else None
+    if own is None and heads == 1:
+        return
+    if not isinstance(data, Mixture):
+        raise BadInput(f"readouts and heads of classes need a mixture; got {type(data).__name__}. Make it with mixture(means).")
+    if own is not None and own != data.classes:
+        raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {own}. Give as many.")
+    if heads not in (1, data.classes):
+        raise BadInput(f"heads must be {data.classes}, one for each class of the data, or 1; got {heads}. Give as many.")
+    if own is not None and readout.turns is not None and readout.turns.shape[1] != target.teachers:
+        k, got = target.teachers, readout.turns.shape[1]
+        raise BadInput(
+            f"turns must be matrices of {k} rows, one for each fixed direction; got {got}. Give shape ({own}, {k}, {k})."
+        )

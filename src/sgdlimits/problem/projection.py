@@ -17,8 +17,10 @@ from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed,
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
+from sgdlimits.expectation.choose import for_tests
+from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
-from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
+from sgdlimits.expectation.nodes import NODES_AT_ONCE
 from sgdlimits.expectation.right_class import accuracy, is_closed
 from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -158,6 +160,11 @@ class ProjectionProblem(ModelProblem):
         return choose(begun(self.model)) if self.asked is None else self.asked
 
     @property
+    def tested_expectation(self) -> Expectation:
+        """How the risk and other results of tests are computed: for the network without dropout."""
+        return self.expectation if self.network.mask_rate is None else for_tests(self.asked, begun(self.model.tested))
+
+    @property
     def coordinates(self) -> OverlapCoordinates:
         return OverlapCoordinates(self)
 
@@ -168,7 +175,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def directions(self) -> Directions:
         network, algorithm = self.network, self.algorithm
-        if network.plain:
+        if network.one_array:
             return Directions(network.width, self.target.gram, self.initial)
         scalars = network.initial(self.initial.second)
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
@@ -232,21 +239,26 @@ class ProjectionProblem(ModelProblem):
     def observables(self, stats):
         """The risk of averages, and where labels are classes the accuracy of students and of averages.
 
-        An accuracy that is a sum over nodes comes with `accuracy_error`, its standard error.
+        An accuracy that is a sum over nodes comes with `accuracy_error`, its standard error. Where classes have readouts or
+        heads of their own, `task_risk` is the risk on each class.
         """
+        model = self.model.tested
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
-            rule = self.expectation.rule if isinstance(self.expectation, NodeSums) else CLASS_NODES
-            of = lambda own: accuracy(self.model, own.a, self.model.law(own), rule)
+            rule = rule_of(self.tested_expectation) or CLASS_NODES
+            of = lambda own: accuracy(model, own.a, model.law(own), rule)
             right, error = of(stats.of(STUDENT))
-            shown |= {"accuracy": right, **({} if is_closed(self.model) else {"accuracy_error": error})}
+            shown |= {"accuracy": right, **({} if is_closed(model) else {"accuracy_error": error})}
             shown |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
+        if has_tasks(model):
+            own = stats.of(STUDENT)
+            shown["task_risk"] = risk_by_class(self.tested_expectation, model, own.a, model.law(own))
         return shown
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        own = stats.of(STUDENT)
-        return self.expectation.risk(self.model, own.a, self.model.law(own))
+        own, model = stats.of(STUDENT), self.model.tested
+        return self.tested_expectation.risk(model, own.a, model.law(own))
 
     @property
     @eqx.filter_jit
@@ -255,7 +267,7 @@ class ProjectionProblem(ModelProblem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return jnp.asarray(self.expectation.floor(begun(self.model)))
+        return jnp.asarray(self.tested_expectation.floor(begun(self.model.tested)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates, which are zero for closed forms.
@@ -281,8 +293,7 @@ def changes(
 
 def step_mean(problem: ProjectionProblem) -> StepMean:
     """Averages over steps that are not linear in the gradient."""
-    asked = problem.asked.rule if isinstance(problem.asked, NodeSums) else Sobol()
-    return StepMean(problem.algorithm, problem.model, asked)
+    return StepMean(problem.algorithm, problem.model, rule_of(problem.asked) or Sobol())
 
 
 class ProjectionNumerics(Numerics):

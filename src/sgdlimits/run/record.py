@@ -21,7 +21,7 @@ import numpy as np
 from sgdlimits.errors import BadInput
 from sgdlimits.level.condition import Condition, Predicate
 from sgdlimits.model.activation import sigmoid, tanh
-from sgdlimits.part import arguments
+from sgdlimits.part import arguments, same
 
 PACKAGE = "sgdlimits"
 ROOMS = (
@@ -122,7 +122,7 @@ def _encode(thing: Any) -> Any:
     if isinstance(thing, eqx.Module):
         return {
             "class": noted(type(thing)),
-            "fields": {_written(type(thing), name): _encode(value) for name, value in arguments(thing)},
+            "fields": {_written(type(thing), name): _encode(value) for name, value in _recorded(thing)},
         }
     if callable(thing):
         return {"function": noted(thing)}
@@ -148,6 +148,12 @@ def _decode(value: Any) -> Any:
         return cls(**{name: fields[key] for name, key in found.items() if key is not None})
     except TypeError as reason:
         raise BadInput(f"the file's {value['class']} cannot be made again: {reason}. Pass it to rerun yourself.") from reason
+
+
+def _recorded(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments that a file holds: all but those that its class leaves out at their default, as older files do."""
+    left_out = getattr(type(thing), "unwritten", {})
+    yield from ((name, value) for name, value in arguments(thing) if not (name in left_out and same(value, left_out[name])))
 
 
 def _written(cls: type, name: str) -> str:

@@ -61,14 +61,18 @@ _LONG_NAMES = {
     "risk": "population risk",
     "accuracy": "probability of predicting the right class",
     "accuracy_error": "standard error of the accuracy, a sum over nodes",
+    "task_risk": "population risk on each task",
     "risk_average": "population risk of the averaged weights",
     "t": "samples per dimension",
     "step": "SGD steps",
     "t_end": "time at which the run ended",
     "status": "how the run ended",
 }
-RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
+RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", "task", *_LONG_NAMES}
 """Names that nothing else in a dataset can have."""
+
+AXES = {"task_risk": ("task",)}
+"""Names of the axes of observables that have some."""
 
 
 class ResumeState(NamedTuple):
@@ -111,7 +115,8 @@ def build(
     found = problem.coordinates.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
-        variables[name] = plain_variable(("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
+        axes = AXES.get(name) or tuple(f"{name}_{i}" for i in range(values.ndim - 2))
+        variables[name] = plain_variable(("run", "t", *axes), values)
     coordinates = {
         "run": plain_variable(("run",), pd.Index(runs)),
         "t": plain_variable(("t",), pd.Index(clock.t)),

@@ -117,9 +117,7 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
 def _check(at: Coefficients) -> None:
     """Raise `BadInput` unless the network can represent the teachers and zero risk is stable."""
     if at.p < at.k:
-        raise BadInput(
-            f"{at.p} students cannot represent {at.k} teachers, so zero risk is out of reach. Use more students."
-        )
+        raise BadInput(f"{at.p} students cannot represent {at.k} teachers, so zero risk is out of reach. Use more students.")
     if at.lr >= compute_largest_rates(at).solution:
         raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {compute_largest_rates(at).solution:.6g}.")
 

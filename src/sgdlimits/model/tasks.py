@@ -1,0 +1,107 @@
+r"""Several tasks in one problem: readouts that depend on the class of a sample, and teachers that rotate.
+
+A task is a class of the data. Its probability may change with time, so that learning one task after another, replay of an old
+one and interleaving are schedules of the weights of the classes. Its label is a readout of its own, of the fixed fields turned
+by a matrix :math:`T_c`, :math:`y = r_c(T_c\lambda^*)`: teachers with any overlap, one included, share one orthonormal frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.domain import RealsInTime, checked
+from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.model.target import Readout
+from sgdlimits.part import is_schedule
+from sgdlimits.schedule import Schedule
+from sgdlimits.statistics.trees import number_array
+
+SINGULAR = 1e-9
+"""Smallest singular value of a turn, relative to the largest, for which the turned fields still determine the fields."""
+
+
+@checked
+class ClassReadouts(Readout):
+    r"""A readout for each class of the data, :math:`y = r_c(T_c\lambda^*)`.
+
+    Parameters
+    ----------
+    readouts : one for each class
+    turns : the matrices T, shape (classes, k, k), invertible, which may change with time; None for identities
+
+    >>> import sgdlimits as sl
+    >>> first = sl.CommitteeReadout("linear", [1.0, 0.0])
+    >>> both = ClassReadouts([first, first], turns=[[[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.8], [-0.8, 0.6]]])
+    >>> float(both(jnp.array([1.0, 2.0]), c=0)), round(float(both(jnp.array([1.0, 2.0]), c=1)), 12)
+    (0.5, 1.1)
+    """
+
+    readouts: tuple[Readout, ...]
+    turns: Float[Array, "classes k k"] | None
+
+    def __init__(self, readouts: Sequence[Readout], turns: RealsInTime | None = None) -> None:
+        self.readouts = tuple(readouts)
+        if not self.readouts or not all(isinstance(each, Readout) for each in self.readouts):
+            raise BadInput(f"readouts must be a readout for each class; got {in_short(readouts)}. Give, say, CommitteeReadout.")
+        self.turns = None if turns is None else number_array(turns)
+        _check_turns(self.turns, len(self.readouts))
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(self.readouts)
+
+    @property
+    def smooth(self):
+        return all(each.smooth for each in self.readouts)
+
+    def turned(self, fixed: Float[Array, "k *batch"], i: int) -> Float[Array, "k *batch"]:
+        """Return the fixed fields as the readout of class i is given them."""
+        if self.turns is None:
+            return fixed
+        if is_schedule(self.turns):
+            raise BadInput("the readout changes with time. Take the problem at one time, problem.at(t).")
+        return (self.turns[i].reshape(*self.turns[i].shape, *(1 for _ in fixed.shape[1:])) * fixed[None]).sum(1)
+
+    def __call__(self, fixed, c=0):
+        label = self.readouts[0](self.turned(fixed, 0))
+        for i, readout in enumerate(self.readouts[1:], 1):
+            label = jnp.where(jnp.asarray(c) == i, readout(self.turned(fixed, i)), label)
+        return label
+
+
+class Rotation(Schedule):
+    """The matrix of a rotation at constant speed, which turns fields of two fixed directions into those of rotating ones.
+
+    Parameters
+    ----------
+    speed : angle in a unit of time, in radians
+
+    >>> Rotation(np.pi / 2)(1.0).round(12).tolist()
+    [[[0.0, 1.0], [-1.0, 0.0]]]
+    """
+
+    speed: Any = eqx.field(converter=number_array)
+
+    def __call__(self, t):
+        angle = self.speed * t
+        return jnp.stack([jnp.stack([jnp.cos(angle), jnp.sin(angle)]), jnp.stack([-jnp.sin(angle), jnp.cos(angle)])])[None]
+
+
+def _check_turns(turns: Any, classes: int) -> None:
+    """Raise `BadInput` unless there is an invertible matrix for each class."""
+    if turns is None:
+        return
+    shape = tuple(turns.shape)
+    if len(shape) != 3 or shape[0] != classes or shape[1] != shape[2]:
+        raise BadInput(f"turns must have shape ({classes}, k, k), a matrix for each class; got {shape}. Give such matrices.")
+    for each in turns.examples() if is_schedule(turns) else [] if is_traced(turns) else [turns]:
+        values = np.linalg.svd(np.asarray(each), compute_uv=False)
+        if not (values[:, -1] > SINGULAR * values[:, 0]).all():
+            raise BadInput(f"turns must be invertible; got {np.asarray(each).tolist()}. Give rotations, for instance.")
