@@ -57,6 +57,12 @@ from .analysis.summary import (
     Summary as Summary,
     summarise as summarise,
 )
+from .analysis.tasks import (
+    forgetting as forgetting,
+    tracking_lr as tracking_lr,
+    tracking_risk as tracking_risk,
+    transfer as transfer,
+)
 from .errors import (
     AccuracyWarning as AccuracyWarning,
     BadInput as BadInput,

@@ -30,7 +30,7 @@ from sgdlimits.level.process import Process, drawn_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.projection import ProjectionProblem, tested_expectation
 from sgdlimits.statistics.frame import Coordinates, Frame, Loading, frame_of, overlaps_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.trees import number_array, runs_first
@@ -171,7 +171,7 @@ class FactorChain(FrameChain):
             (a, m, T), t = run
             now = self.problem.at(t)
             law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
-            return now.tested_expectation.risk_of_factor(now.model.tested, a, law)
+            return tested_expectation(now).risk_of_factor(now.model.tested, a, law)
 
         return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 
@@ -179,5 +179,5 @@ class FactorChain(FrameChain):
 @chain_process.register(ProjectionProblem)
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem, which reports the risk as accurately as its expectation can."""
-    chain: type[FrameChain] = FactorChain if problem.tested_expectation.factored else FrameChain
+    chain: type[FrameChain] = FactorChain if tested_expectation(problem).factored else FrameChain
     return chain(problem, d)

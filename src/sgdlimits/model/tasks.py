@@ -8,13 +8,14 @@ by a matrix :math:`T_c`, :math:`y = r_c(T_c\lambda^*)`: teachers with any overla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sgdlimits.checks import each_of
 from sgdlimits.domain import RealsInTime, checked
 from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.model.target import Readout
@@ -24,6 +25,16 @@ from sgdlimits.statistics.trees import number_array
 
 SINGULAR = 1e-9
 """Smallest singular value of a turn, relative to the largest, for which the turned fields still determine the fields."""
+
+
+def _readout(name: str, value: Any) -> Readout:
+    """Return a readout, or raise `BadInput` for anything else."""
+    if not isinstance(value, Readout):
+        raise BadInput(f"{name} must be readouts, such as CommitteeReadout('erf'); got {in_short(value)}. Give one a class.")
+    return value
+
+
+Readouts = Annotated[Sequence[Readout], each_of(_readout)]
 
 
 @checked
@@ -45,10 +56,10 @@ class ClassReadouts(Readout):
     readouts: tuple[Readout, ...]
     turns: Float[Array, "classes k k"] | None
 
-    def __init__(self, readouts: Sequence[Readout], turns: RealsInTime | None = None) -> None:
+    def __init__(self, readouts: Readouts, turns: RealsInTime | None = None) -> None:
         self.readouts = tuple(readouts)
-        if not self.readouts or not all(isinstance(each, Readout) for each in self.readouts):
-            raise BadInput(f"readouts must be a readout for each class; got {in_short(readouts)}. Give, say, CommitteeReadout.")
+        if not self.readouts:
+            raise BadInput("readouts must be one for each class; got none. Give, say, two of CommitteeReadout('erf').")
         self.turns = None if turns is None else number_array(turns)
         _check_turns(self.turns, len(self.readouts))
 

@@ -160,11 +160,6 @@ class ProjectionProblem(ModelProblem):
         return choose(begun(self.model)) if self.asked is None else self.asked
 
     @property
-    def tested_expectation(self) -> Expectation:
-        """How the risk and other results of tests are computed: for the network without dropout."""
-        return self.expectation if self.network.mask_rate is None else for_tests(self.asked, begun(self.model.tested))
-
-    @property
     def coordinates(self) -> OverlapCoordinates:
         return OverlapCoordinates(self)
 
@@ -246,19 +241,19 @@ class ProjectionProblem(ModelProblem):
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
-            rule = rule_of(self.tested_expectation) or CLASS_NODES
+            rule = rule_of(tested_expectation(self)) or CLASS_NODES
             of = lambda own: accuracy(model, own.a, model.law(own), rule)
             right, error = of(stats.of(STUDENT))
             shown |= {"accuracy": right, **({} if is_closed(model) else {"accuracy_error": error})}
             shown |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
         if has_tasks(model):
             own = stats.of(STUDENT)
-            shown["task_risk"] = risk_by_class(self.tested_expectation, model, own.a, model.law(own))
+            shown["task_risk"] = risk_by_class(tested_expectation(self), model, own.a, model.law(own))
         return shown
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
         own, model = stats.of(STUDENT), self.model.tested
-        return self.tested_expectation.risk(model, own.a, model.law(own))
+        return tested_expectation(self).risk(model, own.a, model.law(own))
 
     @property
     @eqx.filter_jit
@@ -267,7 +262,7 @@ class ProjectionProblem(ModelProblem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return jnp.asarray(self.tested_expectation.floor(begun(self.model.tested)))
+        return jnp.asarray(tested_expectation(self).floor(begun(self.model.tested)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates, which are zero for closed forms.
@@ -282,6 +277,13 @@ class ProjectionProblem(ModelProblem):
         """
         self.coordinates.fits(stats)
         return accuracy_of.moments(begun(self), stats, tolerance)
+
+
+def tested_expectation(problem: ProjectionProblem) -> Expectation:
+    """Return how the risk and other results of tests are computed: for the network without dropout."""
+    if problem.network.mask_rate is None:
+        return problem.expectation
+    return for_tests(problem.asked, begun(problem.model.tested))
 
 
 def changes(
