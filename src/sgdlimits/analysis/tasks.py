@@ -98,8 +98,8 @@ def tracking_risk(speed: NotNegative, lr: Positive, noise: NotNegative = 0.0) ->
 def tracking_lr(speed: Positive, noise: NotNegative = 0.0) -> float:
     r"""Return the learning rate that minimises `tracking_risk`.
 
-    For slow teachers it is :math:`\gamma \approx (4\omega^2/\Delta)^{1/3}`: the slower the teacher and the larger the noise, the
-    longer is the time over which samples are averaged.
+    For slow teachers it is :math:`\gamma \approx (4\omega^2/\Delta)^{1/3}`: the slower the teacher and the larger the noise,
+    the longer is the time over which samples are averaged.
 
     Parameters
     ----------
@@ -142,6 +142,8 @@ def _after(risk: xr.DataArray, switch: float) -> xr.DataArray:
     t = risk.t.values
     before = np.flatnonzero(t <= switch * (1 + 1e-9))
     if not before.size or before[-1] == t.size - 1:
-        raise BadInput(f"switch must lie between saved times, from {t[0]:g} to below {t[-1]:g}; got {switch:g}. Save more times.")
+        raise BadInput(
+            f"switch must lie between saved times, from {t[0]:g} to below {t[-1]:g}; got {switch:g}. Save more times."
+        )
     later = risk.isel(t=slice(int(before[-1]), None))
     return later - later.isel(t=0, drop=True)

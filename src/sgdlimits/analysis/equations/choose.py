@@ -8,7 +8,7 @@ from sgdlimits.analysis.equations.base import Equations, Row, over, rate, times
 from sgdlimits.analysis.equations.closed import closed_form
 from sgdlimits.analysis.equations.frame import EquationSetting, of_sgd, parameters
 from sgdlimits.analysis.equations.polynomial import is_one_by_one, one_by_one
-from sgdlimits.analysis.equations.words import label, law, loss, mean, network
+from sgdlimits.analysis.equations.words import dropout, label, law, loss, mean, network
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
 from sgdlimits.part import begun
@@ -43,6 +43,7 @@ def of_any(setting: EquationSetting) -> Equations:
         *([Row("b", str(algorithm.batch))] if share else []),
         loss(model),
         network(setting),
+        *dropout(model),
         *label(model),
         *law(model),
     )

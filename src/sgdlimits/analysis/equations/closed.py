@@ -9,7 +9,7 @@ import numpy as np
 from sgdlimits.analysis.equations.base import Row, bracket, frac, number, over, times, total
 from sgdlimits.analysis.equations.frame import Closed, EquationSetting, one
 from sgdlimits.analysis.equations.units import additive
-from sgdlimits.analysis.equations.words import class_numbers, label, law, loss, mean, network, units
+from sgdlimits.analysis.equations.words import class_numbers, dropout, label, law, loss, mean, network, units
 from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 
@@ -17,7 +17,14 @@ from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 def closed_form(expectation: Expectation, setting: EquationSetting) -> Closed:
     """The moments by the kind of expectation; where they are sums over nodes, as named expectations."""
     model = setting.model
-    where = [Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"), loss(model), network(setting), *label(model), *law(model)]
+    where = [
+        Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"),
+        loss(model),
+        network(setting),
+        *dropout(model),
+        *label(model),
+        *law(model),
+    ]
     return Closed(
         mean(r"G_{j} \lambda^{*}_{r}"),
         mean(r"G_{j} \lambda_{l}"),

@@ -9,9 +9,19 @@ from sgdlimits.problem.presets.tasks import drifting, two_tasks
 
 PRESETS = {
     preset.__name__: preset
-    for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
+    for preset in (
+        phase_retrieval,
+        quadratic_network,
+        committee,
+        single_index,
+        binary_mixture,
+        xor_mixture,
+        spiked_tensor,
+        two_tasks,
+        drifting,
+    )
 }
-MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting)
+MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture)
 
 
 class UnknownPreset(BadInput, AttributeError):
