@@ -35,6 +35,8 @@ from sgdlimits.statistics.trees import add, for_samples
 
 MOST_CLASSES = 256
 """Up to how many ways in which the samples of a batch fall into classes are averaged over."""
+MAX_UNROLLED_CLASSES = 16
+"""Beyond so many of them the average is a loop, which compiles once."""
 SAME = 1e-12
 """Up to this difference, that of rounding, a step at 1/d = 0 is the identity."""
 PACKAGE = __name__.partition(".")[0] + "."
@@ -349,10 +351,10 @@ class StepMean(NamedTuple):
                 f"{inputs.classes} {what} in batches of {b} are too many to average over, which "
                 f"{type(self.algorithm).__name__} needs as d grows. Use Chain(d), or a smaller batch."
             )
-        weights = inputs.outcomes
-        parts = [
-            (f(c), jnp.prod(jnp.stack([weights[i] for i in c]))) for c in itertools.product(range(inputs.classes), repeat=b)
-        ]
-        return jax.tree.map(
-            lambda *leaves: sum(leaf * w for leaf, (_, w) in zip(leaves, parts, strict=True)), *(v for v, _ in parts)
-        )
+        each = list(itertools.product(range(inputs.classes), repeat=b))
+        weights = [jnp.prod(jnp.stack([inputs.outcomes[i] for i in c])) for c in each]
+        if len(each) > MAX_UNROLLED_CLASSES:
+            found = jax.lax.map(f, np.array(each))
+            return jax.tree.map(lambda leaves: jnp.tensordot(jnp.stack(weights), leaves, 1), found)
+        add_up = lambda *leaves: sum(leaf * w for leaf, w in zip(leaves, weights, strict=True))
+        return jax.tree.map(add_up, *map(f, each))

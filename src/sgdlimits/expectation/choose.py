@@ -40,7 +40,7 @@ def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectatio
     if isinstance(asked, Expectation) and not isinstance(asked, ClassSums) and is_split(begun(model)):
         asked = ClassSums((asked,))
     if not isinstance(asked, Expectation) or not asked.suits(begun(model)):
-        needs = asked.needs if isinstance(asked, Expectation) else "to be a rule or an Expectation"
+        needs = given.needs if isinstance(given, Expectation) else "to be a rule or an Expectation"
         raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
     return asked
 

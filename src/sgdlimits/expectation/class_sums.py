@@ -40,6 +40,7 @@ from sgdlimits.model.target import (
     TimedReadout,
 )
 from sgdlimits.model.tasks import ClassReadouts
+from sgdlimits.part import begun
 from sgdlimits.statistics.frame import Loading, triangular
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.overlaps import Scalars
@@ -116,7 +117,11 @@ def has_tasks(model: Model) -> bool:
 
 
 def parts(model: Model) -> tuple[ClassPart, ...]:
-    """Return the plain models whose average a model is, one for each class that has a readout or a head of its own."""
+    """Return the plain models whose average a model is, one for each class that has a readout or a head of its own.
+
+    Schedules have their first value: which parts there are, and of which kind, does not depend on the time.
+    """
+    model = begun(model)
     network, readout = model.network.tested(), model.target.readout
     if not (isinstance(readout, ClassReadouts) or network.tasks > 1):
         return (ClassPart(None, None, model.tested),)
@@ -129,7 +134,8 @@ def parts(model: Model) -> tuple[ClassPart, ...]:
 def _part(model: Model, network: Any, i: int) -> ClassPart:
     readout, target, data = model.target.readout, model.target, model.data
     assert isinstance(data, Mixture)
-    own, turn = OfClass(readout, i), None
+    own: Readout = OfClass(readout, i)
+    turn: Any = None
     if isinstance(readout, ClassReadouts):
         own, turn = readout.readouts[i], None if readout.turns is None else readout.turns[i]
     elif isinstance(readout, ClassLabels):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -77,7 +77,8 @@ class Inputs(Part):
     @property
     def outcomes(self) -> Float[Array, " classes"]:
         """The probability of each class: the `weights` of inputs that have them."""
-        return getattr(self, "weights", np.ones(1))
+        weights: Any = getattr(self, "weights", np.ones(1))
+        return weights
 
     @abc.abstractmethod
     def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:

@@ -40,7 +40,7 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
 def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
     """Raise `BadInput` where readouts or heads of classes do not fit the classes of the data."""
     readout, heads = target.readout, network.tasks
-    own = readout.classes if isinstance(readout, ClassReadouts) else None
+    own, turns = (readout.classes, readout.turns) if isinstance(readout, ClassReadouts) else (None, None)
     if own is None and heads == 1:
         return
     if not isinstance(data, Mixture):
@@ -48,9 +48,9 @@ def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
     if own is not None and own != data.classes:
         raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {own}. Give as many.")
     if heads not in (1, data.classes):
-        raise BadInput(f"heads must be {data.classes}, one for each class of the data, or 1; got {heads}. Give as many.")
-    if own is not None and readout.turns is not None and readout.turns.shape[1] != target.teachers:
-        k, got = target.teachers, readout.turns.shape[1]
+        raise BadInput(f"heads must be 1, or {data.classes} as the classes of the data; got {heads}. Give one of these.")
+    if turns is not None and turns.shape[1] != target.teachers:
+        k, got = target.teachers, turns.shape[1]
         raise BadInput(
             f"turns must be matrices of {k} rows, one for each fixed direction; got {got}. Give shape ({own}, {k}, {k})."
         )

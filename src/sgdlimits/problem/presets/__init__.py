@@ -9,19 +9,9 @@ from sgdlimits.problem.presets.tasks import drifting, two_tasks
 
 PRESETS = {
     preset.__name__: preset
-    for preset in (
-        phase_retrieval,
-        quadratic_network,
-        committee,
-        single_index,
-        binary_mixture,
-        xor_mixture,
-        spiked_tensor,
-        two_tasks,
-        drifting,
-    )
+    for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
 }
-MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture)
+MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting)
 
 
 class UnknownPreset(BadInput, AttributeError):
