@@ -85,7 +85,7 @@ def tracking_risk(speed: NotNegative, lr: Positive, noise: NotNegative = 0.0) ->
     lr : :math:`\gamma`, below 2
     noise : :math:`\Delta`, variance of the label noise
 
-    >>> tracking_risk(speed=0.0, lr=0.5, noise=0.3)                     # a teacher at rest: Delta / (2 - lr)
+    >>> round(tracking_risk(speed=0.0, lr=0.5, noise=0.3), 12)          # a teacher at rest: Delta / (2 - lr)
     0.2
     """
     if lr >= 2:
