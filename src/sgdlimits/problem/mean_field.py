@@ -57,7 +57,7 @@ class MeanFieldProblem(Problem):
             raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
         if not (isinstance(problem.network, TwoLayer) and problem.network.plain):
             raise BadInput(
-                f"MeanField needs TwoLayer with one output, no bias and no dropout; {problem.name} has more. "
+                f"MeanField needs TwoLayer with one output and no bias, without dropout; {problem.name} has more. "
                 "Use ODE(), or Chain(d)."
             )
         if not problem.network.mean:
