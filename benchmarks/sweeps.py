@@ -63,15 +63,15 @@ def together(units: int = 32) -> None:
     """One run at each point, by turns as one batch and point by point."""
     from sgdlimits.run.sweeps.job import Sweep
     from sgdlimits.run.sweeps.recipe import Recipe
-    from sgdlimits.run.sweeps.unit import computed, computed_together
+    from sgdlimits.run.sweeps.unit import compute_unit, compute_units
 
     recipe = Recipe.of("phase_retrieval", sl.Chain(30_000), sl.RandomInit(30_000), t_max=30.0, keep="final_risk")
     points = Sweep.of(recipe, sl.grid(lr=np.linspace(0.05, 0.1, units)), 1, "nowhere").units
-    computed(recipe, points[0])  # compiles
+    compute_unit(recipe, points[0])  # compiles
     batch, alone = [], []
     for _ in range(3):
-        batch.append(measured(lambda: list(computed_together(recipe, points)))[0])
-        alone.append(measured(lambda: [computed(recipe, unit) for unit in points])[0])
+        batch.append(measured(lambda: list(compute_units(recipe, points)))[0])
+        alone.append(measured(lambda: [compute_unit(recipe, unit) for unit in points])[0])
     spent = f"{np.median(batch):.2f} CPU s as one batch, {np.median(alone):.2f} point by point"
     print(f"{units} points with one run, d = 30,000, t = 30: {spent}")
 

@@ -44,34 +44,34 @@ MUTANTS = (
     Mutant("algorithm/limit.py", "(C * variances) @ C.T", "C @ C.T", MIXTURE + "normalised"),
     Mutant("algorithm/limit.py", "spread = length * pushed", "spread = jnp.sqrt(length) * pushed", MIXTURE + "SGD"),
     Mutant("algorithm/limit.py", "return b * (square", "return (square", MIXTURE + "each"),
-    Mutant("algorithm/momentum.py", "(keep * now.per) * now", "(2 * keep * now.per) * now", OPTAX + "Nesterov"),
+    Mutant("algorithm/momentum.py", "(keep * now.inv_d) * now", "(2 * keep * now.inv_d) * now", OPTAX + "Nesterov"),
     Mutant("algorithm/clip.py", "(self.noise * self.norm / self.batch)", "(self.noise * self.norm)", OPTAX + "private"),
     Mutant("algorithm/clip.py", "jnp.minimum(1.0, self.norm", "jnp.minimum(1.0, 2 * self.norm", OPTAX + "clipped"),
-    Mutant("algorithm/clip.py", "* lengths + now.per * scalars", "* lengths", OPTAX + "each"),
+    Mutant("algorithm/clip.py", "* lengths + now.inv_d * scalars", "* lengths", OPTAX + "each"),
     Mutant("algorithm/weights.py", "return sum((product(one, other)", "return 2 * sum((product(one, other)", OPTAX + "Muon"),
-    Mutant("algorithm/coordinates.py", "self.batch * per * (slope**2", "per * (slope**2", OPTAX + "Adam"),
-    Mutant("algorithm/coordinates.py", "-self.lr * per * jnp.sign(slope)", "-self.lr * per * jnp.tanh(slope)", OPTAX + "sign"),
-    Mutant("algorithm/muon.py", "(self.ridge * now.per) *", "(2 * self.ridge * now.per) *", OPTAX + "Muon"),
+    Mutant("algorithm/coordinates.py", "self.batch * inv_d * (slope**2", "inv_d * (slope**2", OPTAX + "Adam"),
+    Mutant("algorithm/coordinates.py", "-self.lr * inv_d * jnp.sign(slope)", "-self.lr * inv_d * jnp.tanh(slope)", OPTAX + "sign"),
+    Mutant("algorithm/muon.py", "(self.ridge * now.inv_d) *", "(2 * self.ridge * now.inv_d) *", OPTAX + "Muon"),
     Mutant("algorithm/sharpness.py", "0, self.radius /", "0, 2 * self.radius /", OPTAX + "SAM"),
     Mutant("algorithm/normalised.py", "0, 1 / jnp.where(size", "0, 2 / jnp.where(size", OPTAX + "normalised"),
     Mutant("algorithm/normalised.py", "self.offset + total", 'self.offset + now["sum"]', SPACE + "AdaGrad"),
     Mutant(
         "algorithm/decay.py",
-        "(self.decay * now.per) * now.student",
-        '(self.decay * now.per) * step["student"]',
+        "(self.decay * now.inv_d) * now.student",
+        '(self.decay * now.inv_d) * step["student"]',
         OPTAX + "decayed",
     ),
-    Mutant("algorithm/average.py", "now.t) + 2 * one + SOON", "now.t) + one + SOON", SPACE + "chain_has_the_law"),
+    Mutant("algorithm/average.py", "now.t) + 2 * one + MIN_ELAPSED", "now.t) + one + MIN_ELAPSED", SPACE + "chain_has_the_law"),
     Mutant("algorithm/schedule.py", "rising * jnp.exp", "jnp.exp", OPTAX + "scheduled"),
     Mutant("algorithm/repeated.py", "range(self.times)", "range(self.times - 1)", OPTAX + "repeated"),
     Mutant(
-        "algorithm/base.py", "(self.ridge * now.per) * (now.student", "(2 * self.ridge * now.per) * (now.student", OPTAX + "SGD"
+        "algorithm/base.py", "(self.ridge * now.inv_d) * (now.student", "(2 * self.ridge * now.inv_d) * (now.student", OPTAX + "SGD"
     ),
     # level/
     Mutant("inputs/mixture.py", "scale[row][:, None] * below", "0.9 * scale[row][:, None] * below", SPACE + "private"),
     Mutant("inputs/mixture.py", "d - k - n - np.arange(r)", "d - k - np.arange(r)", SPACE + "chain_has_the_law"),
     Mutant("statistics/triangular.py", "cosine * v - sine", "cosine * v + sine", "tests/laws/test_batches.py -k triangular"),
-    Mutant("level/sgd.py", "/ algorithm.batch, per)", ", per)", OPTAX + "Adam"),
+    Mutant("level/sgd.py", "/ algorithm.batch, inv_d)", ", inv_d)", OPTAX + "Adam"),
     Mutant("level/sde.py", "jnp.sqrt(size / self.d) / 2, t)", "jnp.sqrt(size / self.d), t)", SPIKED),
     # statistics/, random/, gaussian/, expectation/, model/
     Mutant(
@@ -94,8 +94,8 @@ MUTANTS = (
     ),
     Mutant(
         "expectation/gaussian/erf.py",
-        "4 / np.pi**2 * over_pairs",
-        "3.9 / np.pi**2 * over_pairs",
+        "4 / np.pi**2 * map_pairs",
+        "3.9 / np.pi**2 * map_pairs",
         "tests/unit/expectation/test_units.py",
     ),
     Mutant(
@@ -135,7 +135,7 @@ MUTANTS = (
         "tests/unit/analysis/test_exit_times.py",
     ),
     Mutant(
-        "run/sweeps/unit.py", "hashed([recipe.seed, model])", "hashed([recipe.seed])", "tests/unit/run/sweeps/test_sweep.py"
+        "run/sweeps/unit.py", "hash_of([recipe.seed, model])", "hash_of([recipe.seed])", "tests/unit/run/sweeps/test_sweep.py"
     ),
 )
 

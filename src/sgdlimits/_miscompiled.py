@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import jax
 
 NOISY = ("0.9.2", "0.10.0", "0.10.1")
-MISCOMPILING = "0.10.2"
+MISCOMPILING_RELEASE = "0.10.2"
 FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
 
@@ -51,7 +51,7 @@ def is_miscompiled() -> bool:
 
 def turn_off_fusion() -> None:
     """Turn the pass off in a jaxlib that has the fault, or refuse to go on where XLA has read its options already."""
-    if version("jaxlib") != MISCOMPILING:
+    if version("jaxlib") != MISCOMPILING_RELEASE:
         return
     flags = os.environ.get("XLA_FLAGS", "")
     if FLAG not in flags:
@@ -61,6 +61,6 @@ def turn_off_fusion() -> None:
     # XLA parses its options when the first backend starts; later changes of the environment are not seen.
     if backends_are_initialized() and is_miscompiled():
         raise ImportError(
-            f"jaxlib {MISCOMPILING} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its fault off. "
+            f"jaxlib {MISCOMPILING_RELEASE} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its fault off. "
             f"Install another jaxlib, import sgdlimits before the first computation, or set XLA_FLAGS={FLAG}"
         )

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+from sgdlimits.errors import BadInput, check_count, check_number, check_share, shorten, is_traced
 from sgdlimits.schedule import as_schedule
-from sgdlimits.size import too_large
+from sgdlimits.size import describe_excess
 
 Check = Callable[[str, Any], Any]
 """Takes the name of an argument and its value; returns the value to use, or raises `BadInput`."""
@@ -54,7 +54,7 @@ def sized(each: float = 1.0, **bounds: Any) -> Check:
 
     def check(name: str, value: Any) -> int:
         count = check_count(name, value, **bounds)
-        if words := too_large(each * float(count)):
+        if words := describe_excess(each * float(count)):
             raise BadInput(f"{name} = {count} takes at least {words}. Give a smaller number.")
         return count
 
@@ -64,28 +64,28 @@ def sized(each: float = 1.0, **bounds: Any) -> Check:
 def flag(name: str, value: Any) -> bool:
     """True or False, and nothing that Python would take for one of them."""
     if not isinstance(value, (bool, np.bool_)):
-        raise BadInput(f"{name} must be True or False; got {in_short(value)}. Give one of the two.")
+        raise BadInput(f"{name} must be True or False; got {shorten(value)}. Give one of the two.")
     return bool(value)
 
 
 def text(name: str, value: Any) -> str:
     """A word or a sentence."""
     if not isinstance(value, str):
-        raise BadInput(f"{name} must be text; got {in_short(value)}. Put it in quotes.")
+        raise BadInput(f"{name} must be text; got {shorten(value)}. Put it in quotes.")
     return value
 
 
 def function(name: str, value: Any) -> Any:
     """Something to call."""
     if not callable(value) or isinstance(value, type):
-        raise BadInput(f"{name} must be a function; got {in_short(value)}. Give a JAX function.")
+        raise BadInput(f"{name} must be a function; got {shorten(value)}. Give a JAX function.")
     return value
 
 
 def mapping(name: str, value: Any) -> Any:
     """Things by name."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise BadInput(f"{name} must be a dictionary with names as its keys; got {in_short(value)}. Give such a dictionary.")
+        raise BadInput(f"{name} must be a dictionary with names as its keys; got {shorten(value)}. Give such a dictionary.")
     return value
 
 
@@ -101,7 +101,7 @@ def by_name(check: Check) -> Check:
 def path(name: str, value: Any) -> Any:
     """Where a file or a folder is."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
-        raise BadInput(f"{name} must be a path; got {in_short(value)}. Give it as text or as a pathlib.Path.")
+        raise BadInput(f"{name} must be a path; got {shorten(value)}. Give it as text or as a pathlib.Path.")
     return value
 
 
@@ -113,9 +113,9 @@ def as_numbers(name: str, value: Any) -> Any:
         array = value if hasattr(value, "dtype") and hasattr(value, "ndim") else np.asarray(value)
         real_numbers = array.dtype.kind in "iufb" or str(array.dtype) == "bfloat16"
     except (TypeError, ValueError, OverflowError):
-        raise BadInput(f"{name} must be an array of numbers; got {in_short(value)}. Give rows of equal lengths.") from None
+        raise BadInput(f"{name} must be an array of numbers; got {shorten(value)}. Give rows of equal lengths.") from None
     if not real_numbers or isinstance(value, bool):
-        raise BadInput(f"{name} must be real numbers; got {in_short(value)}. Give numbers, or an array of them.")
+        raise BadInput(f"{name} must be real numbers; got {shorten(value)}. Give numbers, or an array of them.")
     return array
 
 
@@ -180,7 +180,7 @@ def each_of(check: Check) -> Check:
 
     def all_of(name: str, value: Any) -> Any:
         if isinstance(value, (str, bytes, set, frozenset, Mapping)) or not np.iterable(value):
-            raise BadInput(f"{name} must be a sequence; got {in_short(value)}. Put them in brackets.")
+            raise BadInput(f"{name} must be a sequence; got {shorten(value)}. Put them in brackets.")
         return tuple(check(name, one) for one in value)
 
     return all_of
@@ -192,7 +192,7 @@ def instance(module: str, name: str, says: str, remedy: str) -> Check:
     def check(argument: str, value: Any) -> Any:
         cls = getattr(sys.modules.get(module), name, ())
         if not isinstance(value, cls):
-            what = f"the class {value.__name__}" if isinstance(value, type) else f"{in_short(value)}"
+            what = f"the class {value.__name__}" if isinstance(value, type) else f"{shorten(value)}"
             raise BadInput(f"{argument} must be {says}; got {what}. {remedy}")
         return value
 
@@ -208,7 +208,7 @@ def either(says: str, remedy: str, *checks: Check) -> Check:
                 return each(name, value)
             except BadInput:
                 continue
-        raise BadInput(f"{name} must be {says}; got {in_short(value)}. {remedy}")
+        raise BadInput(f"{name} must be {says}; got {shorten(value)}. {remedy}")
 
     return check
 
@@ -220,7 +220,7 @@ def statistics(name: str, value: Any) -> Any:
         or not (hasattr(value, "overlap") and hasattr(type(value), "dims"))
         or hasattr(value, "data_vars")
     ):
-        raise BadInput(f"{name} must be statistics; got {in_short(value)}. Give, for instance, Overlaps(a, M, Q).")
+        raise BadInput(f"{name} must be statistics; got {shorten(value)}. Give, for instance, Overlaps(a, M, Q).")
     return value
 
 
@@ -228,7 +228,7 @@ def quantile_pair(name: str, value: Any) -> tuple[float, float]:
     """Two shares, the smaller one first."""
     low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
     if not low < high:
-        raise BadInput(f"{name} must be two shares, the smaller one first; got {in_short(value)}. Give, say, (0.1, 0.9).")
+        raise BadInput(f"{name} must be two shares, the smaller one first; got {shorten(value)}. Give, say, (0.1, 0.9).")
     return low, high
 
 

@@ -51,14 +51,14 @@ from sgdlimits.checks import (
     target,
     text,
 )
-from sgdlimits.errors import BadInput, check_share, in_short, is_traced
+from sgdlimits.errors import BadInput, check_share, shorten, is_traced
 from sgdlimits.part import is_schedule
 from sgdlimits.renamed import arguments_of
 
 Checked = TypeVar("Checked", bound=Callable)
 T = TypeVar("T")
 
-OF_ALGORITHM = ("lr", "ridge", "batch", "sphere", "train_second")
+ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
 """Arguments of presets that an algorithm has too."""
 MAX_TEACHERS = 2**12
 """Fixed directions have a Gram matrix, which is factored."""
@@ -239,7 +239,7 @@ def _guarded(fn: Callable, cls: type | None = None) -> Any:
         if check is None or value is checks.parameters[name].default:
             return value
         if is_schedule(value) and not isinstance(check, OverTime):
-            raise BadInput(f"{name} cannot change with time; got {in_short(value)}. Give one value.")
+            raise BadInput(f"{name} cannot change with time; got {shorten(value)}. Give one value.")
         if is_traced(value) and not is_schedule(value):
             return value
         return check(name, value)
@@ -251,7 +251,7 @@ def _guarded(fn: Callable, cls: type | None = None) -> Any:
         named = {name: pick(name, value) for name, value in kwargs.items()}
         if "algorithm" in checks.parameters:
             given = {**dict(zip(checks.parameters, positional, strict=False)), **named}
-            _one_of_each(given, {name: each.default for name, each in checks.parameters.items() if name in OF_ALGORITHM})
+            _one_of_each(given, {name: each.default for name, each in checks.parameters.items() if name in ALGORITHM_ARGUMENTS})
         return fn(*positional, *args[len(positional) :], **named)
 
     guarded.checks = checks  # type: ignore[attr-defined]
@@ -268,7 +268,7 @@ def _one_of_each(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
         if own is None or float(own) != float(bool(value) if name == "train_second" else value):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
             raise BadInput(
-                f"{name} = {shown} stands beside {in_short(algorithm)}, which has its own. Give it to the algorithm."
+                f"{name} = {shown} stands beside {shorten(algorithm)}, which has its own. Give it to the algorithm."
             )
 
 

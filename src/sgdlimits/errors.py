@@ -34,7 +34,7 @@ class Interrupted(KeyboardInterrupt):
         self.dataset = dataset
 
 
-def in_short(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value as it would be typed, on one line, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -74,7 +74,7 @@ def check_number(
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise BadInput(f"{name} must be one number; got {in_short(value)}. Give one number.") from None
+        raise BadInput(f"{name} must be one number; got {shorten(value)}. Give one number.") from None
     low, text = -math.inf, "a number" if infinite else "a finite number"
     if above is not None:
         low, text = math.nextafter(above, math.inf), f"{text} above {above:g}"
@@ -113,17 +113,17 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
     except (TypeError, ValueError, OverflowError):
         fits = False
     if fits and whole >= below:
-        raise BadInput(f"{name} must be below {below:.3g}; got {in_short(whole)}. Give a smaller number.")
+        raise BadInput(f"{name} must be below {below:.3g}; got {shorten(whole)}. Give a smaller number.")
     if not fits:
         hint = remedy or f"Give a whole number of at least {at_least}."
-        raise BadInput(f"{name} must be a whole number of at least {at_least}; got {in_short(value)}. {hint}")
+        raise BadInput(f"{name} must be a whole number of at least {at_least}; got {shorten(value)}. {hint}")
     return whole
 
 
 def check_choice(name: str, value: Any, known: Collection[str]) -> str:
     """Return `value`, or raise `BadInput` unless it is one of the names that are known."""
     if not isinstance(value, str) or value not in known:
-        raise BadInput(f"{name} must be one of {', '.join(known)}; got {in_short(value)}. Give one of them.")
+        raise BadInput(f"{name} must be one of {', '.join(known)}; got {shorten(value)}. Give one of them.")
     return value
 
 

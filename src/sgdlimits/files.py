@@ -16,7 +16,7 @@ HOST = re.sub(r"\W", "_", platform.node())
 """This machine, in the names of partial files: others may write to the same folder, and their processes are not known here."""
 
 
-class Unwritten(BadInput):
+class WriteError(BadInput):
     """A file that could not be written, for want of room or of rights."""
 
 
@@ -27,7 +27,7 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
     `BadInput` where there is no room, no right or no folder, and where `path` is anything but a plain file. What killed
     processes have left of earlier writes is removed.
     """
-    path = check_plain(path)
+    path = check_plain_file(path)
     clear(path.parent, f".{path.stem}.")
     partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST}.part{path.suffix}")
     try:
@@ -36,7 +36,7 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as reason:
-        raise Unwritten(
+        raise WriteError(
             f"{path} could not be written: {reason.strerror or reason}. Make room or give another path; nothing was changed."
         ) from reason
     finally:
@@ -45,12 +45,12 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
 
 def write(path: str | os.PathLike, content: bytes | memoryview) -> Path:
     """Write bytes to a file, whole or not at all, and return the path."""
-    with whole(path) as partial:
+    with atomic_replacement(path) as partial:
         partial.write_bytes(content)
     return Path(path)
 
 
-def check_plain(path: str | os.PathLike) -> Path:
+def check_plain_file(path: str | os.PathLike) -> Path:
     """The path, or `BadInput` unless it is a plain file, or nothing in a folder that exists."""
     path = Path(path)
     try:

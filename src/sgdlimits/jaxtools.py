@@ -61,7 +61,7 @@ def _supported_options() -> dict[str, str] | None:
     return FAST_COMPILE_OPTIONS
 
 
-def in_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: Any, runs: PyTree) -> PyTree:
+def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: Any, runs: PyTree) -> PyTree:
     """Apply a function of arrays with the runs first to one group of `size` runs after another, or to all runs for None.
 
     Results are then the same bit by bit for any number of runs: XLA compiles a loop over all runs as it suits their number,

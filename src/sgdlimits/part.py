@@ -77,7 +77,7 @@ def has_schedules(tree: Any) -> bool:
     return any(map(is_schedule, jax.tree.leaves(tree, is_leaf=is_schedule)))
 
 
-def begun(part: Any) -> Any:
+def at_start(part: Any) -> Any:
     """A part with the values that its schedules have at the start; what is no part stays."""
     return Part.at(part, 0.0) if isinstance(part, Part) else part
 
@@ -99,12 +99,12 @@ def typed(module: Any) -> str:
     OnePassSGD(lr=0.1, sphere=True)
     """
     parameters = inspect.signature(type(module)).parameters
-    usual = lambda name, value: same(value, parameters[name].default) or (isinstance(value, dict) and not value)
-    given = [f"{name}={argument(value)}" for name, value in arguments(module) if not usual(name, value)]
+    usual = lambda name, value: is_default(value, parameters[name].default) or (isinstance(value, dict) and not value)
+    given = [f"{name}={as_source(value)}" for name, value in arguments(module) if not usual(name, value)]
     return f"{type(module).__name__}({', '.join(given)})"
 
 
-def argument(value: Any) -> str:
+def as_source(value: Any) -> str:
     """A value as it would be typed: numbers short, long arrays as their shape, functions by name."""
     if isinstance(value, Part):
         return value.as_argument()
@@ -116,7 +116,7 @@ def argument(value: Any) -> str:
             return f"array of shape {array.shape}"
         return _numbers(array.tolist())
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{name!r}: {argument(part)}' for name, part in value.items())}}}"
+        return f"{{{', '.join(f'{name!r}: {as_source(part)}' for name, part in value.items())}}}"
     if isinstance(value, tuple):
         return f"({', '.join(map(argument, value))}{',' if len(value) == 1 else ''})"
     return getattr(value, "__qualname__", "") or repr(value)

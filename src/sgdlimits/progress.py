@@ -66,15 +66,15 @@ class Bar(tqdm):
         if not total or done <= before or elapsed - since < PACE_SECONDS:
             return {**known, "long": "", "remaining": "?"}
         left = (total - done) * (elapsed - since) / (done - before)
-        words = f", about {in_time(elapsed + left)} in all; what is done is kept on Ctrl-C"
+        words = f", about {format_duration(elapsed + left)} in all; what is done is kept on Ctrl-C"
         long = elapsed + left > LONG_SECONDS and elapsed > SETTLED_SECONDS
         return {**known, "long": words if long else "", "remaining": self.format_interval(left)}
 
 
-def in_time(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time in words.
 
-    >>> in_time(4000), in_time(3e8)
+    >>> format_duration(4000), format_duration(3e8)
     ('1.1 hours', '9.5 years')
     """
     units = ((31557600, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"))

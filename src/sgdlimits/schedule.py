@@ -20,9 +20,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 import sgdlimits._x64  # noqa: F401  first: times are double precision
-from sgdlimits.errors import BadInput, in_short, is_traced
-from sgdlimits.part import Part, argument, is_schedule
-from sgdlimits.trial import tried
+from sgdlimits.errors import BadInput, shorten, is_traced
+from sgdlimits.part import Part, as_source, is_schedule
+from sgdlimits.trial import try_function
 
 ROUNDING = 2.0**-44
 """Relative error allowed in a time, which is a sum of steps: a time below a knot by less than this counts as the knot."""
@@ -133,7 +133,7 @@ class FunctionOfTime(Schedule):
         return jnp.asarray(self.fn(t), float)
 
     def as_argument(self):
-        return argument(self.fn)
+        return as_source(self.fn)
 
 
 def as_operand(value: Any) -> Any:
@@ -162,7 +162,7 @@ class Combined(Schedule):
         return knots_of((self.left, self.right))
 
     def as_argument(self):
-        bracketed = lambda side: f"({argument(side)})" if isinstance(side, Combined) else argument(side)
+        bracketed = lambda side: f"({as_source(side)})" if isinstance(side, Combined) else as_source(side)
         return f"{bracketed(self.left)} {SIGNS[self.operation]} {bracketed(self.right)}"
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ class Shifted(Schedule):
 
     def __check_init__(self) -> None:
         if not is_traced(self.by) and (np.ndim(self.by) or not np.isfinite(self.by)):
-            raise BadInput(f"a schedule is shifted by one time; got {in_short(self.by)}. Give a number.")
+            raise BadInput(f"a schedule is shifted by one time; got {shorten(self.by)}. Give a number.")
 
     def __call__(self, t):
         return self.base(jnp.maximum(t - self.by, 0.0))
@@ -191,8 +191,8 @@ class Shifted(Schedule):
         return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), delayed + late])
 
     def as_argument(self):
-        inside = argument(self.base)
-        return f"{f'({inside})' if isinstance(self.base, Combined) else inside}.shift({argument(self.by)})"
+        inside = as_source(self.base)
+        return f"{f'({inside})' if isinstance(self.base, Combined) else inside}.shift({as_source(self.by)})"
 
     def __repr__(self) -> str:
         return self.as_argument()
@@ -208,7 +208,7 @@ def as_schedule(name: str, value: Any) -> Schedule | None:
     if is_schedule(value) or not is_function(value):
         return value if is_schedule(value) else None
     schedule = FunctionOfTime(value)
-    tried(name, schedule, "a time", np.asarray(0.0), shape=None)
+    try_function(name, schedule, "a time", np.asarray(0.0), shape=None)
     return schedule
 
 

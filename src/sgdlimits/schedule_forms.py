@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.checks import OverTime, as_numbers
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.errors import BadInput, shorten, is_traced
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule, subtract_rounding, value_at
 
@@ -36,7 +36,7 @@ def _as_span(name: str, value: Any) -> Any:
     """Convert to one time above 0."""
     numbers = _as_numbers(name, value)
     if not is_traced(numbers) and (np.ndim(numbers) or not numbers > 0):
-        raise BadInput(f"{name} must be one time above 0; got {in_short(value)}. Give a number.")
+        raise BadInput(f"{name} must be one time above 0; got {shorten(value)}. Give a number.")
     return numbers
 
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import OPERATIONS, Schedule, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
@@ -43,7 +43,7 @@ def read_schedule(text: str) -> Schedule | float:
         because = str(reason).split(". ")[0].rstrip(".") if ours else "it is not one expression"
         if isinstance(reason, ArithmeticError):
             because = "it divides by zero or is too large"
-        raise BadInput(f"{in_short(text)} is no schedule: {because}. {EXAMPLE}.") from None
+        raise BadInput(f"{shorten(text)} is no schedule: {because}. {EXAMPLE}.") from None
     return result
 
 
@@ -76,4 +76,4 @@ def _evaluate(node: ast.expr) -> Any:
             return form(*map(_evaluate, given), **more)
         case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
             raise BadInput(f"{name} is not known")
-    raise BadInput(f"{in_short(ast.unparse(node))} cannot stand in it")
+    raise BadInput(f"{shorten(ast.unparse(node))} cannot stand in it")

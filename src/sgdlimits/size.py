@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from sgdlimits.errors import BadInput
-from sgdlimits.text import in_bytes
+from sgdlimits.text import format_bytes
 
 SHARE = 0.8
 """The share of the machine's memory that one job may take."""
@@ -27,24 +27,24 @@ def memory() -> float:
     return total
 
 
-def check_room(what: Sequence[tuple[str, float]], remedy: str) -> None:
+def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
     """Raise `BadInput` where a product of counts, each with its noun, is more numbers than this machine has memory for.
 
-    >>> check_room([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
+    >>> check_memory([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
     Traceback (most recent call last):
         ...
     sgdlimits.errors.BadInput: 1e+12 runs x 200 saved times x 4 numbers each take 5800 TiB, ... Take fewer runs.
     """
-    if words := too_large(math.prod(float(count) for _, count in what)):
+    if words := describe_excess(math.prod(float(count) for _, count in what)):
         product = " x ".join(f"{count:.12g} {noun}" for noun, count in what)
         raise BadInput(f"{product} take {words}. {remedy}")
 
 
-def too_large(numbers: float) -> str:
+def describe_excess(numbers: float) -> str:
     """What is wrong with so many numbers, in words, or nothing where there is room for them.
 
-    >>> too_large(10)
+    >>> describe_excess(10)
     ''
     """
     room = memory()
-    return f"{in_bytes(8 * numbers)}, more than this machine's {in_bytes(room)} allow" if 8 * numbers > SHARE * room else ""
+    return f"{format_bytes(8 * numbers)}, more than this machine's {format_bytes(room)} allow" if 8 * numbers > SHARE * room else ""

@@ -19,11 +19,11 @@ from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.size import check_room
-from sgdlimits.statistics.frame import frame_of, triangular
+from sgdlimits.size import check_memory
+from sgdlimits.statistics.frame import frame_of, cholesky_factor
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
-from sgdlimits.statistics.trees import number_array, one_of, repeated, runs_of
+from sgdlimits.statistics.trees import as_floats, take_run, repeat_run, count_runs
 
 MOST_SQUARE = 256
 """Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""
@@ -52,7 +52,7 @@ class Start(Part):
     @checked
     def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
         """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
-        check_room([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
+        check_memory([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
@@ -103,7 +103,7 @@ class RandomInit(Start):
         size = np.sqrt((m**2).sum(2) + (T**2).sum(2))[:, :, None] if unit else np.sqrt(self.d)
         m, T = m / size, T / size
         Q = m @ np.swapaxes(m, 1, 2) + T @ np.swapaxes(T, 1, 2)
-        return Overlaps(self._second(problem, stream), scale * (m @ triangular(gram).T), scale**2 * Q)
+        return Overlaps(self._second(problem, stream), scale * (m @ cholesky_factor(gram).T), scale**2 * Q)
 
     def particles(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
@@ -113,7 +113,7 @@ class RandomInit(Start):
         m = np.moveaxis(stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1), -1, 0)
         square = (m**2).sum(2) + stream.chi_square(Purpose.START_CHI, np.full(p, float(self.d - k)))[0].T
         size = np.sqrt(square) if unit else np.full_like(square, np.sqrt(self.d))
-        M = scale * ((m / size[:, :, None]) @ triangular(gram).T)
+        M = scale * ((m / size[:, :, None]) @ cholesky_factor(gram).T)
         return Particles(self._second(problem, stream), M, scale**2 * square / size**2)
 
     def _law(self, problem) -> tuple[Any, bool]:
@@ -163,14 +163,14 @@ class OrthogonalInit(Start):
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
-        stats = Overlaps(units.a, units.M, number_array(np.tile(np.eye(p), (stream.runs.size, 1, 1))))
+        stats = Overlaps(units.a, units.M, as_floats(np.tile(np.eye(p), (stream.runs.size, 1, 1))))
         _check_exists(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
         return stats
 
     def particles(self, problem, stream):
         p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
         M = self.spread * np.asarray(stream.normal(Purpose.START, p * k)[0]).reshape(p, k, runs)
-        return Particles(_second(self.second, problem, runs), *map(number_array, (np.moveaxis(M, -1, 0), np.ones((runs, p)))))
+        return Particles(_second(self.second, problem, runs), *map(as_floats, (np.moveaxis(M, -1, 0), np.ones((runs, p)))))
 
 
 @checked
@@ -186,7 +186,7 @@ class FixedInit(Start):
     [[1.0, 0.25], [0.25, 1.0]]
     """
 
-    overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=number_array)
+    overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=as_floats)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     if TYPE_CHECKING:  # what the converters take
@@ -194,11 +194,11 @@ class FixedInit(Start):
         def __init__(self, overlap: ArrayLike, second: float | Mapping[str, Any] | None = ...) -> None: ...
 
     def overlaps(self, problem, stream):
-        one = one_of(self.particles(problem, stream))
+        one = take_run(self.particles(problem, stream))
         with np.errstate(over="ignore", invalid="ignore"):  # what does not exist is told below
             inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
             Q = inside + np.diag(1 - np.diagonal(inside))
-        stats = repeated(Overlaps(one.a, one.M, Q), stream.runs.size)
+        stats = repeat_run(Overlaps(one.a, one.M, Q), stream.runs.size)
         _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
         return stats
 
@@ -212,8 +212,8 @@ class FixedInit(Start):
             raise BadInput(
                 f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
             ) from None
-        second = one_of(_second(self.second, problem, 1))
-        return repeated(Particles(second, number_array(M), number_array(np.ones(p))), runs)
+        second = take_run(_second(self.second, problem, 1))
+        return repeat_run(Particles(second, as_floats(M), as_floats(np.ones(p))), runs)
 
 
 class Given(Start):
@@ -226,21 +226,21 @@ class Given(Start):
 
     def overlaps(self, problem, stream):
         if isinstance(self.stats, Particles):
-            raise BadInput("Particles say nothing about pairs of units, as all but MeanField() need. Give Overlaps(a, M, Q).")
+            raise BadInput("Particles have no overlaps of pairs of units, as all but MeanField() need. Give Overlaps(a, M, Q).")
         return self._of_runs(stream)
 
     def particles(self, problem, stream):
         return particles_of(self._of_runs(stream))
 
     def _of_runs(self, stream: Stream) -> PyTree:
-        given, last = runs_of(self.stats), int(stream.runs.max())
+        given, last = count_runs(self.stats), int(stream.runs.max())
         if given is None:
-            return repeated(self.stats, stream.runs.size)
+            return repeat_run(self.stats, stream.runs.size)
         if last >= given:
             raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give those of one run, or runs={given}.")
         if any(np.shape(leaf)[:1] != (given,) for leaf in jax.tree.leaves(self.stats)):
             shapes = sorted({np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.stats)})
-            raise BadInput(f"the parts of the start are of different numbers of runs, {shapes}. Give all of the same runs.")
+            raise BadInput(f"the parts of the start have different numbers of runs, {shapes}. Give all of the same runs.")
         return jax.tree.map(lambda leaf: np.asarray(leaf)[stream.runs], self.stats)
 
 
@@ -284,6 +284,6 @@ def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) 
 
 def _check_exists(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:
     try:
-        frame_of(stats, triangular(problem.directions.gram), problem.directions.width)
+        frame_of(stats, cholesky_factor(problem.directions.gram), problem.directions.width)
     except BadInput:
         raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}") from None

@@ -43,10 +43,10 @@ def printable(text: str) -> str:
     return "".join(letter if safe(letter) else ascii(letter)[1:-1] for letter in text)
 
 
-def in_bytes(number: float) -> str:
+def format_bytes(number: float) -> str:
     """An amount of memory.
 
-    >>> in_bytes(3e9), in_bytes(3e8), in_bytes(700)
+    >>> format_bytes(3e9), format_bytes(3e8), format_bytes(700)
     ('2.8 GiB', '290 MiB', '700 bytes')
     """
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
@@ -73,7 +73,7 @@ def among(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def closest(wrong: str, names: Iterable[str]) -> str:
+def suggest_name(wrong: str, names: Iterable[str]) -> str:
     """A question that names the closest name, or nothing where none is close.
 
     >>> closest("rum", ["run", "plot"]), closest("x", ["run"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.errors import BadInput, shorten, is_traced
 
 FAILURES = {
     "TracerArrayConversionError": "it calls NumPy on a number that is not known yet. Write it with jax.numpy.",
@@ -17,7 +17,7 @@ FAILURES = {
 """What users did where JAX raises these."""
 
 
-def tried(
+def try_function(
     what: str,
     fn: Callable,
     on: str,
@@ -36,7 +36,7 @@ def tried(
     truth : whether it may return a bool
     values : whether to look at the numbers too, which costs an evaluation
 
-    >>> tried("the readout", lambda fixed: fixed[2], "2 fields", np.ones(2))
+    >>> try_function("the readout", lambda fixed: fixed[2], "2 fields", np.ones(2))
     Traceback (most recent call last):
         ...
     sgdlimits.errors.BadInput: the readout fails on 2 fields: index 2 is out of bounds ... with size 2. Use a smaller index.
@@ -44,11 +44,11 @@ def tried(
     import jax
 
     if not callable(fn):
-        raise BadInput(f"{what} must be a function; got {in_short(fn)}. Give a JAX function.")
+        raise BadInput(f"{what} must be a function; got {shorten(fn)}. Give a JAX function.")
     try:
         answer = jax.eval_shape(fn, *sample)
     except Exception as reason:
-        raise BadInput(f"{what} fails on {on}: {why(reason)}") from reason
+        raise BadInput(f"{what} fails on {on}: {describe_error(reason)}") from reason
     leaves = jax.tree.leaves(answer)
     if not leaves or (shape is not None and [leaf.shape for leaf in leaves] != [shape]):
         one = "one bool or one number" if truth else "one number"
@@ -61,7 +61,7 @@ def tried(
         raise BadInput(f"{what} must return {must}; got {words.get(kind, 'integers. Divide by 1.0.')}")
     for value in jax.tree.leaves(_value(what, fn, on, sample)) if values else ():
         if not is_traced(value) and not np.isfinite(value).all():
-            got = in_short(np.asarray(value).tolist())
+            got = shorten(np.asarray(value).tolist())
             raise BadInput(f"{what} must return finite numbers on {on}; got {got}. Make it finite for all real numbers.")
     return answer
 
@@ -73,7 +73,7 @@ def _value(what: str, fn: Callable, on: str, sample: tuple) -> Any:
         with np.errstate(all="ignore"):
             return fn(*sample)
     except IndexError as reason:
-        raise BadInput(f"{what} fails on {on}: {why(reason)}") from reason
+        raise BadInput(f"{what} fails on {on}: {describe_error(reason)}") from reason
     except Exception:  # what JAX's arrays can do and NumPy's cannot
         return jax.jit(fn)(*sample)
 

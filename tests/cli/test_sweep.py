@@ -126,7 +126,7 @@ def test_designs_of_a_file(tmp_path):
 
 def test_an_interrupted_sweep_says_how_to_go_on(command, monkeypatch, tmp_path):
     (tmp_path / "x.toml").write_text(GOOD)
-    put, tries = worker.Folder.put, []
+    put, tries = worker.Folder.store, []
 
     def interrupted(*given):
         tries.append(given)
@@ -134,7 +134,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(command, monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return put(*given)
 
-    monkeypatch.setattr(worker.Folder, "put", interrupted)
+    monkeypatch.setattr(worker.Folder, "store", interrupted)
     monkeypatch.setattr(sys, "argv", ["sgdlimits", "sweep", "x.toml"])
     result = command("sweep x.toml")
     assert result.exit_code == 130

@@ -131,7 +131,7 @@ def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
 
 def test_a_stream_that_is_interrupted_is_the_simulation(level, data, go, monkeypatch):
     """Pieces of single times; stopped after the second, saved state and all, and taken up again."""
-    monkeypatch.setattr(sys.modules[sl.simulate.__module__], "PIECE_SECONDS", 0.0)
+    monkeypatch.setattr(sys.modules[sl.simulate.__module__], "MIN_PIECE_SECONDS", 0.0)
     pieces = []
     for piece in go(verb=sl.stream):
         pieces.append(piece)

@@ -34,7 +34,7 @@ def suits(rule, problem):
     """Whether a rule is for a problem: a grid is for smooth functions, whose errors it can estimate."""
     if isinstance(rule, NodeSums) and isinstance(rule.rule, sl.GaussHermite):
         return problem.network.activation.smooth and problem.target.readout.smooth
-    return rule.suits(problem.model)
+    return rule.supports(problem.model)
 
 
 CASES = [

@@ -11,9 +11,9 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.analysis.fixed_points import FixedPoints
-from sgdlimits.cli.explorer.export import exported
+from sgdlimits.cli.explorer.export import export_page
 from sgdlimits.cli.explorer.setting import Setting
-from sgdlimits.cli.explorer.views import exits, numbers, portrait, searched, spectrum
+from sgdlimits.cli.explorer.views import describe_search, exits, headline_numbers, portrait, spectrum
 from sgdlimits.cli.explorer.worker import PageJob
 
 
@@ -34,15 +34,15 @@ def job() -> PageJob:
 
 def test_figures_are_of_their_format_and_show_what_is_chosen(job):
     for form, begins in {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}.items():
-        name, data = exported(job, {"format": form, "left": "M[0,0]", "log": True, "logt": True})
+        name, data = export_page(job, {"format": form, "left": "M[0,0]", "log": True, "logt": True})
         assert name == f"phase_retrieval.{form}"
         assert data.startswith(begins)
-    assert "M[0,0]" in exported(job, {"format": "svg", "left": "M[0,0]"})[1].decode()
+    assert "M[0,0]" in export_page(job, {"format": "svg", "left": "M[0,0]"})[1].decode()
 
 
 def test_netcdf_is_a_dataset_of_the_package_and_holds_the_others_in_groups(job, tmp_path):
     path = tmp_path / "it.nc"
-    path.write_bytes(exported(job, {"format": "nc"})[1])
+    path.write_bytes(export_page(job, {"format": "nc"})[1])
     chain = job.datasets(0)["chain"]
     assert sl.load(path).risk.equals(chain.risk)
     with h5py.File(path) as file:
@@ -51,7 +51,7 @@ def test_netcdf_is_a_dataset_of_the_package_and_holds_the_others_in_groups(job, 
 
 
 def test_csv_has_a_row_for_each_level_time_and_quantity(job):
-    lines = exported(job, {"format": "csv"})[1].decode().splitlines()
+    lines = export_page(job, {"format": "csv"})[1].decode().splitlines()
     assert lines[0] == "level,t,quantity,mean"
     last = [line for line in lines if line.startswith('"B chain"') and '"risk"' in line][-1]
     assert float(last.split(",")[-1]) == pytest.approx(float(job.datasets(1)["chain"].risk[:, -1].mean()), rel=1e-12)
@@ -59,7 +59,7 @@ def test_csv_has_a_row_for_each_level_time_and_quantity(job):
 
 def test_other_formats_are_refused(job):
     with pytest.raises(sl.BadInput, match="png, svg, pdf, nc, csv"):
-        exported(job, {"format": "exe"})
+        export_page(job, {"format": "exe"})
 
 
 def test_exit_times_are_those_of_summarise_and_all_is_json(job):
@@ -68,7 +68,7 @@ def test_exit_times_are_those_of_summarise_and_all_is_json(job):
     median = sl.summarise(sl.exit_times(chain, setting.threshold)).scaled(setting.d).median
     np.testing.assert_allclose(seen["rows"]["median"], (median.value, median.low, median.high), rtol=1e-6)
     assert set(seen["marks"]) == {"ode", "quenched", "noisy_ode", "backward"}
-    json.dumps([*job.views.values(), numbers(chain)], allow_nan=False)
+    json.dumps([*job.views.values(), headline_numbers(chain)], allow_nan=False)
 
 
 def test_a_phase_portrait_with_more_of_the_chain_compiles_nothing(job):
@@ -86,6 +86,6 @@ def test_a_phase_portrait_with_more_of_the_chain_compiles_nothing(job):
 
 def test_a_search_for_fixed_points_that_did_not_end_says_so():
     ended, cut = (FixedPoints((), "it", 1, 0, stopped=stopped) for stopped in ("", "after 30 s"))
-    assert searched(None).startswith("Looking")
-    assert searched(ended) == "No fixed point was found."
-    assert searched(cut).startswith("No fixed point was found, though there may be some: the search was stopped after 30 s.")
+    assert describe_search(None).startswith("Looking")
+    assert describe_search(ended) == "No fixed point was found."
+    assert describe_search(cut).startswith("No fixed point was found, though there may be some: the search was stopped after")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sgdlimits.cli.explorer.server import MOST_BYTES, Guard, application
+from sgdlimits.cli.explorer.server import MAX_MESSAGE_BYTES, Guard, application
 
 websockets = pytest.importorskip(
     "websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'"
@@ -156,7 +156,7 @@ def test_a_message_of_ten_megabytes_ends_the_connection_and_not_the_server(addre
 
     with opened(address) as page, pytest.raises(ConnectionClosed):
         answer(page)
-    assert MOST_BYTES < 10_000_000
+    assert MAX_MESSAGE_BYTES < 10_000_000
     assert urllib.request.urlopen(address).status == 200
 
 

@@ -176,7 +176,7 @@ class Turning(sl.OnePassSGD):
     """SGD, with the students mixed by a matrix before each step."""
 
     def step(self, now):
-        return {"student": now.student.mixed(jnp.asarray(TURN)) + self.push(now)}
+        return {"student": now.student.left_multiply(jnp.asarray(TURN)) + self.gradient_step(now)}
 
 
 class Elastic(sl.OnePassSGD):
@@ -186,7 +186,7 @@ class Elastic(sl.OnePassSGD):
 
     def step(self, now):
         gap = now.student - now["anchor"]
-        return {"student": now.student + self.push(now) - 0.3 * gap, "anchor": now["anchor"] + 0.2 * gap}
+        return {"student": now.student + self.gradient_step(now) - 0.3 * gap, "anchor": now["anchor"] + 0.2 * gap}
 
 
 class Langevin(sl.OnePassSGD):
@@ -195,7 +195,7 @@ class Langevin(sl.OnePassSGD):
     uses_noise: ClassVar[bool] = True
 
     def step(self, now):
-        return {"student": now.student + self.push(now) + 0.8 * now.noise()}
+        return {"student": now.student + self.gradient_step(now) + 0.8 * now.noise()}
 
 
 def langevin(rule, s, grad, d):

@@ -10,7 +10,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.papers.new_results.figures import which_optimiser_why as why
-from sgdlimits.papers.new_results.figures.which_optimiser import rule
+from sgdlimits.papers.new_results.figures.which_optimiser import algorithm_at
 
 SOLVER = sl.ODE(rtol=1e-7, atol=1e-9)
 
@@ -118,14 +118,14 @@ def test_chain_leaves_the_plateau_at_the_linearised_rate(name, say):
     rate = why.rate_of(name, k, c)
     speed, y = why.escape(why.KINDS[name], k, rate, why.first_guess(k))
     if name == "Muon":
-        own = partial(why.muon, batch=batch, log2_points=9)
+        own = partial(why.finite_batch_muon_drift, batch=batch, log2_points=9)
         large, (speed, y) = speed, why.escape(own, k, rate, y, relax=0.0)
         assert 0.7 < speed / large < 1  # p/b is not small yet
     else:
-        found = sl.linearise(sl.presets.committee(k, k, lr=rate), why.symmetric(k, y))
+        found = sl.linearise(sl.presets.committee(k, k, lr=rate), why.symmetric_state(k, y))
         np.testing.assert_allclose([found.rates[0].real, 0], [speed, np.abs(found.drift).max()], rtol=1e-6, atol=1e-6)
-    point = why.symmetric(k, y)
-    found = why.measure(rule(name, k, c, batch), point, d=20_000, runs=8, t=np.log(5) / speed, seed=1)
+    point = why.symmetric_state(k, y)
+    found = why.measure_slope(algorithm_at(name, k, c, batch), point, d=20_000, runs=8, t=np.log(5) / speed, seed=1)
     say(f"{name}: {float(found.slope):.4f} +- {float(found.error):.4f}, linearised {speed:.4f}")
     assert float(found.error) < 0.1 * speed
     assert abs(float(found.slope) - speed) < 5 * float(found.error) + 0.03 * speed
@@ -188,7 +188,7 @@ def test_two_extra_students_part_in_opposite_directions():
 @pytest.mark.full
 def test_fastest_escape_does_not_depend_on_the_grid_and_normalising_changes_nothing():
     """With large batches normalised SGD is SGD at another rate: both have the same fastest escape, and so have two grids."""
-    best = lambda name, grid: max(row["rate"] for row in why.curve(name, 2, grid))
+    best = lambda name, grid: max(row["rate"] for row in why.escape_curve(name, 2, grid))
     coarse, fine = np.array([1.0, 2.5, 6.0, 15.0]), np.geomspace(1.2, 9.6, 7)
     rate = best("SGD", coarse)
     np.testing.assert_allclose([best("SGD", fine), best("Normalised", coarse)], rate, rtol=1e-4)

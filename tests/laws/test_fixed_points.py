@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
-from sgdlimits.analysis.fixed_points.components import Atlas, connected
+from sgdlimits.analysis.fixed_points.components import Atlas, are_connected
 from sgdlimits.analysis.fixed_points.find import draw_starts
 from sgdlimits.analysis.fixed_points.roots import roots_near
 from sgdlimits.analysis.fixed_points.stability import stability_of
@@ -78,7 +78,7 @@ def test_points_on_a_ring_of_parallel_units_are_connected():
     problem = sl.presets.binary_mixture(snr=5.0, ridge=0.01)
     system = System.of(problem, draw_starts(problem, 16, 0), True, Watch("", None, False))
     x = roots_near(system, system.rows(jax.tree.map(lambda *each: np.stack(each), *ring))).x
-    assert connected(system, x[:2], x[1:]).all()
+    assert are_connected(system, x[:2], x[1:]).all()
 
 
 @pytest.mark.full
@@ -231,4 +231,4 @@ def test_what_was_found_before_the_time_was_over_is_kept_and_labelled(monkeypatc
     found = stopped.value.found
     assert {each.stability for each in found} == {"unknown"}
     assert found.components == 3
-    assert found.stopped.endswith("before the end of: ways between roots, basins, components, stability")
+    assert found.stopped.endswith("before the end of: paths between roots, basins, components, stability")

@@ -33,7 +33,7 @@ def fast(request):
 @pytest.fixture(autouse=True)
 def optimised(monkeypatch):
     """Compiled steps are those that users have, also where what JAX compiles is not optimised."""
-    monkeypatch.setattr(llvm, "in_haste", lambda: False)
+    monkeypatch.setattr(llvm, "optimisation_is_off", lambda: False)
 
 
 def run(problem, kernel, d=D, level=None, **changes):
@@ -205,7 +205,7 @@ def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
     monkeypatch.setattr(type(machine), "object_code", lambda self, text: made.append(1) or whole(self, text))
 
     def again():
-        lanes._code.cache_clear()
+        lanes._compiled_code.cache_clear()
         return run(problem, "lanes")
 
     def damage(entry):
@@ -213,7 +213,7 @@ def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
 
     first = again()
     key, program, step = sorted(tmp_path.iterdir())
-    assert key.name == cache.KEY
+    assert key.name == cache.KEY_FILE
     sizes = {entry: entry.stat().st_size for entry in (program, step)}
     assert (program.name[:6], step.name[:5]) == ("lanes-", "step-")
     assert len(made) == 1

@@ -11,7 +11,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.level.local import transition
+from sgdlimits.level.local import compute_transition
 
 INF = float("inf")
 
@@ -209,7 +209,7 @@ def test_transition_solves_the_moment_equations():
     J, root = rng.normal(size=(4, 4)), rng.normal(size=(4, 2))
     J[:, 3] = 0
     Sigma, h, steps = root @ root.T, 1.3, 20000
-    factor, kick = transition(J, Sigma, h)
+    factor, kick = compute_transition(J, Sigma, h)
     F, C = np.eye(4), np.zeros((4, 4))
     A = np.eye(4) + h / steps * J + (h / steps) ** 2 / 2 * J @ J
     for _ in range(steps):
@@ -228,7 +228,7 @@ def test_stationary_covariance_is_that_of_long_times_on_the_stable_part():
     root = rng.normal(size=(4, 3))
     C, quiet = stable_covariance(J, root @ root.T, 1e-9)
     project = V @ np.diag([1.0, 1, 0, 0]) @ np.linalg.inv(V)
-    _, kick = transition(project @ J, project @ root @ root.T @ project.T, 40.0)
+    _, kick = compute_transition(project @ J, project @ root @ root.T @ project.T, 40.0)
     np.testing.assert_allclose(C, kick @ kick.T, atol=1e-9)
     assert not quiet
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import erf, ndtr
 
 import sgdlimits as sl
-from sgdlimits.expectation.particles import OnGrid, Pairwise
+from sgdlimits.expectation.particles import GridExpectation, PairwiseExpectation
 from sgdlimits.inputs import Data
 from sgdlimits.problem.mean_field import MeanFieldProblem
 
@@ -105,7 +105,7 @@ def test_grid_and_pairs_agree(activation, k):
     problem = sl.presets.committee(5, k, activation, lr=1.0, train_second=True, noise=0.2)
     start = units(5, k)
     start = sl.Particles(start.a, 0.7 * start.M, 0.5 * start.q)
-    limits = [MeanFieldProblem(problem, rule) for rule in (OnGrid(True), Pairwise())]
+    limits = [MeanFieldProblem(problem, rule) for rule in (GridExpectation(True), PairwiseExpectation())]
     grid, pairs = (compiled(lambda one, limit=limit: (limit.drift(one), limit.risk(one)), start) for limit in limits)
     print(f"{activation}, k = {k}: {largest(grid, pairs):.1e}")
     assert largest(grid, pairs) < 1e-9

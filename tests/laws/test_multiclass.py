@@ -208,8 +208,8 @@ def test_fixed_points_of_two_outputs():
 
 
 def test_ties_are_drawn_by_lot():
-    assert float(sl.SoftmaxCrossEntropy().right(jnp.array([1.0, 0.0, 1.0]), jnp.array(2.0))) == 0.5
-    assert float(sl.CrossEntropy().right(jnp.array(0.0), jnp.array(1.0))) == 0.5
+    assert float(sl.SoftmaxCrossEntropy().probability_correct(jnp.array([1.0, 0.0, 1.0]), jnp.array(2.0))) == 0.5
+    assert float(sl.CrossEntropy().probability_correct(jnp.array(0.0), jnp.array(1.0))) == 0.5
 
 
 def test_accuracy_of_inputs_on_their_means_is_exact():

@@ -258,7 +258,7 @@ def test_plots_show_both_statistics():
     problem = sl.presets.spiked_tensor(order=2, snr=1.5)
     data = sl.simulate(problem, sl.ODE(), sl.Spike(0.1, 1.0), t_max=3, save=5, progress=False)
     assert [line.get_label() for line in sl.plot.overlaps(data).lines] == ["$|m|$", r"$r_\perp^2$"]
-    assert sl.plot.overlaps(data, what="r2").get_ylabel() == r"squared rest $r_\perp^2$"
+    assert sl.plot.overlaps(data, what="r2").get_ylabel() == r"squared orthogonal norm $r_\perp^2$"
     sl.plot.overview(data)
     plt.close("all")
 

@@ -75,7 +75,7 @@ class Damped(Descent):
     damping: Annotated[float, number(at_least=2, below=3)] = eqx.field(static=True, default=2.0)
 
     def step(self, now):
-        return {"student": self.held(now.student + self.push(now))}
+        return {"student": self.normalise_on_sphere(now.student + self.gradient_step(now))}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.files import HOST, whole, write
+from sgdlimits.files import HOST, atomic_replacement, write
 
 
 def leftovers(folder):
@@ -17,13 +17,13 @@ def leftovers(folder):
 
 
 def write_half(path):
-    with whole(path) as partial:
+    with atomic_replacement(path) as partial:
         partial.write_bytes(b"half of the n")
         raise RuntimeError
 
 
 def write_to_full_disk(path):
-    with whole(path) as partial:
+    with atomic_replacement(path) as partial:
         partial.symlink_to("/dev/full")
         partial.write_bytes(b"new" * 10**6)
 
@@ -38,7 +38,7 @@ def test_a_block_that_fails_leaves_the_old_file(tmp_path):
 
 def test_what_a_killed_process_left_is_cleared_by_the_next_write(tmp_path):
     path = tmp_path / "a.nc"
-    code = "import os, sys; from sgdlimits.files import whole\nwith whole(sys.argv[1]) as p: p.write_bytes(b'x'); os._exit(9)"
+    code = "import os, sys; from sgdlimits.files import atomic_replacement\nwith whole(sys.argv[1]) as p: p.write_bytes(b'x'); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 9
     assert len(leftovers(tmp_path)) == 1
     mine = path.with_name(f".a.{os.getppid()}@{HOST}.part.nc")

@@ -64,11 +64,11 @@ BAD = {
     "is not positive semi-definite": lambda: sl.linearise(PROBLEM.replace(sphere=False), OUT),
     "t must be finite numbers of at least 0; got -1": lambda: sl.flow(PROBLEM, STATE, -1.0),
     "t must be finite numbers of at least 0; got nan": lambda: sl.flow(PROBLEM, STATE, np.nan),
-    "t must be one number, or numbers that increase": lambda: sl.flow(PROBLEM, STATE, [2.0, 1.0]),
+    "t must be a number or an increasing array": lambda: sl.flow(PROBLEM, STATE, [2.0, 1.0]),
     "band must be two shares": lambda: sl.plot.risk(run(), band=(0.9, 0.1)),
     "paper_time must be": lambda: own(paper_time=np.nan),
     "the means of the data have 2 coefficients": lambda: own(data=sl.mixture([[1.0, 0.0]])),
-    "are of different numbers of runs": lambda: run(
+    "have different numbers of runs": lambda: run(
         start=sl.Overlaps(np.ones((2, 1)), np.zeros((3, 1, 1)), np.ones((3, 1, 1))), runs=2
     ),
     "start must be a finite number above -1 and below 1": lambda: sl.theory.mediocrity.exit_law(PROBLEM, 100, 0.1, start=2),

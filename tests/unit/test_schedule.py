@@ -14,7 +14,7 @@ import scipy
 import sgdlimits as sl
 from sgdlimits.level.condition import Condition
 from sgdlimits.model.target import Readout
-from sgdlimits.part import begun, has_schedules
+from sgdlimits.part import at_start, has_schedules
 from sgdlimits.run.record import from_json, to_json
 from sgdlimits.schedule import Time, knots_of
 
@@ -215,7 +215,7 @@ def test_schedules_are_parts():
     assert has_schedules(problem)
     assert not has_schedules(problem.at(0.3))
     assert problem.at(0.3).at(0.9) == problem.at(0.3)
-    assert begun(problem) == problem.at(0.0)
+    assert at_start(problem) == problem.at(0.0)
     plain = linear(0.1, 0.2, 1.0)
     assert plain.at(0.3) is plain
     assert float(problem.at(1.0).algorithm.lr) == 0.1

@@ -13,9 +13,9 @@ from sgdlimits.checks import number
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.schedule import Time, value_at
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
-SOON = 1e-9
+MIN_ELAPSED = 1e-9
 """A time that counts as none, so that the mean of nothing is what is there."""
 
 
@@ -39,9 +39,9 @@ class Averaged(Wrapper):
     """
 
     decay: Annotated[Float[Array, ""] | float, number(at_least=0, below=1)] | None = eqx.field(
-        converter=number_array, default=None
+        converter=as_floats, default=None
     )
-    rate: Positive | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    rate: Positive | None = eqx.field(converter=as_floats, default=None, kw_only=True)
     elapsed: Any = eqx.field(init=False, default_factory=Time)
     """The time since the start, for the mean of all weights: a schedule, and a number where the algorithm stands at a time."""
 
@@ -64,8 +64,8 @@ class Averaged(Wrapper):
 
     def step(self, now):
         step = dict(self.base.step(now))
-        one = self.batch * now.per
-        weight = one / (value_at(self.elapsed, now.t) + 2 * one + SOON) if self.rate is None else self.rate * one
+        one = self.batch * now.inv_d
+        weight = one / (value_at(self.elapsed, now.t) + 2 * one + MIN_ELAPSED) if self.rate is None else self.rate * one
         weight = weight if self.decay is None else 1 - self.decay
         return {**step, "average": now["average"] + weight * (step["student"] - now["average"])}
 

@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
-from sgdlimits.errors import BadInput, check_count, check_number, in_short
+from sgdlimits.errors import BadInput, check_count, check_number, shorten
 from sgdlimits.part import Part
-from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
-from sgdlimits.statistics.trees import number_array
-from sgdlimits.trial import why
+from sgdlimits.statistics.overlaps import STUDENT, Scalars, select_scalars
+from sgdlimits.statistics.trees import as_floats
+from sgdlimits.trial import describe_error
 
 
 class Algorithm(Part):
@@ -76,7 +76,7 @@ class Algorithm(Part):
 
     def trained(self, scalars: Scalars) -> Scalars:
         """Of the network's scalars, or of slopes in them, those that are trained; () where none are."""
-        return chosen(scalars, self.trained_scalars)
+        return select_scalars(scalars, self.trained_scalars)
 
     @property
     def ridge(self) -> Float[Array, ""] | float:
@@ -157,7 +157,7 @@ def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
-        raise BadInput(f"{_name(algorithm)}.step fails{where}: {why(reason)}") from None
+        raise BadInput(f"{_name(algorithm)}.step fails{where}: {describe_error(reason)}") from None
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
@@ -165,13 +165,13 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     function(f"{_name(algorithm)}.step", algorithm.step)
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
-            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {in_short(given)}. Give one.")
+            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give one.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(f"{_name(algorithm)} cannot remember {name!r}: it is taken or no name. Give another one.")
     for name, begins in algorithm.memory.items():
         if not isinstance(begins, str) or begins not in ("zero", "copy"):
-            raise BadInput(f"{_name(algorithm)} begins {name!r} as {in_short(begins)}. Give 'zero', or 'copy' of the students.")
+            raise BadInput(f"{_name(algorithm)} begins {name!r} as {shorten(begins)}. Give 'zero', or 'copy' of the students.")
     for name, value in algorithm.numbers.items():
         check_number(f"{name!r} of {_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
 
@@ -213,8 +213,8 @@ def _times(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) 
 def _rates(rates: Any) -> Any:
     """One learning rate, or one for each name that has one."""
     if not isinstance(rates, Mapping):
-        return number_array(rates)
-    return {name: number_array(rate) for name, rate in rates.items() if rate is not None} or None
+        return as_floats(rates)
+    return {name: as_floats(rate) for name, rate in rates.items() if rate is not None} or None
 
 
 class Descent(Algorithm):
@@ -229,9 +229,9 @@ class Descent(Algorithm):
     batch : b, the samples of a step, over which the gradient is averaged
     """
 
-    lr: Rate = eqx.field(converter=number_array)
+    lr: Rate = eqx.field(converter=as_floats)
     lr_second: Rates | None = eqx.field(converter=_rates, default=None, kw_only=True)
-    ridge: NotNegativeInTime = eqx.field(converter=number_array, default=0.0, kw_only=True)
+    ridge: NotNegativeInTime = eqx.field(converter=as_floats, default=0.0, kw_only=True)
     sphere: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     batch: Size = eqx.field(static=True, default=1, kw_only=True)
 
@@ -261,7 +261,7 @@ class Descent(Algorithm):
 
     def push(self, now: Now, at: Weights | None = None) -> Weights:
         """Minus the learning rates times the gradient of loss and ridge, over d, at the students or elsewhere."""
-        return self.downhill(now.gradient(at) + (self.ridge * now.per) * (now.student if at is None else at))
+        return self.downhill(now.gradient(at) + (self.ridge * now.inv_d) * (now.student if at is None else at))
 
     def downhill(self, slope: Weights) -> Weights:
         """Weights by minus the learning rates, those of the directions and those of the scalars."""

@@ -13,7 +13,7 @@ from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.domain import NotNegativeInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -30,15 +30,15 @@ class Clipped(Wrapper):
     each : whether the gradient of each sample is clipped, before the mean is taken
     """
 
-    norm: PositiveInTime = eqx.field(converter=number_array)
+    norm: PositiveInTime = eqx.field(converter=as_floats)
     each: bool = eqx.field(static=True, default=False)
 
     uses_gram: ClassVar[bool] = True
 
     def step(self, now):
         def samples(at: Weights):
-            G, slopes = now.samples(at)
-            size = sizes(now, G, slopes) if self.each else now.mean(G, slopes).size
+            G, slopes = now.sample_gradients(at)
+            size = sizes(now, G, slopes) if self.each else now.mean_gradient(G, slopes).size
             factor = jnp.minimum(1.0, self.norm / jnp.where(size > 0, size, 1.0))
             return jax.tree.map(lambda leaf: leaf * factor, (G, slopes))
 
@@ -57,8 +57,8 @@ class Private(Wrapper):
         usual multiplier :math:`\sigma = \text{noise}/\sqrt d`, at which noise and gradients are of one size
     """
 
-    norm: PositiveInTime = eqx.field(converter=number_array)
-    noise: NotNegativeInTime = eqx.field(converter=number_array)
+    norm: PositiveInTime = eqx.field(converter=as_floats)
+    noise: NotNegativeInTime = eqx.field(converter=as_floats)
 
     uses_gram: ClassVar[bool] = True
     uses_noise: ClassVar[bool] = True
@@ -80,4 +80,4 @@ def sizes(now: Now, G: Float[Array, "p b"], slopes: Any) -> Float[Array, " b"]:
     """The norm of each sample's gradient, over the root of d."""
     lengths = jnp.diagonal(now.inputs_gram)[: now.batch]
     scalars = sum((leaf**2).reshape(-1, now.batch).sum(0) for leaf in jax.tree.leaves(slopes))
-    return jnp.sqrt((G**2).sum(0) * lengths + now.per * scalars)
+    return jnp.sqrt((G**2).sum(0) * lengths + now.inv_d * scalars)

@@ -23,7 +23,7 @@ from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import square_root
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 Arrays = Mapping[str, Float[Array, "p d"]]
 
@@ -68,7 +68,7 @@ class SignSGD(Coordinatewise):
     """
 
     def move(self, kept, slope, per):
-        return -self.lr * per * jnp.sign(slope), kept
+        return -self.lr * inv_d * jnp.sign(slope), kept
 
     @property
     def limit(self) -> Algorithm:
@@ -89,7 +89,7 @@ class DiffuseSign(Descent):
         rho = jnp.clip(gram * inverse[:, None] * inverse, -1.0, 1.0)
         along = slope.times(np.sqrt(2 / np.pi) * inverse, 0.0)
         rest = now.noise().mixed(square_root(2 / np.pi * (_arcsine(rho) - rho)))
-        return {"student": now.student * (1 - self.lr * self.ridge * now.per) - self.lr * (along + rest)}
+        return {"student": now.student * (1 - self.lr * self.ridge * now.inv_d) - self.lr * (along + rest)}
 
 
 def _arcsine(rho: Float[Array, "p p"]) -> Float[Array, "p p"]:
@@ -124,9 +124,9 @@ class Adam(Coordinatewise):
     """
 
     beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] = eqx.field(
-        converter=number_array, default=0.9
+        converter=as_floats, default=0.9
     )
-    rate: Positive = eqx.field(converter=number_array, default=1.0, kw_only=True)
+    rate: Positive = eqx.field(converter=as_floats, default=1.0, kw_only=True)
     begin: Positive = eqx.field(static=True, converter=float, default=1.0, kw_only=True)
 
     @property
@@ -136,8 +136,8 @@ class Adam(Coordinatewise):
 
     def move(self, kept, slope, per):
         mean = self.beta * kept["mean"] + (1 - self.beta) * slope
-        square = kept["square"] + self.rate * self.batch * per * (slope**2 - kept["square"])
-        return -self.lr * per * mean / jnp.sqrt(square), {"mean": mean, "square": square}
+        square = kept["square"] + self.rate * self.batch * inv_d * (slope**2 - kept["square"])
+        return -self.lr * inv_d * mean / jnp.sqrt(square), {"mean": mean, "square": square}
 
     @property
     def limit(self) -> Algorithm:
@@ -147,7 +147,7 @@ class Adam(Coordinatewise):
 class DiffuseAdam(Descent):
     """What `Adam` becomes for diffuse weights: `square` is one number for each unit."""
 
-    rate: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
+    rate: Float[Array, ""] | float = eqx.field(converter=as_floats, default=1.0)
     begin: float = eqx.field(static=True, converter=float, default=1.0)
 
     uses_gram: ClassVar[bool] = True
@@ -159,8 +159,8 @@ class DiffuseAdam(Descent):
 
     def step(self, now):
         slope, square = now.gradient(), now["square"]
-        square = square + self.rate * self.batch * now.per * (jnp.diagonal(slope.spread()) - square)
+        square = square + self.rate * self.batch * now.inv_d * (jnp.diagonal(slope.spread()) - square)
         return {
-            "student": now.student * (1 - self.lr * self.ridge * now.per) - slope.times(self.lr / jnp.sqrt(square), 0.0),
+            "student": now.student * (1 - self.lr * self.ridge * now.inv_d) - slope.times(self.lr / jnp.sqrt(square), 0.0),
             "square": square,
         }

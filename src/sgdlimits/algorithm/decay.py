@@ -7,7 +7,7 @@ import equinox as eqx
 from sgdlimits.algorithm.base import Wrapper, of_base
 from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -22,7 +22,7 @@ class Decayed(Wrapper):
     decay : how fast weights shrink, over d in a step; velocities and averages do not
     """
 
-    decay: NotNegativeInTime = eqx.field(converter=number_array)
+    decay: NotNegativeInTime = eqx.field(converter=as_floats)
 
     uses_gram = of_base("uses_gram")
     linear = of_base("linear")
@@ -33,4 +33,4 @@ class Decayed(Wrapper):
 
     def step(self, now):
         step = dict(self.base.step(now))
-        return {**step, "student": step["student"] - (self.decay * now.per) * now.student}
+        return {**step, "student": step["student"] - (self.decay * now.inv_d) * now.student}

@@ -28,10 +28,10 @@ from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.gaussian.base import Group, square_root
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.model.sample import Model
-from sgdlimits.statistics.frame import Loading, inside_and_outside
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
+from sgdlimits.statistics.frame import FieldFactor, split_by_frame
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, replace_scalars
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, for_samples
+from sgdlimits.statistics.trees import add, repeat_for_samples
 
 MOST_CLASSES = 256
 """Up to how many ways in which the samples of a batch fall into classes are averaged over."""
@@ -105,7 +105,7 @@ def linear_changes(
         before = (jax.tree.map(lambda leaf: total * leaf, part) for part in scalars)
         terms = [*before, algorithm.trained(sums.gradient_second)]
         new = {name: _combined(rate.second, i, terms) for i, name in enumerate(names)}
-        a, kept = updated(a, new.pop(STUDENT)), {**kept, **new}
+        a, kept = replace_scalars(a, new.pop(STUDENT)), {**kept, **new}
     population = Overlaps(a, M, Q + across(Q), kept, stats.names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), spread, still[1], stats.names)
     return hold(rate.unit, stats, population), hold(rate.unit, stats, corrector)
@@ -156,7 +156,7 @@ class Drawn(NamedTuple):
     c: Int[Array, " b"]
 
 
-def placed(model: Model, F: Loading, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> Drawn:
+def placed(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> Drawn:
     """The inputs of steps at standard normal coordinates: samples of the data by class, then the algorithm's own noise."""
     b = len(c)
     samples = jnp.moveaxis(model.inputs.from_normal(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
@@ -188,7 +188,7 @@ def any_changes(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps, x: 
     M = rows(stats.M) + C @ x.fixed.T
     Q = rows(stats.Q) + C @ x.fields.T
     still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
-    a = updated(still[0], scalars.pop(STUDENT))
+    a = replace_scalars(still[0], scalars.pop(STUDENT))
     kept = {name: (numbers if name in numbers else scalars)[name] for name in stats.kept}
     population = Overlaps(a, M, Q + Q.T, kept, names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), (C * variances) @ C.T, still[1], names)
@@ -206,7 +206,7 @@ def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of:
     scalars = {name: (algorithm.trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
 
     def slope(fields, numbers):
-        G, slopes = model.gradient(fields, x.fixed[:, :b], for_samples(updated(a, numbers), b), x.z, x.c)
+        G, slopes = model.gradient(fields, x.fixed[:, :b], repeat_for_samples(replace_scalars(a, numbers), b), x.z, x.c)
         return G, algorithm.trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}
@@ -240,7 +240,7 @@ def check_limit(algorithm: Algorithm, model: Model) -> None:
     if far:
         raise BadInput(
             f"{type(algorithm).__name__} has no limit as d grows: at 1/d = 0 its step still changes "
-            f"{' and '.join(map(repr, far))}. Multiply the change by now.per, which is 1/d, or use Chain(d) or SGD(d)."
+            f"{' and '.join(map(repr, far))}. Multiply the change by now.inv_d, which is 1/d, or use Chain(d) or SGD(d)."
         )
 
 
@@ -335,10 +335,10 @@ class StepMean(NamedTuple):
 
     def _draw(self, stats: Overlaps, points: Float[Array, "dim n"], c: tuple[int, ...]) -> Drawn:
         """The inputs of a step at standard normal points; the symmetries of the nodes are made for the symmetric root."""
-        m, S = inside_and_outside(stats.M, stats.Q, self.model.frame)
+        m, S = split_by_frame(stats.M, stats.Q, self.model.frame)
         k, n = self.model.teachers, m.shape[0]
         fixed = jnp.concatenate([jnp.asarray(self.model.frame), jnp.zeros((k, n))], axis=1)
-        F = Loading(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
+        F = FieldFactor(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
         x = points.reshape(self.algorithm.inputs(self.model.width), -1, points.shape[1])
         b = self.algorithm.batch
         return placed(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))

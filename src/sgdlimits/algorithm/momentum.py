@@ -15,7 +15,7 @@ from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import is_schedule
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -46,9 +46,9 @@ class HeavyBall(Descent):
     """
 
     beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] | None = eqx.field(
-        converter=number_array, default=None
+        converter=as_floats, default=None
     )
-    friction: PositiveInTime | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    friction: PositiveInTime | None = eqx.field(converter=as_floats, default=None, kw_only=True)
 
     memory: ClassVar[dict[str, str]] = {"velocity": "zero"}
     linear: ClassVar[bool] = True
@@ -58,10 +58,10 @@ class HeavyBall(Descent):
             raise BadInput(f"{type(self).__name__} needs beta or friction, one of them. Give beta=0.9, for instance.")
 
     def step(self, now):
-        gain = 1 / now.per if self.friction is None else self.friction
-        keep = self.beta if self.friction is None else 1 - self.friction * now.per
-        velocity = keep * now["velocity"] + gain * self.push(now, self.look(now, keep))
-        return {"velocity": velocity, "student": self.held(now.student + now.per * velocity)}
+        gain = 1 / now.inv_d if self.friction is None else self.friction
+        keep = self.beta if self.friction is None else 1 - self.friction * now.inv_d
+        velocity = keep * now["velocity"] + gain * self.gradient_step(now, self.look(now, keep))
+        return {"velocity": velocity, "student": self.normalise_on_sphere(now.student + now.inv_d * velocity)}
 
     def look(self, now: Now, keep: Any) -> Weights:
         """Where the gradient is taken."""
@@ -92,4 +92,4 @@ class Nesterov(HeavyBall):
     """
 
     def look(self, now, keep):
-        return now.student + (keep * now.per) * now["velocity"]
+        return now.student + (keep * now.inv_d) * now["velocity"]

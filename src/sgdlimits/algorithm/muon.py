@@ -11,7 +11,7 @@ from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.checks import number
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.part import argument
+from sgdlimits.part import as_source
 
 
 @checked
@@ -46,12 +46,12 @@ class Muon(Descent):
 
     def step(self, now):
         velocity = self.beta * now["velocity"] + now.gradient() if self.beta else now.gradient()
-        push, decay = self.downhill(velocity.orthogonal()), (self.ridge * now.per) * self.downhill(now.student)
-        step = {"student": self.held(now.student + push + decay), "velocity": velocity}
+        push, decay = self.downhill(velocity.orthogonal()), (self.ridge * now.inv_d) * self.downhill(now.student)
+        step = {"student": self.normalise_on_sphere(now.student + push + decay), "velocity": velocity}
         return step if self.beta else {"student": step["student"]}
 
     @property
     def limit(self) -> Algorithm:
         if self.beta:
-            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {argument(self.beta)}. Use Chain(d), at any d.")
+            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), at any d.")
         return self

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from sgdlimits.algorithm.base import Descent
 from sgdlimits.domain import Positive, checked
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -30,8 +30,8 @@ class Normalised(Descent):
     def step(self, now):
         size = now.gradient().size
         factor = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), 0.0)
-        slower = now.steered(lambda at: jax.tree.map(lambda leaf: factor * leaf, now.samples(at)))
-        return {"student": self.held(now.student + self.push(slower))}
+        slower = now.steered(lambda at: jax.tree.map(lambda leaf: factor * leaf, now.sample_gradients(at)))
+        return {"student": self.normalise_on_sphere(now.student + self.push(slower))}
 
 
 @checked
@@ -52,11 +52,11 @@ class AdaGradNorm(Descent):
     The usual :math:`\eta\, g/\sqrt{b_0^2 + \sum|g|^2}` has :math:`\eta` = lr and :math:`b_0^2` = offset :math:`d^2`.
     """
 
-    offset: Positive = eqx.field(converter=number_array, default=1.0)
+    offset: Positive = eqx.field(converter=as_floats, default=1.0)
 
     uses_gram: ClassVar[bool] = True
     numbers: ClassVar[dict[str, float]] = {"sum": 0.0}
 
     def step(self, now):
-        total = now["sum"] + now.per * now.gradient().size ** 2
-        return {"student": self.held(now.student + self.push(now) * (1 / jnp.sqrt(self.offset + total))), "sum": total}
+        total = now["sum"] + now.inv_d * now.gradient().size ** 2
+        return {"student": self.normalise_on_sphere(now.student + self.gradient_step(now) * (1 / jnp.sqrt(self.offset + total))), "sum": total}

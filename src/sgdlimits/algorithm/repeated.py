@@ -31,7 +31,7 @@ class Repeated(Wrapper):
 
     def __check_init__(self) -> None:
         if self.base.uses_noise:
-            raise BadInput("Repeated would use one noise several times. Give a base without noise.")
+            raise BadInput("Repeated would use the same noise several times. Give a base without noise.")
         if "copy" in self.base.memory.values():
             raise BadInput("Repeated would count a batch several times in an average. Give Averaged(Repeated(...)).")
 

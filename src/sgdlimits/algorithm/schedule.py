@@ -12,7 +12,7 @@ from sgdlimits.algorithm.base import Wrapper, of_base
 from sgdlimits.checks import array
 from sgdlimits.domain import NotNegative, Positive, checked
 from sgdlimits.schedule import Time, value_at
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -49,9 +49,9 @@ class Scheduled(Wrapper):
     True
     """
 
-    power: NotNegative = eqx.field(converter=number_array, default=0.5)
-    span: Positive = eqx.field(converter=number_array, default=1.0)
-    warmup: NotNegative = eqx.field(converter=number_array, default=0.0)
+    power: NotNegative = eqx.field(converter=as_floats, default=0.5)
+    span: Positive = eqx.field(converter=as_floats, default=1.0)
+    warmup: NotNegative = eqx.field(converter=as_floats, default=0.0)
     time: Any = eqx.field(init=False, default_factory=Time)
     """The time of the rates: a schedule, and a number where the algorithm stands at a time."""
 

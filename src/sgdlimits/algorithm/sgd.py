@@ -43,10 +43,10 @@ class OnePassSGD(Descent):
         self.lr, self.lr_second, self.ridge, self.sphere, self.batch = lr, lr_second, ridge, sphere, batch
 
     def step(self, now):
-        return {"student": self.held(now.student + self.push(now))}
+        return {"student": self.normalise_on_sphere(now.student + self.gradient_step(now))}
 
 
-def in_place_of(plain: OnePassSGD, cls: type, batch: int | None = None) -> tuple[tuple, dict[str, Any]]:
+def inherit_arguments(plain: OnePassSGD, cls: type, batch: int | None = None) -> tuple[tuple, dict[str, Any]]:
     """What an algorithm of a class takes over from plain SGD, as arguments: SGD itself if it wraps one, else its numbers."""
     numbers = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Descent)}
     numbers |= {} if batch is None else {"batch": batch}

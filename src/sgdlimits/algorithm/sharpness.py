@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from sgdlimits.algorithm.base import Descent, Wrapper
 from sgdlimits.algorithm.weights import Weights
 from sgdlimits.domain import NotNegativeInTime, checked
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -25,15 +25,15 @@ class SAM(Wrapper):
     radius : how far uphill the gradient is taken, in units of :math:`1/\sqrt d`: then fields change by order one
     """
 
-    radius: NotNegativeInTime = eqx.field(converter=number_array)
+    radius: NotNegativeInTime = eqx.field(converter=as_floats)
 
     uses_gram: ClassVar[bool] = True
 
     def step(self, now):
         def samples(at: Weights):
-            slope = now.mean(*now.samples(at))
+            slope = now.mean_gradient(*now.sample_gradients(at))
             size = slope.size
-            return now.samples(at + jnp.where(size > 0, self.radius / jnp.where(size > 0, size, 1.0), 0.0) * slope)
+            return now.sample_gradients(at + jnp.where(size > 0, self.radius / jnp.where(size > 0, size, 1.0), 0.0) * slope)
 
         return self.base.step(now.steered(samples))
 
@@ -54,5 +54,5 @@ class Extragradient(Descent):
     reuses: ClassVar[bool] = True
 
     def step(self, now):
-        ahead = now.student + self.push(now)
-        return {"student": self.held(now.student + self.push(now, ahead))}
+        ahead = now.student + self.gradient_step(now)
+        return {"student": self.normalise_on_sphere(now.student + self.gradient_step(now, ahead))}

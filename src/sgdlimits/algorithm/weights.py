@@ -94,7 +94,7 @@ class Weights:
     @property
     def numbers(self) -> PyTree:
         """The scalars, with what was added to them."""
-        return self.scalars if self.slopes is None else add(self.scalars, self.slopes, self.now.per)
+        return self.scalars if self.slopes is None else add(self.scalars, self.slopes, self.now.inv_d)
 
     @property
     def fields(self) -> Float[Array, "p L"]:
@@ -106,19 +106,19 @@ class Weights:
     def gram(self) -> Float[Array, "p p"]:
         """The products of the directions with each other."""
         inner = self._past_gram()
-        return inner if self.inputs is None else inner + self.now.per * self._moved()
+        return inner if self.inputs is None else inner + self.now.inv_d * self._moved()
 
     @property
     def size(self) -> Float[Array, ""]:
         r""":math:`\sqrt d` times the length of all directions and scalars together, for what is of order 1/d: a gradient."""
         square = jnp.trace(self.spread())
         if self.slopes is not None:
-            square += self.now.per * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(self.slopes))
+            square += self.now.inv_d * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(self.slopes))
         return safe_root(square)
 
     def spread(self) -> Float[Array, "p p"]:
         """Compute d times `gram`, for what is of order 1/d."""
-        return self._moved() + (self._past_gram() / self.now.per if self.past else 0.0)
+        return self._moved() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonal(self) -> Weights:
         r"""The nearest orthonormal directions over the root of d: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""

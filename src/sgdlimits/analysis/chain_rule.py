@@ -28,7 +28,7 @@ from sgdlimits.domain import Count, Function, Seed, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 CLOSED_SHARE = 1e-5
 """A share of the change of a closed drift that is rounding."""
@@ -109,7 +109,7 @@ class ChosenDynamics(EffectiveDynamics):
         points = RandomInit(2 * span, scale=1.0).sample(problem, runs=states, seed=seed)
         shares, pulls = [], []
         for i in range(states):
-            stats = jax.tree.map(np.asarray, one_of(points, i))
+            stats = jax.tree.map(np.asarray, take_run(points, i))
             names, share, pull = self._leak(problem, stats)
             shares.append(share)
             pulls.append(pull)

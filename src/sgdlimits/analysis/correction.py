@@ -29,14 +29,14 @@ from sgdlimits.algorithm import OnePassSGD
 from sgdlimits.checks import integer
 from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import to_json
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import as_batch
 
 TOLERANCE = 1e-5
 FAILS = 0.25
@@ -79,18 +79,18 @@ def expansion(
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {name}. Use Chain(d).")
     point = as_start(start).one(problem, seed=seed)
-    problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
-    slopes = compiled(_slopes, problem, point, jnp.asarray(free), fast_compile=True)
+    slopes = jit_bound(_slopes, problem, point, jnp.asarray(free), fast_compile=True)
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
         lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=TOLERANCE, atol=TOLERANCE / 100
     )
     y = np.full((times.size, begin.size), np.nan)
     y[: solved.t.size] = solved.y.T
-    risks = compiled(_risks, problem, point, jnp.asarray(free), fast_compile=True)
+    risks = jit_bound(_risks, problem, point, jnp.asarray(free), fast_compile=True)
     risk, first, variance = np.array([risks(row) for row in y]).T
     names = np.array(problem.coordinates.names(point))[free]
     pair = ("t", "statistic")

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import xarray as xr
 
-from sgdlimits.analysis.origin import origin
+from sgdlimits.analysis.origin import origin_attributes
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
-from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, reached
+from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, is_reached
 from sgdlimits.run.record import condition_text, from_json
 from sgdlimits.run.schema import check_form, plain_variable, statistics
 
@@ -61,7 +61,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     }
     coords = {name: plain_variable(("run",), dataset[name].values, dataset[name].attrs) for name in ("run", "status")}
     passed = float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition)
-    return xr.Dataset(variables, coords, {"threshold": passed, **origin(dataset)})
+    return xr.Dataset(variables, coords, {"threshold": passed, **origin_attributes(dataset)})
 
 
 def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
@@ -93,7 +93,7 @@ def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) ->
     """(times, censored) from margins at the saved times, where the state that an ended run keeps belongs to its end."""
     t, t_end = dataset.t.values, dataset.t_end.values
     stopped = dataset.status.values == STOPPED
-    beyond = reached(margins)
+    beyond = is_reached(margins)
     if same_name and _explains(beyond, t, t_end, stopped):
         return t_end, ~stopped
     observed = np.minimum(t, t_end[:, None])

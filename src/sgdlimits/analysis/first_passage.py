@@ -16,9 +16,9 @@ from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 from scipy.special import hyp1f1
 
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 TERMS = 4096
 NEGLIGIBLE = 1e-9
@@ -197,8 +197,8 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rtol: float | None = None) -> np.ndarray:
     """When each run (runs first) has lost the share `threshold` of its excess risk; infinite where not before `t_max`."""
-    one, y = one_of(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
-    risks, slopes = (compiled(_over_runs, problem, method, one) for method in ("risk", "drift"))
+    one, y = take_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
+    risks, slopes = (jit_bound(_over_runs, problem, method, one) for method in ("risk", "drift"))
     risk, slope = lambda y: np.asarray(risks(y))[:, 0], lambda y: np.asarray(slopes(y))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
     return passage_times(slope, risk, y, level, t_max, rtol or problem.numerics.tolerance)

@@ -25,13 +25,13 @@ from sgdlimits.analysis.spectrum import TOLERANCE, Spectrum as Spectrum, spectru
 from sgdlimits.checks import array, finite_scalars, point_or_weights
 from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.expectation.slopes import padded, refuse_zero_weights
+from sgdlimits.expectation.slopes import pad_units, refuse_zero_weights
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import ZERO, Loading, frame_rows
+from sgdlimits.statistics.frame import RANK_TOLERANCE, FieldFactor, pad_frame
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import as_batch
 
 MOST_NUMBERS = 2**26
 MOST_EIGENVALUES = 2**62
@@ -72,7 +72,7 @@ def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> t
     first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
     rest = u - u @ first.T @ first
     values, rows = np.linalg.svd(rest, full_matrices=False)[1:]
-    axes = np.concatenate([first, rows[values**2 > len(u) * ZERO * max(1.0, (u**2).sum(1).max())]])
+    axes = np.concatenate([first, rows[values**2 > len(u) * RANK_TOLERANCE * max(1.0, (u**2).sum(1).max())]])
     return a, u @ axes.T, axes
 
 
@@ -89,7 +89,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     _check_problem(problem)
     if not isinstance(statistics, Overlaps):
         raise BadInput(f"statistics must be Overlaps of one run; got {type(statistics).__name__}. Give Overlaps(a, M, Q).")
-    problem.coordinates.check(batch_of(statistics))
+    problem.coordinates.check(as_batch(statistics))
     M, Q, B = (np.asarray(leaf, float) for leaf in (statistics.M, statistics.Q, np.linalg.cholesky(problem.target.gram)))
     m = np.linalg.solve(B, M.T).T
     return np.concatenate([m, _root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
@@ -148,10 +148,10 @@ def risk(
     >>> round(sl.landscape.risk(problem, sl.Overlaps([1.0], [[0.0]], [[1 / 3]])), 12)             # (71), corrected: 4/3
     1.333333333333
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     a, S, _ = locate(problem, at)
-    units = padded(problem.model, S)
-    F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
+    units = pad_units(problem.model, S)
+    F = FieldFactor(jnp.asarray(units), jnp.asarray(pad_frame(problem.frame, units.shape[1])))
     law = problem.model.law_of_factor(F)
     loss = eqx.filter_jit(problem.expectation.risk_of_factor)(problem.model, jax.tree.map(jnp.asarray, a), law)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
@@ -182,7 +182,7 @@ def gradient(
     >>> round(float(slope[0, 0]), 12), round(4 * m * (m**2 - 1), 12)
     (-1.536, -1.536)
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     a, S, axes = locate(problem, at)
     slope = problem.expectation.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
     if on_sphere(problem, S, sphere):
@@ -213,7 +213,7 @@ def hessian(
     >>> sl.landscape.hessian(problem, saddle)[0, :2, 0, :2].round(9).diagonal().tolist()          # towards w*, and along w
     [-4.0, 4.0]
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
     if max(p * n, p * d) ** 2 > MOST_NUMBERS:
@@ -282,7 +282,7 @@ def _root(left: np.ndarray, scale: float) -> np.ndarray:
     """The p-by-r root of a positive semi-definite matrix of rank r, with columns in order of size."""
     values, vectors = np.linalg.eigh(left)
     values, vectors = values[::-1], vectors[:, ::-1]
-    kept = values > len(left) * ZERO * scale
+    kept = values > len(left) * RANK_TOLERANCE * scale
     return vectors[:, kept] * np.sqrt(values[kept])
 
 
@@ -292,7 +292,7 @@ def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.nd
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
         raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")
     P, d = np.asarray(problem.target.gram), u.shape[1]
-    fixed = frame_rows(problem.frame, d) if at.fixed is None else np.asarray(at.fixed, float)
+    fixed = pad_frame(problem.frame, d) if at.fixed is None else np.asarray(at.fixed, float)
     if fixed.shape != (k, d) or not np.allclose(fixed @ fixed.T, P, atol=1e-9):
         raise BadInput(f"fixed must have shape ({k}, {d}) and the target's Gram matrix {P.tolist()}. Leave it out or rotate.")
     if at.a is None and problem.initial.second_spread:
@@ -301,7 +301,7 @@ def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.nd
     if problem.network.one_array and (a.shape != (p,) or not np.isfinite(a).all()):
         raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one a unit.")
     if not problem.network.one_array:
-        problem.coordinates.check(batch_of(Overlaps(a, u @ fixed.T, u @ u.T)))
+        problem.coordinates.check(as_batch(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a
 
 

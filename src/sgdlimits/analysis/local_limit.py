@@ -12,11 +12,11 @@ from jaxtyping import PyTree
 
 from sgdlimits.domain import NotNegative, Positive, Statistics, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.level.local import linear_parts
+from sgdlimits.level.local import linearise_at
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.problem.over_time import fix_time
+from sgdlimits.statistics.trees import as_batch
 from sgdlimits.text import table
 
 NEUTRAL = 1e-6
@@ -71,7 +71,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
     >>> round(float(rate), 10)
     1.5
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check_one(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
@@ -163,11 +163,11 @@ def local_limit(
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
-    problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
-    drift, J, Sigma = linear_parts(problem, point)
+    drift, J, Sigma = linearise_at(problem, point)
     _check_fixed(problem, point, drift, J, tolerance)
     rates = np.linalg.eigvals(J)
     rates = rates[np.argsort(-rates.real, kind="stable")]

@@ -22,9 +22,9 @@ from sgdlimits.analysis.one_sample import Draws, OneSample, one_sample
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.kernel.random import Stream
 from sgdlimits.problem.base import Problem
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 from sgdlimits.text import table
 
 SLACK = 0.1
@@ -118,14 +118,14 @@ def measure(
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:
         raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (100, 1000, 10**4, 10**5).")
-    check_room([("states", states), ("samples", samples)], "Take fewer samples or states.")
+    check_memory([("states", states), ("samples", samples)], "Take fewer samples or states.")
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
         raise BadInput(f"dimensions must be at least {laws[0].span}, that of all directions; got {dimensions[0]}. Give larger.")
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
     sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
-    names = laws[0].problem.coordinates.names(one_of(points))
+    names = laws[0].problem.coordinates.names(take_run(points))
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
     return _compare(together, dimensions, names, _powers(magnify, names), exponent)
 

@@ -22,17 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from sgdlimits.algorithm.limit import hold, rates
+from sgdlimits.algorithm.limit import project_out_norms, step_rates
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem, changes
-from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
-from sgdlimits.statistics.frame import loading
+from sgdlimits.problem.projection import ProjectionProblem, linear_increments
+from sgdlimits.problem.spiked import SpikedTensor, contract_noise
+from sgdlimits.statistics.frame import factor_fields
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import for_samples
+from sgdlimits.statistics.trees import repeat_for_samples
 
 
 class Draws(NamedTuple):
@@ -104,14 +104,14 @@ class ProjectionSample(OneSample):
 
     def terms(self, stats, draws):
         problem, sgd, data = self.problem, self.problem.algorithm, self.problem.data
-        F, column = loading(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
+        F, column = factor_fields(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
         x, z = problem.model.inputs.from_normal(draws.points[:-1], draws.c, problem.frame), draws.points[-1]
         fields, fixed = F.student @ x, F.fixed @ x
-        G, second = problem.model.gradient(fields, fixed, for_samples(stats.a, z.size), z, draws.c)
+        G, second = problem.model.gradient(fields, fixed, repeat_for_samples(stats.a, z.size), z, draws.c)
         squared = (x**2).sum(0) + data.squared_length * draws.outside
         cross = G[:, None] * fields[None]
         products = Moments(jnp.zeros(()), G[:, None] * fixed[None], cross, G[:, None] * G[None], second)
-        population, _ = changes(problem, column, products)
+        population, _ = linear_increments(problem, column, products)
         decay = sgd.ridge * (cross + jnp.swapaxes(cross, 0, 1)) + sgd.ridge**2 * column.Q
         bend = sgd.lr_sample**2 * (G[:, None] * G[None] * squared + decay)
         still = jax.tree.map(lambda leaf: jnp.zeros((*leaf.shape, z.size)), stats.a)
@@ -119,7 +119,7 @@ class ProjectionSample(OneSample):
         gradient = sgd.lr_sample * (G[:, None] * x[None] + sgd.ridge * F.student[..., None])
         return Terms(
             first=-problem.vector(population),
-            second=problem.vector(hold(rates(sgd, problem.t).unit, column, change)),
+            second=problem.vector(project_out_norms(step_rates(sgd, problem.t).unit, column, change)),
             gradient=jnp.concatenate([gradient.reshape(-1, z.size), *self._rows(population.a, z.size)]),
         )
 
@@ -154,8 +154,8 @@ class SpikeSample(OneSample):
     def terms(self, stats: Spike, draws):
         problem, k = self.problem, self.problem.order
         x = jnp.stack([stats.m, jnp.sqrt(stats.r2)])[:, None]
-        inward, along = problem.pulls(stats)
-        noise = contracted_noise(k, jnp.broadcast_to(x, draws.points.shape), draws.points, lambda a, b: (a * b).sum(0))
+        inward, along = problem.gradient_coefficients(stats)
+        noise = contract_noise(k, jnp.broadcast_to(x, draws.points.shape), draws.points, lambda a, b: (a * b).sum(0))
         gradient = problem.lr * (inward * x - along * np.array([[1.0], [0.0]]) - 2 * noise)
         outside = 4 * problem.lr**2 * k * stats.squared_norm ** (k - 1) * draws.outside
         second = jnp.stack([jnp.zeros_like(outside), gradient[1] ** 2 + outside])

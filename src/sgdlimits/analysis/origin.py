@@ -18,7 +18,7 @@ def origin(dataset: xr.Dataset) -> dict[str, Any]:
 
 def over_times(dataset: xr.Dataset, variables: dict[str, Any], **attrs: Any) -> xr.Dataset:
     """Variables over the runs and the times of a dataset of `simulate`."""
-    return xr.Dataset(variables, {"run": dataset.run.values, "t": dataset.t.values}, attrs | origin(dataset))
+    return xr.Dataset(variables, {"run": dataset.run.values, "t": dataset.t.values}, attrs | origin_attributes(dataset))
 
 
 def overlap_name(dataset: xr.Dataset) -> str | None:

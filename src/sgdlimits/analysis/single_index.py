@@ -40,7 +40,7 @@ from sgdlimits.checks import array, integer
 from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, is_traced
 from sgdlimits.model.activation import Activation, FunctionActivation
-from sgdlimits.model.expansion import HIGHEST_ORDER, expand, target_function
+from sgdlimits.model.expansion import MAX_HERMITE_ORDER, expand_in_hermite, target_function
 from sgdlimits.model.loss import SquaredLoss
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
@@ -252,7 +252,7 @@ class _Drift(NamedTuple):
 
 def _strengths(activation: Activation) -> np.ndarray:
     r""":math:`c_k/\sqrt{k!}`, those that count as zero being zero."""
-    strengths, size = expand(activation, HIGHEST_ORDER)
+    strengths, size = expand_in_hermite(activation, MAX_HERMITE_ORDER)
     return np.where(np.abs(strengths) > ZERO * size, strengths, 0.0)
 
 
@@ -315,7 +315,7 @@ def _reason(series: _Series | None) -> str:
     if series is None:
         return "the population's drift points to zero there"
     if not series.joint[1:].any():
-        return f"student and target have no Hermite coefficient in common up to order {HIGHEST_ORDER}"
+        return f"student and target have no Hermite coefficient in common up to order {MAX_HERMITE_ORDER}"
     first = int(np.flatnonzero(series.joint[1:])[0]) + 1
     if first % 2 == 0 and series.factor * series.joint[first] < 0:
         return f"the Hermite coefficients of order {first} of student and target have opposite signs"

@@ -66,7 +66,7 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
 
     from sgdlimits.papers.mediocrity.exit_table import ExitsInterrupted, exit_table
     from sgdlimits.problem.presets import phase_retrieval
-    from sgdlimits.run.io import write_whole
+    from sgdlimits.run.io import write_netcdf
 
     problem = phase_retrieval(width=width, lr=lr, noise=noise)
     interrupted = False
@@ -86,7 +86,7 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
             echo(f"{table}\n")
         echo(textwrap.fill(table.reading(), width=110, break_on_hyphens=False))
     if out:
-        write_whole(table.data, out)
+        write_netcdf(table.data, out)
     if plot:
         draw(problem, table, plot)
     if out or plot:

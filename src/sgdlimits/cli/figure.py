@@ -12,7 +12,7 @@ from sgdlimits.cli.options import Command, File, Number, Refusal, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
 from sgdlimits.papers.figures import FIGURES
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, closest, table
+from sgdlimits.text import among, suggest_name, table
 
 
 class List(Command):
@@ -50,7 +50,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
         raise Refusal(f"a NAME is missing. {known}")
     for name in names:
         if name not in (*FIGURES, "all"):
-            raise Refusal(f"there is no figure {name!r}. {closest(name, [*FIGURES, 'all'])}{known}")
+            raise Refusal(f"there is no figure {name!r}. {suggest_name(name, [*FIGURES, 'all'])}{known}")
     setup_process()
     show(list(FIGURES) if "all" in names else list(names), out, quick, seed)
 

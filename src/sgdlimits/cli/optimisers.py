@@ -30,14 +30,14 @@ def optimiser_options(taken: set[str]) -> Iterator[Option]:
 def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
     """The problem with the algorithm that was chosen: it has the rates and the other options of the preset's own SGD."""
     from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
-    from sgdlimits.algorithm.sgd import in_place_of
+    from sgdlimits.algorithm.sgd import inherit_arguments
 
     name, typed = given["optimiser"], chosen("optimiser", given)
     if name == "sgd" and not typed:
         return problem
     if not isinstance(getattr(problem, "algorithm", None), OnePassSGD):
         raise BadInput(f"--optimiser must be sgd for this preset; got {name!r}. Leave it out.")
-    first, like = in_place_of(problem.algorithm, ALGORITHMS[name], typed.pop("batch", None))
+    first, like = inherit_arguments(problem.algorithm, ALGORITHMS[name], typed.pop("batch", None))
     return problem.with_algorithm(make("optimiser", ALGORITHMS, name, typed, *first, **like))
 
 

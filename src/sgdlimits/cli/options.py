@@ -14,7 +14,7 @@ import click
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, closest, printable
+from sgdlimits.text import among, suggest_name, printable
 
 
 class Number(click.ParamType):
@@ -72,7 +72,7 @@ class Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         wrong, names = args[0], self.list_commands(ctx)
         if self.get_command(ctx, wrong) is None and not wrong.startswith("-") and not ctx.resilient_parsing:
-            raise Refusal(f"there is no {self.noun} {wrong!r}. {closest(wrong, names)}The {self.noun}s are {among(names)}.")
+            raise Refusal(f"there is no {self.noun} {wrong!r}. {suggest_name(wrong, names)}The {self.noun}s are {among(names)}.")
         return super().resolve_command(ctx, args)
 
 

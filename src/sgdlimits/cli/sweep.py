@@ -53,7 +53,7 @@ def sweep(file: str, **given: Any) -> None:
     sys.path.insert(0, os.getcwd())  # functions of one's own are beside the file
     from sgdlimits.run.sweeps import collect, export
     from sgdlimits.run.sweeps.estimate import estimate, status
-    from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute
+    from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute_sweep
     from sgdlimits.run.sweeps.spec import read_spec
 
     job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
@@ -69,7 +69,7 @@ def sweep(file: str, **given: Any) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            units = compute(job, engine, retry=given["retry"], progress=not given["quiet"])
+            units = compute_sweep(job, engine, retry=given["retry"], progress=not given["quiet"])
         except SweepStopped as stopped:
             again = " ".join(["sgdlimits", *sys.argv[1:]])
             echo(f"Interrupted. {str(stopped).removeprefix('interrupted; ')}: {again}", err=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgdlimits.cli.options import echo
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
-from sgdlimits.files import check_plain, whole
+from sgdlimits.files import atomic_replacement, check_plain_file
 from sgdlimits.text import count, table as columns
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _plain(thing: Any) -> Any:
 
 def check_output(path: str | os.PathLike, force: bool, option: str = "--out") -> Path:
     """The path, or `BadInput` where a result could not be written to it or would replace a file."""
-    path = check_plain(path)
+    path = check_plain_file(path)
     if path.exists() and not force:
         raise BadInput(f"{path} exists already. Give another {option}, or --force to replace it.")
     if not os.access(path.parent, os.W_OK):
@@ -126,7 +126,7 @@ def picture(path: Path) -> Iterator[None]:
 
     with plt.rc_context(PAPER):
         yield
-        with whole(path) as partial:
+        with atomic_replacement(path) as partial:
             plt.savefig(partial)
         plt.close()
 

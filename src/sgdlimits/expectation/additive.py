@@ -32,7 +32,7 @@ from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moment
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout
-from sgdlimits.statistics.frame import frame_rows
+from sgdlimits.statistics.frame import pad_frame
 from sgdlimits.statistics.products import Moments
 
 FINE_GRID = 14
@@ -59,7 +59,7 @@ class FieldIntegrals(Expectation):
     )
     order: Annotated[int, integer(at_least=4)] = eqx.field(static=True, default=24)
 
-    def suits(self, model):
+    def supports(self, model):
         return additive_integrals(model, self.order) is not None
 
     def tolerance(self, model):
@@ -103,7 +103,7 @@ class FieldIntegrals(Expectation):
         if isinstance(student, Erf) and isinstance(teacher, Erf):
             return differentiated(self.risk, model, a, S)
         sigma = math.sqrt(model.coordinates.variance)
-        plane = planes(sigma * np.concatenate([S, frame_rows(model.frame, S.shape[1])]), len(S))
+        plane = planes(sigma * np.concatenate([S, pad_frame(model.frame, S.shape[1])]), len(S))
         largest = max(1.0, np.hypot(plane.along, plane.across).max())
         count = min(MOST_NODES, NODES_A_NORM * math.ceil(largest))
         fine = _from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, count))

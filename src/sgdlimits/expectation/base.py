@@ -42,7 +42,7 @@ class Expectation(Part):
     def __call__(self, *stats: Any, **how: Any) -> Any:
         raise BadInput("problem.expectation(stats) is now problem.moments(stats). Write moments.")
 
-    def suits(self, model: Model) -> bool:
+    def supports(self, model: Model) -> bool:
         """Whether the model is of the kind that this expectation is made for."""
         return True
 
@@ -76,7 +76,7 @@ class Expectation(Part):
         assert closed is not None, "expectations other than sums over nodes are for losses whose floor is closed"
         return closed
 
-    def sharp(self) -> Expectation:
+    def without_smoothing(self) -> Expectation:
         """Return the expectation with kinks as they are, if it smooths them for solvers."""
         return self
 
@@ -114,7 +114,7 @@ class Expectation(Part):
         return None
 
 
-def linear_part(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
+def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
     """The matrix of an increment: its derivative with respect to each product, shape (n, ...), for (p, k) fields."""
     p, k = shape
     zeros = lambda *shape: jnp.zeros((*shape, 1))
@@ -130,7 +130,7 @@ def covariance_over(increment: Increment, products: Moments, weights: Float[Arra
     return (centred * weights) @ centred.T
 
 
-def resting(model: Model, squares: Float[Array, " p"], moments: Any) -> Any:
+def freeze_zero_units(model: Model, squares: Float[Array, " p"], moments: Any) -> Any:
     r"""The moments with units of squared norm exactly zero at rest where their slope at zero is zero, as that of relu.
 
     The mean of the slope is discontinuous there: half of relu's inputs have slope 1 at the smallest norm, and none at zero. SGD

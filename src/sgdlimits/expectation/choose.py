@@ -11,7 +11,7 @@ from sgdlimits.expectation.gaussian import GaussHermite, Rule, Sobol
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.squares import Squares
 from sgdlimits.model.sample import Model
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 
 MOST_GRID_DIMENSIONS = 3
 EXACT = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
@@ -24,7 +24,7 @@ def choose(model: Model) -> Expectation:
         found = tuple(choose(part.model) for part in parts(model))
         return ClassSums(found[:1] if all(each == found[0] for each in found) else found)
     for exact in EXACT:
-        if exact.suits(model):
+        if exact.supports(model):
             return exact
     smooth = model.network.smooth and model.target.readout.smooth and model.loss.quadratic
     if smooth and model.width + model.teachers + 1 <= MOST_GRID_DIMENSIONS:
@@ -37,9 +37,9 @@ def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectatio
     if given is None:
         return None
     asked = NodeSums(given) if isinstance(given, Rule) else given
-    if isinstance(asked, Expectation) and not isinstance(asked, ClassSums) and is_split(begun(model)):
+    if isinstance(asked, Expectation) and not isinstance(asked, ClassSums) and is_split(at_start(model)):
         asked = ClassSums((asked,))
-    if not isinstance(asked, Expectation) or not asked.suits(begun(model)):
+    if not isinstance(asked, Expectation) or not asked.supports(at_start(model)):
         needs = given.needs if isinstance(given, Expectation) else "to be a rule or an Expectation"
         raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
     return asked
@@ -50,4 +50,4 @@ def for_tests(asked: Expectation | None, tested: Model) -> Expectation:
     if asked is None or is_split(tested):
         return choose(tested) if asked is None else asked
     own = asked.of[0] if isinstance(asked, ClassSums) else asked
-    return own if own.suits(tested) else choose(tested)
+    return own if own.supports(tested) else choose(tested)

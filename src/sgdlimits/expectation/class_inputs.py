@@ -40,7 +40,7 @@ from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import GaussHermite, gauss_hermite, split_line, split_twice
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
-from sgdlimits.statistics.frame import with_frame
+from sgdlimits.statistics.frame import overlaps_from_coordinates
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.products import Moments
 
@@ -212,7 +212,7 @@ def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"
 def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
     network: Any = model.network
     unit = network.activation
-    k, p, law, frame = model.teachers, len(a), model.law(with_frame(a, S, model.frame)), model.coordinates
+    k, p, law, frame = model.teachers, len(a), model.law(overlaps_from_coordinates(a, S, model.frame)), model.coordinates
     centres = jnp.zeros((S.shape[1], frame.classes)).at[:k].set(frame.means.fixed)
     variance = frame.variance
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)

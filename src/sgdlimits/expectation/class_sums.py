@@ -40,8 +40,8 @@ from sgdlimits.model.target import (
     TimedReadout,
 )
 from sgdlimits.model.tasks import ClassReadouts
-from sgdlimits.part import begun
-from sgdlimits.statistics.frame import Loading, triangular
+from sgdlimits.part import at_start
+from sgdlimits.statistics.frame import FieldFactor, cholesky_factor
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.products import Moments
@@ -79,10 +79,10 @@ class ClassPart(NamedTuple):
         mean, C, F = law.mean, law.covariance, law.factor
         return FieldLaw(
             np.ones(1),  # type: ignore[arg-type]
-            None if mean is None else Loading(mean.student[:, i], rows(mean.fixed[:, i])),
+            None if mean is None else FieldFactor(mean.student[:, i], rows(mean.fixed[:, i])),
             law.unit,
             None if C is None else Covariance(C.students, columns(C.cross), columns(rows(C.fixed))),
-            None if F is None else Loading(F.student, rows(F.fixed)),
+            None if F is None else FieldFactor(F.student, rows(F.fixed)),
             law.shape,
         )
 
@@ -121,7 +121,7 @@ def parts(model: Model) -> tuple[ClassPart, ...]:
 
     Schedules have their first value: which parts there are, and of which kind, does not depend on the time.
     """
-    model = begun(model)
+    model = at_start(model)
     network, readout = model.network.tested(), model.target.readout
     if not (isinstance(readout, ClassReadouts) or network.tasks > 1):
         return (ClassPart(None, None, model.tested),)
@@ -173,11 +173,11 @@ class ClassSums(Expectation):
     ) -> None:
         self.of = tuple(of)
 
-    def suits(self, model):
+    def supports(self, model):
         if not is_split(model):
             return False
         found = parts(model)
-        return len(self.of) in (1, len(found)) and all(own.suits(part.model) for part, own in self._pairs(found))
+        return len(self.of) in (1, len(found)) and all(own.supports(part.model) for part, own in self._pairs(found))
 
     def moments(self, model, a, law):
         return self._mean(model, a, law, lambda own, part, a, law: own.moments(part.model, a, law), _embedded)
@@ -225,7 +225,7 @@ class ClassSums(Expectation):
         for part, own in self._pairs(parts(model)):
             R = np.eye(S.shape[1])
             if part.turn is not None:
-                R[:k, :k] = np.linalg.solve(triangular(part.model.target.gram), part.turn @ np.asarray(model.frame))
+                R[:k, :k] = np.linalg.solve(cholesky_factor(part.model.target.gram), part.turn @ np.asarray(model.frame))
             for kept, rate in zip([None] if keeps is None else keeps, np.asarray(rates), strict=True):
                 scalars = _select(model, part, kept)(a)
                 each = own.slopes(part.model, jax.tree.map(np.asarray, scalars), S @ R.T)
@@ -234,8 +234,8 @@ class ClassSums(Expectation):
                 found = Slopes(*(x + share * y for x, y in zip(found, (each.gradient @ R, span, each.outside), strict=True)))
         return found
 
-    def sharp(self):
-        return ClassSums(tuple(own.sharp() for own in self.of)) if any(own.sharp() is not own for own in self.of) else self
+    def without_smoothing(self):
+        return ClassSums(tuple(own.without_smoothing() for own in self.of)) if any(own.without_smoothing() is not own for own in self.of) else self
 
     def finer(self):
         finer = [own.finer() for own in self.of]

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from sgdlimits.checks import each_of
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
+from sgdlimits.expectation.base import Expectation, covariance_over, linearise_increment
 from sgdlimits.expectation.class_inputs import ClassInputs, at_means, kinked_class_hessian, on_grid, smooth_moments
 from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
@@ -25,7 +25,7 @@ from sgdlimits.expectation.slopes import (
     checked_by_stein,
     differentiated,
     from_products,
-    padded,
+    pad_units,
     slopes_at_nodes,
 )
 from sgdlimits.model.loss import CrossEntropy
@@ -54,7 +54,7 @@ class ClassRule(Expectation):
 
     factored = False
 
-    def suits(self, model):
+    def supports(self, model):
         unit = model.network.activation
         labels, loss = isinstance(model.target.readout, ClassLabels), isinstance(model.loss, CrossEntropy)
         return model.network.plain and labels and loss and (unit.kinked or unit.smooth)
@@ -98,9 +98,9 @@ class ClassIntegrals(ClassRule):
         self.relative_error = float(relative_error)
         self.orders = None if orders is None else _check_orders(orders)
 
-    def suits(self, model):
+    def supports(self, model):
         few = model.network.width <= max(ORDERS) or self.orders is not None
-        return super().suits(model) and not model.on_means and few
+        return super().supports(model) and not model.on_means and few
 
     def tolerance(self, model):
         return 1e-6
@@ -132,7 +132,7 @@ class ClassIntegrals(ClassRule):
         inputs = on_grid(model, law, self._one_order(model)).with_noise()
         products = inputs.products(*inputs.gradient(model, a))
         p, k = law.shape
-        L = linear_part(increment, a, law.shape).gradient_fixed.reshape(-1, p * k)
+        L = linearise_increment(increment, a, law.shape).gradient_fixed.reshape(-1, p * k)
         W = law.triangular()[p:]
         open_ = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), law.blocks.fixed - W @ W.T)
         return covariance_over(increment, products, inputs.weights) + L @ open_ @ L.T
@@ -140,9 +140,9 @@ class ClassIntegrals(ClassRule):
     def slopes(self, model, a, S):
         n, accuracy = S.shape[1], self.accuracy(model)
         if not model.network.activation.kinked:
-            nodes = FrameNodes.of_units(a, padded(model, S), GaussHermite(2 * self._ladder(model)[-1]))
+            nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._ladder(model)[-1]))
             return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
-        span, outside = kinked_class_hessian(model, a, padded(model, S), self._ladder(model)[-1])
+        span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._ladder(model)[-1])
         slopes = Slopes(self.gradient(model, a, S), span[:, :n, :, :n], outside)
         return checked_by_stein(model, S, slopes, accuracy, self.remedy)
 
@@ -196,10 +196,10 @@ class AtMeans(ClassRule):
     needs: ClassVar[str] = "inputs without variance, ClassLabels, CrossEntropy, and units with a known kink or none"
     smoothing: Positive | None = eqx.field(static=True, default=1e-3)
 
-    def suits(self, model):
-        return super().suits(model) and model.on_means
+    def supports(self, model):
+        return super().supports(model) and model.on_means
 
-    def sharp(self):
+    def without_smoothing(self):
         return AtMeans(smoothing=None)
 
     def moments(self, model, a, law):

@@ -15,13 +15,13 @@ from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import Nodes, Rule
 from sgdlimits.expectation.gaussian.base import no_turns, square_root
-from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, padded, slopes_at_nodes
+from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, pad_units, slopes_at_nodes
 from sgdlimits.expectation.symmetries import symmetries
-from sgdlimits.statistics.frame import Loading
+from sgdlimits.statistics.frame import FieldFactor
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import for_samples
+from sgdlimits.statistics.trees import repeat_for_samples
 
-NODES_AT_ONCE = 2**19
+MAX_NODES_AT_ONCE = 2**19
 MOST_RUNS = 64
 
 
@@ -53,7 +53,7 @@ class NodeSums(Expectation):
         return None if rule is None else NodeSums(rule)
 
     def runs_at_once(self, model):
-        return max(1, min(MOST_RUNS, NODES_AT_ONCE // self._nodes(model).weights.size))
+        return max(1, min(MOST_RUNS, MAX_NODES_AT_ONCE // self._nodes(model).weights.size))
 
     def moments(self, model, a, law):
         return _mean(_products, model, a, law, self._nodes(model))
@@ -81,7 +81,7 @@ class NodeSums(Expectation):
         k, F = model.teachers, law.factor
         vectors, values, _ = jnp.linalg.svd(F.student[:, k:], full_matrices=False)
         student = jnp.hstack([F.student[:, :k], (vectors * values) @ vectors.T])
-        turned = Loading(student, F.fixed[:, : student.shape[1]])
+        turned = FieldFactor(student, F.fixed[:, : student.shape[1]])
         dim = self._dim(model)
         return law.over_classes(lambda c: self.rule.average(self._loss_at(model, a, law, turned, c), dim, no_turns(dim)))
 
@@ -93,7 +93,7 @@ class NodeSums(Expectation):
     @staticmethod
     def _loss_at(model, a, law, F, c):
         def loss(points):
-            fields, fixed, z = law.place(F, points, c)
+            fields, fixed, z = law.fields_at(F, points, c)
             return _loss(model, a, fixed, z, c, fields)
 
         return loss
@@ -106,11 +106,11 @@ class NodeSums(Expectation):
         if model.network.shape:
             return jnp.zeros(())
 
-        law = model.law_of_factor(Loading(jnp.zeros((0, model.teachers)), jnp.asarray(model.frame)))
+        law = model.law_of_factor(FieldFactor(jnp.zeros((0, model.teachers)), jnp.asarray(model.frame)))
 
         def sample(c):
             def loss(points):
-                _, fixed, z = law.place(law.factor, points, c)
+                _, fixed, z = law.fields_at(law.factor, points, c)
                 return model.loss(model.target.label(fixed, jnp.zeros_like(z), c), model.target.label(fixed, z, c))
 
             return loss
@@ -118,11 +118,11 @@ class NodeSums(Expectation):
         return law.over_classes(lambda c: self.rule.average(sample(c), model.teachers + 1))
 
     def gradient(self, model, a, S):
-        nodes = FrameNodes.of_frame(a, padded(model, S), self.rule)
+        nodes = FrameNodes.of_frame(a, pad_units(model, S), self.rule)
         return np.asarray(gradient_over_nodes(model, nodes))[:, : S.shape[1]]
 
     def slopes(self, model, a, S):
-        nodes = FrameNodes.of_frame(a, padded(model, S), self.rule)
+        nodes = FrameNodes.of_frame(a, pad_units(model, S), self.rule)
         return slopes_at_nodes(model, S, nodes, self.rule.accuracy, self.remedy)
 
     def _nodes(self, model) -> Nodes:
@@ -135,7 +135,7 @@ class NodeSums(Expectation):
     @staticmethod
     def _sample(model, a, law, F, c):
         def sample(points):
-            fields, fixed, z = law.place(F, points, c)
+            fields, fixed, z = law.fields_at(F, points, c)
             return _products(model, a, fixed, z, c, fields)
 
         return sample
@@ -154,14 +154,14 @@ def _mean(f, model, a, law, nodes: Nodes):
 
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
-    return model.products(fields, fixed, for_samples(a, fields.shape[1]), z, c)
+    return model.products(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 
 def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
-    return model.sample_loss(fields, fixed, for_samples(a, fields.shape[1]), z, c)
+    return model.sample_loss(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 
-def _factor(law) -> Loading:
+def _factor(law) -> FieldFactor:
     """The factor with the symmetric root, which the symmetries of the nodes are made for."""
     split = law.conditional()
     return split.factor(square_root(split.rest))

@@ -9,8 +9,8 @@ fields the network is a deterministic function of them,
 The averages over :math:`\xi` of s(x), s'(x) and s'(x) x, with :math:`x = \mu + \sqrt v\,\xi`, are closed for erf, exact for
 polynomials, and by the trapezoidal rule for other smooth functions.
 
-`OnGrid` lays the fixed fields out on a grid and computes f there, then what each unit feels: p times the number of nodes.
-`Pairwise` writes the same for a squared loss and a committee as sums over pairs of units, every pair (also a unit with itself)
+`GridExpectation` lays the fixed fields out on a grid and computes f there, then what each unit feels: p times the number of nodes.
+`PairwiseExpectation` writes the same for a squared loss and a committee as sums over pairs of units, every pair (also a unit with itself)
 with the covariance :math:`m_i^\top P^{-1} m_l`: p times p, in blocks of rows.
 """
 
@@ -106,7 +106,7 @@ class Grid(NamedTuple):
     """Of the input outside the frame, over its root mean square."""
 
 
-class OnGrid(ParticleExpectation):
+class GridExpectation(ParticleExpectation):
     """A grid over the fixed fields: any loss, any readout, smooth activations, k = 1 or 2."""
 
     smooth: bool = eqx.field(static=True)
@@ -133,7 +133,7 @@ class OnGrid(ParticleExpectation):
 
     def accuracy(self, model, stats):
         grid = self._grid(model)
-        right = model.loss.right(self._network(model, units_of(model, stats), grid), model.target.readout(grid.fixed, grid.c))
+        right = model.loss.probability_correct(self._network(model, units_of(model, stats), grid), model.target.readout(grid.fixed, grid.c))
         return grid.weights @ right
 
     def _network(self, model, units: Units, grid: Grid) -> Float[Array, " n"]:
@@ -172,7 +172,7 @@ class OnGrid(ParticleExpectation):
         return max(1, NUMBERS_AT_ONCE // (grid.weights.size * inner_line(model.network.activation).points.size))
 
 
-class OnSphere(OnGrid):
+class SphereExpectation(GridExpectation):
     r"""The grid where n dimensions are outside the fixed directions, not infinitely many.
 
     The directions of units out there are uniform on the sphere in n dimensions, and stay so: the network is a function of the
@@ -203,7 +203,7 @@ class OnSphere(OnGrid):
         return max(1, NUMBERS_AT_ONCE // (grid.weights.size * DIRECTIONS))
 
 
-class Pairwise(ParticleExpectation):
+class PairwiseExpectation(ParticleExpectation):
     r"""Sums over pairs of units for a squared loss and a committee.
 
     With c = a/p for students and minus the readout's weights for teachers, D the residual and H, B, N the integrals of pairs
@@ -332,7 +332,7 @@ def map_blocks(f, units: PyTree, size: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], done)
 
 
-def choose_particles(model: Model, outside: int | None = None) -> ParticleExpectation:
+def choose_particle_expectation(model: Model, outside: int | None = None) -> ParticleExpectation:
     """A grid where all is smooth and one direction is fixed; else pairs where they have integrals; else a grid up to k = 2.
 
     With a number of dimensions outside the fixed directions always a grid.
@@ -341,7 +341,7 @@ def choose_particles(model: Model, outside: int | None = None) -> ParticleExpect
     smooth = activation.smooth and readout.smooth and model.loss.quadratic
     if outside is not None:
         if activation.smooth and k <= max(PANELS):
-            return OnSphere(smooth, outside)
+            return SphereExpectation(smooth, outside)
         raise BadInput(
             f"MeanField(outside=...) needs a smooth activation and at most {max(PANELS)} fixed directions; got {k} and "
             f"{'a smooth' if activation.smooth else 'another'} activation. Leave it out, or use ODE()."
@@ -349,11 +349,11 @@ def choose_particles(model: Model, outside: int | None = None) -> ParticleExpect
     integrals = additive_integrals(model)
     many = model.network.width > SMOOTH_LINES[2].points.size ** 2
     if smooth and (k == 1 or (k == 2 and (many or integrals is None))):
-        return OnGrid(True)
+        return GridExpectation(True)
     if integrals is not None:
-        return Pairwise()
+        return PairwiseExpectation()
     if activation.smooth and k <= max(PANELS):
-        return OnGrid(False)
+        return GridExpectation(False)
     raise BadInput(
         "MeanField needs a squared loss and a teacher with units of the student's kind, or a smooth activation and at most "
         f"{max(PANELS)} fixed directions; got {k} and {'a smooth' if activation.smooth else 'another'} activation. "

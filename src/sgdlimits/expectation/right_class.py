@@ -20,9 +20,9 @@ from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.rows import row_products
-from sgdlimits.statistics.trees import for_samples
+from sgdlimits.statistics.trees import repeat_for_samples
 
-NODES_AT_ONCE = 1024
+MAX_NODES_AT_ONCE = 1024
 ON_A_LINE, ORDER = 2, 32
 
 
@@ -40,7 +40,7 @@ def accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
         )
     dim = model.width - 1 if _piecewise(model) else _dim(model)
     at = _given_all_but_last if _piecewise(model) else _at_inputs
-    right = lambda points: map_blocks(lambda rows: at(model, a, law, rows.T), points.T, NODES_AT_ONCE)
+    right = lambda points: map_blocks(lambda rows: at(model, a, law, rows.T), points.T, MAX_NODES_AT_ONCE)
     return rule.estimate(right, dim, no_turns(dim))
 
 
@@ -62,12 +62,12 @@ def _piecewise(model: Model) -> bool:
 
 def _at_inputs(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "dim n"]) -> Float[Array, " n"]:
     """Whether the prediction is right at each node, averaged over classes."""
-    F, each = law.triangular_factor(), for_samples(a, points.shape[1])
+    F, each = law.triangular_factor(), repeat_for_samples(a, points.shape[1])
 
     def of_class(c):
-        fields, fixed, _ = law.place(F, points, c)
+        fields, fixed, _ = law.fields_at(F, points, c)
         label = jnp.broadcast_to(model.target.readout(fixed, c), points.shape[1:])
-        return model.loss.right(model.network.output(fields, each, c, None), label)
+        return model.loss.probability_correct(model.network.output(fields, each, c, None), label)
 
     return law.over_classes(of_class)
 

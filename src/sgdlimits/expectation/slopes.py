@@ -32,9 +32,9 @@ from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.model.activation import looks_smooth
 from sgdlimits.model.loss import FunctionLoss, Loss
 from sgdlimits.model.sample import Model
-from sgdlimits.statistics.frame import frame_rows, with_frame
+from sgdlimits.statistics.frame import pad_frame, overlaps_from_coordinates
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
-from sgdlimits.statistics.trees import for_samples
+from sgdlimits.statistics.trees import repeat_for_samples
 
 LABELS = (-1.0, 0.0, 1.0)
 
@@ -56,20 +56,20 @@ def refuse_zero_weights(model: Model, S: Float[np.ndarray, "p n"]) -> None:
 def differentiated(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Slopes:
     """Automatic derivatives of risk(model, a, law), with one more coordinate for the directions outside."""
     n = S.shape[1]
-    arrays = jnp.asarray(a), jnp.asarray(padded(model, S, more=1))
+    arrays = jnp.asarray(a), jnp.asarray(pad_units(model, S, more=1))
     gradient, hessian = (np.asarray(leaf) for leaf in _automatic(risk, model, *arrays))
     return Slopes(gradient[:, :n], hessian[:, :n, :, :n], hessian[:, -1, :, -1])
 
 
 @eqx.filter_jit
 def _automatic(risk: Callable, model: Model, a: Array, S: Array) -> tuple[Array, Array]:
-    height = lambda S: risk(model, a, model.law(with_frame(a, S, model.frame)))
+    height = lambda S: risk(model, a, model.law(overlaps_from_coordinates(a, S, model.frame)))
     return jax.grad(height)(S), jax.hessian(height)(S)
 
 
 def from_products(moments: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Float[np.ndarray, "p n"]:
     """The gradient from its products with all directions, which moments(model, a, law) are made of."""
-    rows = np.concatenate([S, frame_rows(model.frame, S.shape[1])])
+    rows = np.concatenate([S, pad_frame(model.frame, S.shape[1])])
     products = _products(moments, model, Overlaps(jnp.asarray(a), jnp.asarray(S @ rows[len(S) :].T), jnp.asarray(S @ S.T)))
     return np.linalg.lstsq(rows, np.asarray(products).T, rcond=None)[0].T
 
@@ -80,7 +80,7 @@ def _products(moments: Callable, model: Model, stats: Overlaps) -> Float[Array, 
     return jnp.concatenate([found.gradient_field, found.gradient_fixed], axis=1)
 
 
-def padded(model: Model, S: np.ndarray, more: int = 0) -> np.ndarray:
+def pad_units(model: Model, S: np.ndarray, more: int = 0) -> np.ndarray:
     """Units in the largest frame, so that states of any rank share what is compiled."""
     return np.pad(S, ((0, 0), (0, model.width + model.teachers + more - S.shape[1])))
 
@@ -139,7 +139,7 @@ class FrameNodes(eqx.Module):
 
     def gradients(self, model: Model, fields: Array, fixed: Array, c: Array) -> Float[Array, "p nodes"]:
         """G at the nodes, times their weights."""
-        return self.weights * model.gradient(fields, fixed, for_samples(self.a, fields.shape[1]), self.z, c)[0]
+        return self.weights * model.gradient(fields, fixed, repeat_for_samples(self.a, fields.shape[1]), self.z, c)[0]
 
 
 def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: float, remedy: str) -> Slopes:

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.base import Expectation, linear_part
+from sgdlimits.expectation.base import Expectation, linearise_increment
 from sgdlimits.expectation.gaussian import QuadraticSeries
 from sgdlimits.expectation.slopes import Slopes
 from sgdlimits.model.activation import is_square
-from sgdlimits.statistics.frame import frame_rows
+from sgdlimits.statistics.frame import pad_frame
 from sgdlimits.statistics.products import Moments
 
 
@@ -26,7 +26,7 @@ class Squares(Expectation):
     needs: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"
     closed_covariance: ClassVar[bool] = True
 
-    def suits(self, model):
+    def supports(self, model):
         return (
             (model.network.plain and is_square(model.network.activation))
             and model.loss.quadratic
@@ -61,7 +61,7 @@ class Squares(Expectation):
         """Each product is D or D^2 times v_i v_j for one pair (i, j): all moments are of order 2, 3, 4 in D."""
         p, k = law.shape
         slope, second = self._slopes(model, a)
-        L = linear_part(increment, a, law.shape)
+        L = linearise_increment(increment, a, law.shape)
         row, column = np.triu_indices(p)
         unit, teacher = np.divmod(np.arange(p * k), k)
         pairs = np.concatenate([unit, row]), np.concatenate([p + teacher, column])
@@ -85,7 +85,7 @@ class Squares(Expectation):
 
     def slopes(self, model, a, S):
         r"""Excess risk :math:`wv^2[(\mathrm{tr}K)^2 + 2\mathrm{tr}K^2]`, :math:`K = \sum_jb_js_js_j^\top - B^\top RB`."""
-        n, B = S.shape[1], frame_rows(model.frame, S.shape[1])
+        n, B = S.shape[1], pad_frame(model.frame, S.shape[1])
         b, scale = model.network.factor * a, 4 * model.loss.weight * float(model.coordinates.variance) ** 2
         K = S.T @ (b[:, None] * S) - B.T @ np.asarray(model.target.readout.quadratic(model.teachers)) @ B
         trace, one, bb = np.trace(K), np.eye(n), b[:, None] * b

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from sgdlimits.kernel.random import Stream
 from sgdlimits.part import Part
-from sgdlimits.statistics.frame import Coordinates, Loading
+from sgdlimits.statistics.frame import Coordinates, FieldFactor
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
 
@@ -71,7 +71,7 @@ class Inputs(Part):
         """Return the law of the fields at statistics of one run; `gram` is the Gram matrix of the fixed directions."""
 
     @abc.abstractmethod
-    def law_of_factor(self, F: Loading, gram: Float[Array, "k k"]) -> FieldLaw:
+    def law_of_factor(self, F: FieldFactor, gram: Float[Array, "k k"]) -> FieldLaw:
         """Return the same from coordinates F of the directions; the first k axes are the frame of the fixed directions."""
 
     @property

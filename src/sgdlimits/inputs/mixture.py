@@ -15,9 +15,9 @@ from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.kernel.random import Purpose
 from sgdlimits.part import is_schedule
-from sgdlimits.statistics.frame import Coordinates, Loading, triangular
+from sgdlimits.statistics.frame import Coordinates, FieldFactor, cholesky_factor
 from sgdlimits.statistics.law import Covariance, FieldLaw
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
 
 
@@ -40,9 +40,9 @@ class Mixture(Inputs):
     spread: Float[Array, ""] | None
 
     def __init__(self, weights, means=None, sigma: float | Float[Array, ""] = 1.0, centred: bool = False) -> None:
-        self.weights = number_array(weights)
-        self.means = None if means is None or centred else number_array(means)
-        self.spread = None if not is_traced(sigma) and float(sigma) == 0 else number_array(sigma)
+        self.weights = as_floats(weights)
+        self.means = None if means is None or centred else as_floats(means)
+        self.spread = None if not is_traced(sigma) and float(sigma) == 0 else as_floats(sigma)
 
     @property
     def centred(self):
@@ -54,7 +54,7 @@ class Mixture(Inputs):
 
     @property
     def sigma(self) -> Float[Array, ""]:
-        return number_array(0.0) if self.spread is None else self.spread
+        return as_floats(0.0) if self.spread is None else self.spread
 
     @property
     def classes(self):
@@ -66,16 +66,16 @@ class Mixture(Inputs):
 
     def law(self, stats, gram):
         unit, means = None if self.spread is None else self.spread**2, self.means
-        mean = None if means is None else Loading(stats.M @ means.T, gram @ means.T)
+        mean = None if means is None else FieldFactor(stats.M @ means.T, gram @ means.T)
         covariance = None if unit is None else Covariance(unit * stats.Q, unit * stats.M, unit * gram)
         return FieldLaw(self.weights, mean, unit, covariance, None, stats.M.shape)
 
     def law_of_factor(self, F, gram):
         unit, shape = None if self.spread is None else self.spread**2, (len(F.student), len(F.fixed))
         k = len(gram)
-        centre = None if self.means is None else (self.means @ triangular(gram)).T
-        mean = None if centre is None else Loading(F.student[:, :k] @ centre, F.fixed[:, :k] @ centre)
-        factor = Loading(self.sigma * F.student, self.sigma * F.fixed)
+        centre = None if self.means is None else (self.means @ cholesky_factor(gram)).T
+        mean = None if centre is None else FieldFactor(F.student[:, :k] @ centre, F.fixed[:, :k] @ centre)
+        factor = FieldFactor(self.sigma * F.student, self.sigma * F.fixed)
         return FieldLaw(self.weights, mean, unit, None, factor, shape)
 
     def centre(self, B: Float[Array, "k k"], c: Array) -> Float[Array, "k *batch"]:
@@ -88,7 +88,7 @@ class Mixture(Inputs):
         shape = (stream.steps, samples, stream.runs.size)
         if self.classes == 1:
             return jnp.zeros(shape, jnp.int32)
-        u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+        u = stream.per_sample(samples).uniform(Purpose.CLASS, 1).reshape(shape)
         return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
 
     def check(self, fixed):
@@ -126,7 +126,7 @@ class Mixture(Inputs):
 
     def vectors(self, stream, sizes, d, B, moved):
         b, L = sizes.samples, sizes.inputs
-        normal = stream.each(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        normal = stream.per_sample(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         c = self.draw_class(stream, b)
         x = self.sigma * normal[:, :b, :, :-1]
         if not self.centred:
@@ -157,10 +157,10 @@ def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegat
     >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
     2
     """
-    rows: Any = number_array(means)
+    rows: Any = as_floats(means)
     if rows.ndim != 2 or not rows.size:
         raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row a class.")
-    shares: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else number_array(weights)
+    shares: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
     if shares.shape != rows.shape[:1]:
         raise BadInput(f"weights must have shape {rows.shape[:1]}, one a class; got {shares.shape}. Give such weights.")
     for each in shares.examples() if is_schedule(shares) else [] if is_traced(shares) else [shares]:

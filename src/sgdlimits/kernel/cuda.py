@@ -62,8 +62,8 @@ def _code(form: Form, capability: str) -> Code:
 
     gpu, replica = ptx.GPU(capability), form.replica(asks=False)
     text = ptx.text_of(replica, gpu, MAX_COORDINATE)
-    module = cache.loaded((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
-    return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica.numbers, replica.length)
+    module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
+    return Code(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP, replica.numbers, replica.length)
 
 
 def _load(code: bytes) -> Any:

@@ -261,7 +261,7 @@ def _compiled(form: Form) -> bytes:
     text = llvm.text_of(replica, machine, MAX_COORDINATE)
     moved = replica.moved if isinstance(replica.check, ByBound) else None
     about = llvm.width_of(replica, machine), replica.numbers, replica.length, moved
-    code = cache.loaded((text, machine.key), lambda: machine.object_code(text), bytes)
+    code = cache.load_or_compile((text, machine.key), lambda: machine.object_code(text), bytes)
     return json.dumps(about).encode() + b"\n" + code
 
 

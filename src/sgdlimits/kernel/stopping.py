@@ -35,9 +35,9 @@ from jax import lax
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Array, Bool, Float, PyTree
 
-from sgdlimits.jaxtools import Layout, compiled
+from sgdlimits.jaxtools import Layout, jit_bound
 from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
-from sgdlimits.kernel.compiler.bounds import bounded
+from sgdlimits.kernel.compiler.bounds import with_radius
 from sgdlimits.kernel.compiler.checks import CONTINUES, STOPS
 from sgdlimits.kernel.compiler.flatten import about
 from sgdlimits.kernel.compiler.program import Untranslated
@@ -199,7 +199,7 @@ class HostBounds:
         """Compile the function that answers, for runs like those of `carry` whose coordinates `moved` change."""
         one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
-        self.ask = compiled(_answer, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
+        self.ask = jit_bound(_answer, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
         self.columns, self.coordinates = 1 + 2 * len(moved), Layout.of(one).size
         self.known = np.zeros((0, 1 + Layout.of(own).size + self.columns))
 

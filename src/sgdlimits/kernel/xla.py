@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
-from sgdlimits.jaxtools import compiled, in_groups
+from sgdlimits.jaxtools import jit_bound, map_groups
 from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, StepRange, StepTime, StopCondition
 from sgdlimits.kernel.random import Stream
 
@@ -22,7 +22,7 @@ class XLA(Kernel):
     name = "xla"
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, single: bool = False) -> None:
-        self.call = compiled(_grouped, process, until, single, fast_compile=process.fast_compile)
+        self.call = jit_bound(_grouped, process, until, single, fast_compile=process.fast_compile)
         self.recompiles = process.group_size is None
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
@@ -39,7 +39,7 @@ def _grouped(
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
         return _steps(process, until, single, some, seed, numbers, span._replace(steps=steps))
 
-    return in_groups(group, process.group_size, wanted, (carry, runs))
+    return map_groups(group, process.group_size, wanted, (carry, runs))
 
 
 def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange) -> Carry:

@@ -199,12 +199,12 @@ def _smallest(multiple: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def ladder(multiple: int, max_batch: int) -> tuple[int, ...]:
+def compiled_batch_sizes(multiple: int, max_batch: int) -> tuple[int, ...]:
     """Return the batch sizes that are compiled: few, and multiples of `multiple`.
 
     Compiled code treats the floats of complete vectors alike, so that those of a run do not depend on the size of its batch.
 
-    >>> ladder(16, 1000), ladder(1, 7)
+    >>> compiled_batch_sizes(16, 1000), compiled_batch_sizes(1, 7)
     ((16, 64, 128, 256, 512, 1008), (1, 2, 4, 7))
     """
     largest = -(-max_batch // multiple) * multiple
@@ -214,13 +214,13 @@ def ladder(multiple: int, max_batch: int) -> tuple[int, ...]:
     return tuple(sizes) if sizes[-1] == largest else (*sizes, largest)
 
 
-def batches(runs: int, multiple: int, max_batch: int) -> list[tuple[int, int]]:
+def split_runs(runs: int, multiple: int, max_batch: int) -> list[tuple[int, int]]:
     """Split runs into batches, (runs, size) each: sizes of the ladder, padded by at most a quarter where padding costs.
 
     >>> batches(48, 16, 8192), batches(300, 16, 8192), batches(10, 1, 4), batches(10, 16, 7), batches(5, 4, 100)
     ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)], [(7, 16), (3, 16)], [(4, 4), (1, 4)])
     """
-    sizes, flat = ladder(multiple, max_batch), _smallest(multiple)
+    sizes, flat = compiled_batch_sizes(multiple, max_batch), _smallest(multiple)
     split: list[tuple[int, int]] = []
     left = runs
     while left:

@@ -26,14 +26,14 @@ from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, tested_expectation
-from sgdlimits.statistics.frame import Coordinates, Frame, Loading, frame_of, overlaps_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
-from sgdlimits.statistics.trees import number_array, runs_first
+from sgdlimits.statistics.frame import Coordinates, Frame, FieldFactor, frame_of, overlaps_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, replace_scalars
+from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
 
 
@@ -92,8 +92,8 @@ class FrameChain(Process):
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
         k, n = problem.target.teachers, problem.network.width * len(problem.algorithm.names)
         room = check_dimension(d, k) - k
-        self.problem, self.frame, self.d = problem, problem.frame, number_array(d)
-        self.free = None if room >= n else number_array(np.arange(n) < room)
+        self.problem, self.frame, self.d = problem, problem.frame, as_floats(d)
+        self.free = None if room >= n else as_floats(np.arange(n) < room)
         self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
 
     @property
@@ -123,11 +123,11 @@ class FrameChain(Process):
         return self._directions if self.free is None else int(self.free.sum())
 
     def start(self, stats: Overlaps) -> Frame:
-        return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
+        return frame_of(stats.reorder(self.problem.algorithm.order), self.frame, self.room)
 
     def draw(self, stream: Stream) -> Coordinates:
         if has_schedules(self.problem.model.inputs):
-            return drawn_by_step(self, stream)
+            return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
         rests = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
@@ -153,10 +153,10 @@ class FrameChain(Process):
         unit = np.repeat([move.unit for move in found], problem.network.width) if any(move.unit for move in found) else None
         m, T = projected.update(past, C, is_lower(found), self.free is None, unit)
         scalars = {**{move.name: move.scalars for move in found}, **numbers}
-        return Frame(updated(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
+        return Frame(replace_scalars(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Frame) -> Overlaps:
-        return runs_first(overlaps_of(state, self.frame)).arranged(self.problem.algorithm.names)
+        return runs_first(overlaps_of(state, self.frame)).reorder(self.problem.algorithm.names)
 
 
 class FactorChain(FrameChain):
@@ -170,7 +170,7 @@ class FactorChain(FrameChain):
         def one(run):
             (a, m, T), t = run
             now = self.problem.at(t)
-            law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
+            law = now.model.law_of_factor(FieldFactor(jnp.concatenate([m, T.T], axis=1), fixed))
             return tested_expectation(now).risk_of_factor(now.model.tested, a, law)
 
         return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))

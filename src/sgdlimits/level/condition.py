@@ -15,8 +15,8 @@ from sgdlimits.domain import Unchecked, checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.overlaps import students_of
-from sgdlimits.trial import tried
+from sgdlimits.statistics.overlaps import select_students
+from sgdlimits.trial import try_function
 
 
 class Condition(Part):
@@ -63,7 +63,7 @@ class Predicate(Condition):
     fn: Callable
 
     def margin(self, problem, stats, memory):
-        return jnp.asarray(self.fn(students_of(stats)))
+        return jnp.asarray(self.fn(select_students(stats)))
 
     def over_runs(self, problem, f, batch):
         return jax.vmap(f)(batch)
@@ -142,9 +142,9 @@ def as_condition(until: Any) -> Condition | None:
 def check_condition(condition: Condition, problem: Problem, stats: PyTree, name: str = "until") -> None:
     """Raise `BadInput` unless the condition can be asked at the statistics of one run and answers with one bool or number."""
     margin = lambda one: condition.margin(problem, one, condition.begin(problem, one))
-    own = (condition.fn, students_of(stats)) if isinstance(condition, Predicate) else None
+    own = (condition.fn, select_students(stats)) if isinstance(condition, Predicate) else None
     fn, one = own or (margin, stats)
-    tried(name, fn, "the statistics of one run", one, truth=True, values=own is not None)
+    try_function(name, fn, "the statistics of one run", one, truth=True, values=own is not None)
 
 
 def check_threshold(threshold: Any) -> Float[Array, ""]:

@@ -28,8 +28,8 @@ from sgdlimits.level.base import Level
 from sgdlimits.level.process import Process, Segments, SteppingEngine
 from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
-from sgdlimits.statistics.trees import batch_of, runs_first
+from sgdlimits.problem.over_time import fix_time
+from sgdlimits.statistics.trees import as_batch, runs_first
 
 STEP_TIMES_RATE = 0.025
 NOTHING = 1e-12
@@ -68,15 +68,15 @@ class Local(Level):
     dt: Positive | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
-        return at_one_time(problem, None, "Give problem.at(t).").limit
+        return fix_time(problem, None, "Give problem.at(t).").limit
 
     def bind(self, problem, start, first):
         d = getattr(start, "d", None) if self.d is None else self.d
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
         problem, point = self.view(problem), problem.coordinates.in_limit(self.point)
-        problem.coordinates.check(batch_of(point))
-        _, J, Sigma = linear_parts(problem, point)
+        problem.coordinates.check(as_batch(point))
+        _, J, Sigma = linearise_at(problem, point)
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))
         dt = self.dt or max(problem.numerics.samples_per_step / d, STEP_TIMES_RATE / fastest)
         most = int(min(4096, max(64, 2**18 / problem.numerics.size)))
@@ -111,13 +111,13 @@ class LocalEngine(SteppingEngine):
         return LinearDiffusion(problem=self.problem, point=point, free=free, block=block, **steps)
 
 
-def linear_parts(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def linearise_at(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(drift, J, Sigma) at a point, in the free coordinates of `problem.vector`.
 
     A field at the kink of a piecewise linear unit stays there: its slope is that of the kink itself, not a smoothed one.
     """
     free = np.flatnonzero(problem.coordinates.moves(point))
-    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.numerics.sharp(), point))
+    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.numerics.without_smoothing(), point))
     return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
 
 

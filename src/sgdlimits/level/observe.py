@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.overlaps import students_of
-from sgdlimits.trial import tried
+from sgdlimits.statistics.overlaps import select_students
+from sgdlimits.trial import try_function
 
 
 class Observe(eqx.Module):
@@ -22,15 +22,15 @@ class Observe(eqx.Module):
     def of_runs(self, stats: PyTree) -> dict[str, Array]:
         """The functions of each run of a batch, runs first."""
         every = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
-        return {name: every(fn)(students_of(stats)) for name, fn in self.functions}
+        return {name: every(fn)(select_students(stats)) for name, fn in self.functions}
 
 
-def as_observe(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observe:
+def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observe:
     """Checked functions: names that are free, and numbers or arrays of numbers for the statistics of one run."""
     functions = dict(observe or {})
     for name, fn in functions.items():
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(f"observe cannot use the name {name!r}: it is taken or no name. Give another, such as 'largest'.")
-        if not hasattr(tried(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
+        if not hasattr(try_function(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
             raise BadInput(f"observe {name!r} must return one array; got several. Stack them, or observe each by its own name.")
     return Observe(tuple(functions.items()))

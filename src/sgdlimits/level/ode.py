@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.domain import Positive, Statistics, Times, Tolerance, checked
-from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.errors import BadInput, shorten, is_traced
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 MAX_STEPS = 2**16
 """Steps of `flow`; the loop's checkpoints are laid out for so many, 16 to the power of 4."""
@@ -118,7 +118,7 @@ def flow(
     if not is_traced(times):
         check_schedules(problem, float(times.max()))
     if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
-        raise BadInput(f"t must be one number, or numbers that increase; got {in_short(np.asarray(t).tolist())}. Sort them.")
+        raise BadInput(f"t must be a number or an increasing array; got {shorten(np.asarray(t).tolist())}. Sort them.")
     controller: Any = diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol)
     if (knots := knots_of(problem)).size:
         controller = diffrax.ClipStepSizeController(controller, jump_ts=knots)
@@ -138,4 +138,4 @@ def flow(
     lost = solution.result != diffrax.RESULTS.successful
     remedy = "Give a larger rtol or a shorter t, or use ODE(), which has an implicit solver for stiff problems."
     ys = eqx.error_if(solution.ys, lost, f"flow needs more than {MAX_STEPS} steps, or its solution diverges. {remedy}")
-    return ys if t.ndim else one_of(ys)
+    return ys if t.ndim else take_run(ys)

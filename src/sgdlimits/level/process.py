@@ -43,7 +43,7 @@ class Process(eqx.Module):
     def draw(self, stream: Stream) -> PyTree:
         """The random numbers of the stream's steps: a pytree of arrays with the steps first.
 
-        Where their law changes with time, `drawn_by_step` draws those of each step from the problem at its time.
+        Where their law changes with time, `draw_by_step` draws those of each step from the problem at its time.
         """
 
     @abc.abstractmethod
@@ -84,7 +84,7 @@ def reports_problem_risk(process: Process) -> bool:
     return type(process).risk is Process.risk
 
 
-def drawn_by_step(process: Process, stream: Stream) -> PyTree:
+def draw_by_step(process: Process, stream: Stream) -> PyTree:
     """The numbers of a stream's steps where their law changes with time: of each step from the problem at its time."""
     t = jnp.zeros(stream.steps) if stream.t is None else stream.t
     there = lambda i: eqx.tree_at(lambda process: process.problem, process, process.problem.at(t[i])).draw(stream.step(i))

@@ -30,20 +30,20 @@ from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import square_root
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem, changes
+from sgdlimits.problem.projection import ProjectionProblem, linear_increments
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.frame import Loading, loading
+from sgdlimits.statistics.frame import FieldFactor, factor_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, for_samples, number_array, runs_first, runs_last
+from sgdlimits.statistics.trees import add, repeat_for_samples, as_floats, runs_first, runs_last
 
 STEP_TIMES_RATE, DIFFERENCE = 0.025, 1e-6
 TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -107,7 +107,7 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
     Where the problem changes with time, that is the largest over times: a learning rate may begin at zero.
     """
     vector = np.asarray(problem.vector(stats))
-    along = compiled(_along, problem, stats, fast_compile=True)
+    along = jit_bound(_along, problem, stats, fast_compile=True)
     slope = lambda t, x: np.asarray(along(t, x))
     steps = DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
 
@@ -181,7 +181,7 @@ class CovarianceDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: Problem, d: int, first: PyTree) -> None:
-        self.problem, self.d, self.block = problem, number_array(d), 16
+        self.problem, self.d, self.block = problem, as_floats(d), 16
         self.entries = problem.vector(first).size
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
@@ -214,7 +214,7 @@ class SampledDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int, samples: int) -> None:
-        self.problem, self.d, self.samples, self.block = problem, number_array(d), samples, 4
+        self.problem, self.d, self.samples, self.block = problem, as_floats(d), samples, 4
 
     @property
     def _each(self) -> tuple[int, int]:
@@ -224,7 +224,7 @@ class SampledDiffusion(Diffusion):
 
     def draw(self, stream: Stream) -> Kicks:
         if has_schedules(self.problem.model.inputs):
-            return drawn_by_step(self, stream)
+            return draw_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._each
         s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
         normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)
@@ -235,10 +235,10 @@ class SampledDiffusion(Diffusion):
     def noise(self, state, numbers, scale, t):
         problem, kicks, (b, _) = self.problem.at(t), numbers, self._each
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
-        F = loading(state, problem.frame)
-        x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
+        F = factor_fields(state, problem.frame)
+        x = placed(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
         if problem.algorithm.linear:
-            return add(*changes(problem, state, self._sums(problem, state, x, weights), 0.0))
+            return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
         return jax.tree.map(lambda leaf: (leaf * (weights * np.sqrt(b))).sum(-2), each)
@@ -248,7 +248,7 @@ class SampledDiffusion(Diffusion):
         """Weighted sums of the products of one-sample gradients."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]
-        scalars = for_samples(state.a, students.shape[1], axis=-2)
+        scalars = repeat_for_samples(state.a, students.shape[1], axis=-2)
         G, second = problem.model.gradient(students, fixed, scalars, x.z[0], x.c[0])
         return Moments(
             loss=jnp.zeros(()),

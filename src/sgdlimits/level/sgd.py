@@ -19,15 +19,15 @@ from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.kernel.random import MOST_NORMALS, Stream
+from sgdlimits.kernel.random import MAX_NORMALS, Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, replace_scalars
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
@@ -84,8 +84,8 @@ def block_of(d: int, inputs: int, rows: int) -> int:
 
 def drawable(d: int) -> int:
     """d, or `BadInput` where a step's random numbers do not reach for an input."""
-    if d >= MOST_NORMALS:
-        raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
+    if d >= MAX_NORMALS:
+        raise BadInput(f"SGD goes up to d = {MAX_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
     return d
 
 
@@ -126,7 +126,7 @@ class WeightProcess(Process):
         self.problem, self.frame, self.reuse = problem, problem.frame, reuse
         algorithm = problem.algorithm
         if reuse is not None and algorithm.inputs(problem.network.width) != algorithm.batch:
-            raise BadInput(f"{type(algorithm).__name__} has noise of its own, which is not to be reused. Leave reuse out.")
+            raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave reuse out.")
         self.d = drawable(check_dimension(d, problem.target.teachers))
         width = problem.network.width
         self.block = block_of(d, algorithm.inputs(width), width * len(algorithm.names))
@@ -158,8 +158,8 @@ class WeightProcess(Process):
 
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.model.inputs):
-            return drawn_by_step(self, stream)
-        stream = stream.cycled(self.reuse)
+            return draw_by_step(self, stream)
+        stream = stream.repeated_after(self.reuse)
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shifted))
@@ -185,7 +185,7 @@ class WeightProcess(Process):
             held = np.repeat([move.unit for move in found], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
         scalars = {**runs_first({move.name: move.scalars for move in found}), **numbers}
-        return Weights(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
+        return Weights(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Weights) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)
@@ -231,7 +231,7 @@ class CoordinateProcess(WeightProcess):
         fields, fixed = runs_last(products(state.W, X)), jnp.einsum("ks,rbs->kbr", self.frame, self._along(X))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
-        step, kept = algorithm.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, per)
+        step, kept = algorithm.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
         return Weights(state.a, (1 - algorithm.lr * algorithm.ridge * per) * state.W + step, dict(kept), state.names)
 
 

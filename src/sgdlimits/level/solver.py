@@ -15,15 +15,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, compiled
+from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, jit_bound
 from sgdlimits.kernel.base import MAX_COORDINATE
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Engine, Request, RunStatus, Snapshot, Stepper, ladder
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Engine, Request, RunStatus, Snapshot, Stepper, compiled_batch_sizes
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.frame import project_to_cone, triangular
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.frame import project_to_cone, cholesky_factor
+from sgdlimits.statistics.trees import take_run
 
 METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
@@ -126,12 +126,12 @@ class Solver(Stepper):
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.y0 = self.y.copy()
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
-        self.slopes = compiled(_slopes, self.problem, self.corrector, self.layout)
-        self.observe = compiled(_observe, self.problem, request.observe, self.layout, fast_compile=True)
+        self.slopes = jit_bound(_slopes, self.problem, self.corrector, self.layout)
+        self.observe = jit_bound(_observe, self.problem, request.observe, self.layout, fast_compile=True)
         self.stops, memory = None, ()
         if request.until is not None:
-            self.stops = compiled(_stops, self.problem, request.until, self.layout, fast_compile=True)
-            begin = compiled(_memories, self.problem, request.until, self.layout, fast_compile=True)
+            self.stops = jit_bound(_stops, self.problem, request.until, self.layout, fast_compile=True)
+            begin = jit_bound(_memories, self.problem, request.until, self.layout, fast_compile=True)
             memory = begin(np.asarray(request.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.steps, self.stride, self.method = request.clock.t[0], 0, np.nan, 0
@@ -199,7 +199,7 @@ class Solver(Stepper):
         self.ended, self.t_end = state[:, 0].astype(int), state[:, 1].copy()
         self.t, self.method, self.steps, self.stride = state[0, 2], int(state[0, 3]), int(state[0, 4]), state[0, 5]
         y, rest = np.split(state[:, 6:], [self.layout.size], axis=1)
-        memory = Layout.of(one_of(self.memory)).values(rest)
+        memory = Layout.of(take_run(self.memory)).values(rest)
         self.y, self.memory = y.copy(), jax.tree.map(lambda new, old: new.astype(old.dtype), memory, self.memory)
 
     def _observe_waiting(self, least: int = 1) -> list[Snapshot]:
@@ -240,7 +240,7 @@ class Solver(Stepper):
 
     @cached_property
     def _frame(self) -> np.ndarray:
-        return triangular(np.asarray(self.problem.directions.gram))
+        return cholesky_factor(np.asarray(self.problem.directions.gram))
 
     def _begin_leg(self) -> None:
         """Restart the solver, for the active runs, up to the next knot of a schedule or the last saved time."""
@@ -363,7 +363,7 @@ class Solver(Stepper):
             return np.zeros(runs.size, bool)
         rows = _padded(runs.size)
         times = np.broadcast_to(t, runs.shape).astype(float)[rows]
-        return np.asarray(self.stops(y[rows], one_of(self.memory, runs[rows]), times))[: runs.size]
+        return np.asarray(self.stops(y[rows], take_run(self.memory, runs[rows]), times))[: runs.size]
 
     def _locate(self, hits: np.ndarray, dense, low: float, high: float) -> Stops:
         """Locate each stop within a step, by bisection on the solver's polynomial of degree 7."""

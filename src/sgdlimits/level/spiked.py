@@ -24,10 +24,10 @@ from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Process
 from sgdlimits.level.sgd import block_of, drawable, group_of, sgd_process
-from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
+from sgdlimits.problem.spiked import SpikedTensor, contract_noise
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import number_array, runs_first
+from sgdlimits.statistics.trees import as_floats, runs_first
 
 MOST_ENTRIES = 2**22
 """Tensors of more entries are not drawn one by one."""
@@ -68,7 +68,7 @@ class SpikeChain(Process):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
-        self.problem, self.d, self.block = problem, number_array(_check_room(d)), 64
+        self.problem, self.d, self.block = problem, as_floats(_check_room(d)), 64
 
     @property
     def check_interval(self):
@@ -85,9 +85,9 @@ class SpikeChain(Process):
     def step(self, state: Polar, numbers: SpikeDraws, now: StepTime) -> Polar:
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
-        inward, along = problem.pulls(stats)
+        inward, along = problem.gradient_coefficients(stats)
         x = jnp.stack([state.m, state.r])
-        noise = contracted_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
+        noise = contract_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
         m, w = (1 - rate * inward) * x + 2 * rate * noise
         outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
         return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
@@ -128,8 +128,8 @@ class VectorProcess(EstimateProcess):
 
     def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: StepTime):
         problem = self.problem.at(now.t)
-        inward, along = problem.pulls(self.statistics(state))
-        noise = contracted_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
+        inward, along = problem.gradient_coefficients(self.statistics(state))
+        noise = contract_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
         gradient = (inward[:, None] * state - 2 * noise).at[:, 0].add(-along)
         return state - (problem.lr / self.d) * gradient
 

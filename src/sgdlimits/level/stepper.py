@@ -15,17 +15,17 @@ from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, compiled, in_groups
+from sgdlimits.jaxtools import GROUP_ALIGNMENT, jit_bound, map_groups
 from sgdlimits.kernel.base import Carry, RunBatch, StepRange
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds that kernels look up)
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, Request, RunStatus, Snapshot, Stepper, ladder
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, Request, RunStatus, Snapshot, Stepper, compiled_batch_sizes
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.level.process import MAX_STEPS, Process, Segments, SteppingEngine, reports_problem_risk
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 CALL_SECONDS = 0.1
 """Target duration of one kernel call: progress, Ctrl-C and dropping ended runs happen between calls."""
@@ -236,7 +236,7 @@ class ProcessStepper(Stepper):
 
     @cached_property
     def _compiled_observe(self):
-        return compiled(_observe, self.process, self.request.observe, fast_compile=True)
+        return jit_bound(_observe, self.process, self.request.observe, fast_compile=True)
 
     def _observed(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:
         return jax.tree.map(np.asarray, self._compiled_observe(state, t, np.array(len(self.request.runs))))
@@ -248,7 +248,7 @@ class ProcessStepper(Stepper):
 
     def _snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
         """Return what is shown without the padding of the batch."""
-        return Snapshot(*one_of(shown, np.s_[: len(self.request.runs)]))
+        return Snapshot(*take_run(shown, np.s_[: len(self.request.runs)]))
 
 
 def strong(state: PyTree) -> PyTree:
@@ -269,7 +269,7 @@ def initial_carry(
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
         return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
-    memory, stopped = compiled(_begin, process, until, fast_compile=True)(state, risk, np.array(t), np.array(runs))
+    memory, stopped = jit_bound(_begin, process, until, fast_compile=True)(state, risk, np.array(t), np.array(runs))
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
@@ -283,7 +283,7 @@ def _begin(
         problem = process.problem.at(t)
         return until.over_runs(problem, lambda one: until.evaluate_start(problem, *one), (process.statistics(state), risk))
 
-    return in_groups(begin, process.group_size, wanted, (state, risk))
+    return map_groups(begin, process.group_size, wanted, (state, risk))
 
 
 def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
@@ -295,7 +295,7 @@ def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted
         more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
         return stats, {"risk": process.risk(state, stats, t), **more, **observe.of_runs(stats)}
 
-    return in_groups(look, process.group_size, wanted, (state, t))
+    return map_groups(look, process.group_size, wanted, (state, t))
 
 
 def _few(active: np.ndarray) -> np.ndarray | None:

@@ -56,7 +56,7 @@ from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import Frame, with_frame
+from sgdlimits.statistics.frame import Frame, overlaps_from_coordinates
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import STUDENT, rows_of
 
@@ -125,13 +125,13 @@ def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Floa
     """Bound the risk of a two-layer network by its value and gradient; None if the loss or activation has no such bound."""
     network, loss, readout = cast(Any, model.network), cast(Any, model.loss), cast(Any, model.target.readout)
     classes = isinstance(loss, CrossEntropy) and isinstance(readout, ClassLabels)
-    steepest = network.activation.steepest if network.plain and (classes or loss.quadratic) else None
-    if steepest is None or (network.activation.kinked and not classes):
+    derivative_bounds = network.activation.derivative_bounds if network.plain and (classes or loss.quadratic) else None
+    if derivative_bounds is None or (network.activation.kinked and not classes):
         return None
-    risk = lambda a, S: expectation.risk(model, a, model.law(with_frame(a, S, model.frame)))
+    risk = lambda a, S: expectation.risk(model, a, model.law(overlaps_from_coordinates(a, S, model.frame)))
     value, slope = jax.value_and_grad(risk, argnums=(0, 1))(a, S)
     law = model.coordinates
-    max_slope, max_curvature = steepest
+    max_slope, max_curvature = derivative_bounds
     weights, squares = law.weights, _mean_squares(law)
     typical = jnp.sqrt(value / 2 if classes else 4 * loss.weight * value)
     if network.activation.kinked:
@@ -155,7 +155,7 @@ def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Q
         return weights @ model.loss(output, labels), jax.nn.sigmoid(output) - labels
 
     (value, tilt), slope = jax.value_and_grad(mean_loss, argnums=(0, 1), has_aux=True)(a, S)
-    both = weights @ (jnp.abs(tilt) * jnp.sqrt(_mean_squares(law))) * unit.steepest[0] / 2
+    both = weights @ (jnp.abs(tilt) * jnp.sqrt(_mean_squares(law))) * unit.derivative_bounds[0] / 2
     rows = jnp.abs(a) * (weights * jnp.abs(tilt) * _lowering_share(model, a, tilt < 0) * _max_bend(model, S)).sum(1)
     return _quadratic(model, value, slope, both, rows)
 

@@ -16,9 +16,9 @@ from numpy.polynomial import hermite_e
 
 from sgdlimits.checks import integer
 from sgdlimits.domain import Positive, Vector, checked
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.part import Part
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
 HIGHEST_HERMITE = 12
 SCAN = np.linspace(-30, 30, 20_001)
@@ -38,7 +38,7 @@ class Activation(Part):
         return True
 
     @property
-    def steepest(self) -> tuple[float, float] | None:
+    def derivative_bounds(self) -> tuple[float, float] | None:
         """The largest slope, and for smooth functions the largest curvature, both in size; None where these are not bounded."""
         return _steepest(self) if self.smooth and not jax.tree.leaves(self) else None
 
@@ -102,7 +102,7 @@ class Polynomial(Activation):
         values = np.atleast_1d(np.asarray(coefficients, float))
         if values.ndim != 1 or not np.isfinite(values).all() or not values.any():
             raise BadInput(
-                f"a polynomial needs finite coefficients, not all zero; got {in_short(coefficients)}. Give, say, [0, 0, 1]."
+                f"a polynomial needs finite coefficients, not all zero; got {shorten(coefficients)}. Give, say, [0, 0, 1]."
             )
         self.coefficients = tuple(np.trim_zeros(values, "b").tolist())
 
@@ -139,7 +139,7 @@ class PiecewiseLinear(Activation):
         return self.left != self.right
 
     @property
-    def steepest(self):
+    def derivative_bounds(self):
         return max(abs(self.left), abs(self.right)), 0.0
 
     def __call__(self, fields):
@@ -225,9 +225,9 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
         raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, jnp.abs.")
     if activation in SAME:
         return ACTIVATIONS[SAME[activation]]
-    name = f"activation {in_short(activation)}"
+    name = f"activation {shorten(activation)}"
     shape = getattr(
-        tried(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None), "shape", "several arrays"
+        try_function(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None), "shape", "several arrays"
     )
     if shape != (3, 2):
         raise BadInput(f"{name} turns shape (3, 2) into {shape}. Give one that acts on each entry alone.")
@@ -240,7 +240,7 @@ def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
     values = np.asarray(_value_and_slope(fn, np.concatenate(lines)))
     if not np.isfinite(values).all():
         at = np.concatenate(lines)[~np.isfinite(values).all(0)][0]
-        raise BadInput(f"{in_short(fn)} or its slope is not finite at {at:.3g}. Make both finite for every real number.")
+        raise BadInput(f"{shorten(fn)} or its slope is not finite at {at:.3g}. Make both finite for every real number.")
     means = []
     for x, here in zip(lines, np.split(values, [lines[0].size], axis=1), strict=True):
         weights = np.exp(-(x**2) / 2) / np.exp(-(x**2) / 2).sum()

@@ -24,7 +24,7 @@ from sgdlimits.model.leaps import leaps
 from sgdlimits.model.target import CommitteeReadout, Target
 
 MOST_COEFFICIENTS = 2**14
-HIGHEST_ORDER = 64
+MAX_HERMITE_ORDER = 64
 """Orders that `information_exponent` looks at."""
 PANEL_ERROR, ERROR = 1e-13, 1e-11
 """By how much the rules on one panel, and on all that are left in the end, may differ, relative to E|fn|."""
@@ -60,7 +60,7 @@ def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, size
     if n > MOST_COEFFICIENTS:
         raise BadInput(f"n must be at most {MOST_COEFFICIENTS}; got {n}. Give a smaller number.")
     orders = np.arange(n + 1)
-    strengths, _ = expand(as_activation(fn), orders.size - 1)
+    strengths, _ = expand_in_hermite(as_activation(fn), orders.size - 1)
     return strengths * np.exp(scipy.special.gammaln(orders + 1) / 2)
 
 
@@ -95,11 +95,11 @@ def information_exponent(target: Annotated[str | Callable | Activation | Any, so
         activation = target_function(of, data)
     else:
         activation = as_activation(target)
-    strengths, size = expand(activation, HIGHEST_ORDER)
+    strengths, size = expand_in_hermite(activation, MAX_HERMITE_ORDER)
     seen = np.flatnonzero(np.abs(strengths[1:]) > tolerance * size)
     if not seen.size:
         raise BadInput(
-            f"the target has no Hermite coefficient of order 1 to {HIGHEST_ORDER} above {tolerance:g} of its size "
+            f"the target has no Hermite coefficient of order 1 to {MAX_HERMITE_ORDER} above {tolerance:g} of its size "
             f"E|g| = {size:g}. Give a function that is not constant where a normal number lies."
         )
     return int(seen[0]) + 1
@@ -118,7 +118,7 @@ def target_function(target: Target, data: Inputs) -> Activation:
     return FunctionActivation(lambda field: readout(norm * jnp.asarray(field)[None]), smooth=False)
 
 
-def expand(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
+def expand_in_hermite(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
     r""":math:`c_m/\sqrt{m!}` up to order n, and the size of the function: E|fn|, for a polynomial the root of E fn^2."""
     if isinstance(activation, Polynomial):
         series = hermite_e.poly2herme(activation.coefficients)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
-from sgdlimits.trial import tried
+from sgdlimits.trial import try_function
 
 
 class Loss(Part):
@@ -31,7 +31,7 @@ class Loss(Part):
     def __call__(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The loss of each entry."""
 
-    def right(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def probability_correct(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The probability that a prediction is of the right class; classes that are predicted alike are drawn by lot."""
         raise BadInput(f"{type(self).__name__} knows no classes. Give CrossEntropy() or SoftmaxCrossEntropy().")
 
@@ -84,7 +84,7 @@ class CrossEntropy(Loss):
     def __call__(self, prediction, label):
         return jax.nn.softplus(prediction) - label * prediction
 
-    def right(self, prediction, label):
+    def probability_correct(self, prediction, label):
         """A label between 0 and 1 is the probability of class 1, which is predicted where f is positive."""
         one = jnp.heaviside(prediction, 0.5)
         return label * one + (1 - label) * (1 - one)
@@ -113,7 +113,7 @@ class SoftmaxCrossEntropy(Loss):
     def __call__(self, prediction, label):
         return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._is(prediction, label)).sum(0)
 
-    def right(self, prediction, label):
+    def probability_correct(self, prediction, label):
         """The class of the largest output is predicted."""
         best = prediction == prediction.max(0)
         return (best & self._is(prediction, label)).sum(0) / best.sum(0)
@@ -163,7 +163,7 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
     """A loss, or one from a user's JAX function, checked: a prediction of the outputs' shape and a label in, a number out."""
     kind = "a vector of outputs and a number" if outputs else "two numbers, prediction and label"
     what = "the loss, SoftmaxCrossEntropy() if labels are classes," if outputs else "the loss"
-    tried(what, loss, kind, np.full(outputs, 0.6), np.asarray(0.5), values=not isinstance(loss, Loss))
+    try_function(what, loss, kind, np.full(outputs, 0.6), np.asarray(0.5), values=not isinstance(loss, Loss))
     return loss if isinstance(loss, Loss) else FunctionLoss(loss)
 
 

@@ -19,11 +19,11 @@ from sgdlimits.model.activation import Activation, as_activation, looks_smooth
 from sgdlimits.model.masks import MAX_MASKED_WIDTH
 from sgdlimits.part import Part, is_schedule
 from sgdlimits.statistics.overlaps import Scalars
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
-TAKEN = {
+RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
     "teacher", "output", "task", "task_risk",
 }  # fmt: skip
@@ -158,7 +158,7 @@ class TwoLayer(AnyNetwork):
                 f"a network has several heads or several outputs; got heads = {heads}, outputs = {outputs}. Drop one."
             )
         held = is_schedule(dropout) or is_traced(dropout) or bool(dropout)
-        self.dropout = number_array(dropout) if held else None
+        self.dropout = as_floats(dropout) if held else None
         if held and width > MAX_MASKED_WIDTH:
             raise BadInput(f"dropout is for networks of at most {MAX_MASKED_WIDTH} units; got {width}. Use fewer units.")
 
@@ -279,14 +279,14 @@ class Network(AnyNetwork):
         self, fn: Callable, width: Width, scalars: Annotated[Mapping[str, Any], by_name(array())], smooth: bool | None = None
     ) -> None:
         self.fn, self.width, self.activation = fn, width, None
-        self.scalars = {name: number_array(value) for name, value in scalars.items()}
+        self.scalars = {name: as_floats(value) for name, value in scalars.items()}
         for name in self.scalars:
-            if not isinstance(name, str) or not name.isidentifier() or name in TAKEN:
+            if not isinstance(name, str) or not name.isidentifier() or name in RESERVED_NAMES:
                 raise BadInput(
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        found = tried("the network", fn, on, fields(width), self.scalars, shape=None)
+        found = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
         self.known_shape = getattr(found, "shape", (0, 0))
         if len(self.known_shape) > 1:
             raise BadInput(

@@ -14,7 +14,7 @@ from sgdlimits.model.masks import MaskedInputs, kept_units
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.part import Part
-from sgdlimits.statistics.frame import Loading, triangular
+from sgdlimits.statistics.frame import FieldFactor, cholesky_factor
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
@@ -56,7 +56,7 @@ class Model(Part):
     @property
     def frame(self) -> Float[Array, "k k"]:
         """B, the fixed directions in their orthonormal frame: P = B B^T."""
-        return triangular(self.target.gram)
+        return cholesky_factor(self.target.gram)
 
     def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
         r""":math:`\Omega`, the Gram matrix of all directions: sigma squared times it is the covariance of the fields."""
@@ -66,7 +66,7 @@ class Model(Part):
         """Return the law of the fields at statistics of one run."""
         return self.data.law(stats, self.target.gram)
 
-    def law_of_factor(self, F: Loading) -> FieldLaw:
+    def law_of_factor(self, F: FieldFactor) -> FieldLaw:
         """Return the same from coordinates of the directions."""
         return self.data.law_of_factor(F, self.target.gram)
 
@@ -74,7 +74,7 @@ class Model(Part):
     def coordinates(self) -> FieldLaw:
         """The law of the coordinates of an input in the frame of the fixed directions."""
         k = self.teachers
-        return self.law_of_factor(Loading(jnp.zeros((0, k)), jnp.eye(k)))
+        return self.law_of_factor(FieldFactor(jnp.zeros((0, k)), jnp.eye(k)))
 
     @property
     def inputs(self) -> Inputs:

@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array
 from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
-from sgdlimits.errors import BadInput, check_count, in_short, is_traced
+from sgdlimits.errors import BadInput, check_count, shorten, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
-from sgdlimits.part import Part, begun, is_schedule
+from sgdlimits.part import Part, at_start, is_schedule
 from sgdlimits.schedule import Time
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
 
 class Readout(Part):
@@ -51,7 +51,7 @@ class CommitteeReadout(Readout):
 
     def __init__(self, activation: str | Callable | Activation, second: Vector | None = None) -> None:
         self.activation = as_activation(activation)
-        self.second = None if second is None else number_array(second)
+        self.second = None if second is None else as_floats(second)
 
     def __call__(self, fixed, c=0):
         values = self.activation(fixed)
@@ -84,7 +84,7 @@ class QuadraticReadout(Readout):
     r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
 
     smooth: ClassVar[bool] = True
-    R: Annotated[Float[Array, "k k"], square] = eqx.field(converter=number_array)
+    R: Annotated[Float[Array, "k k"], square] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -121,19 +121,19 @@ class TimedReadout(Readout):
 
     def __call__(self, fixed, c=0):
         if is_schedule(self.clock):
-            raise BadInput(f"the readout {in_short(self.fn)} changes with time. Take the problem at one time, problem.at(t).")
+            raise BadInput(f"the readout {shorten(self.fn)} changes with time. Take the problem at one time, problem.at(t).")
         return FunctionReadout(lambda vector: self.fn(vector, self.clock))(fixed, c)
 
 
 def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
     """Return a readout, made from a user's function fn(fixed) or fn(fixed, t), which is tried on one vector of fields."""
     if isinstance(readout, Readout):
-        tried("the readout", begun(readout), count(teachers, "field"), fields(teachers), values=False)
+        try_function("the readout", at_start(readout), count(teachers, "field"), fields(teachers), values=False)
         return readout
     if takes_time(readout):
-        tried("the readout", readout, f"{count(teachers, 'field')} and a time", fields(teachers), np.asarray(0.0))
+        try_function("the readout", readout, f"{count(teachers, 'field')} and a time", fields(teachers), np.asarray(0.0))
         return TimedReadout(readout)
-    tried("the readout", readout, count(teachers, "field"), fields(teachers))
+    try_function("the readout", readout, count(teachers, "field"), fields(teachers))
     return FunctionReadout(readout)
 
 
@@ -159,7 +159,7 @@ class ClassLabels(Readout):
     labels: Float[Array, " classes"]
 
     def __init__(self, labels: Vector) -> None:
-        self.labels = number_array(list(labels) if isinstance(labels, range) else labels)
+        self.labels = as_floats(list(labels) if isinstance(labels, range) else labels)
 
     def __call__(self, fixed, c=0):
         return jnp.broadcast_to(jnp.asarray(self.labels)[c], fixed.shape[1:])
@@ -198,8 +198,8 @@ class Target(Part):
         gram: Matrix | None = None,
     ) -> None:
         teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[0]) if teachers is None else teachers)
-        self.gram = number_array(np.eye(teachers) if gram is None else gram)
-        self.noise = number_array(noise)
+        self.gram = as_floats(np.eye(teachers) if gram is None else gram)
+        self.noise = as_floats(noise)
         _check_gram(self.gram, teachers)
         self.readout = as_readout(readout, teachers)
 

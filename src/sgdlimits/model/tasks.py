@@ -17,11 +17,11 @@ from jaxtyping import Array, Float
 
 from sgdlimits.checks import each_of
 from sgdlimits.domain import RealsInTime, checked
-from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.errors import BadInput, shorten, is_traced
 from sgdlimits.model.target import Readout
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 SINGULAR = 1e-9
 """Smallest singular value of a turn, relative to the largest, for which the turned fields still determine the fields."""
@@ -30,7 +30,7 @@ SINGULAR = 1e-9
 def _readout(name: str, value: Any) -> Readout:
     """Return a readout, or raise `BadInput` for anything else."""
     if not isinstance(value, Readout):
-        raise BadInput(f"{name} must be readouts, such as CommitteeReadout('erf'); got {in_short(value)}. Give one a class.")
+        raise BadInput(f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give one a class.")
     return value
 
 
@@ -60,7 +60,7 @@ class ClassReadouts(Readout):
         self.readouts = tuple(readouts)
         if not self.readouts:
             raise BadInput("readouts must be one for each class; got none. Give, say, two of CommitteeReadout('erf').")
-        self.turns = None if turns is None else number_array(turns)
+        self.turns = None if turns is None else as_floats(turns)
         _check_turns(self.turns, len(self.readouts))
 
     @property
@@ -98,7 +98,7 @@ class Rotation(Schedule):
     [[[0.0, 1.0], [-1.0, 0.0]]]
     """
 
-    speed: Any = eqx.field(converter=number_array)
+    speed: Any = eqx.field(converter=as_floats)
 
     def __call__(self, t):
         angle = self.speed * t

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_choice, in_short
+from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.files import write
 from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, FOLDER, PAPERS, Claim, Comparison, Effort
 from sgdlimits.progress import bar
@@ -152,7 +152,7 @@ def check_format(path: str | os.PathLike) -> str | os.PathLike:
     """Return the path, or raise `BadInput` if its ending names no known format."""
     if Path(path).suffix not in FORMATS:
         raise BadInput(
-            f"out must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {in_short(str(path))}. Use one of these endings."
+            f"out must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {shorten(str(path))}. Use one of these endings."
         )
     return path
 
@@ -160,7 +160,7 @@ def check_format(path: str | os.PathLike) -> str | os.PathLike:
 def check_word(argument: str, value: Any) -> str:
     """Return the value, or raise `BadInput` unless it is text with letters."""
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{argument} must be a word; got {in_short(value)}. Give part of a claim's name or title.")
+        raise BadInput(f"{argument} must be a word; got {shorten(value)}. Give part of a claim's name or title.")
     return value
 
 
@@ -186,7 +186,7 @@ def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim
         if paper in (None, each.paper) and (only or "").lower() in text(each)
     ]
     if not chosen:
-        raise BadInput(f"only must be part of a claim's name or title; got {in_short(only)}. Leave it out to see all claims.")
+        raise BadInput(f"only must be part of a claim's name or title; got {shorten(only)}. Leave it out to see all claims.")
     return chosen
 
 

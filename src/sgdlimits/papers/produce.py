@@ -36,9 +36,9 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     import matplotlib.pyplot as plt
 
     from sgdlimits.analysis.plot import PAPER
-    from sgdlimits.files import whole, write
+    from sgdlimits.files import atomic_replacement, write
     from sgdlimits.papers.figure import describe_reduction
-    from sgdlimits.run.io import write_whole
+    from sgdlimits.run.io import write_netcdf
 
     check_count("seed", seed, at_least=0)
     module, folder = importlib.import_module(FIGURES[name]), make_folder(out)
@@ -46,14 +46,14 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
 
     def keep(key: str, dataset: xr.Dataset) -> xr.Dataset:
         """Write a dataset as soon as it is complete."""
-        files.append(write_whole(dataset, folder / f"{name}-{key}.nc").name)
+        files.append(write_netcdf(dataset, folder / f"{name}-{key}.nc").name)
         return dataset
 
     with plt.rc_context(PAPER):
         size = module.QUICK if quick else module.FULL
         drawn = module.make(size, seed, keep)
         for kind, metadata in (("png", None), ("svg", {"Date": None})):
-            with whole(folder / f"{name}.{kind}") as path:
+            with atomic_replacement(folder / f"{name}.{kind}") as path:
                 drawn.figure.savefig(path, metadata=metadata)
         plt.close(drawn.figure)
     caption = textwrap.fill(
@@ -73,7 +73,7 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
     A figure that fails is listed on the page and at the end, and the others are still made. The page is rewritten after each
     figure, so it exists after an interruption. An error in writing files ends everything.
     """
-    from sgdlimits.files import Unwritten, write
+    from sgdlimits.files import WriteError, write
     from sgdlimits.papers.index import build_page
     from sgdlimits.progress import bar
 
@@ -84,7 +84,7 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
             yield f"{name}, {number} of {len(names)}"
             try:
                 yield from produce(name, folder, quick=quick, seed=seed)
-            except Unwritten:
+            except WriteError:
                 raise
             except Exception as reason:
                 failed[name] = f"{type(reason).__name__}: {reason}"

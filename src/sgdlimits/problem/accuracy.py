@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from sgdlimits.algorithm.limit import extended, linear_changes
 from sgdlimits.errors import AccuracyWarning, check_number
-from sgdlimits.expectation.base import linear_part
+from sgdlimits.expectation.base import linearise_increment
 from sgdlimits.expectation.gaussian import Estimate
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps
 from sgdlimits.statistics.products import Moments
@@ -110,7 +110,7 @@ def _reach(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tup
     increment = lambda products: problem.vector(
         add(*linear_changes(problem.algorithm, problem.t, problem.data.squared_length, column, all_fields(products)))
     )
-    slope = jax.tree.leaves(linear_part(increment, own.a, own.M.shape))
+    slope = jax.tree.leaves(linearise_increment(increment, own.a, own.M.shape))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
     reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
     return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)

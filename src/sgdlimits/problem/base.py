@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.checks import array
 from sgdlimits.errors import is_traced
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import Presented
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.renamed import attribute_of
-from sgdlimits.statistics.trees import add, number_array
+from sgdlimits.statistics.trees import add, as_floats
 
 Method = TypeVar("Method", bound=Callable)
 NOW = array(at_least=0, ndim=0)
@@ -36,7 +36,7 @@ def compiled_for_all_times(method: Method) -> Method:
         self.coordinates.fits(stats)
         if of_limit:
             _ = self.limit  # which there may not be
-        answer = inside(self, stats, None if t is None else number_array(NOW("t", t)))
+        answer = inside(self, stats, None if t is None else as_floats(NOW("t", t)))
         if any(not is_traced(leaf) and not np.isfinite(leaf).all() for leaf in jax.tree.leaves(answer)):
             self.coordinates.check_one(stats)  # what weights cannot have
         return answer
@@ -46,7 +46,7 @@ def compiled_for_all_times(method: Method) -> Method:
 
 def at_time(problem: Any, t: Float[Array, ""] | float | None) -> Any:
     """A problem at a time; without one, at the start."""
-    return begun(problem) if t is None else problem.at(t)
+    return at_start(problem) if t is None else problem.at(t)
 
 
 class Problem(Presented):

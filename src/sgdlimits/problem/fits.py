@@ -10,10 +10,10 @@ from sgdlimits.algorithm.base import Algorithm, check_memory
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs import Inputs, Mixture
 from sgdlimits.model.loss import Loss
-from sgdlimits.model.network import TAKEN, AnyNetwork
+from sgdlimits.model.network import RESERVED_NAMES, AnyNetwork
 from sgdlimits.model.target import ClassLabels, Target
 from sgdlimits.model.tasks import ClassReadouts
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 
 
 def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
@@ -27,8 +27,8 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
             )
     _check_tasks(data, target, network)
     if isinstance(loss, Loss):
-        loss.check(data, begun(target), network.shape)
-    check_memory(algorithm, TAKEN | {"a"})
+        loss.check(data, at_start(target), network.shape)
+    check_memory(algorithm, RESERVED_NAMES | {"a"})
     names, known = algorithm.trained_scalars, () if network.one_array else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
         which = (

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import OF_ALGORITHM
+from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import Part, argument, arguments, is_schedule, same
+from sgdlimits.part import Part, as_source, arguments, is_schedule, is_default
 from sgdlimits.renamed import changes_of
 
 MAKERS: dict[str, Callable] = {}
@@ -140,12 +140,12 @@ def words(problem: Any) -> str:
     made = made_by(problem)
     if made is not None:
         defaults = inspect.signature(made.preset).parameters
-        usual = lambda name, value: value is None or (name not in ALWAYS and same(value, defaults[name].default))
+        usual = lambda name, value: value is None or (name not in ALWAYS and is_default(value, defaults[name].default))
         shown = {name: value for name, value in made.given.items() if not usual(name, value)}
     else:
         own = inner(problem)
         shown = {name: own[name] for name in (*ALWAYS, "algorithm") if name in own and name not in inner(own.get("algorithm"))}
-    return ", ".join(f"{name}={argument(value)}" for name, value in shown.items())
+    return ", ".join(f"{name}={as_source(value)}" for name, value in shown.items())
 
 
 def inner(part: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def replaced(problem: Any, changes: Mapping[str, Any]) -> Any:
     own = made.given.get("algorithm")
     moved = {name: value for name, value in changes.items() if own is not None and name in inner(own)}
     algorithm = {"algorithm": _rebuilt(own, moved)} if moved else {}
-    kept = {name: value for name, value in made.given.items() if name not in OF_ALGORITHM or changes.get("algorithm") is None}
+    kept = {name: value for name, value in made.given.items() if name not in ALGORITHM_ARGUMENTS or changes.get("algorithm") is None}
     return made.preset(**{**kept, **changes, **algorithm})
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from sgdlimits.algorithm.limit import rates
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.base import resting
-from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particles
+from sgdlimits.expectation.base import freeze_zero_units
+from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particle_expectation
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
@@ -68,7 +68,7 @@ class MeanFieldProblem(Problem):
         algorithm = self.problem.algorithm
         if not algorithm.linear or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
-        self.expectation = choose_particles(problem.model, outside) if expectation is None else expectation
+        self.expectation = choose_particle_expectation(problem.model, outside) if expectation is None else expectation
 
     def at(self, t):
         now = self.problem.at(t)
@@ -76,7 +76,7 @@ class MeanFieldProblem(Problem):
 
     def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
         population = self._changes(
-            stats, resting(self.problem.model, stats.q, self.expectation.moments(self.problem.model, stats))
+            stats, freeze_zero_units(self.problem.model, stats.q, self.expectation.moments(self.problem.model, stats))
         )
         return population, jax.tree.map(jnp.zeros_like, population)
 

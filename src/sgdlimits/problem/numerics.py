@@ -58,7 +58,7 @@ class Numerics(View):
             lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=None if few == 1 else few)
         )
 
-    def sharp(self) -> Any:
+    def without_smoothing(self) -> Any:
         """The problem with kinks as they are, where its drift smooths them for solvers."""
         return self.problem
 

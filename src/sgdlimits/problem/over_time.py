@@ -11,7 +11,7 @@ import numpy as np
 from sgdlimits.checks import Check, OverTime, array, many, not_negative, probabilities
 from sgdlimits.domain import Checks
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import argument, is_schedule
+from sgdlimits.part import as_source, is_schedule
 from sgdlimits.schedule import Schedule, Time
 
 AnyPart = TypeVar("AnyPart", bound=Any)
@@ -35,7 +35,7 @@ def scheduled(problem: Any) -> dict[str, Schedule]:
     return {name: schedule for name, schedule, _ in _entries(problem)}
 
 
-def values_over(schedule: Schedule, times: Any) -> np.ndarray:
+def evaluate_schedule(schedule: Schedule, times: Any) -> np.ndarray:
     """Return the values of a schedule at times, which come first in the shape."""
     return schedule.values_at(np.asarray(times, float))
 
@@ -46,19 +46,19 @@ def check_schedules(problem: Any, t_max: float) -> None:
         if any(map(is_traced, jax.tree.leaves(schedule))):
             continue
         times = _times(schedule, t_max)
-        values = values_over(schedule, times)
+        values = evaluate_schedule(schedule, times)
         try:
             check(name, values)
         except BadInput:
             _refuse(name, check, times, values)
 
 
-def at_one_time(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dimension.") -> AnyPart:
+def fix_time(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dimension.") -> AnyPart:
     """Return a problem at time `t`, which may be None only where no number of the problem changes with time."""
     if t is not None:
         return problem.at(TIME("t", t))
     for name, schedule in scheduled(problem).items():
-        raise BadInput(f"{name} changes with time, as {argument(schedule)}, and so does this result. {remedy}")
+        raise BadInput(f"{name} changes with time, as {as_source(schedule)}, and so does this result. {remedy}")
     return problem
 
 

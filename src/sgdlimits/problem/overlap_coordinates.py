@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten_with_path
 
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
 from sgdlimits.statistics.frame import admissible, frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
-from sgdlimits.statistics.trees import batch_of, number_array, one_of
+from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
 
 class OverlapCoordinates(Coordinates):
@@ -26,7 +26,7 @@ class OverlapCoordinates(Coordinates):
         algorithm, runs = self.problem.algorithm, overlaps.M.shape[0]
         remembered = {*algorithm.memory, *algorithm.numbers}
         if set(algorithm.names) <= set(overlaps.names) and remembered <= set(overlaps.kept):
-            return overlaps.arranged(algorithm.names, remembered)
+            return overlaps.reorder(algorithm.names, remembered)
         overlaps = overlaps.of(STUDENT)
         alive = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
         M = np.concatenate([overlaps.M * lives for lives in alive], axis=-2)
@@ -39,7 +39,7 @@ class OverlapCoordinates(Coordinates):
         }
         each = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
         numbers = {name: each(value) for name, value in algorithm.numbers.items()}
-        return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
+        return Overlaps(overlaps.a, as_floats(M), as_floats(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
         """M row by row, the upper triangle of Q row by row, the scalars that are trained, and what the algorithm keeps."""
@@ -68,7 +68,7 @@ class OverlapCoordinates(Coordinates):
         remembered = {*limit.algorithm.memory, *limit.algorithm.numbers}
         if stats.names == limit.algorithm.names and set(stats.kept) == remembered:
             return stats
-        return one_of(limit.coordinates.from_overlaps(batch_of(jax.tree.map(np.asarray, stats))))
+        return take_run(limit.coordinates.from_overlaps(as_batch(jax.tree.map(np.asarray, stats))))
 
     def moves(self, stats):
         """All but the norms on the sphere."""
@@ -108,7 +108,7 @@ class OverlapCoordinates(Coordinates):
         runs = {name: len(value) for name, value in values.items()}
         if len(set(runs.values())) > 1:
             each = ", ".join(f"{name} of {number}" for name, number in runs.items())
-            raise BadInput(f"the statistics are of different numbers of runs: {each}. Give all of the same runs.")
+            raise BadInput(f"the statistics have different numbers of runs: {each}. Give all of the same runs.")
         Q = np.asarray(stats.Q)
         if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
             raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
@@ -133,7 +133,7 @@ def check_names(algorithm: Any, stats: Overlaps) -> None:
 def _check_kind(problem: Any, stats: Any) -> None:
     """Overlaps, with the scalars of the network."""
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {in_short(stats)}. Give those.")
+        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give those.")
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
     if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
         got = "one array" if plain else ", ".join(stats.a)

@@ -16,18 +16,18 @@ from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
-from sgdlimits.expectation.base import linear_part, resting
+from sgdlimits.expectation.base import linearise_increment, freeze_zero_units
 from sgdlimits.expectation.choose import for_tests
 from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
-from sgdlimits.expectation.nodes import NODES_AT_ONCE
+from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
 from sgdlimits.expectation.right_class import accuracy, is_closed
 from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem import accuracy as accuracy_of, fits
 from sgdlimits.problem.base import NOW, Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
@@ -157,7 +157,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def expectation(self) -> Expectation:
         """How expectations are computed: as given, or else as suits the model at present."""
-        return choose(begun(self.model)) if self.asked is None else self.asked
+        return choose(at_start(self.model)) if self.asked is None else self.asked
 
     @property
     def coordinates(self) -> OverlapCoordinates:
@@ -177,18 +177,18 @@ class ProjectionProblem(ModelProblem):
 
     def at(self, t):
         now = super().at(NOW("t", t))
-        return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(begun(self.algorithm), begun(self.model)) else now
+        return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(at_start(self.algorithm), at_start(self.model)) else now
 
     @property
     def limit(self) -> ProjectionProblem:
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
-        check_limit(begun(other), begun(self.model))
+        check_limit(at_start(other), at_start(self.model))
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     @property
     def rate(self):
-        return 1.0 if self.paper_time is None else self.paper_time * begun(self.algorithm).lr_sample
+        return 1.0 if self.paper_time is None else self.paper_time * at_start(self.algorithm).lr_sample
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
         """Return the problem with its expectations computed in another way."""
@@ -211,8 +211,8 @@ class ProjectionProblem(ModelProblem):
             return step_mean(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
-        moments = resting(self.model, jnp.diagonal(students.Q), moments)
-        return changes(problem, stats, extended(self.model, students, stats, moments)[0])
+        moments = freeze_zero_units(self.model, jnp.diagonal(students.Q), moments)
+        return linear_increments(problem, stats, extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
@@ -220,7 +220,7 @@ class ProjectionProblem(ModelProblem):
         if not problem.algorithm.linear:
             return step_mean(problem).covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
-        increment = lambda products: problem.vector(add(*changes(problem, column, products)))
+        increment = lambda products: problem.vector(add(*linear_increments(problem, column, products)))
         all_fields = lambda products: extended(self.model, students, stats, products)[0]
         law = self.model.law(students)
         covariance = self.expectation.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
@@ -228,7 +228,7 @@ class ProjectionProblem(ModelProblem):
             return covariance
         moments = self.expectation.moments(self.model, students.a, law)
         rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
-        slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
+        slope = linearise_increment(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def observables(self, stats):
@@ -262,7 +262,7 @@ class ProjectionProblem(ModelProblem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return jnp.asarray(tested_expectation(self).floor(begun(self.model.tested)))
+        return jnp.asarray(tested_expectation(self).floor(at_start(self.model.tested)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates, which are zero for closed forms.
@@ -276,14 +276,14 @@ class ProjectionProblem(ModelProblem):
         True
         """
         self.coordinates.fits(stats)
-        return accuracy_of.moments(begun(self), stats, tolerance)
+        return accuracy_of.moments(at_start(self), stats, tolerance)
 
 
 def tested_expectation(problem: ProjectionProblem) -> Expectation:
     """Return how the risk and other results of tests are computed: for the network without dropout."""
     if problem.network.mask_rate is None:
         return problem.expectation
-    return for_tests(problem.asked, begun(problem.model.tested))
+    return for_tests(problem.asked, at_start(problem.model.tested))
 
 
 def changes(
@@ -314,7 +314,7 @@ class ProjectionNumerics(Numerics):
     def tolerance(self) -> float:
         problem = self.problem
         return (
-            problem.expectation.tolerance(begun(problem.model))
+            problem.expectation.tolerance(at_start(problem.model))
             if problem.algorithm.limit.linear
             else step_mean(problem).rule.tolerance
         )
@@ -323,18 +323,18 @@ class ProjectionNumerics(Numerics):
     def runs_at_once(self) -> int | None:
         problem = self.problem
         if problem.algorithm.linear:
-            return problem.expectation.runs_at_once(begun(problem.model))
-        return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
+            return problem.expectation.runs_at_once(at_start(problem.model))
+        return max(1, MAX_NODES_AT_ONCE // step_mean(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:
         """Whether the covariance of the increments is a formula, not a sum over many points."""
         return self.problem.algorithm.limit.linear and self.problem.expectation.closed_covariance
 
-    def sharp(self) -> ProjectionProblem:
+    def without_smoothing(self) -> ProjectionProblem:
         own = self.problem.expectation
-        return self.problem if own.sharp() is own else self.problem.with_expectation(own.sharp())
+        return self.problem if own.without_smoothing() is own else self.problem.with_expectation(own.without_smoothing())
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        better = accuracy_of.refined(begun(self.problem), stats, tolerance)
+        better = accuracy_of.refined(at_start(self.problem), stats, tolerance)
         return self.problem if better.asked is self.problem.asked else self.problem.with_expectation(better.asked)

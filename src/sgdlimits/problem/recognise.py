@@ -54,7 +54,7 @@ def quadratic_network(problem: Any) -> QuadraticNetwork | None:
     return QuadraticNetwork(problem.network.width, problem.target.teachers, lr, noise)
 
 
-def quadratic_teachers(problem: Any) -> tuple[int, float, np.ndarray, np.ndarray] | None:
+def recognise_quadratic_teachers(problem: Any) -> tuple[int, float, np.ndarray, np.ndarray] | None:
     """Width, noise, form and Gram matrix of a mean of squares that learns any quadratic form; None where it is not one."""
     if not _mean_of_squares(problem, weight=1.0) or problem.sphere or problem.trains_second:
         return None

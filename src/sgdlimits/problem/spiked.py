@@ -15,13 +15,13 @@ from jaxtyping import Array, Float
 from sgdlimits.checks import integer
 from sgdlimits.domain import NotNegativeInTime, Positive, Rate, checked
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -58,9 +58,9 @@ class SpikedTensor(Problem):
     """
 
     order: Annotated[int, integer(at_least=2)] = eqx.field(static=True, default=2)
-    snr: Positive = eqx.field(converter=number_array, default=1.2)
-    lr: Rate = eqx.field(converter=number_array, default=1.0)
-    ridge: NotNegativeInTime = eqx.field(converter=number_array, default=0.0)
+    snr: Positive = eqx.field(converter=as_floats, default=1.2)
+    lr: Rate = eqx.field(converter=as_floats, default=1.0)
+    ridge: NotNegativeInTime = eqx.field(converter=as_floats, default=0.0)
     direct: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     name: str = eqx.field(static=True, default="spiked_tensor", kw_only=True)
 
@@ -97,7 +97,7 @@ class SpikedTensor(Problem):
 
     @property
     def rate(self) -> Float[Array, ""] | float:
-        return begun(self).lr
+        return at_start(self).lr
 
     def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
         """The loss of one tensor."""
@@ -136,7 +136,7 @@ class SpikeCoordinates(Coordinates):
             raise BadInput(f"r2 must be at least 0; got {np.min(stats.r2):g}. Give the squared length of x outside v.")
 
 
-def contracted_noise(
+def contract_noise(
     order: int, x: Float[Array, "..."], g: Float[Array, "..."], product: Callable[[Array, Array], Array]
 ) -> Float[Array, "..."]:
     r""":math:`\xi` of vectors x from standard normal numbers g, by an inner product: x times its share of g is made larger."""

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sgdlimits.errors import BadInput
-from sgdlimits.size import too_large
+from sgdlimits.size import describe_excess
 
 if TYPE_CHECKING:
     import h5py
@@ -37,5 +37,5 @@ def check_contained(group: h5py.Group, depth: int = 0) -> None:
                 raise BadInput(
                     f"its variable {name!r} is kept in another file, which is not read. Give a dataset that was saved."
                 )
-            if words := too_large(math.prod(map(float, item.shape or ())) * item.dtype.itemsize / 8):
+            if words := describe_excess(math.prod(map(float, item.shape or ())) * item.dtype.itemsize / 8):
                 raise BadInput(f"its variable {name!r} takes {words}. Give a smaller dataset.")

@@ -20,14 +20,14 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, in_short
-from sgdlimits.files import whole
+from sgdlimits.errors import BadInput, shorten
+from sgdlimits.files import atomic_replacement
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.contained import check_contained
 from sgdlimits.run.record import find, from_json, reading
 from sgdlimits.run.schema import ResumeState, check, check_form, plain_variable, state_of
 from sgdlimits.run.simulate import simulate
-from sgdlimits.text import in_bytes, printable
+from sgdlimits.text import format_bytes, printable
 
 STATE = {"state": ("run", "number"), "state_t": ("run",)}
 """Variables of files that hold what runs need to go on, and from when."""
@@ -43,22 +43,22 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
         dataset = dataset.assign(
             {name: plain_variable(dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)}
         )
-    return write_whole(dataset, path)
+    return write_netcdf(dataset, path)
 
 
-def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
+def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write a netCDF file, whole or not at all, and return the path."""
     from sgdlimits.run import netcdf
 
-    with whole(path) as partial:
+    with atomic_replacement(path) as partial:
         room = shutil.disk_usage(partial.parent).free
         if room < dataset.nbytes + OVERHEAD:  # the HDF5 library crashes where it finds no room
-            raise OSError(errno.ENOSPC, f"it needs {in_bytes(dataset.nbytes)} and the disk has {in_bytes(room)} left")
+            raise OSError(errno.ENOSPC, f"it needs {format_bytes(dataset.nbytes)} and the disk has {format_bytes(room)} left")
         for of, attributes in {"the dataset": dataset.attrs, **{str(name): dataset[name].attrs for name in dataset}}.items():
             for name, value in attributes.items():
                 if np.asarray(value).dtype.kind not in "fiubU":
                     raise BadInput(
-                        f"the attribute {name!r} of {of} is {in_short(value)}, which files do not hold. Make it text."
+                        f"the attribute {name!r} of {of} is {shorten(value)}, which files do not hold. Make it text."
                     )
         if dataset.nbytes < IN_MEMORY:
             buffer = io.BytesIO()
@@ -141,7 +141,7 @@ def problem_of(dataset: xr.Dataset) -> Problem:
         raise BadInput("the dataset does not say what it was made from. Give what simulate returned or load read.")
     found = from_json(text)
     if not isinstance(found, Problem):
-        raise BadInput(f"the dataset says that it was made from {in_short(found)}. Give what simulate returned or load read.")
+        raise BadInput(f"the dataset says that it was made from {shorten(found)}. Give what simulate returned or load read.")
     return found
 
 

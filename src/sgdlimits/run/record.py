@@ -21,7 +21,7 @@ import numpy as np
 from sgdlimits.errors import BadInput
 from sgdlimits.level.condition import Condition, Predicate
 from sgdlimits.model.activation import sigmoid, tanh
-from sgdlimits.part import arguments, same
+from sgdlimits.part import arguments, is_default
 
 PACKAGE = "sgdlimits"
 ROOMS = (
@@ -153,7 +153,7 @@ def _decode(value: Any) -> Any:
 def _recorded(thing: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arguments that a file holds: all but those that its class leaves out at their default, as older files do."""
     left_out = getattr(type(thing), "unwritten", {})
-    yield from ((name, value) for name, value in arguments(thing) if not (name in left_out and same(value, left_out[name])))
+    yield from ((name, value) for name, value in arguments(thing) if not (name in left_out and is_default(value, left_out[name])))
 
 
 def _written(cls: type, name: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.base import FINISHED, Clock, Engine, Request, RunStatus, Snapshot, Stepper, batches
+from sgdlimits.level.base import FINISHED, Clock, Engine, Request, RunStatus, Snapshot, Stepper, split_runs
 from sgdlimits.progress import bar
 from sgdlimits.run.resume import BatchCheckpoint, Checkpoint
 from sgdlimits.run.schema import INTERRUPTED, ResumeState, build, describe
@@ -61,7 +61,7 @@ class Runner:
                 if self.finished or time.perf_counter() - last > seconds:
                     yield self.dataset()
                     last = time.perf_counter()
-            report(self.stepper.share)
+            report(self.stepper.completed_fraction)
             if self.finished:
                 return
             self.stepper.drop_ended()
@@ -196,6 +196,6 @@ class Simulation:
         """Yield the runs of each batch and its padded size: resumed runs, in groups that reached the same time, come first."""
         first = 0
         for runs in (*self.checkpoint.groups(), self.request.runs.size - self.checkpoint.runs):
-            for count, size in batches(runs, self.engine.batch_multiple, self.max_batch):
+            for count, size in split_runs(runs, self.engine.batch_multiple, self.max_batch):
                 yield self.request.runs[first : first + count], size
                 first += count

@@ -19,10 +19,10 @@ from jaxtyping import PyTree
 
 from sgdlimits.checks import dataset
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import values_over
+from sgdlimits.problem.over_time import evaluate_schedule
 from sgdlimits.run.record import find, name_of, to_json
 from sgdlimits.schedule import Schedule
 
@@ -125,7 +125,7 @@ def build(
         "t_end": plain_variable(("run",), ends.t),
     }
     for name, schedule in schedules.items():
-        values = values_over(schedule, clock.t)
+        values = evaluate_schedule(schedule, clock.t)
         name = f"scheduled_{name}" if name in RESERVED or name in variables else name
         dims = ("t", *(f"{name}_{i}" for i in range(values.ndim - 1)))
         coordinates[name] = plain_variable(dims, values, {"long_name": f"{name.replace('_', ' ')} at time t"})
@@ -292,7 +292,7 @@ def check_form(dataset: Any) -> xr.Dataset:
     for name in ATTRIBUTES:
         value = dataset.attrs[name]
         if not isinstance(value, str) and (name in TEXTS or np.ndim(value) != 0 or not np.isfinite(float(value))):
-            _fail(f"its attribute {name!r} is {in_short(value)}")
+            _fail(f"its attribute {name!r} is {shorten(value)}")
     if not hasattr(find(dataset.attrs["statistics"]), "dims"):
         _fail(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
     for name in ("risk", *COORDINATES, *find(dataset.attrs["statistics"]).dims):

@@ -17,21 +17,21 @@ from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import DIVERGED, Level, Request
 from sgdlimits.level.condition import Condition, as_condition, check_condition
-from sgdlimits.level.observe import as_observe
+from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import check_schedules, scheduled
+from sgdlimits.problem.over_time import check_schedules, find_schedules
 from sgdlimits.run.record import condition_text, noted, to_json
 from sgdlimits.run.resume import checkpoint_of
 from sgdlimits.run.runner import Runner, Simulation
 from sgdlimits.run.schema import end_of, gathered, repeats, taken_names
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
-from sgdlimits.statistics.overlaps import Overlaps, students_of
+from sgdlimits.statistics.overlaps import Overlaps, select_students
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
-PIECE_SECONDS = 0.06
+MIN_PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
 
 
@@ -141,7 +141,7 @@ def stream(
     True
     """
     simulation = _prepare(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
-    yield from simulation.datasets(progress, PIECE_SECONDS)
+    yield from simulation.datasets(progress, MIN_PIECE_SECONDS)
     if simulation.interrupted:
         raise KeyboardInterrupt
 
@@ -216,17 +216,17 @@ def _prepare(
     condition, view = as_condition(until), level.view(problem)
     times = (200 if until is None else 2) if save is None else save
     dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
-    check_room(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
-    first = one_of(level.first(problem, start, Stream.of(seed, [0])))
+    check_memory(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
+    first = take_run(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
     at_once = [("runs at once", min(runs, size)), ("numbers a step", engine.floats_per_run)]
-    check_room(at_once, "Take a smaller batch, width or d.")
+    check_memory(at_once, "Take a smaller batch, width or d.")
     wanted = saved_times(times, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
-    schedules = scheduled(problem)
-    observed = as_observe(observe, students_of(first), taken_names(view, first) | set(schedules))
+    schedules = find_schedules(problem)
+    observed = as_observables(observe, select_students(first), taken_names(view, first) | set(schedules))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {

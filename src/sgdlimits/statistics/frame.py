@@ -25,7 +25,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.kernel.random.transform import numpy_of
+from sgdlimits.kernel.random.transform import array_module
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 from sgdlimits.statistics.triangular import ROUNDING, Turned, append, bartlett, contract, gram_schmidt, rests, rotate
 
@@ -171,7 +171,7 @@ def _added(past: Callable, C, T, along) -> Float[Array, "n n runs"]:
     return past(T, 1) + contract(jnp.swapaxes(along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
 
 
-class Loading(NamedTuple):
+class FieldFactor(NamedTuple):
     """The matrix F, which turns standard normal coordinates into fields: its rows of students and of fixed directions."""
 
     student: Float[Array, "p n"]
@@ -180,15 +180,15 @@ class Loading(NamedTuple):
 
 def triangular(gram: Any) -> Any:
     """The Cholesky factor of a Gram matrix, on the host where the matrix is there."""
-    return numpy_of(gram).linalg.cholesky(gram)
+    return array_module(gram).linalg.cholesky(gram)
 
 
-def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
+def pad_frame(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
     """The fixed directions in a frame of n directions: B and zeros."""
     return np.pad(np.asarray(B), ((0, 0), (0, n - len(B))))
 
 
-def with_frame(a: Scalars, S: Float[Array, "p n"], B: Float[Array, "k k"]) -> Overlaps:
+def overlaps_from_coordinates(a: Scalars, S: Float[Array, "p n"], B: Float[Array, "k k"]) -> Overlaps:
     """Return the statistics of one run from coordinates S of its units; the first k axes are the frame of B."""
     return Overlaps(a, S[:, : len(B)] @ B.T, S @ S.T)
 
@@ -266,7 +266,7 @@ def _(stats: Overlaps, B):
     return eqx.tree_at(lambda stats: (stats.M, stats.Q), stats, (M, Q))
 
 
-def inside_and_outside(
+def split_by_frame(
     M: Float[Array, "p k *n"], Q: Float[Array, "p p *n"], B: Float[Array, "k k"]
 ) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
     """The coordinates m in the frame, M = m B^T, and S = Q - m m^T, the Gram matrix of what lies outside it."""
@@ -276,14 +276,14 @@ def inside_and_outside(
     return m, Q - (m[:, None] * m[None]).sum(2)
 
 
-def loading(stats: Overlaps, B: Float[Array, "k k"]) -> Loading:
+def factor_fields(stats: Overlaps, B: Float[Array, "k k"]) -> FieldFactor:
     """F for statistics with any trailing axes, differentiable, and safe where Omega is singular or barely indefinite."""
     p, k, *batch = stats.M.shape
-    m, S = inside_and_outside(stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1), B)
+    m, S = split_by_frame(stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1), B)
     T = cholesky_columns(S)
     student = jnp.concatenate([m, jnp.swapaxes(T, 0, 1)], axis=1).reshape(p, k + p, *batch)
     fixed = jnp.concatenate([B, jnp.zeros((k, p))], axis=1).reshape(k, k + p, *(1 for _ in batch))
-    return Loading(student, jnp.broadcast_to(fixed, (k, k + p, *batch)))
+    return FieldFactor(student, jnp.broadcast_to(fixed, (k, k + p, *batch)))
 
 
 def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
@@ -291,7 +291,7 @@ def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overla
 
     Of others, what lies outside the frame loses what makes it indefinite.
     """
-    _, S = inside_and_outside(stats.M, stats.Q, B)
+    _, S = split_by_frame(stats.M, stats.Q, B)
     M, Q = stats.M, _with_columns(stats.Q - S, cholesky_columns(S, jnp.diagonal(stats.Q, axis1=0, axis2=1).T))
     if unit:
         norms = jnp.sqrt(jnp.diagonal(Q, axis1=0, axis2=1).T).at[unit:].set(1.0)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.statistics.frame import Loading, cholesky_columns, inside_and_outside, triangular
+from sgdlimits.statistics.frame import FieldFactor, cholesky_columns, split_by_frame, cholesky_factor
 
 
 class Covariance(NamedTuple):
@@ -44,9 +44,9 @@ class Conditional(NamedTuple):
     rest: Float[Array, "p p"]
     L: Float[Array, "k k"]
 
-    def factor(self, root: Float[Array, "p p"]) -> Loading:
+    def factor(self, root: Float[Array, "p p"]) -> FieldFactor:
         """Return the factor of the covariance for a root R of `rest`."""
-        return Loading(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
+        return FieldFactor(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
 
 
 class FieldLaw(eqx.Module):
@@ -65,10 +65,10 @@ class FieldLaw(eqx.Module):
     """
 
     weights: Float[Array, " classes"]
-    mean: Loading | None
+    mean: FieldFactor | None
     unit: Float[Array, ""] | None
     covariance: Covariance | None
-    factor: Loading | None
+    factor: FieldFactor | None
     shape: tuple[int, ...] = eqx.field(static=True)
 
     @property
@@ -81,16 +81,16 @@ class FieldLaw(eqx.Module):
         return jnp.zeros(()) if self.unit is None else self.unit
 
     @property
-    def means(self) -> Loading:
+    def means(self) -> FieldFactor:
         """`mean`, with zeros where it is None."""
-        return self.mean or Loading(*(jnp.zeros((rows, self.classes)) for rows in self.shape))
+        return self.mean or FieldFactor(*(jnp.zeros((rows, self.classes)) for rows in self.shape))
 
     @property
     def blocks(self) -> Covariance:
         """The covariance: as given, from the factor, or zero."""
         if self.covariance is not None:
             return self.covariance
-        student, fixed = self.factor or Loading(*(jnp.zeros((rows, 0)) for rows in self.shape))
+        student, fixed = self.factor or FieldFactor(*(jnp.zeros((rows, 0)) for rows in self.shape))
         return Covariance(student @ student.T, student @ fixed.T, fixed @ fixed.T)
 
     def conditional(self) -> Conditional:
@@ -99,14 +99,14 @@ class FieldLaw(eqx.Module):
             p, k = self.shape
             return Conditional(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
         C = self.blocks
-        L = triangular(C.fixed)
-        return Conditional(*inside_and_outside(C.cross, C.students, L), L)
+        L = cholesky_factor(C.fixed)
+        return Conditional(*split_by_frame(C.cross, C.students, L), L)
 
     def triangular(self) -> Float[Array, "n p"]:
         """Factor the covariance, students first, and return the students' columns; safe where it is singular."""
         return self._columns(self.blocks.matrix)[:, : self.shape[0]]
 
-    def triangular_factor(self) -> Loading:
+    def triangular_factor(self) -> FieldFactor:
         """Factor the covariance with the frame's axes first; the students' part outside of it is triangular."""
         split = self.conditional()
         return split.factor(self._columns(split.rest))
@@ -119,7 +119,7 @@ class FieldLaw(eqx.Module):
         # pivots are compared with the variance of a unit vector's field, so that sigma changes no decision
         return cholesky_columns(C[..., None], 1.0 if self.unit is None else self.unit)[:, :, 0].T
 
-    def place(self, F: Loading, points: Float[Array, "n+1 samples"], c: Array) -> tuple[Array, Array, Array]:
+    def place(self, F: FieldFactor, points: Float[Array, "n+1 samples"], c: Array) -> tuple[Array, Array, Array]:
         """Return (fields, fixed fields, label noise) of class `c` at standard normal points, whose last row is the noise."""
         at = lambda rows, mean: rows @ points[:-1] + mean[:, c][:, None]
         return at(F.student, self.means.student), at(F.fixed, self.means.fixed), points[-1]

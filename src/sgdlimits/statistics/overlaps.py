@@ -17,7 +17,7 @@ from sgdlimits.checks import each_of, finite_scalars, scalars, some_numbers, tex
 from sgdlimits.domain import Matrix, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 STUDENT = "student"
 Scalars = Any
@@ -26,7 +26,7 @@ Scalars = Any
 
 def as_scalars(value: Any) -> Scalars:
     """Floating point, whatever numbers were given: in one array, or in arrays by name."""
-    return {name: number_array(part) for name, part in value.items()} if isinstance(value, Mapping) else number_array(value)
+    return {name: as_floats(part) for name, part in value.items()} if isinstance(value, Mapping) else as_floats(value)
 
 
 def chosen(scalars: Scalars, which: bool | tuple[str, ...]) -> Scalars:
@@ -68,8 +68,8 @@ class Overlaps(Part):
     """
 
     a: Annotated[Scalars, scalars] = eqx.field(converter=as_scalars)
-    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=number_array)
-    Q: Annotated[Float[Array, "*runs p p"], some_numbers] = eqx.field(converter=number_array)
+    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=as_floats)
+    Q: Annotated[Float[Array, "*runs p p"], some_numbers] = eqx.field(converter=as_floats)
     kept: dict[str, Any] = eqx.field(default_factory=dict)
     names: Annotated[tuple[str, ...], some_names] = eqx.field(static=True, default=(STUDENT,))
 
@@ -101,7 +101,7 @@ class Overlaps(Part):
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
         own = self.kept.get(name, ())
         own = own if jax.tree.leaves(own) else ()
-        return Overlaps(updated(self.a, own), self.M[..., rows, :], self.Q[..., rows, columns])
+        return Overlaps(replace_scalars(self.a, own), self.M[..., rows, :], self.Q[..., rows, columns])
 
     def variables(self, scalars: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, tuple[tuple[str, ...], Any]]:
         """The arrays of a dataset by name, with their axes beyond those in front: `M`, and `velocity_M` of what is kept.
@@ -125,7 +125,7 @@ class Overlaps(Part):
                 found[name] = (("student",) * (np.ndim(kept) - self.M.ndim + 2), kept)
         return found
 
-    def arranged(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
+    def reorder(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
         """The overlaps of some names, in this order, and what is kept under the names `kept` (None: all of it)."""
         remembered = self.kept if kept is None else {name: self.kept[name] for name in self.kept if name in kept}
         if names == self.names:
@@ -155,7 +155,7 @@ def weights(W: Matrix, E: Matrix, a: Annotated[ArrayLike | Mapping[str, Any], fi
     return Overlaps(np.ones(len(u)) if a is None else a, u @ fixed.T, u @ u.T)
 
 
-def students_of(stats: Any) -> Any:
+def select_students(stats: Any) -> Any:
     """The statistics that users' functions are given, of one run or runs first: of overlaps those of the students."""
     return stats.of(STUDENT) if isinstance(stats, Overlaps) and len(stats.names) > 1 else stats
 
@@ -189,7 +189,7 @@ def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool |
     M, Q, rest = jnp.split(vector, [n * k, n * k + row.size])
     upper = jnp.zeros((n, n)).at[row, column].set(Q)
     new, kept = ravel_pytree((chosen(like.a, second_layer), like.kept))[1](rest)
-    return Overlaps(updated(like.a, new), M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
+    return Overlaps(replace_scalars(like.a, new), M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
 
 
 def symmetric(stats: Overlaps) -> Overlaps:

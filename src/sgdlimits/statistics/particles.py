@@ -14,7 +14,7 @@ from sgdlimits.domain import checked
 from sgdlimits.part import Part
 from sgdlimits.statistics.frame import project_to_cone
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -33,9 +33,9 @@ class Particles(Part):
     2
     """
 
-    a: Annotated[Float[Array, "*runs p"], scalars] = eqx.field(converter=number_array)
-    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=number_array)
-    q: Annotated[Float[Array, "*runs p"], some_numbers] = eqx.field(converter=number_array)
+    a: Annotated[Float[Array, "*runs p"], scalars] = eqx.field(converter=as_floats)
+    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=as_floats)
+    q: Annotated[Float[Array, "*runs p"], some_numbers] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -53,7 +53,7 @@ def particles_of(stats: Overlaps | Particles) -> Particles:
     """What overlaps say about each unit: of Q the diagonal is kept."""
     if isinstance(stats, Particles):
         return stats
-    return Particles(stats.a, stats.M, number_array(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
+    return Particles(stats.a, stats.M, as_floats(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
 
 
 @project_to_cone.register

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sgdlimits.checks import some_numbers
 from sgdlimits.domain import checked
 from sgdlimits.part import Part
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -29,8 +29,8 @@ class Spike(Part):
     1.25
     """
 
-    m: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=number_array)
-    r2: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=number_array)
+    m: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=as_floats)
+    r2: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import is_traced
-from sgdlimits.kernel.random.transform import numpy_of
+from sgdlimits.kernel.random.transform import array_module
 
 
-def number_array(value: Any) -> Any:
+def as_floats(value: Any) -> Any:
     """Floating point, whatever numbers were given, on the host until something is computed with them.
 
     Arrays of JAX stay where they are; what JAX puts into pytrees in between passes through.
@@ -24,7 +24,7 @@ def number_array(value: Any) -> Any:
     return np.asarray(value, float) if numbers else value
 
 
-def for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
+def repeat_for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
     """The same scalars for each of so many samples, on a new axis."""
     at = lambda shape: (*shape[: len(shape) + axis + 1], count, *shape[len(shape) + axis + 1 :])
     return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.expand_dims(leaf, axis), at(jnp.shape(leaf))), scalars)
@@ -37,25 +37,25 @@ def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -
 
 def runs_last(tree: PyTree) -> PyTree:
     """Move the axis of runs from the front to the back."""
-    return jax.tree.map(lambda leaf: numpy_of(leaf).moveaxis(leaf, 0, -1), tree)
+    return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, 0, -1), tree)
 
 
 def runs_first(tree: PyTree) -> PyTree:
     """Move the axis of runs from the back to the front."""
-    return jax.tree.map(lambda leaf: numpy_of(leaf).moveaxis(leaf, -1, 0), tree)
+    return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, -1, 0), tree)
 
 
-def one_of(batch: PyTree, index=0) -> PyTree:
+def take_run(batch: PyTree, index=0) -> PyTree:
     """One run of a batch, runs first; or the runs of an array of indices."""
     return jax.tree.map(lambda leaf: leaf[index], batch)
 
 
-def batch_of(one: PyTree) -> PyTree:
+def as_batch(one: PyTree) -> PyTree:
     """A batch of one run."""
     return jax.tree.map(lambda leaf: leaf[None], one)
 
 
-def runs_of(stats: PyTree) -> int | None:
+def count_runs(stats: PyTree) -> int | None:
     """How many runs statistics are of, runs first; None for those of one run, without an axis."""
     name = type(stats).overlap
     value = getattr(stats, name)

@@ -15,10 +15,10 @@ from scipy.stats import multivariate_normal, norm
 
 import sgdlimits as sl
 from sgdlimits.expectation import FieldIntegrals
-from sgdlimits.expectation.gaussian.piecewise_linear import _of_four
+from sgdlimits.expectation.gaussian.piecewise_linear import _sign_absolute_moments
 from sgdlimits.model.activation import FunctionActivation
 
-of_four = jax.jit(_of_four)
+of_four = jax.jit(_sign_absolute_moments)
 
 
 def bump(x):

@@ -40,12 +40,12 @@ def test_code_that_was_cut_off_is_compiled_again(tmp_path, monkeypatch):
     compiled, load = [], lambda code: code
     compile_ = lambda: compiled.append(1) or b"code"
     for _ in range(2):
-        assert cache.loaded(["it"], compile_, load) == b"code"
+        assert cache.load_or_compile(["it"], compile_, load) == b"code"
     assert len(compiled) == 1
     (entry,) = tmp_path.glob("lanes-*")
     entry.write_bytes(entry.read_bytes()[:-1])
     for _ in range(2):
-        assert cache.loaded(["it"], compile_, load) == b"code"
+        assert cache.load_or_compile(["it"], compile_, load) == b"code"
     assert len(compiled) == 2
 
 
@@ -72,13 +72,13 @@ def test_code_with_the_plain_hash_of_its_bytes_is_not_run(tmp_path, monkeypatch)
     """Anybody can compute that one; and an entry under another name is none either."""
     monkeypatch.setattr(cache, "folder", lambda: tmp_path)
     entry = lambda: next(iter(tmp_path.glob("lanes-*")))
-    assert cache.loaded(["it"], lambda: b"code", bytes) == b"code"
+    assert cache.load_or_compile(["it"], lambda: b"code", bytes) == b"code"
     mine = entry().read_bytes()
     entry().write_bytes(hashlib.sha256(b"garbage").digest() + b"garbage")
-    assert cache.loaded(["it"], lambda: b"code", bytes) == b"code"
+    assert cache.load_or_compile(["it"], lambda: b"code", bytes) == b"code"
     assert entry().read_bytes() == mine
     entry().rename(tmp_path / f"lanes-{hashlib.sha256(b'other').hexdigest()}")
-    assert cache.loaded(["other"], lambda: b"other code", bytes) == b"other code"
+    assert cache.load_or_compile(["other"], lambda: b"other code", bytes) == b"other code"
 
 
 def test_in_a_folder_that_others_write_to_the_key_is_elsewhere(tmp_path, monkeypatch):
@@ -87,9 +87,9 @@ def test_in_a_folder_that_others_write_to_the_key_is_elsewhere(tmp_path, monkeyp
     shared.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache, "folder", lambda: shared)
-    assert cache.loaded(["it"], lambda: b"code", bytes) == b"code"
-    assert not (shared / cache.KEY).exists()
-    assert (tmp_path / "home" / "sgdlimits" / cache.KEY).stat().st_mode & 0o777 == 0o600
+    assert cache.load_or_compile(["it"], lambda: b"code", bytes) == b"code"
+    assert not (shared / cache.KEY_FILE).exists()
+    assert (tmp_path / "home" / "sgdlimits" / cache.KEY_FILE).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -18,7 +18,7 @@ from sgdlimits.expectation.gaussian.units import arcsine
 from sgdlimits.kernel.base import Carry, StepRange
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.compiler import walk
-from sgdlimits.kernel.compiler.bounds import bounded
+from sgdlimits.kernel.compiler.bounds import with_radius
 from sgdlimits.kernel.compiler.elementary import ELEMENTARY
 from sgdlimits.kernel.compiler.program import Program, Untranslated
 from sgdlimits.kernel.lanes import Lanes
@@ -194,7 +194,7 @@ def test_an_error_of_the_compiler_is_no_slower_run(monkeypatch):
     def wrong(walk, equation, args):
         raise KeyError("a bug")
 
-    monkeypatch.setitem(walk.RULES, "dot_general", wrong)
+    monkeypatch.setitem(walk.PRIMITIVE_RULES, "dot_general", wrong)
     carry = Carry(jnp.zeros((2, 3)), np.ones(3, bool), np.zeros(3, bool), np.full(3, -1), ())
     with pytest.raises(KeyError, match="a bug") as caught:
         kernel_for(Applied(lambda x: np.ones((2, 2)) @ x), None, carry)

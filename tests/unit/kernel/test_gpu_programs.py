@@ -22,7 +22,7 @@ from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.compiler import ptx
 from sgdlimits.kernel.compiler.llvm import Writer
 from sgdlimits.kernel.compiler.vectors import F64, I64
-from sgdlimits.kernel.lanes import Code, Lanes
+from sgdlimits.kernel.lanes import CompiledCode, Lanes
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.stepper import initial_carry
 

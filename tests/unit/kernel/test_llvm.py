@@ -12,9 +12,9 @@ from sgdlimits.kernel.compiler import llvm
 
 def test_code_that_stores_many_zeros_is_loaded(monkeypatch):
     """A compiler makes a call of memset from these, which the process that loads it would not survive."""
-    monkeypatch.setattr(llvm, "in_haste", lambda: False)
+    monkeypatch.setattr(llvm, "optimisation_is_off", lambda: False)
     module, double = ir.Module(), ir.DoubleType()
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [double.as_pointer()]), llvm.NAME)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [double.as_pointer()]), llvm.FUNCTION_NAME)
     builder = ir.IRBuilder(function.append_basic_block())
     for i in range(400):
         builder.store(double(0.0), builder.gep(function.args[0], [ir.IntType(64)(i)]))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.level.base import batches, ladder
+from sgdlimits.level.base import split_runs, compiled_batch_sizes
 
 COMPILED: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -58,9 +58,9 @@ def test_what_users_call_is_compiled_once():
 @pytest.mark.parametrize("flat", [1, 64])
 def test_batches_hold_all_runs_in_sizes_of_the_ladder(flat):
     for runs in (*range(1, 300), 4096, 10_000):
-        plan = batches(runs, flat, 682)
+        plan = split_runs(runs, flat, 682)
         assert sum(count for count, _ in plan) == runs
-        assert {size for _, size in plan} <= set(ladder(flat, 682))
+        assert {size for _, size in plan} <= set(compiled_batch_sizes(flat, 682))
         assert all(count >= 0.75 * size or size <= flat for count, size in plan)
         assert np.all([count <= size for count, size in plan])
 
@@ -68,14 +68,14 @@ def test_batches_hold_all_runs_in_sizes_of_the_ladder(flat):
 ARCTANGENT = """
 import numpy as np
 import sgdlimits._x64, jax.numpy as jnp
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 
 def arctangent(x):
     return jnp.arctan(x)
 
 x = np.linspace(-9, 9, 4001)
 for quick in (False, True):
-    assert np.abs(compiled(arctangent, fast_compile=quick)(x) - np.arctan(x)).max() < 1e-14, quick
+    assert np.abs(jit_bound(arctangent, fast_compile=quick)(x) - np.arctan(x)).max() < 1e-14, quick
 """
 
 

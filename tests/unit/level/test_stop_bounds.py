@@ -142,11 +142,11 @@ def test_there_is_none_where_nothing_is_bounded_or_a_grid_is_coarse():
 
 def test_the_steepest_slopes_of_units():
     """Within a tenth above the largest of tanh, at 0 and where tanh^2 = 1/3."""
-    slope, bend = as_activation("tanh").steepest
+    slope, bend = as_activation("tanh").derivative_bounds
     assert 1 <= slope < 1.11
     assert 4 / 27**0.5 <= bend < 1.11 * 4 / 27**0.5
-    assert as_activation("square").steepest is None
-    assert as_activation("abs").steepest == (1.0, 0.0)
+    assert as_activation("square").derivative_bounds is None
+    assert as_activation("abs").derivative_bounds == (1.0, 0.0)
 
 
 def test_a_unit_with_numbers_of_its_own_is_not_looked_at():
@@ -156,4 +156,4 @@ def test_a_unit_with_numbers_of_its_own_is_not_looked_at():
         def __call__(self, fields):
             return jnp.tanh(self.scale * fields)
 
-    assert Scaled(jnp.ones(())).steepest is None
+    assert Scaled(jnp.ones(())).derivative_bounds is None

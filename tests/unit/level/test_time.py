@@ -158,7 +158,7 @@ def test_rule_that_reads_the_time_is_timed_at_every_level():
     np.testing.assert_allclose(slope(problem, 3.0)[0], slope(problem, 0.0)[0] / 16, rtol=1e-10)
 
 
-@pytest.mark.parametrize("jump", [lambda now: 0.5 * now.student, lambda now: now.student + now.gradient() * (1 / now.per)])
+@pytest.mark.parametrize("jump", [lambda now: 0.5 * now.student, lambda now: now.student + now.gradient() * (1 / now.inv_d)])
 def test_rule_whose_steps_do_not_vanish_has_no_limit(jump):
     problem = own(jump)
     stats = sl.FixedInit(0.3).one(problem)

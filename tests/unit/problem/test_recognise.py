@@ -8,7 +8,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.papers.mediocrity import theory as mediocrity
 from sgdlimits.papers.quadratic import theory as quadratic
-from sgdlimits.problem.recognise import phase_retrieval, quadratic_network
+from sgdlimits.problem.recognise import recognise_phase_retrieval, recognise_quadratic_network
 
 
 def squares(teachers=1, weight=0.5, name="mine", readout=None, sgd=None, **more):

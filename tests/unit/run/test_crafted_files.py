@@ -20,7 +20,7 @@ ENCODED = ("problem", "level_parameters", "start", "until")
 NAMES = [
     "os:system", "subprocess:Popen", "builtins:exec", "builtins:eval", "builtins:__import__", "posix:system", "shutil:rmtree",
     "sgdlimits.run.io:os.system", "sgdlimits:os.system", "pickle:loads", "jax.numpy:save", "jax.numpy:load", "jax:os",
-    "jax._src.numpy.io:save", "numpy:fromfile", "importlib:import_module", "os.system", "simulate", "save", "write_whole",
+    "jax._src.numpy.io:save", "numpy:fromfile", "importlib:import_module", "os.system", "simulate", "save", "write_netcdf",
     "find", "sgdlimits.files:write", "__builtins__", "", ":", "a:b:c", "\0", "x" * 10_000,
 ]  # fmt: skip
 POISONS = [None, [], {}, 3, -1, 1e308, "x", "NaN", {"array": "x"}, {"tuple": 3}, {"dict": []}, {"class": 3}, {"fields": {}},

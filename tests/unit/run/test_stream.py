@@ -26,7 +26,7 @@ GO = dict(start=sl.RandomInit(30), t_max=3.0, runs=3, save=13, seed=1, progress=
 @pytest.fixture
 def in_pieces(monkeypatch):
     """Every saved time is a piece."""
-    monkeypatch.setattr(sys.modules[sl.simulate.__module__], "PIECE_SECONDS", 0.0)
+    monkeypatch.setattr(sys.modules[sl.simulate.__module__], "MIN_PIECE_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("name", LEVELS)

@@ -15,7 +15,7 @@ from sgdlimits.statistics.trees import runs_first, runs_last
 from sgdlimits.statistics.triangular import append, rotate
 
 # Each shape is compiled as one function, not operation by operation.
-loading, rotate, append = (eqx.filter_jit(function) for function in (frame.loading, rotate, append))
+loading, rotate, append = (eqx.filter_jit(function) for function in (frame.factor_fields, rotate, append))
 overlaps_of = eqx.filter_jit(lambda one, B: runs_first(frame.overlaps_of(one, B)))
 
 shapes = some.tuples(some.integers(1, 6), some.integers(1, 3), some.integers(0, 8), some.integers(0, 10**6))
@@ -69,7 +69,7 @@ def test_loading_is_a_root_of_omega_and_safe_where_rounding_made_it_indefinite(s
     p, k, _extra, _seed = shape
     W, B = weights_of(*shape)
     stats = sl.Overlaps(np.ones(p), W[:, :k] @ B.T, W @ W.T - 1e-15 * np.eye(p))
-    student, fixed = loading(stats, B)
+    student, fixed = factor_fields(stats, B)
     F = np.concatenate([student, fixed])
     omega = np.block([[stats.Q, stats.M], [stats.M.T, B @ B.T]])
     np.testing.assert_allclose(F @ F.T, omega, atol=1e-6 * max(1, np.abs(omega).max()))

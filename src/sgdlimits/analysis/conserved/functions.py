@@ -17,8 +17,8 @@ from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import batch_of, one_of, runs_of
-from sgdlimits.trial import tried
+from sgdlimits.statistics.trees import as_batch, take_run, count_runs
+from sgdlimits.trial import try_function
 
 ONE_RUN = "the statistics of one run"
 
@@ -44,7 +44,7 @@ def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6
     False
     """
     stats = statistics(check_form(dataset))
-    tried("function", function, ONE_RUN, one_of(one_of(stats)), shape=None)
+    try_function("function", function, ONE_RUN, take_run(take_run(stats)), shape=None)
     value, scale = _values(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
@@ -97,10 +97,10 @@ def along(
     if stats is None:
         room = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(room).sample(problem, runs=16)
-    elif runs_of(stats) is None:
-        stats = batch_of(stats)
+    elif count_runs(stats) is None:
+        stats = as_batch(stats)
     problem.coordinates.check(stats)
-    tried("function", function, ONE_RUN, one_of(stats), shape=None)
+    try_function("function", function, ONE_RUN, take_run(stats), shape=None)
     rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
     variables = {
         "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),

@@ -20,7 +20,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import from_json
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import as_batch
 
 COMMUTES = 1e-10
 """A commutator below this fraction of the matrices' norms is zero."""
@@ -177,7 +177,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     if not isinstance(start, Overlaps):
         raise BadInput(f"start must be Overlaps; got {type(start).__name__}. Give, say, OrthogonalInit(0.1).one(problem).")
     gain, P = _gain(problem, start), np.asarray(problem.directions.gram)
-    problem.coordinates.check(start if np.ndim(start.M) == 3 else batch_of(start))
+    problem.coordinates.check(start if np.ndim(start.M) == 3 else as_batch(start))
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
     Q = gain**2 * S @ P @ S.swapaxes(-1, -2)
@@ -187,7 +187,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
 
 def _gain(problem: Problem, start: Overlaps) -> float:
     """g, the factor of S E in the weights of least risk."""
-    if not (isinstance(problem, ProjectionProblem) and Squares().suits(problem.model)):
+    if not (isinstance(problem, ProjectionProblem) and Squares().supports(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
         raise BadInput(

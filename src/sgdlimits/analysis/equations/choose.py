@@ -11,7 +11,7 @@ from sgdlimits.analysis.equations.polynomial import is_one_by_one, one_by_one
 from sgdlimits.analysis.equations.words import dropout, label, law, loss, mean, network
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.text import among
 
 
@@ -22,7 +22,7 @@ def of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equa
         return of_any(setting)
     if is_one_by_one(setting):
         return one_by_one(setting)
-    return of_sgd(setting, closed_form(choose(begun(model)), setting))
+    return of_sgd(setting, closed_form(choose(at_start(model)), setting))
 
 
 def of_any(setting: EquationSetting) -> Equations:

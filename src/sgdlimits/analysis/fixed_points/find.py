@@ -19,11 +19,11 @@ from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Wa
 from sgdlimits.checks import sized
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
-from sgdlimits.size import check_room
+from sgdlimits.problem.over_time import fix_time
+from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import one_of, repeated, runs_of
+from sgdlimits.statistics.trees import take_run, repeat_run, count_runs
 
 SEARCH_BLOCKS, FEW_BLOCKS = 12, 6
 EVERY = 4
@@ -90,7 +90,7 @@ def fixed_points(
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     watch = Watch(getattr(problem.limit, "name", type(problem).__name__), seconds, progress)
     return search_with(watch, problem, starts, count, symmetries, basins, runs, seed, corrector)
 
@@ -104,8 +104,8 @@ def search_with(
     problem = problem.limit
     drawn = STARTS if count is None else count
     numbers = ("numbers", 8 * problem.numerics.size)
-    check_room([("starts", drawn), numbers], "Give a smaller count or width.")
-    check_room([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
+    check_memory([("starts", drawn), numbers], "Give a smaller count or width.")
+    check_memory([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
     try:
         batch = draw_starts(problem, drawn, seed) if starts is None else _batch(problem, starts, drawn, seed)
         ends = None if basins is None else _batch(problem, basins, runs, seed)
@@ -136,7 +136,7 @@ class Search:
     def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: SymmetryGroup, alike: np.ndarray) -> None:
         self.system, self.x, self.towards, self.group, self.alike = system, x, towards, group, alike
         self.parts: list[Roots] = [Roots.none(system.size)]
-        self.stages = ["searches", "ways between roots", "basins", "components", "stability"]
+        self.stages = ["searches", "paths between roots", "basins", "components", "stability"]
         self.atlas = Atlas(system, group, self.parts[0])
         self.ends: np.ndarray | None = None
         self.runs = self.searches = 0
@@ -168,7 +168,7 @@ class Search:
         self.searches += int(roots.found.sum())
 
     def _connect(self) -> None:
-        self.system.watch.stage("ways between roots")
+        self.system.watch.stage("paths between roots")
         self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
         self.atlas.connect(self.towards)
 
@@ -220,7 +220,7 @@ class Search:
         images = self.group.elements @ roots.x[at]
         images = images[np.unique(np.round(images, 6) + 0.0, axis=0, return_index=True)[1]]
         point = images[-1]
-        stats = one_of(self.system.batch(point[None]))
+        stats = take_run(self.system.batch(point[None]))
         return FixedPoint(
             point=stats,
             eigenvalues=values,
@@ -240,8 +240,8 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
     start = as_start(start)
     given = getattr(start, "stats", None)
     if given is not None:
-        count = runs_of(given) or 1
-        problem.coordinates.fits(given if runs_of(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
+        count = count_runs(given) or 1
+        problem.coordinates.fits(given if count_runs(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
     return start.sample(problem, runs=count, seed=seed)
 
 
@@ -279,5 +279,5 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
         a: Any = second((p,)) if trained else np.full((count, p), float(law.second))
     else:
         drawn = {name: second(np.shape(directions.scalars[name])) for name in directions.trained}
-        a = {**repeated(directions.scalars, count), **drawn}
+        a = {**repeat_run(directions.scalars, count), **drawn}
     return problem.coordinates.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))

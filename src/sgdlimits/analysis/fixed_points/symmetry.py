@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.system import System
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import one_of
-from sgdlimits.trial import tried
+from sgdlimits.statistics.trees import take_run
+from sgdlimits.trial import try_function
 
 MOST_ELEMENTS = 1000
 EQUAL = 1e-8
@@ -73,10 +73,10 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
     if isinstance(symmetries, str) and symmetries == "auto":
         return
     if isinstance(symmetries, str) or not np.iterable(symmetries):
-        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {in_short(symmetries)}. Give () for none.')
+        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {shorten(symmetries)}. Give () for none.')
     for number, each in enumerate(symmetries):
         name = f"symmetries[{number}]"
-        image = tried(name, each, "the statistics of one run", like, shape=None)
+        image = try_function(name, each, "the statistics of one run", like, shape=None)
         if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
             raise BadInput(f"{name} must return {type(like).__name__} of the same shapes; got others. Return what it takes.")
 
@@ -140,7 +140,7 @@ def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None)
     axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
     maps = candidates(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
     basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
-    ones = [one_of(basis, i) for i in range(system.size + 1)]
+    ones = [take_run(basis, i) for i in range(system.size + 1)]
     images = [[g(one) for one in ones] for g in maps]
     rows = system.rows(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
     return [(image[1:] - image[0]).T for image in rows.reshape(len(maps), -1, system.size)]

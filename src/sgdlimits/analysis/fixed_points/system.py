@@ -16,13 +16,13 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
-from sgdlimits.level.local import NOTHING
+from sgdlimits.jaxtools import jit_bound
+from sgdlimits.level.local import ZERO_COORDINATE
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import batch_of, one_of
+from sgdlimits.statistics.trees import as_batch, take_run
 
 LEAST_CHUNK, MOST_CHUNK = 16, 64
 COSTLY = 1e5
@@ -99,12 +99,12 @@ class System(eqx.Module):
         """The system of statistics (runs first) that agree in all that does not move."""
         problem.coordinates.check(batch)
         batch = jax.tree.map(np.asarray, batch)
-        one = one_of(batch)
+        one = take_run(batch)
         count = len(jax.tree.leaves(batch)[0])
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), LEAST_CHUNK), MOST_CHUNK)
         watch.stage("counting the operations of a drift")
         free, held = tuple(np.flatnonzero(problem.coordinates.moves(one)).tolist()), np.asarray(problem.vector(one))
-        system = cls(problem.numerics.sharp(), one, held, free, corrector, 1, watch)
+        system = cls(problem.numerics.without_smoothing(), one, held, free, corrector, 1, watch)
         if system.operations() < COSTLY:
             system = dataclasses.replace(system, chunk=chunk)
         rows = system.rows(batch)
@@ -145,7 +145,7 @@ class System(eqx.Module):
 
     def at_once(self, f: Callable) -> Callable:
         """f(system, ...) as compiled code, of arrays."""
-        return compiled(f, self, fast_compile=True)
+        return jit_bound(f, self, fast_compile=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
         return self.problem.from_vector(jnp.asarray(self.held).at[np.array(self.free)].set(x), self.like)
@@ -154,7 +154,7 @@ class System(eqx.Module):
         return self.problem.vector(stats)[np.array(self.free)]
 
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < NOTHING, x, 0.0))
+        flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < ZERO_COORDINATE, x, 0.0))
         return self.coordinates(vector_field(self.problem, self.corrector)(self.stats(flushed)))
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
@@ -201,7 +201,7 @@ class System(eqx.Module):
             if count == 1:
                 return np.zeros(1, bool)
             halves = np.array_split(np.arange(count), 2)
-            return np.concatenate([self._allowed(one_of(batch, half), half.size) for half in halves])
+            return np.concatenate([self._allowed(take_run(batch, half), half.size) for half in halves])
         return np.ones(count, bool)
 
 
@@ -224,15 +224,15 @@ def _middle(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
     """f(system, row) as a function of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
-    each = system.at_once(f) if system.costly else compiled(_each, system, f, fast_compile=True)
+    each = system.at_once(f) if system.costly else jit_bound(_each, system, f, fast_compile=True)
 
     def many(x: PyTree) -> PyTree:
         x, parts = jax.tree.map(np.asarray, x), []
         count = len(jax.tree.leaves(x)[0])
         for begin in range(0, count, system.chunk):
             rows = begin if system.costly else np.minimum(np.arange(begin, begin + system.chunk), count - 1)
-            part = jax.tree.map(np.asarray, each(one_of(x, rows)))
-            parts.append(batch_of(part) if system.costly else one_of(part, np.s_[: count - begin]))
+            part = jax.tree.map(np.asarray, each(take_run(x, rows)))
+            parts.append(as_batch(part) if system.costly else take_run(part, np.s_[: count - begin]))
             system.watch.tick(min(system.chunk, count - begin))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 

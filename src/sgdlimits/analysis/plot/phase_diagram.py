@@ -14,7 +14,7 @@ from scipy.interpolate import NearestNDInterpolator
 from sgdlimits.analysis.plot.curves import new_axes
 from sgdlimits.checks import array
 from sgdlimits.domain import Function, checked
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 
 FINE = 400
 """Cells along each axis by which scattered points are drawn."""
@@ -60,9 +60,9 @@ def phase_diagram(
     for name in (x, y, value):
         if name not in dataset.variables or (name != value and dataset[name].dtype.kind not in "fiu"):
             known = ", ".join(map(str, dataset.variables))
-            raise BadInput(f"{in_short(name)} is no number that the dataset has over its points. It has {known}.")
+            raise BadInput(f"{shorten(name)} is no number that the dataset has over its points. It has {known}.")
     if x == y:
-        raise BadInput(f"x and y must be two parameters; got {in_short(x)} twice. Give two.")
+        raise BadInput(f"x and y must be two parameters; got {shorten(x)} twice. Give two.")
     shown = dataset[value].astype(float)
     shown = shown.mean([dim for dim in shown.dims if dim not in (x, y, "point")], skipna=True)
     if "point" not in shown.dims and not np.isfinite(shown).all():

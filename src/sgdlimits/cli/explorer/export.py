@@ -20,7 +20,7 @@ NAMES = {"chain": "exact chain", "ode": "ODE", "sde": "SDE, 10 % to 90 %", "mean
 NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "backward equation"}
 
 
-def exported(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
+def export_page(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
     """The name of a file and what is in it, for a format: png, svg, pdf, nc or csv."""
     name, form = job.settings[0].preset, str(message.get("format"))
     every = {f"{'AB'[side]} {level}" if len(job.settings) > 1 else level: dataset

@@ -8,7 +8,7 @@ import threading
 import webbrowser
 from collections.abc import Callable
 
-from sgdlimits.cli.explorer.server import MOST_BYTES, WILD, application
+from sgdlimits.cli.explorer.server import MAX_MESSAGE_BYTES, WILD, application
 from sgdlimits.cli.explorer.session import spawned
 from sgdlimits.errors import BadInput, check_count
 

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
-from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.algorithm.sgd import inherit_arguments
 from sgdlimits.checks import integer, number
 from sgdlimits.docstring import constructor_fields, typed_parameters
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level import ODE, SDE, Chain, Level, MeanField
 from sgdlimits.level.condition import check_threshold
 from sgdlimits.problem.base import Problem
@@ -68,12 +68,12 @@ def plain(name: str, value: Any) -> Any:
         except ValueError:
             return value[:80]
         except ZeroDivisionError:
-            raise BadInput(f"{name} must be a number; got {in_short(value)}. Write it like 0.05, 1e6 or 1/12.") from None
+            raise BadInput(f"{name} must be a number; got {shorten(value)}. Write it like 0.05, 1e6 or 1/12.") from None
     if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise BadInput(f"{name} must be one number, one word or true or false; got {in_short(value)}. Give one.")
+    raise BadInput(f"{name} must be one number, one word or true or false; got {shorten(value)}. Give one.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +105,10 @@ class Setting:
     def read(cls, given: Any) -> Setting:
         """The setting of a message, or `BadInput` where it is none."""
         if not isinstance(given, dict):
-            raise BadInput(f"a setting must be an object with names; got {in_short(given)}. Reload the page.")
+            raise BadInput(f"a setting must be an object with names; got {shorten(given)}. Reload the page.")
         names = {field.name for field in constructor_fields(cls)}
         if unknown := sorted(set(given) - names):
-            raise BadInput(f"a setting has no {in_short(unknown[0])}. It has {', '.join(sorted(names))}.")
+            raise BadInput(f"a setting has no {shorten(unknown[0])}. It has {', '.join(sorted(names))}.")
         setting = cls(**{name: _read(name, value) for name, value in given.items() if value is not None})
         for what, own, known in (
             (setting.preset, setting.parameters, parameters(setting.preset)),
@@ -116,7 +116,7 @@ class Setting:
         ):
             for each in own:
                 if each not in known:
-                    raise BadInput(f"{what} has no {in_short(each)}. It has {', '.join(known) or 'no numbers of its own'}.")
+                    raise BadInput(f"{what} has no {shorten(each)}. It has {', '.join(known) or 'no numbers of its own'}.")
         return setting
 
     @cached_property
@@ -131,7 +131,7 @@ class Setting:
                    if field.default is dataclasses.MISSING and name not in self.optimiser_parameters]  # fmt: skip
         if missing:
             raise BadInput(f"the optimiser {self.optimiser} needs {missing[0]}, which is missing. Give it.")
-        first, like = in_place_of(plain_sgd, ALGORITHMS[self.optimiser])
+        first, like = inherit_arguments(plain_sgd, ALGORITHMS[self.optimiser])
         return ALGORITHMS[self.optimiser](*first, **like, **self.optimiser_parameters)
 
     @cached_property
@@ -205,11 +205,11 @@ def _read(name: str, value: Any) -> Any:
     """What a setting has under a name, checked."""
     if name in CHOICES:
         if not isinstance(value, str) or value not in CHOICES[name]:
-            raise BadInput(f"there is no {name} {in_short(value)}. There are {', '.join(CHOICES[name])}.")
+            raise BadInput(f"there is no {name} {shorten(value)}. There are {', '.join(CHOICES[name])}.")
         return value
     if name in ("parameters", "optimiser_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
-            raise BadInput(f"{name} must be an object with names; got {in_short(value)}. Reload the page.")
+            raise BadInput(f"{name} must be an object with names; got {shorten(value)}. Reload the page.")
         every = {str(key): plain(str(key), one) for key, one in value.items()}
         return {key: LIMITS[key](key, one) if key in LIMITS else one for key, one in every.items() if one is not None}
     value = plain(name, value)

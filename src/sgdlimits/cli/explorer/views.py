@@ -14,7 +14,7 @@ import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.fixed_points import FixedPoints
-from sgdlimits.analysis.fixed_points.find import search_with
+from sgdlimits.analysis.fixed_points.find import run_search
 from sgdlimits.analysis.fixed_points.system import OutOfTime, Watch
 from sgdlimits.analysis.landscape import hessian_spectrum
 from sgdlimits.analysis.origin import overlap_name
@@ -138,7 +138,7 @@ def found_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
     """The fixed points of the setting's ODE that are found in a while, or as long as they are wanted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return search_with(Patience(setting.preset, wanted), setting.problem.limit, count=32)
+        return run_search(Patience(setting.preset, wanted), setting.problem.limit, count=32)
 
 
 def searched(found: FixedPoints | None) -> str:

@@ -17,7 +17,7 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sgdlimits.cli.explorer.export import exported
+from sgdlimits.cli.explorer.export import export_page
 from sgdlimits.cli.explorer.scenes import SCENES
 from sgdlimits.cli.explorer.setting import Setting
 from sgdlimits.cli.explorer.views import curves, exits, found_points, numbers, portrait, spectrum

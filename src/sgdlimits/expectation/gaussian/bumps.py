@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.gaussian.units import arcsine, over_pairs
+from sgdlimits.expectation.gaussian.units import arcsine, map_pairs
 
 REACH, POINTS = 14.0, 120
 NARROW, WIDE = np.linspace(0.25, 0.9, 14), np.geomspace(1.0, 3.0, 12)
@@ -99,4 +99,4 @@ def bump_corrector(
         mean = (total * tilted).reshape(-1, n * n) @ np.ones(n * n) + own @ np.ones(n)
         return (heights / jnp.sqrt(a * b)) @ (middle**2 + 2 / np.pi * mean)
 
-    return over_pairs(four, p, PAIRS_AT_ONCE)
+    return map_pairs(four, p, PAIRS_AT_ONCE)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, Pairs, UnitIntegrals, arcsine, over_pairs
+from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, Pairs, UnitIntegrals, arcsine, map_pairs
 
 
 class Scaled(NamedTuple):
@@ -69,4 +69,4 @@ class ErfIntegrals(UnitIntegrals):
             cosine = between * scale[row] * scale[column] - v[row] * v[column] - w[row] * w[column]
             return self.gains[j] * self.gains[l] * (weights @ arcsine(cosine)) / jnp.sqrt(a * rest)
 
-        return 4 / np.pi**2 * over_pairs(four, self.students)
+        return 4 / np.pi**2 * map_pairs(four, self.students)

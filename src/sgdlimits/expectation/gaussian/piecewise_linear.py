@@ -123,7 +123,7 @@ def _fours(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float[Array, "n n"]
     def some(total, first):
         rank = first + np.arange(min(count, FOURS_AT_ONCE))
         which = _four_of(jnp.minimum(rank, count - 1), n)
-        parts = _of_four(r[which[:, None], which]) * jnp.where(rank < count, e[which[REST[0]]] * e[which[REST[1]]], 0.0)
+        parts = _sign_absolute_moments(r[which[:, None], which]) * jnp.where(rank < count, e[which[REST[0]]] * e[which[REST[1]]], 0.0)
         return total.at[which[PAIR[0]], which[PAIR[1]]].add(parts), None
 
     firsts = jnp.arange(0, count, FOURS_AT_ONCE)
@@ -142,7 +142,7 @@ def _four_of(rank: Int[Array, " m"], n: int) -> Int[Array, "4 m"]:
     return jnp.stack(found)
 
 
-def _of_four(r: Float[Array, "4 4 m"]) -> Float[Array, "6 m"]:
+def _sign_absolute_moments(r: Float[Array, "4 4 m"]) -> Float[Array, "6 m"]:
     """E[sgn sgn |x| |x|] with the signs of each of the six pairs, from the correlations."""
     own, rest, cross = r[PAIR], r[REST], [r[one, other] for one in PAIR for other in REST]
     slopes = 4 / np.pi**2 * _partial(own, rest, *cross) * _inverse_sine(own)

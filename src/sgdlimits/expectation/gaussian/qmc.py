@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from sgdlimits.domain import Count, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import Estimate, Group, Nodes, Rule, orbits, parity
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 
 MOST_NODES = 2**17
 LOST = 3
@@ -50,7 +50,7 @@ class Sobol(Rule):
         if not (0 < self.log2_points <= 24 and self.scrambles >= 2):
             given = f"{self.log2_points} and {self.scrambles}"
             raise BadInput(f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {given}. Give, say, Sobol(12).")
-        check_room([("scrambles", self.scrambles), ("points", 2.0**self.log2_points), ("numbers", 16)], "Give fewer of them.")
+        check_memory([("scrambles", self.scrambles), ("points", 2.0**self.log2_points), ("numbers", 16)], "Give fewer of them.")
 
     @property
     def remedy(self):

@@ -24,7 +24,7 @@ from sgdlimits.expectation.gaussian.units import (
     Pairs,
     UnitIntegrals,
     condition_on,
-    over_pairs,
+    map_pairs,
     safe_inverse_root,
     safe_root,
 )
@@ -113,7 +113,7 @@ class SmoothIntegrals(UnitIntegrals):
         student, teacher = (None if self.exact else bumps_of(fn, count) for fn in (self.student, self.teacher))
         if student is not None and teacher is not None:
             return bump_corrector(student, teacher, C, c, self.students, self.orders.grid // 2)
-        return over_pairs(lambda j, l: self._four(C, c, j, l), self.students)
+        return map_pairs(lambda j, l: self._four(C, c, j, l), self.students)
 
     def _four(self, C, c, j, l):
         v, w, rest = condition_on(C, j, l)

@@ -71,7 +71,7 @@ class UnitIntegrals(eqx.Module):
         return self.pairs(features, features, C)
 
 
-def over_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array, "p p"]:
+def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array, "p p"]:
     """The symmetric matrix of f(j, l), a few pairs at a time."""
     row, column = np.triu_indices(p)
     values = jax.lax.map(lambda pair: f(*pair), (jnp.asarray(row), jnp.asarray(column)), batch_size=at_once)

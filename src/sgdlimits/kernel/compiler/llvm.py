@@ -20,7 +20,7 @@ SHORT = 2500
 """Programs of fewer nodes are made for two vectors at once."""
 
 
-def in_haste() -> bool:
+def optimisation_is_off() -> bool:
     """Whether JAX is told not to optimise what it compiles, which holds here as well: slower, and rounded elsewhere."""
     return bool(jax.config.values["jax_disable_most_optimizations"])
 
@@ -39,11 +39,11 @@ class Machine:
     @property
     def key(self) -> tuple:
         """All that code depends on beside its text."""
-        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, in_haste()
+        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, optimisation_is_off()
 
     def target(self) -> llvm.TargetMachine:
         """A new one each time: what loads code owns its own."""
-        target, opt = llvm.Target.from_triple(self.triple), 0 if in_haste() else 3
+        target, opt = llvm.Target.from_triple(self.triple), 0 if optimisation_is_off() else 3
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
@@ -52,8 +52,8 @@ class Machine:
         In haste which products become one with their sums would depend on what is around them.
         """
         text = text.replace("\n{\n", ' "no-builtins"\n{\n')
-        module, target = llvm.parse_assembly(text.replace(" contract", "") if in_haste() else text), self.target()
-        options = llvm.create_pipeline_tuning_options(speed_level=0 if in_haste() else 1)
+        module, target = llvm.parse_assembly(text.replace(" contract", "") if optimisation_is_off() else text), self.target()
+        options = llvm.create_pipeline_tuning_options(speed_level=0 if optimisation_is_off() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)

@@ -1,4 +1,4 @@
 """Random numbers: one counter-based generator for every level and engine."""
 
 import sgdlimits._x64
-from sgdlimits.kernel.random.stream import MOST_NORMALS, Purpose, Stream
+from sgdlimits.kernel.random.stream import MAX_NORMALS, Purpose, Stream

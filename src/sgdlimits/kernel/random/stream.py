@@ -12,9 +12,9 @@ from jax import lax
 from jaxtyping import Array, Float, UInt32, UInt64
 
 from sgdlimits.kernel.random.philox import Words, philox
-from sgdlimits.kernel.random.transform import marsaglia_tsang, normal_pair, numpy_of, uniform
+from sgdlimits.kernel.random.transform import marsaglia_tsang, normal_pair, array_module, uniform
 
-MOST_NORMALS = 4 * 2**24
+MAX_NORMALS = 4 * 2**24
 """A purpose has 2^24 blocks of four numbers for each run and step."""
 
 
@@ -85,7 +85,7 @@ class Stream(eqx.Module):
 
         Computed as one flat array: that is what compilers vectorise.
         """
-        runs, xp = self.runs.size, numpy_of(self.runs)
+        runs, xp = self.runs.size, array_module(self.runs)
         index = xp.arange(self.steps * blocks * runs, dtype=np.uint32)
         step = self.first + (index // np.uint32(blocks * runs)).astype(np.uint64)
         step = step if self.cycle is None else step % np.uint64(self.cycle)
@@ -112,13 +112,13 @@ class Stream(eqx.Module):
     def _normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
         """All words are joined before they are transformed, so that the compiler draws them twice, not four times."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
-        join = lambda *parts: numpy_of(w0).concatenate(parts, axis=2 if rows else 1)
+        join = lambda *parts: array_module(w0).concatenate(parts, axis=2 if rows else 1)
         return join(*normal_pair(join(w0, w2), join(w1, w3), single=self.single))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Uniform numbers in (0, 1], two from a block."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 2))
-        return numpy_of(w0).concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
+        return array_module(w0).concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
 
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
         """Exact chi-square numbers for each whole number of degrees of freedom in `dof`, from 0 to any size.
@@ -126,7 +126,7 @@ class Stream(eqx.Module):
         Two degrees and more by `marsaglia_tsang`. The few proposals that its bound leaves unsettled are tested exactly, and
         made again, one by one. Attempt n of a number always uses the same words: no value depends on the runs beside it.
         """
-        count, runs, xp = dof.shape[0], self.runs.size, numpy_of(self.runs)
+        count, runs, xp = dof.shape[0], self.runs.size, array_module(self.runs)
         dof = xp.asarray(dof, float)[:, None]
         enough = xp.maximum(dof, 2.0)
         z, u = self._attempt(purpose, count, 0)

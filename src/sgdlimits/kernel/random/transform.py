@@ -32,7 +32,7 @@ _LOG_SINGLE = [
 """(log(1 + x) - x + x^2/2)/x^3 in single precision, of Moshier's library Cephes."""
 
 
-def numpy_of(array: Any) -> Any:
+def array_module(array: Any) -> Any:
     """The module whose functions an array is for: NumPy on the host, where nothing is compiled for it, JAX's otherwise."""
     return np if isinstance(array, np.ndarray) else jnp
 
@@ -64,7 +64,7 @@ def normal_pair(
     the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8. `single` computes the same two
     in single precision, to about 1e-7 where the radius is of order 1, and returns them as doubles.
     """
-    root, low = numpy_of(first).sqrt, second * _GOLDEN
+    root, low = array_module(first).sqrt, second * _GOLDEN
     if not single:
         exponent, rest = log_parts(uniform(first, low))
         radius = root(-2 * (exponent * math.log(2) + rest))
@@ -89,7 +89,7 @@ def marsaglia_tsang(
 
     .. [8] Marsaglia, Tsang, *A simple method for generating gamma variables*, ACM TOMS 26 (2000).
     """
-    xp, delta = numpy_of(z), dof / 2 - 1 / 3
+    xp, delta = array_module(z), dof / 2 - 1 / 3
     x = z * (1 / xp.sqrt(9 * delta))
     positive = x > -1
     one_plus = xp.where(positive, 1 + x, 1.0)

@@ -25,7 +25,7 @@ from sgdlimits.checks import some_target
 from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, FunctionActivation, as_activation
-from sgdlimits.model.expansion import HIGHEST_ORDER, expand
+from sgdlimits.model.expansion import MAX_HERMITE_ORDER, expand_in_hermite
 
 GRID_POINTS = 2001
 """Number of overlaps at which the sign of the population's drift is evaluated."""
@@ -113,7 +113,7 @@ def escape(
     [0.166666667, 0.166666667, 3.0, 1.0]
     """
     student, teacher = as_activation(activation), as_activation(activation if target is None else target)
-    s, g = (expand(each, 2)[0] for each in (student, teacher))
+    s, g = (expand_in_hermite(each, 2)[0] for each in (student, teacher))
     if abs(s[1] * g[1]) > MIN_COEFFICIENT:
         raise BadInput(
             f"one of the first Hermite coefficients must be 0; got {s[1]:.3g} (activation) and {g[1]:.3g} (target). "
@@ -147,7 +147,7 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
     0.866 True
     1.0 False
     """
-    s, g = (expand(as_activation(each), HIGHEST_ORDER)[0] for each in (activation, activation if target is None else target))
+    s, g = (expand_in_hermite(as_activation(each), MAX_HERMITE_ORDER)[0] for each in (activation, activation if target is None else target))
     joint = s * g
     joint = np.where(np.abs(joint) > MIN_COEFFICIENT * np.abs(joint[1:]).max(), joint, 0.0)  # quadrature leaves rounding
     drift = polynomial.polyder(joint)
@@ -164,4 +164,4 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
 
 def _mean(fn: Callable) -> float:
     """Average a function of a standard normal variable, as its Hermite coefficient of order zero."""
-    return float(expand(FunctionActivation(fn, smooth=False), 0)[0][0])
+    return float(expand_in_hermite(FunctionActivation(fn, smooth=False), 0)[0][0])

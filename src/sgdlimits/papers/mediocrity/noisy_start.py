@@ -28,7 +28,7 @@ from scipy.special import ndtri
 from sgdlimits.analysis.first_passage import Law, ode_exit_times
 from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
@@ -124,7 +124,7 @@ def _linear(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "
 
 def _relax(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
     """Return the time at which norms and second layer have relaxed at M = 0, and the growth rate of M from then on."""
-    linear = compiled(_linear, problem)
+    linear = jit_bound(_linear, problem)
     rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
     t, rate = 0.0, float(rates(first).max())
     step = 1 / max(np.abs(problem.drift(first).Q).max(), np.abs(rates(first)).max(), 1e-12)
@@ -144,7 +144,7 @@ def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray
     """Solve the ODE from `first` with M = 0, together with the linear equation of M and its accumulated noise."""
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
-    linear, drift_at = compiled(_linear, problem), compiled(ProjectionProblem.drift, problem)
+    linear, drift_at = jit_bound(_linear, problem), jit_bound(ProjectionProblem.drift, problem)
 
     def split(y):
         a, Q, growth, back, noise = np.split(y, sizes)

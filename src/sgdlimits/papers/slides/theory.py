@@ -38,11 +38,11 @@ from sgdlimits.domain import Count, NotNegative, NotNegativeInTime, Reals, Seed,
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
-from sgdlimits.problem.projection import changes
-from sgdlimits.size import check_room
+from sgdlimits.problem.projection import linear_increments
+from sgdlimits.size import check_memory
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
-from sgdlimits.statistics.trees import add, for_samples
+from sgdlimits.statistics.trees import add, repeat_for_samples
 from sgdlimits.text import table
 
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
@@ -234,7 +234,7 @@ def phase_diagram(
     if checked.size < 2 or (np.diff(checked) <= 0).any():
         raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
     grid_of = [("kappas", kappa.size), ("deltas", delta.size), ("widths", checked.size), ("numbers", 8)]
-    check_room(grid_of, "Take a coarser grid.")
+    check_memory(grid_of, "Take a coarser grid.")
     p = np.where(kappa[:, None] > 0, checked, checked[0])
     d = np.where(
         kappa[:, None] > 0, p ** (1 / np.where(kappa > 0, kappa, 1.0))[:, None], 10.0 ** (4 + 2 * np.arange(p.shape[1]))
@@ -276,9 +276,9 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     F = law.triangular_factor()
 
     def change(points):
-        fields, fixed, z = law.place(F, points, c)
-        products = problem.model.products(fields, fixed, for_samples(stats.a, fields.shape[1]), z, c)
-        each = add(*changes(problem, column, products))
+        fields, fixed, z = law.fields_at(F, points, c)
+        products = problem.model.products(fields, fixed, repeat_for_samples(stats.a, fields.shape[1]), z, c)
+        each = add(*linear_increments(problem, column, products))
         return each, jax.tree.map(jnp.square, each)
 
     mean, square = SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)

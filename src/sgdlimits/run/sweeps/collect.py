@@ -15,7 +15,7 @@ from sgdlimits.checks import each_of, text
 from sgdlimits.domain import Size, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
-from sgdlimits.run.io import write_whole
+from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
 from sgdlimits.run.sweeps.recipe import decoded, label
 from sgdlimits.run.sweeps.store import Damaged, Entry, Folder, read, warn_of
@@ -114,7 +114,7 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
             dataset = dataset.drop_vars(name).assign_coords({name: coded})
         dataset.to_zarr(path, mode="w-", consolidated=False)
     elif str(path).endswith(".nc"):
-        write_whole(collect(folder), path)
+        write_netcdf(collect(folder), path)
     else:
         raise BadInput(f"{path} must end in .zarr or .nc. Give such a name.")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sgdlimits.checks import mapping, sized
 from sgdlimits.domain import Seed, checked
-from sgdlimits.errors import BadInput, check_number, in_short
+from sgdlimits.errors import BadInput, check_number, shorten
 from sgdlimits.renamed import parameter_of
 
 Point = dict[str, Any]
@@ -86,7 +86,7 @@ def listed(points: Iterable[Mapping[str, Any]]) -> Design:
         raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
     for row in rows:
         if set(row) != set(rows[0]):
-            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {in_short(row)}. Give it those.")
+            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give it those.")
     names = {name: parameter_of(name) for name in rows[0]}
     return Design(tuple({new: plain(row[name]) for name, new in names.items()} for row in rows))
 
@@ -99,7 +99,7 @@ def as_design(over: Any) -> Design:
         return grid(**mapping("over", over))
     if isinstance(over, Iterable) and not isinstance(over, str):
         return listed(over)
-    raise BadInput(f"over must be a grid or a list of points; got {in_short(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
+    raise BadInput(f"over must be a grid or a list of points; got {shorten(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
 
 
 def check_size(points: int) -> None:
@@ -121,7 +121,7 @@ def plain(value: Any) -> Any:
 
 def _values(name: str, given: Any) -> tuple:
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise BadInput(f"{name} must be several values; got {in_short(given)}. Put them in brackets.")
+        raise BadInput(f"{name} must be several values; got {shorten(given)}. Put them in brackets.")
     if isinstance(given, range):  # len() of a range fails beyond 2^63
         check_size((given.stop - given.start) // given.step)
     check_size(len(given) if isinstance(given, Sized) else 0)
@@ -130,14 +130,14 @@ def _values(name: str, given: Any) -> tuple:
     if not values:
         raise BadInput(f"{name} has no values. Give at least one.")
     if len({repr(value) for value in values}) < len(values):
-        raise BadInput(f"{name} has a value twice: {in_short(values)}. Give each once.")
+        raise BadInput(f"{name} has a value twice: {shorten(values)}. Give each once.")
     return values
 
 
 def _drawn(name: str, given: Any, uniform: np.ndarray) -> list:
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 3) or given[2:] not in ((), [], ("log",), ["log"]):
         raise BadInput(
-            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {in_short(given)}. Give such a range.'
+            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {shorten(given)}. Give such a range.'
         )
     low, high, log = given[0], given[1], len(given) == 3
     check_number(name, low, above=0 if log else None)

@@ -6,12 +6,12 @@ import os
 import time
 import warnings
 
-from sgdlimits.progress import in_time
+from sgdlimits.progress import format_duration
 from sgdlimits.run.simulate import simulate_runs
 from sgdlimits.run.sweeps.job import Sweep
 from sgdlimits.run.sweeps.store import Folder, missing
 from sgdlimits.run.sweeps.unit import Unit
-from sgdlimits.text import count, in_bytes
+from sgdlimits.text import count, format_bytes
 
 TRY_SECONDS = 1.0
 """About how long a calibration may take at each of the points that are tried."""
@@ -30,13 +30,13 @@ def estimate(job: Sweep) -> dict[str, str]:
     seconds = sum(one for one, _ in found) / len(found)
     size = max(bytes_ for _, bytes_ in found)
     kept = OVERHEAD_BYTES + (size if not job.recipe.keep else 8 * 4 * job.runs)
-    time_left = f"about {in_time(seconds * len(left))} on one core"
+    time_left = f"about {format_duration(seconds * len(left))} on one core"
     return {
         "points": str(len(job.design)),
         "units": f"{len(units)}, of which {len(left)} are left to compute",
         "runs": f"{sum(unit.last - unit.first for unit in units)} in all",
-        "memory": f"about {in_bytes(3 * size + 2**28)} for one unit",
-        "disk": f"about {in_bytes(kept * len(units))} for all",
+        "memory": f"about {format_bytes(3 * size + 2**28)} for one unit",
+        "disk": f"about {format_bytes(kept * len(units))} for all",
         "time": f"{time_left}, from a try at {len(tries)} of the points; less where runs stop",
     }
 
@@ -77,5 +77,5 @@ def status(job: Sweep) -> dict[str, str]:
     lately = [age for age in ages if age < LATELY]
     if len(lately) > 2 and done < total:
         rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9)
-        rows |= {"rate": f"{rate:.3g} units a second", "time left": in_time((total - done - failed) / rate)}
-    return rows | {"last result": f"{in_time(ages[0])} ago" if ages else "none yet"}
+        rows |= {"rate": f"{rate:.3g} units a second", "time left": format_duration((total - done - failed) / rate)}
+    return rows | {"last result": f"{format_duration(ages[0])} ago" if ages else "none yet"}

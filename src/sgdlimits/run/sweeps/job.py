@@ -17,7 +17,7 @@ from typing import Any
 import xarray as xr
 
 from sgdlimits.domain import Positive, SavedTimes, Seed, Size, checked
-from sgdlimits.errors import BadInput, check_count, in_short
+from sgdlimits.errors import BadInput, check_count, shorten
 from sgdlimits.files import clear
 from sgdlimits.progress import bar
 from sgdlimits.run.sweeps.cluster import Dask
@@ -166,7 +166,7 @@ def sweep(
     how: dict[str, Any] = {"fixed": fixed, "t_max": t_max, "save": save, "until": until, "keep": keep, "kernel": kernel}
     recipe = Recipe.of(preset, level, start, seed=seed, common=common, **how)
     job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
-    done = compute(job, engine, retry=retry, progress=progress)
+    done = compute_sweep(job, engine, retry=retry, progress=progress)
     return collect(folder, keys=[unit.key for unit in done], runs=runs) if done else xr.Dataset()
 
 
@@ -272,7 +272,7 @@ def as_engine(engine: Any) -> SweepEngine:
         return Dask.of(address)
     raise BadInput(
         f"engine must be a number of processes, the address of a dask scheduler, a dask cluster, or 'local' or 'slurm'; got "
-        f"{in_short(engine)}. "
+        f"{shorten(engine)}. "
         "Leave it out to compute in this process."
     )
 
@@ -287,6 +287,6 @@ def as_shard(shard: Any) -> tuple[int, int] | None:
             raise ValueError
     except (TypeError, ValueError):
         raise BadInput(
-            f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give such as (1, 10); 1/10 on a command line."
+            f"shard must be (i, n) with i from 1 to n; got {shorten(shard)}. Give such as (1, 10); 1/10 on a command line."
         ) from None
     return index, shards

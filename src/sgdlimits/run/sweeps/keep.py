@@ -11,7 +11,7 @@ import xarray as xr
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.checks import mapping
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.condition import Condition, exits
 from sgdlimits.run.record import from_json
 from sgdlimits.run.sweeps.names import called, named
@@ -92,7 +92,7 @@ def _known(name: Any) -> str:
         return named(name)
     if isinstance(name, str) and (name in REDUCTIONS or ":" in name):
         return name
-    raise BadInput(f"keep must name what to keep; got {in_short(name)}. Give some of {', '.join(REDUCTIONS)}, or a function.")
+    raise BadInput(f"keep must name what to keep; got {shorten(name)}. Give some of {', '.join(REDUCTIONS)}, or a function.")
 
 
 def stops(keep: Mapping[str, dict[str, Any]]) -> Condition | None:
@@ -123,6 +123,6 @@ def _variables(name: str, result: Any, dataset: xr.Dataset) -> dict[str, xr.Vari
         return {name: result.variable}
     array = np.asarray(result)
     if array.dtype.kind not in "fiub":
-        raise BadInput(f"{name} must return numbers; got {in_short(result)}. Return an array over runs, or a dataset.")
+        raise BadInput(f"{name} must return numbers; got {shorten(result)}. Return an array over runs, or a dataset.")
     by_run = array.ndim > 0 and len(array) == dataset.sizes["run"]
     return {name: xr.Variable([("run" if by_run and i == 0 else f"{name}_{i}") for i in range(array.ndim)], array)}

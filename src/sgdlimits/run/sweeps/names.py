@@ -28,7 +28,7 @@ def named(fn: Callable) -> Name:
     """
     module = getattr(fn, "__module__", None) or type(fn).__module__
     name = f"{module}:{getattr(fn, '__qualname__', type(fn).__qualname__)}"
-    if not importable(name):
+    if not is_importable(name):
         name = f"{name}@{hashlib.sha256(repr(_content(fn, set())).encode()).hexdigest()[:12]}"
     found = Name(name)
     found.fn = fn

@@ -14,11 +14,11 @@ import equinox as eqx
 import numpy as np
 
 from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
-from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.algorithm.sgd import inherit_arguments
 from sgdlimits.checks import level as check_level, positive
 from sgdlimits.docstring import constructor_fields
 from sgdlimits.domain import checks_of
-from sgdlimits.errors import BadInput, check_choice, in_short
+from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import as_condition
@@ -27,9 +27,9 @@ from sgdlimits.problem.presets import PRESETS
 from sgdlimits.renamed import parameter_of
 from sgdlimits.run.record import from_json, to_json
 from sgdlimits.run.simulate import saved_times
-from sgdlimits.run.sweeps.design import Point, plain
-from sgdlimits.run.sweeps.keep import as_keep, stops
-from sgdlimits.run.sweeps.names import called, importable, named
+from sgdlimits.run.sweeps.design import Point, to_plain
+from sgdlimits.run.sweeps.keep import as_keep, stop_condition_of
+from sgdlimits.run.sweeps.names import function_name, import_function, is_importable
 from sgdlimits.start import STARTS, as_start
 
 OPTIMISER, END = "optimiser", "t_max"
@@ -67,27 +67,27 @@ class Recipe:
     @classmethod
     def of(cls, preset: Any, level: Any, start: Any, *, until: Any = None, keep: Any = None, save: Any = None, **more: Any):
         """A recipe from what users give: names or objects."""
-        fixed = {parameter_of(name): plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
+        fixed = {parameter_of(name): to_plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
         kept = as_keep(keep)
         if more.get("kernel") is not None:
             check_kernel(more["kernel"])
         if save is not None:
             saved_times(save, more.get(END) or np.max(save))
-        condition = as_condition(until) or stops(kept)
+        condition = as_condition(until) or stop_condition_of(kept)
         fn = getattr(condition, "fn", None)
-        stop = named(fn) if fn else to_json(condition) if condition is not None else None
+        stop = function_name(fn) if fn else to_json(condition) if condition is not None else None
         times = save if save is not None else 2 if kept else None
         if not isinstance(preset, str) and not callable(preset):
-            raise BadInput(f"preset must be a name or a function that returns a problem; got {in_short(preset)}. Give one.")
-        build = preset if isinstance(preset, str) else named(preset)
+            raise BadInput(f"preset must be a name or a function that returns a problem; got {shorten(preset)}. Give one.")
+        build = preset if isinstance(preset, str) else function_name(preset)
         level = level if isinstance(level, str) else to_json(check_level("level", level))
         start = start if isinstance(start, str) else to_json(as_start(start))
-        return cls(build, level, start, fixed=fixed, until=stop, keep=kept, save=plain(times), **more)
+        return cls(build, level, start, fixed=fixed, until=stop, keep=kept, save=to_plain(times), **more)
 
     def to_json(self) -> str:
         """The recipe as text, for other processes, which must be able to import its functions."""
         for name in (self.build, self.until or "", *self.keep):
-            if ":" in name and not name.startswith("{") and not importable(name):
+            if ":" in name and not name.startswith("{") and not is_importable(name):
                 raise BadInput(
                     f"{name} is known to this process alone, and others have to import it. "
                     "Put the function into a module of its own, or leave out engine."
@@ -103,7 +103,7 @@ class Recipe:
     @cached_property
     def builder(self) -> Callable[..., Problem]:
         if ":" in self.build:
-            return called(self.build)
+            return import_function(self.build)
         if self.build not in PRESETS:
             raise BadInput(f"there is no preset {self.build!r}. Give one of {', '.join(PRESETS)}, or module:function.")
         return PRESETS[self.build]
@@ -121,7 +121,7 @@ class Recipe:
     def until_condition(self) -> Any:
         if self.until is None:
             return None
-        return as_condition(from_json(self.until) if self.until.startswith("{") else called(self.until))
+        return as_condition(from_json(self.until) if self.until.startswith("{") else import_function(self.until))
 
     @property
     def batchable(self) -> bool:
@@ -195,7 +195,7 @@ class Recipe:
         made = {name: part.make(**found[name]) for name, part in self.parts.items()}
         problem = made["problem"]
         if not isinstance(problem, Problem):
-            raise BadInput(f"{self.build} must return a problem; got {in_short(problem)}. Return a ProjectionProblem.")
+            raise BadInput(f"{self.build} must return a problem; got {shorten(problem)}. Return a ProjectionProblem.")
         return {**made, "problem": _optimised_by(problem, **found["optimiser"]), **found["simulate"]}
 
 
@@ -222,7 +222,7 @@ class Part(NamedTuple):
 
 def encoded(value: Any) -> Any:
     """A value as JSON has it."""
-    return json.loads(to_json(plain(value)))
+    return json.loads(to_json(to_plain(value)))
 
 
 def decoded(value: Any) -> Any:
@@ -245,7 +245,7 @@ def _optimised_by(problem: Problem, name: str | None = None, **own: Any) -> Prob
     algorithm = getattr(problem, "algorithm", None)
     if not isinstance(algorithm, OnePassSGD):
         raise BadInput(f"optimiser must be left out for this problem, whose algorithm is its own; got {name!r}.")
-    first, like = in_place_of(algorithm, ALGORITHMS[name], own.pop("batch", None))
+    first, like = inherit_arguments(algorithm, ALGORITHMS[name], own.pop("batch", None))
     return problem.with_algorithm(ALGORITHMS[name](*first, **{**like, **own}))  # type: ignore[attr-defined]
 
 

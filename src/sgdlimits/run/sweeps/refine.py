@@ -11,7 +11,7 @@ import numpy as np
 
 from sgdlimits.checks import each_of, integer, real
 from sgdlimits.domain import Fraction, checked
-from sgdlimits.errors import BadInput, check_count, in_short
+from sgdlimits.errors import BadInput, check_count, shorten
 from sgdlimits.run.sweeps.collect import joined, rows_of
 from sgdlimits.run.sweeps.design import Design, Point, plain
 from sgdlimits.run.sweeps.unit import unit_of
@@ -82,11 +82,11 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     """What to refine, from a name or as it is, of a grid of numbers."""
     found = Refine(refine) if isinstance(refine, str) else refine
     if not isinstance(found, Refine):
-        raise BadInput(f"refine must be the name of a variable or Refine(...); got {in_short(refine)}. Give one of them.")
+        raise BadInput(f"refine must be the name of a variable or Refine(...); got {shorten(refine)}. Give one of them.")
     check_count("rounds", found.rounds)
     named = [*recipe.keep, "censored"] if "exit_time" in recipe.keep else list(recipe.keep)
     if named and not any(":" in each for each in named) and found.value not in named:
-        raise BadInput(f"refine must name what is kept: {', '.join(named)}; got {in_short(found.value)}. Keep it.")
+        raise BadInput(f"refine must name what is kept: {', '.join(named)}; got {shorten(found.value)}. Keep it.")
     numbers = [all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values) for values in design.axes.values()]
     if not design.axes or not all(numbers) or any(len(values) < 2 for values in design.axes.values()):
         raise BadInput("refine needs a grid of numbers, two or more on each axis. Give over=grid(...) with numbers.")

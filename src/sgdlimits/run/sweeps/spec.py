@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from sgdlimits.domain import checks_of
-from sgdlimits.errors import BadInput, check_number, in_short
+from sgdlimits.errors import BadInput, check_number, shorten
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import exits
@@ -28,7 +28,7 @@ from sgdlimits.run.sweeps.names import called
 from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.start import STARTS
-from sgdlimits.text import closest
+from sgdlimits.text import suggest_name
 
 
 class Table(BaseModel):
@@ -59,7 +59,7 @@ def _axis(given: Any) -> list:
     if isinstance(given, dict):
         return Even(**given).values()
     if not isinstance(given, list) or not given:
-        raise BadInput(f"must be a list of values or {{from = 0.1, to = 1, count = 10}}; got {in_short(given)}")
+        raise BadInput(f"must be a list of values or {{from = 0.1, to = 1, count = 10}}; got {shorten(given)}")
     return given
 
 
@@ -68,8 +68,8 @@ def _one_of(known: Any) -> BeforeValidator:
 
     def check(given: Any) -> Any:
         if not isinstance(given, str) or (given not in known and not (known is PRESETS and ":" in given)):
-            hint = closest(str(given), known)
-            raise BadInput(f"must be one of {', '.join(known)}; got {in_short(given)}. {hint}Give one of them")
+            hint = suggest_name(str(given), known)
+            raise BadInput(f"must be one of {', '.join(known)}; got {shorten(given)}. {hint}Give one of them")
         if ":" in given:
             called(given)
         return given
@@ -87,13 +87,13 @@ def _until(given: Any) -> Any:
         return exits(given["exits"])
     if isinstance(given, str) and ":" in given:
         return called(given)
-    raise BadInput(f"must be {{exits = 0.5}} or module:function; got {in_short(given)}")
+    raise BadInput(f"must be {{exits = 0.5}} or module:function; got {shorten(given)}")
 
 
 def _save(given: Any) -> Any:
     number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not number and not (isinstance(given, list) and given and all(isinstance(each, (int, float)) for each in given)):
-        raise BadInput(f"must be a number of times or a list of times; got {in_short(given)}")
+        raise BadInput(f"must be a number of times or a list of times; got {shorten(given)}")
     saved_times(given, 1.0 if number else max(given))
     return given
 
@@ -240,7 +240,7 @@ def _sentence(keys: list[str], error: Any) -> str:
     if what == "extra_forbidden":
         table = SweepFile if len(keys) == 1 else Refinement if keys[0] == "refine" else Even
         names = [field.alias or name for name, field in table.model_fields.items()]
-        return f"{key} is not a key of a sweep. {closest(keys[-1], names)}The keys are {', '.join(names)}."
+        return f"{key} is not a key of a sweep. {suggest_name(keys[-1], names)}The keys are {', '.join(names)}."
     text = str(error["msg"]).removeprefix("Value error, ")
-    text, got = text.removeprefix(f"{key} "), in_short(error["input"])
+    text, got = text.removeprefix(f"{key} "), shorten(error["input"])
     return f"{key} {text}{'' if '. ' in text or what == 'value_error' else f'; got {got}. Correct it'}".rstrip(".") + "."

@@ -23,7 +23,7 @@ import xarray as xr
 from sgdlimits.errors import BadInput
 from sgdlimits.files import clear, write
 from sgdlimits.run.contained import check_contained
-from sgdlimits.run.io import write_whole
+from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
 from sgdlimits.run.sweeps.unit import NAME, Unit, hashed
 from sgdlimits.text import printable
@@ -73,7 +73,7 @@ class Folder:
         """Write the file of a unit, unless another process has been quicker, and forget that it had failed."""
         path = self.path / unit.name
         if not path.exists():
-            write_whole(stamped(dataset), path)
+            write_netcdf(stamped(dataset), path)
         with suppress(FileNotFoundError):
             self._failure(unit).unlink()
 

@@ -53,7 +53,7 @@ def unit_of(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
     model |= {f"{part}_name": recipe.parts[part].make.__name__ for part in ("level", "start")}
     parts = {"problem": "problem", "rule": "optimiser", "level": "level", "start": "start"}  # by the keys that are hashed
     model |= {key: {name: encoded(value) for name, value in found[part].items()} for key, part in parts.items()}
-    seed = recipe.seed if recipe.common else int(hashed([recipe.seed, model])[:16], 16)
+    seed = recipe.seed if recipe.common else int(hash_of([recipe.seed, model])[:16], 16)
     how = {"t_max": found["simulate"]["t_max"], "save": encoded(recipe.save), "until": recipe.until, "keep": recipe.keep}
     whole = {**model, **how, "kernel": recipe.kernel, "seed": seed}
     return Unit(hashed(whole), first, last, point, whole)
@@ -70,7 +70,7 @@ def computed(recipe: Recipe, unit: Unit) -> xr.Dataset:
     return _kept(recipe, unit, simulate_runs(**_asked(recipe, unit)))
 
 
-def computed_together(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[Unit, xr.Dataset]]:
+def compute_units(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[Unit, xr.Dataset]]:
     """Those of units of few runs, bit by bit, as they are done: points that differ in numbers alone are one batch."""
     for index, dataset in simulate_together([_asked(recipe, unit) for unit in units]):
         yield units[index], _kept(recipe, units[index], dataset)

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sgdlimits.errors import BadInput
-from sgdlimits.files import Unwritten
+from sgdlimits.files import WriteError
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
-from sgdlimits.run.sweeps.unit import Unit, computed, computed_together
+from sgdlimits.run.sweeps.unit import Unit, computed, compute_units
 
 DONE, FAILED, REFUSED, UNWRITTEN = "done", "failed", "refused", "unwritten"
 """What became of a unit: its file is there; it raised an error, which may not come again; it can never be computed; its file
@@ -35,7 +35,7 @@ def attempts(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outc
     yield from (Outcome(unit, DONE, "") for unit in there.values())
     left = {unit.name: unit for unit in units if unit.name not in there}
     todo, alone, why = list(left.values()), len(left) == 1, ("", "")
-    computing = ((unit, computed(recipe, unit)) for unit in todo) if alone else computed_together(recipe, todo)
+    computing = ((unit, compute_unit(recipe, unit)) for unit in todo) if alone else compute_units(recipe, todo)
     while left:
         try:
             with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def attempts(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outc
 
 def _why(reason: Exception) -> tuple[str, str]:
     if isinstance(reason, BadInput):
-        return UNWRITTEN if isinstance(reason, Unwritten) else REFUSED, str(reason)
+        return UNWRITTEN if isinstance(reason, WriteError) else REFUSED, str(reason)
     return FAILED, f"{type(reason).__name__}: {reason}"
 
 

@@ -10,7 +10,7 @@ from sgdlimits.kernel.lanes import Lanes
 from sgdlimits.run.sweeps.engine import tasks
 from sgdlimits.run.sweeps.job import Sweep
 from sgdlimits.run.sweeps.recipe import Recipe
-from sgdlimits.run.sweeps.unit import computed, computed_together
+from sgdlimits.run.sweeps.unit import compute_unit, compute_units
 
 RATES = [0.05, 0.1, 0.2]
 CASES = {
@@ -39,10 +39,10 @@ def asked(name, runs=3):
 @pytest.mark.filterwarnings("ignore:.*diverged")
 def test_units_computed_together_are_those_computed_alone(name):
     recipe, units = asked(name)
-    found = {unit.name: dataset for unit, dataset in computed_together(recipe, units)}
+    found = {unit.name: dataset for unit, dataset in compute_units(recipe, units)}
     assert set(found) == {unit.name for unit in units}
     for unit in units:
-        assert found[unit.name].identical(computed(recipe, unit))
+        assert found[unit.name].identical(compute_unit(recipe, unit))
 
 
 def test_steps_of_points_that_differ_in_numbers_fill_common_vectors(monkeypatch):
@@ -57,7 +57,7 @@ def test_steps_of_points_that_differ_in_numbers_fill_common_vectors(monkeypatch)
     monkeypatch.setattr(Lanes, "run", counted)
     recipe = Recipe.of("phase_retrieval", sl.Chain(50), sl.RandomInit(50), t_max=1.0, keep="final_risk")
     units = Sweep.of(recipe, sl.grid(lr=np.linspace(0.1, 0.2, 8)), 2, "nowhere").units
-    assert len(list(computed_together(recipe, units))) == 8
+    assert len(list(compute_units(recipe, units))) == 8
     assert set(packed) == {16}
 
 

@@ -46,7 +46,7 @@ def moody(folder, moods, **more):
     return sl.sweep("moody:build", sl.Chain(30), sl.RandomInit(30), over=points, folder=folder, **given)
 
 
-@pytest.mark.parametrize("where", ["runner.Simulation._runner", "simulate.gathered", "runner.Runner.dataset"])
+@pytest.mark.parametrize("where", ["runner.Simulation._runner", "simulate.join_pieces", "runner.Runner.dataset"])
 def test_an_interruption_is_one_wherever_it_comes(where, small, monkeypatch):
     """Before the first step, too: it is not taken for a unit that fails."""
 

@@ -67,7 +67,7 @@ def kill(name, points, writers, seconds):
     return found
 
 worker.computed, Recipe.simulation = quick, lambda self, point: None
-worker.computed_together = lambda recipe, units: ((unit, quick(recipe, unit)) for unit in units)
+worker.compute_units = lambda recipe, units: ((unit, quick(recipe, unit)) for unit in units)
 sweep("warm", 1)  # imports, and no more
 reach = [kill("quick", 60, writers, 0.12) for writers in 17 * [3]]
 assert finish("quick", 60) == finish("never killed", 60) and len(content("quick")) == 120

@@ -67,7 +67,7 @@ def test_what_is_there_is_not_computed_again(small, monkeypatch):
 
 
 def test_points_that_differ_in_numbers_are_compiled_once(small):
-    from sgdlimits.kernel.lanes import _code
+    from sgdlimits.kernel.lanes import _compiled_code
 
     small("warm", sl.grid(lr=[0.05]))
     before = _code.cache_info().misses
@@ -152,7 +152,7 @@ def test_a_function_of_a_script_that_changes_is_another_one():
     def built(scale, power):
         script = {"__name__": "__main__"}
         exec(f"scale = {scale}\ndef build(lr):\n    return (lambda x: x**{power})(lr) * scale", script)
-        return named(script["build"])
+        return function_name(script["build"])
 
     assert built(1, 2) == built(1, 2)
     assert len({built(1, 2), built(2, 2), built(1, 3)}) == 3

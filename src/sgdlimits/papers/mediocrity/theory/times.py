@@ -22,10 +22,10 @@ from sgdlimits.papers.mediocrity import noisy_start
 from sgdlimits.papers.mediocrity.theory.rates import increment_variance, linear_rates, noise_gain, optimal_lr
 from sgdlimits.papers.mediocrity.theory.start import draw_start_sums, mean_log_overlap
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.recognise import PhaseRetrieval, phase_retrieval
+from sgdlimits.problem.recognise import PhaseRetrieval, recognise_phase_retrieval
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import as_batch
 
 ODE_STARTS = 256
 """Number of random starts over which the full ODE is averaged at p > 1."""
@@ -148,7 +148,7 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: Positi
     13.85
     """
     many = np.ndim(stats.a) > 1
-    starts = stats if many else batch_of(stats)
+    starts = stats if many else as_batch(stats)
     problem.coordinates.check(starts)
     times = ode_exit_times(problem, starts, check_share("threshold", threshold), float(t_max))
     return times if many else times[0]
@@ -156,7 +156,7 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: Positi
 
 def _match_paper(problem: ProjectionProblem) -> PhaseRetrieval | None:
     """Return the parameters of phase retrieval on the sphere with a fixed second layer; None for any other problem."""
-    found = phase_retrieval(problem)
+    found = recognise_phase_retrieval(problem)
     return found if found is not None and found.sphere and not found.trains_second else None
 
 

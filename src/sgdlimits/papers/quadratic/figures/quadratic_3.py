@@ -13,7 +13,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
 from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, make_panels
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 LR = SPREAD = 0.01
 FULL = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
@@ -27,7 +27,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     start = starts(problem, size, seed)
     times = np.concatenate([[0.0], np.geomspace(1.0, size.end, size.times)]) / LR
     runs = keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times))
-    ends = conserved.end_point(problem, one_of(start)), conserved.end_point(problem, start)
+    ends = conserved.end_point(problem, take_run(start)), conserved.end_point(problem, start)
     first, own = (conserved.distance(runs, end) for end in ends)
     return DrawnFigure(_draw_figure(runs, first, own, size), _write_caption(runs, first, own, size))
 

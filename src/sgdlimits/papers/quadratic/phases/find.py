@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from sgdlimits.analysis.origin import origin
+from sgdlimits.analysis.origin import origin_attributes
 from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED
@@ -219,4 +219,4 @@ def _build_dataset(dataset: xr.Dataset, rows: list[dict], attributes: dict) -> x
     rates = [name for rate in ("growth", "decay", "tail_rate", "tail_exponent") for name in (rate, f"{rate}_error")]
     for name in ("level", *rates):
         variables[name] = ("run", np.array([row.get(name, np.nan) for row in rows]))
-    return xr.Dataset(variables, {"run": dataset.run.values, "phase": list(PHASES)}, origin(dataset) | attributes)
+    return xr.Dataset(variables, {"run": dataset.run.values, "phase": list(PHASES)}, origin_attributes(dataset) | attributes)

@@ -12,7 +12,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.papers.mediocrity.theory.rates import linear_rates
 from sgdlimits.papers.quadratic.theory.plateau import plateau_rates, plateau_risk
 from sgdlimits.papers.quadratic.theory.terminal import terminal_decay
-from sgdlimits.problem.recognise import phase_retrieval, quadratic_network
+from sgdlimits.problem.recognise import recognise_phase_retrieval, recognise_quadratic_network
 from sgdlimits.run.record import from_json
 from sgdlimits.text import count, table
 
@@ -77,9 +77,9 @@ def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
     try:
         problem, level = (from_json(dataset.attrs[name]) for name in ("problem", "level_parameters"))
         corrector = getattr(level, "corrector", True)
-        if quadratic_network(problem):
+        if recognise_quadratic_network(problem):
             return _quadratic_theory(problem, corrector)
-        found = phase_retrieval(problem)
+        found = recognise_phase_retrieval(problem)
     except BadInput:
         return {}
     if not (found and corrector and found.sphere) or found.trains_second:

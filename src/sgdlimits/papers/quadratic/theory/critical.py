@@ -22,7 +22,7 @@ from sgdlimits.domain import Count, Teachers, Width, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.family import CriticalFamily
 from sgdlimits.problem import ProjectionProblem
-from sgdlimits.problem.recognise import quadratic_network
+from sgdlimits.problem.recognise import recognise_quadratic_network
 from sgdlimits.text import table
 
 MAX_FAMILIES = 10**5
@@ -79,7 +79,7 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
     uncorrelated  0  1  2.667  d       d - 1      d - 1     0      2
     tabula rasa   0  0  3      2d      0          0         0      1
     """
-    found = quadratic_network(problem)
+    found = recognise_quadratic_network(problem)
     if found is None:
         raise BadInput(
             f"critical_points needs a quadratic network; got {getattr(problem, 'name', problem)!r}. "

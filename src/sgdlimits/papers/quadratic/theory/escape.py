@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, roots_genlaguerre
 
 from sgdlimits.domain import Fraction, NotNegative, Positive, PositiveInTime, Times, checked
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, plateau_rates, plateau_risk, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
@@ -89,7 +89,7 @@ def escape_time(
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Choose one of them.")
     share = np.asarray(reduction, float)
     if not ((share > 0) & (share <= 1)).all():
-        raise BadInput(f"reduction must be above 0 and at most 1; got {in_short(reduction)}. Use a fraction such as 0.5.")
+        raise BadInput(f"reduction must be above 0 and at most 1; got {shorten(reduction)}. Use a fraction such as 0.5.")
     at, rate = read_coefficients(problem, corrector), plateau_rates(problem, corrector=corrector).rho
     if rate <= 0:
         return np.full(share.shape, np.inf) if share.ndim else np.inf

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from sgdlimits.analysis.spectrum import Spectrum, spectrum_of
 from sgdlimits.domain import NotNegativeInTime, Teachers, Width, checked
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.statistics import Overlaps
 
 
@@ -105,7 +105,7 @@ class CriticalFamily:
         rotation : the matrix M of shape (p, s + r), with orthonormal columns, instead of a drawn one
         """
         d = self._check(d)
-        check_room([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
+        check_memory([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
         rng = None if seed is None else np.random.default_rng(check_count("seed", seed, at_least=0))
         O = np.zeros((d, self.rank))
         O[: self.teachers, : self.s] = _orthonormal_columns(self.teachers, self.s, rng)

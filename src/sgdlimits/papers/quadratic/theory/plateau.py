@@ -24,7 +24,7 @@ from typing import NamedTuple
 from sgdlimits.domain import NotNegativeInTime, Teachers, Width, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.recognise import QuadraticNetwork, quadratic_network
+from sgdlimits.problem.recognise import QuadraticNetwork, recognise_quadratic_network
 
 
 class Coefficients(QuadraticNetwork):
@@ -99,7 +99,7 @@ def read_coefficients(problem: ProjectionProblem, corrector: bool = True) -> Coe
     Without the corrector the learning rate only sets the unit of time: it is set to zero here, and callers multiply the rates
     by it.
     """
-    found = quadratic_network(problem)
+    found = recognise_quadratic_network(problem)
     if found is None:
         name = getattr(problem, "name", type(problem).__name__)
         raise BadInput(f"problem must be a quadratic network; got {name}. Use presets.quadratic_network.")

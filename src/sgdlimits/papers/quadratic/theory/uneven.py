@@ -26,7 +26,7 @@ from jaxtyping import Float
 from sgdlimits.domain import NotNegativeInTime, Width, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.recognise import quadratic_teachers
+from sgdlimits.problem.recognise import recognise_quadratic_teachers
 from sgdlimits.statistics import Overlaps
 
 MAX_UNEVEN_FAMILIES = 10**5
@@ -108,7 +108,7 @@ def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ..
     (0,) 1 0.1 1
     (0,) 0 0.1067 9
     """
-    found = quadratic_teachers(problem)
+    found = recognise_quadratic_teachers(problem)
     if found is None:
         raise BadInput("problem must be a quadratic network with loss (y - f)^2. Use presets.quadratic_network, or its parts.")
     (p, noise), (form, gram) = found[:2], found[2:]
