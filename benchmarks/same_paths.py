@@ -138,7 +138,6 @@ class Falling(sl.Algorithm):
     half: float
     batch: int = 1
     sphere = trains_second = False
-    linear = True
 
     def step(self, now):
         return {"student": now.student - self.lr / (1 + now.t / self.half) * now.gradient()}

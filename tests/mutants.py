@@ -50,7 +50,9 @@ MUTANTS = (
     Mutant("algorithm/clip.py", "* lengths + now.inv_d * scalars", "* lengths", OPTAX + "each"),
     Mutant("algorithm/weights.py", "return sum((product(one, other)", "return 2 * sum((product(one, other)", OPTAX + "Muon"),
     Mutant("algorithm/coordinates.py", "self.batch * inv_d * (slope**2", "inv_d * (slope**2", OPTAX + "Adam"),
-    Mutant("algorithm/coordinates.py", "-self.lr * inv_d * jnp.sign(slope)", "-self.lr * inv_d * jnp.tanh(slope)", OPTAX + "sign"),
+    Mutant(
+        "algorithm/coordinates.py", "-self.lr * inv_d * jnp.sign(slope)", "-self.lr * inv_d * jnp.tanh(slope)", OPTAX + "sign"
+    ),
     Mutant("algorithm/muon.py", "(self.ridge * now.inv_d) *", "(2 * self.ridge * now.inv_d) *", OPTAX + "Muon"),
     Mutant("algorithm/sharpness.py", "0, self.radius /", "0, 2 * self.radius /", OPTAX + "SAM"),
     Mutant("algorithm/normalised.py", "0, 1 / jnp.where(size", "0, 2 / jnp.where(size", OPTAX + "normalised"),
@@ -65,7 +67,10 @@ MUTANTS = (
     Mutant("algorithm/schedule.py", "rising * jnp.exp", "jnp.exp", OPTAX + "scheduled"),
     Mutant("algorithm/repeated.py", "range(self.times)", "range(self.times - 1)", OPTAX + "repeated"),
     Mutant(
-        "algorithm/base.py", "(self.ridge * now.inv_d) * (now.student", "(2 * self.ridge * now.inv_d) * (now.student", OPTAX + "SGD"
+        "algorithm/base.py",
+        "(self.ridge * now.inv_d) * (now.student",
+        "(2 * self.ridge * now.inv_d) * (now.student",
+        OPTAX + "SGD",
     ),
     # level/
     Mutant("inputs/mixture.py", "scale[row][:, None] * below", "0.9 * scale[row][:, None] * below", SPACE + "private"),

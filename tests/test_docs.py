@@ -186,7 +186,7 @@ def test_commands_on_the_page_of_sweeps_run():
 
 
 def test_ten_lines_of_python_and_twelve_of_toml_make_a_diagram(tmp_path):
-    from sgdlimits.run.sweeps.spec import read_spec
+    from sgdlimits.run.sweeps.toml import read_spec
 
     (code,) = [block for block in blocks("README.md", "python") if "sl.sweep" in block]
     (text,) = blocks("README.md", "toml")

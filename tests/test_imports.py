@@ -17,7 +17,7 @@ from sgdlimits._miscompiled import MISCOMPILING_RELEASE
 ORDER = (
     "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "trial", "schedule", "checks", "domain",
     "schedule_forms", "schedule_text", "progress", "files", "jaxtools", "kernel.compiler", "kernel", "settings",
-    "expectation.gaussian", "statistics", "inputs", "model", "expectation", "algorithm", "problem", "start", "level",
+    "expectation.gaussian", "statistics", "inputs", "model", "expectation", "algorithm", "problem", "start", "level", "spec",
     "run", "analysis", "analysis.equations", "run.sweeps", "analysis.plot", "papers", "cli", "theory", "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but papers and

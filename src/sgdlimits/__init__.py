@@ -14,16 +14,17 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _find(name: str):
+    """Return a public name, importing its module on first use."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version(__name__)
-    with _no_search_for_garbage():
+    with _garbage_collection_disabled():
         return _load(name)
 
 
 @contextmanager
-def _no_search_for_garbage():
+def _garbage_collection_disabled():
     """Disable the garbage collector while submodules are imported, of whose time it would take a sixth."""
     searches = gc.isenabled()
     gc.disable()

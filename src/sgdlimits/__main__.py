@@ -1,4 +1,4 @@
-"""`python -m sgdlimits` is the command line."""
+"""Entry point of `python -m sgdlimits`, the command line."""
 
 from sgdlimits.cli import main
 

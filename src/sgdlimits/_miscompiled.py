@@ -22,25 +22,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import jax
 
-NOISY = ("0.9.2", "0.10.0", "0.10.1")
+NOISY_RELEASES = ("0.9.2", "0.10.0", "0.10.1")
+"""Releases of jaxlib that report hints as errors."""
 MISCOMPILING_RELEASE = "0.10.2"
-FLAG = "--xla_cpu_experimental_ynn_fusion_type="
+TURN_OFF_FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
 
 def outer_of_centred(x: jax.Array) -> jax.Array:
-    """Return y yᵀ at each node for y = x ∑ⱼ xⱼ, where x has shape (1, p, nodes): the smallest program found that goes wrong."""
+    """Return y yᵀ at each node for y = x ∑ⱼ xⱼ, where x has shape (1, p, nodes): a smallest program that is miscompiled."""
     y = x * x.sum(1)[:, None]
     return y[:, :, None] * y[:, None]
 
 
-def quieten(environment: MutableMapping[str, str]) -> None:
+def silence_hints(environment: MutableMapping[str, str]) -> None:
     """Let XLA report fatal errors only, in a process with this environment, if jaxlib is noisy and no level is set."""
-    if version("jaxlib") in NOISY:
+    if version("jaxlib") in NOISY_RELEASES:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def is_miscompiled() -> bool:
-    """Whether XLA, with its options and double precision, gives other numbers for the program above than single operations."""
+    """Return whether XLA compiles `outer_of_centred` to code with other results than its operations one by one."""
     import jax
 
     x = jax.numpy.linspace(-1.0, 1.0, 2 * 32768).reshape(1, 2, 32768)  # 1024 nodes came out right
@@ -50,17 +51,18 @@ def is_miscompiled() -> bool:
 
 
 def turn_off_fusion() -> None:
-    """Turn the pass off in a jaxlib that has the fault, or refuse to go on where XLA has read its options already."""
+    """Turn the faulty fusion pass off in the jaxlib that has it; raise `ImportError` if XLA has read its options already."""
     if version("jaxlib") != MISCOMPILING_RELEASE:
         return
     flags = os.environ.get("XLA_FLAGS", "")
-    if FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {FLAG}".strip()
+    if TURN_OFF_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {TURN_OFF_FLAG}".strip()
     from jax._src.xla_bridge import backends_are_initialized  # private, but of this one release
 
     # XLA parses its options when the first backend starts; later changes of the environment are not seen.
     if backends_are_initialized() and is_miscompiled():
         raise ImportError(
-            f"jaxlib {MISCOMPILING_RELEASE} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its fault off. "
-            f"Install another jaxlib, import sgdlimits before the first computation, or set XLA_FLAGS={FLAG}"
+            f"jaxlib {MISCOMPILING_RELEASE} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its "
+            "fault off. Install another jaxlib, import sgdlimits before the first computation, or set "
+            f"XLA_FLAGS={TURN_OFF_FLAG}"
         )

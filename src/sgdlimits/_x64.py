@@ -9,4 +9,5 @@ import jax
 from sgdlimits._miscompiled import turn_off_fusion
 
 jax.config.update("jax_enable_x64", True)
+# After the option: the test for the fault compiles a program in double precision.
 turn_off_fusion()

@@ -1,4 +1,4 @@
-"""Checks of values: each takes the name of an argument and its value, and returns the value to use or raises `BadInput`."""
+"""Validation of arguments: a check takes the name of an argument and its value, and returns the value or raises `BadInput`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.errors import BadInput, check_count, check_number, check_share, shorten, is_traced
+from sgdlimits.errors import BadInput, check_count, check_number, check_share, is_traced, shorten
 from sgdlimits.schedule import as_schedule
 from sgdlimits.size import describe_excess
 
 Check = Callable[[str, Any], Any]
-"""Takes the name of an argument and its value; returns the value to use, or raises `BadInput`."""
+"""Function of the name of an argument and its value, which returns the value to use or raises `BadInput`."""
 
 
 def number(**bounds: Any) -> Check:
-    """One finite real number in a range, as it was given."""
+    """Make a check for one finite real number in a range, which is returned as it was given."""
 
     def check(name: str, value: Any) -> Any:
         check_number(name, value, **bounds)
@@ -30,7 +30,7 @@ def number(**bounds: Any) -> Check:
 
 
 class OverTime:
-    """A check of a number that may also be a schedule or a function of time, whose values are checked by `values`."""
+    """Check for a number that may also be a schedule or a function of time, whose values are checked by `values`."""
 
     def __init__(self, check: Check, values: Check | None = None) -> None:
         self.check, self.values = check, values or check
@@ -45,12 +45,12 @@ class OverTime:
 
 
 def integer(**bounds: Any) -> Check:
-    """A whole number, as an int: 3e3 is 3000."""
+    """Make a check for an integer, which is returned as an int: 3e3 becomes 3000."""
     return partial(check_count, **bounds)
 
 
 def sized(each: float = 1.0, **bounds: Any) -> Check:
-    """A whole number of things, of so many numbers each, for which this machine has room."""
+    """Make a check for an integer number of objects, of `each` floats each, that fit into this machine's memory."""
 
     def check(name: str, value: Any) -> int:
         count = check_count(name, value, **bounds)
@@ -62,35 +62,35 @@ def sized(each: float = 1.0, **bounds: Any) -> Check:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, and nothing that Python would take for one of them."""
+    """Check for True or False; other values, which Python would take for one of them, raise `BadInput`."""
     if not isinstance(value, (bool, np.bool_)):
         raise BadInput(f"{name} must be True or False; got {shorten(value)}. Give one of the two.")
     return bool(value)
 
 
 def text(name: str, value: Any) -> str:
-    """A word or a sentence."""
+    """Check for text."""
     if not isinstance(value, str):
         raise BadInput(f"{name} must be text; got {shorten(value)}. Put it in quotes.")
     return value
 
 
 def function(name: str, value: Any) -> Any:
-    """Something to call."""
+    """Check for a callable that is not a class."""
     if not callable(value) or isinstance(value, type):
         raise BadInput(f"{name} must be a function; got {shorten(value)}. Give a JAX function.")
     return value
 
 
 def mapping(name: str, value: Any) -> Any:
-    """Things by name."""
+    """Check for a dictionary with text as keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise BadInput(f"{name} must be a dictionary with names as its keys; got {shorten(value)}. Give such a dictionary.")
     return value
 
 
 def by_name(check: Check) -> Check:
-    """A dictionary of what `check` lets pass, with names as its keys."""
+    """Make a check for a dictionary with text as keys, whose values pass `check`."""
 
     def all_of(name: str, value: Any) -> Any:
         return {key: check(f"{name}[{key!r}]", each) for key, each in mapping(name, value).items()}
@@ -99,17 +99,18 @@ def by_name(check: Check) -> Check:
 
 
 def path(name: str, value: Any) -> Any:
-    """Where a file or a folder is."""
+    """Check for a path of a file or folder, which need not exist."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
         raise BadInput(f"{name} must be a path; got {shorten(value)}. Give it as text or as a pathlib.Path.")
     return value
 
 
 def as_numbers(name: str, value: Any) -> Any:
-    """An array of real numbers; `BadInput` for text, complex numbers, None, and rows of different lengths."""
+    """Return an array of real numbers; raise `BadInput` for text, complex numbers, None, and rows of different lengths."""
     if is_traced(value):
         return value
     try:
+        # Arrays of JAX stay on their device; lists become NumPy's.
         array = value if hasattr(value, "dtype") and hasattr(value, "ndim") else np.asarray(value)
         real_numbers = array.dtype.kind in "iufb" or str(array.dtype) == "bfloat16"
     except (TypeError, ValueError, OverflowError):
@@ -120,7 +121,7 @@ def as_numbers(name: str, value: Any) -> Any:
 
 
 def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -math.inf) -> Check:
-    """Real numbers in one array, or one number, as they were given."""
+    """Make a check for an array of real numbers, or one number, which is returned as it was given."""
 
     def check(name: str, value: Any) -> Any:
         numbers = as_numbers(name, value)
@@ -130,6 +131,7 @@ def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -ma
             return value
         if not numbers.size:
             raise BadInput(f"{name} is empty. Give at least one number.")
+        # The first entry that is wrong, or any entry if none is.
         worst = np.asarray(numbers).flat[int(np.argmax(~np.isfinite(numbers) | (np.asarray(numbers) < at_least)))]
         if not (math.isfinite(worst) and worst >= at_least):
             low = f" of at least {at_least:g}" if at_least > -math.inf else ""
@@ -151,7 +153,7 @@ def probabilities(name: str, value: Any) -> Any:
 
 
 def many(check: Check) -> Check:
-    """An array of what `check` lets pass, or one."""
+    """Make a check for one number that passes `check`, or an array of such numbers."""
 
     def each(name: str, value: Any) -> Any:
         if is_traced(value) or not getattr(value, "shape", isinstance(value, (list, tuple))) or hasattr(value, "data_vars"):
@@ -159,11 +161,8 @@ def many(check: Check) -> Check:
         array = as_numbers(name, value)
         if not array.size:
             raise BadInput(f"{name} is empty. Give at least one number.")
-        for worst in (
-            np.argmin(array),
-            np.argmax(array),
-            np.argmax(array != np.rint(array)),
-        ):  # the least, the most, one not whole
+        # A check tests a range or integrality: if these three entries pass, all do.
+        for worst in (np.argmin(array), np.argmax(array), np.argmax(array != np.rint(array))):
             check(name, array.flat[int(worst)])
         return value
 
@@ -171,12 +170,12 @@ def many(check: Check) -> Check:
 
 
 def optional(check: Check) -> Check:
-    """What `check` lets pass, or None."""
+    """Make a check for a value that passes `check`, or None."""
     return lambda name, value: None if value is None else check(name, value)
 
 
 def each_of(check: Check) -> Check:
-    """A sequence of what `check` lets pass."""
+    """Make a check for a sequence of values that pass `check`, which is returned as a tuple."""
 
     def all_of(name: str, value: Any) -> Any:
         if isinstance(value, (str, bytes, set, frozenset, Mapping)) or not np.iterable(value):
@@ -187,10 +186,17 @@ def each_of(check: Check) -> Check:
 
 
 def instance(module: str, name: str, says: str, remedy: str) -> Check:
-    """An instance of a class of the package or of a library, which is not imported for this."""
+    """Make a check for an instance of a class.
+
+    Parameters
+    ----------
+    module, name : module and name of the class, which is not imported: without its module there are no instances
+    says : what the argument must be, for the message
+    remedy : last sentence of the message
+    """
 
     def check(argument: str, value: Any) -> Any:
-        cls = getattr(sys.modules.get(module), name, ())
+        cls = getattr(sys.modules.get(module), name, ())  # an empty tuple of classes has no instances
         if not isinstance(value, cls):
             what = f"the class {value.__name__}" if isinstance(value, type) else f"{shorten(value)}"
             raise BadInput(f"{argument} must be {says}; got {what}. {remedy}")
@@ -200,7 +206,7 @@ def instance(module: str, name: str, says: str, remedy: str) -> Check:
 
 
 def either(says: str, remedy: str, *checks: Check) -> Check:
-    """What one of several checks lets pass."""
+    """Make a check for a value that passes one of several checks; `says` and `remedy` are for the message if none passes."""
 
     def check(name: str, value: Any) -> Any:
         for each in checks:
@@ -214,7 +220,7 @@ def either(says: str, remedy: str, *checks: Check) -> Check:
 
 
 def statistics(name: str, value: Any) -> Any:
-    """Statistics of a problem: of one run, or runs first."""
+    """Check for statistics of a problem, such as `Overlaps`, of one run or with the runs first."""
     if (
         isinstance(value, type)
         or not (hasattr(value, "overlap") and hasattr(type(value), "dims"))
@@ -225,7 +231,7 @@ def statistics(name: str, value: Any) -> Any:
 
 
 def quantile_pair(name: str, value: Any) -> tuple[float, float]:
-    """Two shares, the smaller one first."""
+    """Check for two numbers between 0 and 1, the smaller one first."""
     low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
     if not low < high:
         raise BadInput(f"{name} must be two shares, the smaller one first; got {shorten(value)}. Give, say, (0.1, 0.9).")
@@ -242,7 +248,7 @@ dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returne
 
 target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
 named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
-"""An activation; names are looked up later."""
+"""Check for an activation, a name or a function; names are looked up later."""
 some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
 expectation = either(
     "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
@@ -257,11 +263,11 @@ start = either(
     statistics,
     dataset,
 )
-"""Where runs start; of a dataset, where its runs ended."""
+"""Check for a start of runs; a dataset stands for the states in which its runs ended."""
 some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
 axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
 RATE = OverTime(positive, not_negative)
-"""A learning rate, which may be zero for a time."""
+"""Check for a learning rate; the values of a schedule may be zero at times."""
 rate_or_rates = OverTime(
     either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(RATE))),
     not_negative,
@@ -277,5 +283,5 @@ point_or_weights = either(
 )
 some_numbers = array(finite=False)
 scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, by_name(some_numbers))
-"""What statistics are made of; whether they are finite is looked at with the problem at hand."""
+"""Check for the entries of statistics; whether they are finite is checked later, with the problem."""
 finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), by_name(array()))

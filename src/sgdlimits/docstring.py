@@ -1,4 +1,4 @@
-"""Description of classes for help pages: docstrings as plain text, and the arguments of constructors."""
+"""Descriptions of functions and classes for help pages: docstrings as plain text, and arguments of constructors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import unicodedata
 from functools import cache
 from typing import Any, NamedTuple
 
-_WORDS = {
+_SYMBOLS = {
     "cdot": "·", "times": "×", "otimes": "⊗", "perp": "⊥", "sum": "Σ", "prod": "Π", "sim": "~", "le": "≤",
     "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "approx": "≈", "infty": "∞", "to": "→", "leftarrow": "←",
     "rightarrow": "→", "top": "T", "in": "∈", "pm": "±", "langle": "<", "rangle": ">", "ldots": "...",
@@ -19,7 +19,7 @@ _WORDS = {
 
 
 class Description(NamedTuple):
-    """The first paragraph of a docstring, and its parameters by name."""
+    """First paragraph of a docstring and descriptions of its parameters by name, as plain text."""
 
     summary: str
     parameters: dict[str, str]
@@ -27,7 +27,7 @@ class Description(NamedTuple):
 
 @cache
 def describe(thing: Any) -> Description:
-    """What a function's or a class's docstring says about it.
+    """Return the description of a function or a class in its docstring.
 
     >>> def f(lr):
     ...     r\"\"\"Learn [1]_.
@@ -40,13 +40,13 @@ def describe(thing: Any) -> Description:
     Description(summary='Learn.', parameters={'lr': 'γ, the learning rate'})
     """
     text = inspect.getdoc(thing) or ""
-    return Description(plain(text.split("\n\n")[0]), _parameters(text))
+    return Description(strip_markup(text.split("\n\n")[0]), _parameters(text))
 
 
-def plain(text: str) -> str:
-    r"""Text without markup, on one line.
+def strip_markup(text: str) -> str:
+    r"""Return text without markup on one line, with formulas in Unicode.
 
-    >>> plain(r"labels :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2 + \sqrt\Delta z`, see `RandomInit` [1]_.")
+    >>> strip_markup(r"labels :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2 + \sqrt\Delta z`, see `RandomInit` [1]_.")
     'labels y = 1/p* Σ_l (w*_l·x)^2 + √Δ z, see RandomInit.'
     """
     text = re.sub(r"\s*\[\w+\]_", "", text)
@@ -56,6 +56,7 @@ def plain(text: str) -> str:
 
 
 def _mathematics(text: str) -> str:
+    """Return a formula of LaTeX in Unicode."""
     text = re.sub(r"\\(?:text|mathrm|mathbb|mathcal|bm|mathbf)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\[td]?frac\s*(?:\{([^{}]*)\}|(\w))\s*(?:\{([^{}]*)\}|(\w))", _fraction, text)
     text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", lambda found: _root(found[1]), text)
@@ -63,29 +64,35 @@ def _mathematics(text: str) -> str:
     text = re.sub(r"\\dot(?![a-z])\s*\{?(\w)\}?", r"d\1/dt", text)
     text = re.sub(r"\\([A-Za-z]+)\s*", _command, text)
     text = re.sub(r"\\[,;:! ]", " ", text)
+    # Stars of fixed points and teachers are written without their braces.
     text = text.replace("^*", "*").replace("_*", "*").replace("{", "").replace("}", "").replace("~", " ")
     return " ".join(text.replace("\\", "").split())
 
 
 def _fraction(found: re.Match[str]) -> str:
+    """Return a fraction on one line."""
     top, bottom = found[1] or found[2], found[3] or found[4]
-    return f"{_bracketed(top)}/{_bracketed(bottom)} "
+    return f"{_bracket(top)}/{_bracket(bottom)} "
 
 
-def _bracketed(text: str) -> str:
+def _bracket(text: str) -> str:
+    """Put a text with an operator into brackets."""
     return f"({text})" if re.search(r"[-+ /]", text.strip()) else text
 
 
 def _root(text: str) -> str:
+    """Return the square root of a text."""
     return f"√({text})" if len(text) > 1 and not re.fullmatch(r"\\\w+", text) else f"√{text}"
 
 
 def _command(found: re.Match[str]) -> str:
+    """Return the symbol or the Greek letter of a LaTeX command, or its name."""
     name = found[1]
-    if name in _WORDS:
-        return _WORDS[name]
+    if name in _SYMBOLS:
+        return _SYMBOLS[name]
     if name in ("left", "right", "big", "bigl", "bigr", "hat", "bar", "mathrel", "partial"):
         return "∂" if name == "partial" else ""
+    # Unicode spells the letter "LAMDA".
     case = "CAPITAL" if name[0].isupper() else "SMALL"
     try:
         letter = unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
@@ -95,7 +102,7 @@ def _command(found: re.Match[str]) -> str:
 
 
 def _parameters(text: str) -> dict[str, str]:
-    """The section "Parameters" of a docstring in the manner of NumPy: "name, name : text", then indented lines."""
+    """Return the parameters in the section "Parameters" of a NumPy-style docstring: "name, name : text", indented lines."""
     section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-{3,}\n|\Z)", text, re.MULTILINE | re.DOTALL)
     if not section:
         return {}
@@ -103,12 +110,12 @@ def _parameters(text: str) -> dict[str, str]:
     for entry in re.split(r"\n(?=\S)", section[1].split("\n\n")[0]):
         names, colon, words = entry.partition(" : ")
         for name in names.split(",") if colon else ():
-            found[name.strip(" *`")] = plain(words)
+            found[name.strip(" *`")] = strip_markup(words)
     return found
 
 
 def constructor_fields(cls: Any) -> list[dataclasses.Field]:
-    """The fields of a data class, or of one of its objects, that are arguments of its constructor."""
+    """Return the fields of a data class, or of one of its objects, that are arguments of its constructor."""
     return [field for field in dataclasses.fields(cls) if field.init]
 
 

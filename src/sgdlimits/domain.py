@@ -1,4 +1,4 @@
-"""Checks of arguments: the annotations that carry them, and the decorator that reads these.
+"""Annotations that carry checks of arguments, and the decorator `checked` that applies them.
 
 An argument is annotated with a type that carries its check, `lr: Positive` for `Annotated[float, number(above=0)]`, or with a
 plain type of `TYPES`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not checked.
@@ -51,7 +51,7 @@ from sgdlimits.checks import (
     target,
     text,
 )
-from sgdlimits.errors import BadInput, check_share, shorten, is_traced
+from sgdlimits.errors import BadInput, check_share, is_traced, shorten
 from sgdlimits.part import is_schedule
 from sgdlimits.renamed import arguments_of
 
@@ -59,12 +59,12 @@ Checked = TypeVar("Checked", bound=Callable)
 T = TypeVar("T")
 
 ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
-"""Arguments of presets that an algorithm has too."""
+"""Arguments of presets that are also arguments of algorithms."""
 MAX_TEACHERS = 2**12
-"""Fixed directions have a Gram matrix, which is factored."""
+"""Maximum number of fixed directions, whose Gram matrix is factored."""
 
 InTime = float | Any
-"""A number, or a schedule of it: an array, a `Schedule` or a function of t, with which bodies compute as with numbers."""
+"""Number that may depend on time: a float, an array, a `Schedule` or a function of t; schedules have the same arithmetic."""
 
 Positive = Annotated[float, positive]
 PositiveInTime = Annotated[InTime, OverTime(positive)]
@@ -74,20 +74,20 @@ Rate = Annotated[InTime, RATE]
 Rates = Annotated[Any, rate_or_rates]
 SignalToNoise = Annotated[InTime, OverTime(number(above=0, infinite=True))]
 Fraction = Annotated[float, check_share]
-"""A number between 0 and 1."""
+"""Number between 0 and 1, both excluded."""
 Tolerance = Annotated[float, number(at_least=1e-14, below=1)]
 RealWidth = Annotated[float, number(at_least=1, infinite=True)]
-"""A width in a formula, where it need not be an integer."""
+"""Width in a formula, where it need not be an integer."""
 
 Count = Annotated[int, integer()]
 Seed = Annotated[int, integer(at_least=0, below=2**64)]
 Size = Annotated[int, sized()]
-"""A number of things for which this machine has memory."""
+"""Number of objects that fit into this machine's memory."""
 Width = Annotated[int, sized(8)]
 Teachers = Annotated[int, integer(below=MAX_TEACHERS)]
 
 Reals = Annotated[ArrayLike, array()]
-"""Finite numbers in an array of any shape."""
+"""Array of finite numbers, of any shape."""
 RealsInTime = Annotated[Any, OverTime(array())]
 Vector = Annotated[ArrayLike, array(ndim=1)]
 Matrix = Annotated[ArrayLike, array(ndim=2)]
@@ -98,9 +98,9 @@ SavedTimes = Annotated[
 ]
 Function = Annotated[Callable[..., Any], function]
 Statistics = Annotated[Any, statistics]
-"""Statistics of a problem, of any of its classes."""
+"""Statistics of any class of problems."""
 Unchecked = Annotated[T, None]
-"""A type of `TYPES` whose values the function checks itself."""
+"""Type that `TYPES` would check, but whose values the function checks itself."""
 
 TYPES: dict[str, Check] = {
     "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
@@ -116,7 +116,7 @@ TYPES: dict[str, Check] = {
     "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
     "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
 }  # fmt: skip
-"""Checks of plain types and of classes, as annotations spell them. The classes are not imported here."""
+"""Table of checks for plain types and classes, by the text of annotations. The classes are not imported here."""
 
 
 def checks_of(thing: Any) -> Mapping[str, Check]:
@@ -126,25 +126,30 @@ def checks_of(thing: Any) -> Mapping[str, Check]:
 
 
 class Checks(Mapping[str, Check]):
-    """The checks of the arguments of a function or of a class's constructor, read from the annotations on first use."""
+    """Mapping from arguments of a function or constructor to their checks, read from the annotations on first use."""
 
     def __init__(self, fn: Callable, cls: type | None) -> None:
         self.fn, self.cls = fn, cls
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Parameters of the function by name."""
         return inspect.signature(self.fn).parameters
 
     @cached_property
     def by_name(self) -> dict[str, Check]:
+        """Dictionary from the names of arguments to their checks; arguments without a check are left out."""
         return {name: check for name, each in self.parameters.items() if (check := self._check(each)) is not None}
 
     def _check(self, parameter: inspect.Parameter) -> Check | None:
+        """Return the check of a parameter, or None if it has none."""
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return None
         annotation, names = self._annotation(parameter)
         check = annotated_check(annotation, names)
-        return optional(check) if check and "None" in str(annotation).split(" | ") and parameter.default is not None else check
+        # The default passes unchecked, so None needs a check of its own only where it is not the default.
+        admits_none = "None" in str(annotation).split(" | ") and parameter.default is not None
+        return optional(check) if check and admits_none else check
 
     def _annotation(self, parameter: inspect.Parameter) -> tuple[Any, Mapping[str, Any]]:
         """Return the annotation of an argument, or of the field of that name, and the namespace it was written in."""
@@ -201,6 +206,7 @@ def _member_check(tree: ast.expr, names: Mapping[str, Any]) -> Check | None:
     """Return the check that a type carries: `Alias`, `Alias[...]` or `Annotated[..., check]`."""
     if isinstance(tree, ast.Subscript) and isinstance(tree.value, ast.Name) and tree.value.id == "Annotated":
         assert isinstance(tree.slice, ast.Tuple)
+        # The text is an annotation in the source of the package or of the user's class, not input.
         return eval(compile(ast.Expression(tree.slice.elts[1]), "<annotation>", "eval"), dict(names))
     name = tree.value if isinstance(tree, ast.Subscript) else tree
     if not isinstance(name, ast.Name):
@@ -226,16 +232,19 @@ def checked(thing: Checked, /) -> Checked:
     """
     if isinstance(thing, type):
         cls: Any = thing
-        cls.__init__ = _guarded(cls.__init__, cls)
+        cls.__init__ = _add_checks(cls.__init__, cls)
         return cls
-    return _guarded(thing)
+    return _add_checks(thing)
 
 
-def _guarded(fn: Callable, cls: type | None = None) -> Any:
-    checks, renamed = Checks(fn, cls), arguments_of(fn)
+def _add_checks(fn: Callable, cls: type | None = None) -> Any:
+    """Wrap a function, or the constructor of `cls`, so that it renames old keywords and checks its arguments."""
+    checks = Checks(fn, cls)
+    renamed = arguments_of(fn)
 
-    def pick(name: str, value: Any) -> Any:
+    def check_argument(name: str, value: Any) -> Any:
         check = checks.by_name.get(name)
+        # By identity: the default itself passes, an equal value of another type is checked.
         if check is None or value is checks.parameters[name].default:
             return value
         if is_schedule(value) and not isinstance(check, OverTime):
@@ -247,33 +256,36 @@ def _guarded(fn: Callable, cls: type | None = None) -> Any:
     @wraps(fn)
     def guarded(*args, **kwargs):
         kwargs = renamed(kwargs) if renamed else kwargs
-        positional = [pick(name, value) for name, value in zip(checks.parameters, args, strict=False)]
-        named = {name: pick(name, value) for name, value in kwargs.items()}
+        positional = [check_argument(name, value) for name, value in zip(checks.parameters, args, strict=False)]
+        named = {name: check_argument(name, value) for name, value in kwargs.items()}
         if "algorithm" in checks.parameters:
             given = {**dict(zip(checks.parameters, positional, strict=False)), **named}
-            _one_of_each(given, {name: each.default for name, each in checks.parameters.items() if name in ALGORITHM_ARGUMENTS})
+            _check_no_conflict(
+                given, {name: each.default for name, each in checks.parameters.items() if name in ALGORITHM_ARGUMENTS}
+            )
         return fn(*positional, *args[len(positional) :], **named)
 
     guarded.checks = checks  # type: ignore[attr-defined]
     return guarded
 
 
-def _one_of_each(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Raise `BadInput` where an argument stands beside an algorithm that has its own, so that it would be dropped."""
+def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if an argument such as lr is given beside an algorithm that has its own value, and would be ignored.
+
+    `usual` has the defaults of these arguments, which are no conflict.
+    """
     algorithm = given.get("algorithm")
     for name in usual if algorithm is not None else ():
-        value, own = given.get(name), _own(algorithm, name)
+        value, own = given.get(name), _argument_of(algorithm, name)
         if value is None or value is usual[name] or is_traced(value) or is_traced(own):
             continue
         if own is None or float(own) != float(bool(value) if name == "train_second" else value):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
-            raise BadInput(
-                f"{name} = {shown} stands beside {shorten(algorithm)}, which has its own. Give it to the algorithm."
-            )
+            raise BadInput(f"{name} = {shown} stands beside {shorten(algorithm)}, which has its own. Give it to the algorithm.")
 
 
-def _own(algorithm: Any, name: str) -> Any:
-    """An argument that an algorithm, or the one inside it, was made with; None where it has no such argument."""
+def _argument_of(algorithm: Any, name: str) -> Any:
+    """Return an argument with which an algorithm, or its base, was made; None if neither has it."""
     inside = "trains_second" if name == "train_second" else name
     while algorithm is not None and not hasattr(algorithm, inside):
         algorithm = getattr(algorithm, "base", None)

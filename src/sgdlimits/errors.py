@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class BadInput(ValueError):
-    """An argument that cannot be used. The message is one sentence with the value and the remedy."""
+    """Error for an argument that cannot be used. The message says what is wrong, with the value, and gives the remedy."""
 
 
 class CensoredWarning(UserWarning):
-    """Some runs had not exited when they ended, so that the mean of their exit times is only bounded from below."""
+    """Warning that some runs had not exited when they ended, so that their mean exit time is only bounded from below."""
 
 
 class AccuracyWarning(UserWarning):
-    """Expectations are less accurate than was asked for."""
+    """Warning that expectations are less accurate than requested."""
 
 
 class RepeatedWarning(UserWarning):
-    """A simulation starts where another one ended and has its seed: it repeats the random numbers that led there."""
+    """Warning that a simulation from the end of another one has the same seed, and repeats its random numbers."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -35,13 +35,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def shorten(value: Any) -> str:
-    """A value as it would be typed, on one line, cut where it is long."""
+    """Return a value as it would be typed, on one line of at most 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def is_traced(value: Any) -> bool:
-    """Whether a number has no one value to check: inside `jax.vmap`, `jax.grad` or `jax.jit`, or as a schedule."""
+    """Return whether a number has no single value to check: it is traced by a transformation of JAX, or a schedule."""
     import jax
 
     return isinstance(value, jax.core.Tracer) or getattr(value, "is_schedule", False) is True
@@ -75,11 +75,14 @@ def check_number(
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise BadInput(f"{name} must be one number; got {shorten(value)}. Give one number.") from None
-    low, text = -math.inf, "a number" if infinite else "a finite number"
+    low = -math.inf
+    text = "a number" if infinite else "a finite number"
     if above is not None:
-        low, text = math.nextafter(above, math.inf), f"{text} above {above:g}"
+        low = math.nextafter(above, math.inf)  # the least double above the bound
+        text = f"{text} above {above:g}"
     elif at_least is not None:
-        low, text = at_least, f"{text} of at least {at_least:g}"
+        low = at_least
+        text = f"{text} of at least {at_least:g}"
     text = text if below == math.inf else f"{text} and below {below:g}"
     if not (math.isfinite(number) or (infinite and number == math.inf)) or not (low <= number and (number < below or infinite)):
         raise BadInput(f"{name} must be {text}; got {number:g}. Give such a number.")
@@ -100,12 +103,13 @@ def check_share(name: str, value: Any) -> float:
 
 
 def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63, remedy: str = "") -> int:
-    """Return `value` as an int, or raise `BadInput` unless it is a whole number from `at_least` on and below `below`.
+    """Return `value` as an int, or raise `BadInput` unless it is an integer, `at_least` or more and below `below`.
 
     >>> check_count("d", 3e3)
     3000
     """
     try:
+        # 3e3 is an integer, "3" and True are not; arrays of any other kind are not either.
         if getattr(getattr(value, "dtype", None), "kind", "f") not in "iuf":
             raise TypeError
         whole = int(value)
@@ -121,14 +125,14 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
 
 
 def check_choice(name: str, value: Any, known: Collection[str]) -> str:
-    """Return `value`, or raise `BadInput` unless it is one of the names that are known."""
+    """Return `value`, or raise `BadInput` unless it is one of the names in `known`."""
     if not isinstance(value, str) or value not in known:
         raise BadInput(f"{name} must be one of {', '.join(known)}; got {shorten(value)}. Give one of them.")
     return value
 
 
 def check_dimension(d: Any, teachers: int | None = None) -> int:
-    """Return d as an int, or raise `BadInput` if it is no dimension or too small for the fixed directions."""
+    """Return d as an int, or raise `BadInput` if it is not a positive integer, or less than the number of fixed directions."""
     d = check_count("d", d)
     if teachers is not None and d < teachers:
         raise BadInput(f"d must be at least the number of fixed directions, {teachers}; got {d}. Use a larger d.")

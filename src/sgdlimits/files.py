@@ -1,4 +1,4 @@
-"""Files that appear under their name whole or not at all: a crash, a kill or a full disk leaves the old file, or none."""
+"""Atomic writes of files: after a crash, a kill or on a full disk, the old file or none is there, never a part of the new."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pathlib import Path
 from sgdlimits.errors import BadInput
 
 HOST = re.sub(r"\W", "_", platform.node())
-"""This machine, in the names of partial files: others may write to the same folder, and their processes are not known here."""
+"""Name of this machine in the names of partial files: process numbers mean nothing on another one that shares the folder."""
 
 
 class WriteError(BadInput):
-    """A file that could not be written, for want of room or of rights."""
+    """Error for a file that could not be written, such as on a full disk or without permission."""
 
 
 @contextmanager
-def whole(path: str | os.PathLike) -> Iterator[Path]:
-    """A path beside `path` to write to, which replaces it when the block ends well.
+def atomic_replacement(path: str | os.PathLike) -> Iterator[Path]:
+    """Provide a temporary path beside `path` to write to, which replaces `path` if the block ends without an error.
 
-    `BadInput` where there is no room, no right or no folder, and where `path` is anything but a plain file. What killed
-    processes have left of earlier writes is removed.
+    Raise `BadInput` if the file cannot be written, and if `path` is anything but a plain file. Partial files that killed
+    processes have left are removed.
     """
     path = check_plain_file(path)
-    clear(path.parent, f".{path.stem}.")
+    remove_partial_files(path.parent, f".{path.stem}.")
     partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST}.part{path.suffix}")
     try:
         yield partial
         with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # otherwise a power failure could leave a renamed file without its content
         os.replace(partial, path)
     except OSError as reason:
         raise WriteError(
@@ -44,14 +44,14 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def write(path: str | os.PathLike, content: bytes | memoryview) -> Path:
-    """Write bytes to a file, whole or not at all, and return the path."""
+    """Write bytes to a file atomically, and return the path."""
     with atomic_replacement(path) as partial:
         partial.write_bytes(content)
     return Path(path)
 
 
 def check_plain_file(path: str | os.PathLike) -> Path:
-    """The path, or `BadInput` unless it is a plain file, or nothing in a folder that exists."""
+    """Return the path; raise `BadInput` unless it is a plain file, or does not exist in a folder that does."""
     path = Path(path)
     try:
         mode = path.lstat().st_mode
@@ -67,23 +67,24 @@ def check_plain_file(path: str | os.PathLike) -> Path:
     return path
 
 
-def clear(folder: str | os.PathLike, head: str = ".") -> None:
-    """Remove what processes of this machine that are no more have left of writes, to files whose partial names begin so."""
+def remove_partial_files(folder: str | os.PathLike, head: str = ".") -> None:
+    """Remove partial files of processes of this machine that have ended; only those whose names begin with `head`."""
     ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST)}\.part(\.\w+)?")
     with os.scandir(os.fspath(folder)) as entries:
         left = [entry for entry in entries if entry.name.startswith(head)]
     for entry in left:
         found = ours.fullmatch(entry.name)
-        if found and not _alive(int(found[1])):
+        if found and not _is_running(int(found[1])):
             with suppress(OSError):
                 os.unlink(entry.path)
 
 
-def _alive(process: int) -> bool:
+def _is_running(process: int) -> bool:
+    """Return whether a process with this number exists."""
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # sends no signal, but fails without a process
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:
+    except OSError:  # the process belongs to another user
         pass
     return True

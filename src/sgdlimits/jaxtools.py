@@ -1,4 +1,4 @@
-"""Helpers for JAX: functions compiled once, runs in groups of one size, trees as rows, and the device."""
+"""Helpers for JAX: shared compiled functions, loops over groups of runs, pytrees as rows, and the device."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ They select the older of XLA's two code generators. The newer one must not be co
 eight numbers is wrong.
 """
 GROUP_ALIGNMENT = 16
-"""Group sizes are multiples of this number: twice the doubles of the longest vector registers."""
+"""Number whose multiples are the sizes of groups: twice the number of doubles in the longest vector registers."""
 
 
-def compiled(function: Callable, *fixed: Any, fast_compile: bool = False) -> Callable:
-    """Bind `fixed` and return a jitted function of the remaining arguments, which are trees of arrays.
+def jit_bound(function: Callable, *fixed: Any, fast_compile: bool = False) -> Callable:
+    """Bind `fixed` and return a jitted function of the remaining arguments, which are pytrees of arrays.
 
     `fixed` is flattened once. Code is shared by all calls whose `fixed` differs in the values of arrays only. `fast_compile`
     trades speed of the code for speed of compilation.
@@ -33,15 +33,21 @@ def compiled(function: Callable, *fixed: Any, fast_compile: bool = False) -> Cal
     leaves, tree = jax.tree.flatten(fixed)
     arrays = jax.device_put([leaf for leaf in leaves if _is_array(leaf)])
     static = tuple(None if _is_array(leaf) else leaf for leaf in leaves)
-    return partial(_jitted(function, tree, static, fast_compile), arrays)
+    return partial(_jit_with_static(function, tree, static, fast_compile), arrays)
 
 
 def _is_array(leaf: Any) -> bool:
+    """Return whether a leaf is an array, which compiled code takes as an argument."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
 @lru_cache(maxsize=256)
-def _jitted(function: Callable, tree: Any, static: tuple, fast_compile: bool) -> Callable:
+def _jit_with_static(function: Callable, tree: Any, static: tuple, fast_compile: bool) -> Callable:
+    """Jit a function whose first arguments have the structure `tree` and the leaves `static`, None for arrays.
+
+    The cache makes equal static parts share one jitted function, and so its compiled code.
+    """
+
     def whole(arrays, *arguments):
         rest = iter(arrays)
         fixed = jax.tree.unflatten(tree, [next(rest) if leaf is None else leaf for leaf in static])
@@ -71,12 +77,12 @@ def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: A
         return function(runs)
     function = jax.jit(function, inline=True)  # traced once, for its shapes and for the loop
     groups = jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, size, *leaf.shape[1:])), runs)
-    one = jax.eval_shape(lambda tree: function(_at(tree, 0)), groups)
+    one = jax.eval_shape(lambda tree: function(_entry_at(tree, 0)), groups)
     count = jax.tree.leaves(groups)[0].shape[0]
     zeros = lambda *more: jax.tree.map(lambda leaf: jnp.zeros((*more, *leaf.shape), leaf.dtype), one)
 
     def put(index, results):
-        group = _at(groups, index)
+        group = _entry_at(groups, index)
         # A loop of at most one round, whose length XLA does not know: it cannot fuse the body with what surrounds it,
         # so that the code of a group does not depend on the number of groups.
         new = lax.fori_loop(0, jnp.minimum(1, wanted), lambda _, before: function(group), zeros())
@@ -86,19 +92,21 @@ def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: A
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 
-def _at(tree: PyTree, index: Any) -> PyTree:
+def _entry_at(tree: PyTree, index: Any) -> PyTree:
+    """Return the entries of all arrays of a pytree at a traced index of the first axis."""
     return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), tree)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Structure and shapes of a tree of arrays, to store such trees as rows of numbers."""
+    """Structure and shapes of a pytree of arrays, to store such pytrees as rows of floats."""
 
     tree: Any
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, tree: PyTree) -> Layout:
+        """Return the layout of a pytree."""
         return cls(jax.tree.structure(tree), tuple(leaf.shape for leaf in jax.tree.leaves(tree)))
 
     @property
@@ -107,7 +115,7 @@ class Layout:
         return sum(map(math.prod, self.shapes))
 
     def values(self, rows: Any) -> PyTree:
-        """Return the tree of a row, or of an array of rows, whose leading axes are kept."""
+        """Return the pytree of a row, or of an array of rows, whose leading axes its arrays then have."""
         leaves, first = [], 0
         for shape in self.shapes:
             last = first + math.prod(shape)

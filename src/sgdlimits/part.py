@@ -1,4 +1,4 @@
-"""What problems, levels, starts and their parts have in common: they print as they are typed, and are compared by content."""
+"""Base class of problems, levels, starts and their parts: they print as they are typed, and are compared by content."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ import numpy as np
 
 from sgdlimits.errors import BadInput, is_traced
 
-MOST_PRINTED = 12
-"""Arrays of more numbers print as their shape."""
+MAX_PRINTED_ENTRIES = 12
+"""Maximum number of entries of an array that is printed; larger ones print as their shape."""
 
 
 class Unpicklable(BadInput, pickle.PicklingError):
-    """A function without a name that other processes could find it by."""
+    """Error for a function without a name under which other processes could import it."""
 
 
 class Part(eqx.Module):
-    """A module that prints as it would be typed and that is equal to others of the same content.
+    """Immutable object with named arguments, which prints as it would be typed and equals others with the same content.
 
-    Numbers are compared by value, functions by identity. Numbers that are traced are equal to themselves only, and what holds
-    one has no hash.
+    Arrays are compared by value, functions by identity. Traced arrays equal themselves only, and an object with one has no
+    hash.
     """
 
     is_schedule: ClassVar[bool] = False
-    """Whether it is a `Schedule`, a number that changes with time."""
+    """Whether the class is a `Schedule`, a number that changes with time."""
 
     def at(self, t: Any) -> Self:
-        """The part as it is at time t, each schedule in it replaced by its value; itself where it has none."""
-        leaves, tree = jax.tree.flatten(self, is_leaf=is_schedule)
+        """Return the part with each schedule in it replaced by its value at time t; the part itself if it has none."""
+        leaves, tree = jax.tree.flatten(self, is_leaf=is_schedule)  # schedules are pytrees of their own parameters
         if not any(map(is_schedule, leaves)):
             return self
         return jax.tree.unflatten(tree, [leaf(t) if is_schedule(leaf) else leaf for leaf in leaves])
 
     def __repr__(self) -> str:
-        return typed(self)
+        return format_constructor(self)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self is other or _content(self) == _content(other)
+        return self is other or _comparable(self) == _comparable(other)
 
     def __hash__(self) -> int:
         if any(map(is_traced, jax.tree.leaves(self))):
             raise TypeError(f"{type(self).__name__} has traced numbers and no hash. Hash it outside of jax.jit and jax.vmap.")
-        return hash((type(self), _content(self)))
+        return hash((type(self), _comparable(self)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         for name, value in vars(self).items():
-            if isinstance(value, types.FunctionType) and "<" in value.__qualname__ and not _takes_any_function():
+            if isinstance(value, types.FunctionType) and "<" in value.__qualname__ and not _caller_copies_functions():
                 raise Unpicklable(
                     f"{name} of {type(self).__name__} is {value.__qualname__} of {value.__module__}, which pickle finds by no "
                     "name. Define it with def at the top of a module, or use cloudpickle."
@@ -63,27 +63,30 @@ class Part(eqx.Module):
         return super().__reduce_ex__(protocol)
 
     def as_argument(self) -> str:
-        """How it is typed as an argument of something else."""
+        """Return the text of the part as an argument of another one."""
         return repr(self)
 
 
 def is_schedule(node: Any) -> bool:
-    """Whether a node of a tree is a schedule."""
+    """Return whether a node of a pytree is a schedule."""
     return isinstance(node, Part) and node.is_schedule
 
 
 def has_schedules(tree: Any) -> bool:
-    """Whether a schedule stands somewhere in a tree."""
+    """Return whether a pytree contains a schedule."""
     return any(map(is_schedule, jax.tree.leaves(tree, is_leaf=is_schedule)))
 
 
 def at_start(part: Any) -> Any:
-    """A part with the values that its schedules have at the start; what is no part stays."""
+    """Return a part with its schedules replaced by their values at t = 0; other objects are returned as they are."""
     return Part.at(part, 0.0) if isinstance(part, Part) else part
 
 
 def arguments(module: Any) -> Iterator[tuple[str, Any]]:
-    """The arguments of a module's constructor, which it keeps as attributes of the same name, or of that in `recorded`."""
+    """Yield names and values of the arguments of a module's constructor.
+
+    Values are attributes of the same names, or of those in the dictionary `recorded` of the class.
+    """
     other = getattr(type(module), "recorded", {})
     for name in inspect.signature(type(module)).parameters:
         attribute = other.get(name, name)
@@ -91,8 +94,8 @@ def arguments(module: Any) -> Iterator[tuple[str, Any]]:
             yield name, getattr(module, attribute)
 
 
-def typed(module: Any) -> str:
-    """A module as it would be typed, without the arguments that have their default.
+def format_constructor(module: Any) -> str:
+    """Return a module as it would be typed, without arguments that have their default.
 
     >>> from sgdlimits.algorithm import OnePassSGD
     >>> OnePassSGD(lr=0.1, sphere=True)
@@ -105,25 +108,25 @@ def typed(module: Any) -> str:
 
 
 def as_source(value: Any) -> str:
-    """A value as it would be typed: numbers short, long arrays as their shape, functions by name."""
+    """Return a value as it would be typed: numbers with six digits, long arrays as their shape, functions by name."""
     if isinstance(value, Part):
         return value.as_argument()
     if is_traced(value):
         return "traced"
     if isinstance(value, (jax.Array, np.ndarray, np.generic, float)):
         array = np.asarray(value)
-        if array.size > MOST_PRINTED:
+        if array.size > MAX_PRINTED_ENTRIES:
             return f"array of shape {array.shape}"
-        return _numbers(array.tolist())
+        return _format_numbers(array.tolist())
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name!r}: {as_source(part)}' for name, part in value.items())}}}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(argument, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(as_source, value))}{',' if len(value) == 1 else ''})"
     return getattr(value, "__qualname__", "") or repr(value)
 
 
-def same(value: Any, default: Any) -> bool:
-    """Whether a value is its default, as far as can be told."""
+def is_default(value: Any, default: Any) -> bool:
+    """Return whether a value certainly equals its default; traced values do not."""
     if value is default:
         return True
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and isinstance(default, (bool, int, float)):
@@ -131,29 +134,31 @@ def same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and isinstance(value, (bool, int, float, str, dict, tuple)) and value == default
 
 
-def _numbers(value: Any) -> str:
+def _format_numbers(value: Any) -> str:
+    """Return a number or nested lists of numbers as text."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_numbers, value))}]"
+        return f"[{', '.join(map(_format_numbers, value))}]"
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
-def _content(module: Any) -> tuple:
+def _comparable(module: Any) -> tuple:
+    """Return the content of a module as a hashable object."""
     leaves, structure = jax.tree.flatten(module)
-    return structure, tuple(map(_leaf, leaves))
+    return structure, tuple(map(_comparable_leaf, leaves))
 
 
-def _leaf(leaf: Any) -> Any:
-    """A leaf as something that can be compared and hashed: arrays by shape and values, whatever their type."""
-    if is_traced(leaf):
+def _comparable_leaf(leaf: Any) -> Any:
+    """Return a leaf as a hashable object: numbers and arrays by shape and values, regardless of their type."""
+    if is_traced(leaf):  # it has no value, and comparing it would give another traced array
         return "traced", id(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float)):
-        array = np.asarray(leaf, float) + 0.0
+        array = np.asarray(leaf, float) + 0.0  # turns -0.0, which equals 0.0, into 0.0, whose bytes differ
         return array.shape, array.tobytes()
     return leaf
 
 
-def _takes_any_function() -> bool:
-    """Whether who asks copies in this process, or sends functions by value: copy, cloudpickle, dill."""
+def _caller_copies_functions() -> bool:
+    """Return whether a module that copies functions by value, copy, cloudpickle or dill, is calling: the stack says so."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         room = frame.f_globals.get("__name__", "").split(".")

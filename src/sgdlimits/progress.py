@@ -1,4 +1,4 @@
-"""Progress of long work: a bar where somebody looks at a terminal or a notebook, now and then a line elsewhere."""
+"""Progress of long computations: a bar in a terminal or notebook, and an occasional line elsewhere, as in the log of a job."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
-MOST_SECONDS = 60.0
-"""How far apart lines are at most. They begin close to each other."""
-LONG_SECONDS, SETTLED_SECONDS = 600.0, 10.0
-"""From how long on a bar says how long all will take, and after which time."""
-PACE_SECONDS = 2.0
-"""How long work must go on after the first of it was seen until its pace is known: what came before has compiled."""
+MAX_LINE_INTERVAL_SECONDS = 60.0
+"""Maximum time between two lines; the first lines are closer to each other."""
+MIN_LONG_SECONDS, MIN_ELAPSED_SECONDS = 600.0, 10.0
+"""Total time from which on a bar shows the total time, and time after which it does."""
+MIN_PACE_SECONDS = 2.0
+"""Time of progress before the pace is estimated; it starts with the first progress, since compilation comes before."""
 
 
-class Lines(io.TextIOBase):
-    """What a bar writes, as a few whole lines without the carriage returns that draw over it.
+class LineWriter(io.TextIOBase):
+    """File that writes the output of a progress bar as a few separate lines, without the carriage returns that redraw it.
 
-    >>> _ = Lines(sys.stdout).write("\\rchain:  50% of 3 runs")
+    >>> _ = LineWriter(sys.stdout).write("\\rchain:  50% of 3 runs")
     chain:  50% of 3 runs
     """
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
-        self.begin, self.last = time.monotonic(), -MOST_SECONDS
+        self.begin, self.last = time.monotonic(), -MAX_LINE_INTERVAL_SECONDS
 
     def write(self, text: str) -> int:
+        """Write a line unless the last one was too recent: intervals grow to half of the elapsed time, up to the maximum."""
         line, now = text.replace("\r", "").strip(), time.monotonic()
-        if line and now - self.last >= min(MOST_SECONDS, (now - self.begin) / 2):
+        if line and now - self.last >= min(MAX_LINE_INTERVAL_SECONDS, (now - self.begin) / 2):
             self.file.write(f"{line}\n")
             self.last = now
         return len(text)
@@ -40,39 +41,41 @@ class Lines(io.TextIOBase):
 
 
 class Bar(tqdm):
-    """tqdm's bar, which knows `{long}`: how long all of it takes, in words, where its pace so far makes that long.
+    """Progress bar of tqdm with the field `{long}` for the estimated total time of a long computation, in words.
 
-    Ctrl-C leaves nothing behind for which another thread would wait: tqdm's own keeps its lock where it is interrupted while it
-    writes, and has a thread, which looks after slow bars.
+    Ctrl-C cannot cause a deadlock: tqdm's own bar keeps its lock if it is interrupted while it writes, and has a monitor thread
+    that waits for that lock.
     """
 
-    monitor_interval = 0
+    monitor_interval = 0  # no monitor thread
     first: tuple[float, float] | None = None
-    """When the first work was seen to be done, and how much of it."""
+    """Elapsed time and amount done when progress was first seen."""
 
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
         if nolock:
             return super().refresh(nolock=True)
+        # `with` releases the lock on any exception, tqdm's own acquire and release do not.
         with self.get_lock():
             return super().refresh(nolock=True)
 
     @property
     def format_dict(self) -> dict[str, Any]:
+        """Fields of the format of the bar, with estimates of times that leave out what came before the first progress."""
         known = super().format_dict
         done, total, elapsed = known["n"], known["total"], known["elapsed"]
         if self.first is None and done > known["initial"]:
             self.first = elapsed, done
         since, before = self.first or (elapsed, done)
-        if not total or done <= before or elapsed - since < PACE_SECONDS:
+        if not total or done <= before or elapsed - since < MIN_PACE_SECONDS:
             return {**known, "long": "", "remaining": "?"}
         left = (total - done) * (elapsed - since) / (done - before)
         words = f", about {format_duration(elapsed + left)} in all; what is done is kept on Ctrl-C"
-        long = elapsed + left > LONG_SECONDS and elapsed > SETTLED_SECONDS
+        long = elapsed + left > MIN_LONG_SECONDS and elapsed > MIN_ELAPSED_SECONDS
         return {**known, "long": words if long else "", "remaining": self.format_interval(left)}
 
 
 def format_duration(seconds: float) -> str:
-    """A time in words.
+    """Return a duration with two digits and its unit.
 
     >>> format_duration(4000), format_duration(3e8)
     ('1.1 hours', '9.5 years')
@@ -83,8 +86,8 @@ def format_duration(seconds: float) -> str:
 
 
 def bar(*items: Any, **how: Any) -> Bar:
-    """A bar, from a second on; with what tqdm usually takes."""
+    """Return a progress bar that appears after a second; arguments are those of `tqdm`."""
     how = {"delay": 1.0, "leave": False, **how}
     if "ipykernel" not in sys.modules and not sys.stderr.isatty():
-        how |= {"file": Lines(sys.stderr), "mininterval": 1.0, "ncols": 128}
+        how |= {"file": LineWriter(sys.stderr), "mininterval": 1.0, "ncols": 128}
     return Bar(*items, **how)

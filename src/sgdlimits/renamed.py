@@ -1,4 +1,4 @@
-"""Public names and arguments that have another name now. The old ones work for a minor version more, and say what to write.
+"""Public names and arguments that were renamed. The old ones work for one more minor version, with a `DeprecationWarning`.
 
 A name is `theory.mediocrity.compare`, as it stands behind `sgdlimits.`; an argument of a function that is `checked` is
 `theory.single_index.exit_time(threshold)`, with the module in which the function is defined. Renaming something is one entry
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 PACKAGE = "sgdlimits"
 
 
-class New(NamedTuple):
-    """What is to be written instead, and the version in which the old name goes."""
+class NewName(NamedTuple):
+    """NewName name of something public, and the version that removes the old name."""
 
     name: str
     until: str
@@ -33,33 +33,33 @@ MODULES = {
     "regimes": "papers.slides.theory",
     "single_index": "analysis.single_index",
 }
-"""Where the modules of `sgdlimits.theory` are."""
+"""Paths of the modules of `sgdlimits.theory` in the package."""
 PUBLIC = {place: f"theory.{name}" for name, place in MODULES.items()} | {
     "problem.presets.networks": "presets",
     "problem.presets.mixtures": "presets",
     "problem.projection": "",
 }
-"""What stands behind `sgdlimits.` for a module whose names are public elsewhere."""
-PARAMETERS = {"rule": New("optimiser", "0.4")}
-"""Parameters of sweeps and options of the command line."""
+"""Public paths of modules whose names are exported elsewhere."""
+PARAMETERS = {"rule": NewName("optimiser", "0.4")}
+"""Renamed parameters of sweeps and options of the command line."""
 MEMBERS = {
-    "rule": New("expectation", "0.4"),
-    "with_rule": New("with_expectation", "0.4"),
+    "rule": NewName("expectation", "0.4"),
+    "with_rule": NewName("with_expectation", "0.4"),
 }
-"""Attributes and methods of problems, and arguments that `replace` takes."""
+"""Renamed attributes and methods of problems, and arguments of their `replace`."""
 RENAMED = {
-    "theory.mediocrity.compare": New("exit_table", "0.3"),
-    "theory.quadratic.Null": New("theory.quadratic.NullDirections", "0.4"),
-    "theory.single_index.exit_time(threshold)": New("overlap", "0.3"),
-    "ProjectionProblem(rule)": New("expectation", "0.4"),
-    "presets.committee(rule)": New("expectation", "0.4"),
-    "presets.single_index(rule)": New("expectation", "0.4"),
-    "presets.gaussian_mixture(rule)": New("expectation", "0.4"),
+    "theory.mediocrity.compare": NewName("exit_table", "0.3"),
+    "theory.quadratic.Null": NewName("theory.quadratic.NullDirections", "0.4"),
+    "theory.single_index.exit_time(threshold)": NewName("overlap", "0.3"),
+    "ProjectionProblem(rule)": NewName("expectation", "0.4"),
+    "presets.committee(rule)": NewName("expectation", "0.4"),
+    "presets.single_index(rule)": NewName("expectation", "0.4"),
+    "presets.gaussian_mixture(rule)": NewName("expectation", "0.4"),
 }
 
 
 def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """The `__getattr__` of a module: what has another name now, with a warning; other names are asked of `others`."""
+    """Return a `__getattr__` of a module that finds renamed objects, with a warning, and passes other names to `others`."""
 
     def find(name: str) -> Any:
         old = f"{module}.{name}".removeprefix(f"{PACKAGE}.")
@@ -75,7 +75,7 @@ def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callabl
 
 
 def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """What gives the keywords of a call their new names, with a warning; None for functions without old ones."""
+    """Return a function that renames old keywords of a call, with a warning; None if `fn` has no renamed arguments."""
     place = fn.__module__.removeprefix(f"{PACKAGE}.")
     name = f"{PUBLIC.get(place, place)}.{fn.__qualname__}".removeprefix(".").removesuffix(".__init__")
     new = {old[len(name) + 1 : -1]: found for old, found in RENAMED.items() if old.startswith(f"{name}(")}
@@ -89,7 +89,7 @@ def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | N
 
 
 def parameter_of(name: str) -> str:
-    """Return the present name of a sweep's parameter such as `rule` or `rule.beta`, with a warning where it is another."""
+    """Return the present name of a sweep's parameter such as `rule` or `rule.beta`, with a warning if it was renamed."""
     first, dot, rest = name.partition(".")
     if first not in PARAMETERS:
         return name
@@ -106,7 +106,10 @@ def changes_of(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def attribute_of(thing: Any, name: str, *views: tuple[str, type]) -> Any:
-    """The `__getattr__` of a class: what has another name now, or moved to a view of it, by its old name, with a warning."""
+    """Return a renamed attribute, or one that moved to a view of the object, with a warning; for `__getattr__` of classes.
+
+    `views` has pairs of the name of a view, such as `numerics`, and its class.
+    """
     own = type(thing).__name__
     if name in MEMBERS and hasattr(type(thing), MEMBERS[name].name):
         _warn(f"{own}.{name}", f"{own}.{MEMBERS[name].name}", MEMBERS[name].until, 4)
@@ -119,7 +122,7 @@ def attribute_of(thing: Any, name: str, *views: tuple[str, type]) -> Any:
 
 
 def _warn(old: str, new: str, until: str, up: int) -> None:
-    """Warn `up` calls above, where the old name is written; frames of equinox, which wraps methods, do not count."""
+    """Warn about an old name at the caller `up` frames above; frames of equinox, which wraps methods, do not count."""
     while sys._getframe(up - 1).f_globals.get("__name__", "").split(".")[0] == "equinox":
         up += 1
     text = f"{old} is now {new}. Write {new}; the old name goes with version {until}."

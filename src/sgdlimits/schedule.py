@@ -1,6 +1,6 @@
-"""The interface of a schedule, a number that changes with time, and the arithmetic of schedules.
+"""Interface of schedules, numbers that change with time, and their arithmetic.
 
-A schedule may stand for any number of a problem, its data, its network or its algorithm, as in `OnePassSGD(lr=Steps(...))`.
+A schedule may replace any number of a problem, its data, its network or its algorithm, as in `OnePassSGD(lr=Steps(...))`.
 `Part.at(t)` replaces every schedule of a part by its value at time t, in samples per dimension. A level evaluates its problem
 that way before each step and at each saved time. `schedule_forms` has the schedules that users write, and `schedule_text`
 reads them from text.
@@ -20,23 +20,23 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 import sgdlimits._x64  # noqa: F401  first: times are double precision
-from sgdlimits.errors import BadInput, shorten, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.part import Part, as_source, is_schedule
 from sgdlimits.trial import try_function
 
-ROUNDING = 2.0**-44
+TIME_ROUNDING = 2.0**-44
 """Relative error allowed in a time, which is a sum of steps: a time below a knot by less than this counts as the knot."""
 EXAMPLE_TIMES = (0.0, 0.01, 0.1, 1.0)
 """Times at which constructors check a schedule; `simulate` checks all times up to the end, which is known only there."""
 OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
-}  # by name, so that files can hold them
-SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
-"""The sign of each operation in text."""
+}  # by name, so that files can store them
+OPERATOR_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
+"""Sign of each operation in text."""
 
 
 class Schedule(Part):
-    """A number, or an array of numbers, as a function of time. Arithmetic with numbers and other schedules gives schedules.
+    """Number, or array of numbers, as a function of time. Arithmetic with numbers and other schedules gives schedules.
 
     A subclass implements `__call__`, a pure JAX function of one time, and `knots` where the function jumps or bends.
     """
@@ -80,7 +80,7 @@ class Schedule(Part):
 
     def values_at(self, times: Any) -> Float[np.ndarray, "times ..."]:
         """Return the values at several times as a NumPy array."""
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval():  # constructors may run inside a traced function
             return np.asarray(jax.vmap(self.__call__)(jnp.asarray(times, float)))
 
     def __add__(self, other: Any) -> Schedule:
@@ -96,6 +96,7 @@ class Schedule(Part):
         return Combined("sub", other, self)
 
     def __mul__(self, other: Any) -> Schedule:
+        # A factor of one, a common default, leaves the schedule and its text as they are.
         return self if isinstance(other, (bool, int, float)) and other == 1 else Combined("mul", self, other)
 
     def __rmul__(self, other: Any) -> Schedule:
@@ -115,7 +116,7 @@ class Schedule(Part):
 
 
 class Time(Schedule):
-    """The schedule whose value is the time itself."""
+    """Schedule whose value is the time itself."""
 
     def __call__(self, t):
         return jnp.asarray(t, float)
@@ -125,7 +126,7 @@ class Time(Schedule):
 
 
 class FunctionOfTime(Schedule):
-    """A user's JAX function of t as a schedule."""
+    """Schedule given by a user's JAX function of t."""
 
     fn: Callable = eqx.field(static=True)
 
@@ -163,14 +164,14 @@ class Combined(Schedule):
 
     def as_argument(self):
         bracketed = lambda side: f"({as_source(side)})" if isinstance(side, Combined) else as_source(side)
-        return f"{bracketed(self.left)} {SIGNS[self.operation]} {bracketed(self.right)}"
+        return f"{bracketed(self.left)} {OPERATOR_SIGNS[self.operation]} {bracketed(self.right)}"
 
     def __repr__(self) -> str:
         return self.as_argument()
 
 
 class Shifted(Schedule):
-    """A schedule delayed by a time."""
+    """Schedule delayed by a time, before which it is constant."""
 
     base: Schedule
     by: Any = eqx.field(converter=as_operand)
@@ -187,7 +188,8 @@ class Shifted(Schedule):
         """Knots of the base, delayed, and the time at which the base begins."""
         xp = jnp if is_traced(self.by) or is_traced(self.base.knots) else np
         delayed = self.base.knots + self.by
-        late = ROUNDING / 32 * xp.maximum(abs(delayed), 1.0)  # the sum may be rounded down, to before the change
+        # The sum may be rounded down, to a time before the change.
+        late = TIME_ROUNDING / 32 * xp.maximum(abs(delayed), 1.0)
         return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), delayed + late])
 
     def as_argument(self):
@@ -234,6 +236,6 @@ def knots_of(tree: PyTree) -> Any:
 
 
 def subtract_rounding(times: Any, xp: Any) -> Any:
-    """Return the times less `ROUNDING`. The factor is a power of two, so that NumPy and JAX agree to the last bit."""
+    """Return the times less `TIME_ROUNDING`. The factor is a power of two, so that NumPy and JAX agree to the last bit."""
     times = xp.asarray(times, float)
-    return times - ROUNDING * xp.maximum(times, 1.0)
+    return times - TIME_ROUNDING * xp.maximum(times, 1.0)

@@ -1,4 +1,4 @@
-"""The schedules that users write: `Steps`, `Linear`, `Cosine`, `Power` and `Warmup`."""
+"""Forms of schedules: `Steps`, `Linear`, `Cosine`, `Power` and `Warmup`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from jaxtyping import Array, Float
 
 from sgdlimits.checks import OverTime, as_numbers
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, shorten, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule, subtract_rounding, value_at
 
 MAX_UNROLLED = 64
-"""With at most this many knots a value is selected by comparisons, which every kernel translates; otherwise by an index."""
+"""Maximum number of knots for which a value is selected by comparisons, which every kernel supports, and not by an index."""
 
 
 def _as_numbers(name: str, value: Any) -> Any:
-    """Convert to an array of finite floating-point numbers: of NumPy, or of JAX where an argument is."""
+    """Convert an argument to an array of finite floats: to JAX's if it is one, else to NumPy's."""
     if is_traced(value) or isinstance(value, jax.Array):
         return jnp.asarray(value, float)
     rows = value if isinstance(value, (list, tuple)) else ()
@@ -33,7 +33,7 @@ def _as_numbers(name: str, value: Any) -> Any:
 
 
 def _as_span(name: str, value: Any) -> Any:
-    """Convert to one time above 0."""
+    """Convert an argument to one time above 0."""
     numbers = _as_numbers(name, value)
     if not is_traced(numbers) and (np.ndim(numbers) or not numbers > 0):
         raise BadInput(f"{name} must be one time above 0; got {shorten(value)}. Give a number.")
@@ -41,7 +41,7 @@ def _as_span(name: str, value: Any) -> Any:
 
 
 def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> None:
-    """Raise `BadInput` unless times increase and there are `more` values than times."""
+    """Raise `BadInput` unless times increase and there are `more` values than times, for a schedule named `form`."""
     if np.ndim(times) != 1 or np.ndim(values) < 1:
         shapes = f"times of shape {np.shape(times)} and values of shape {np.shape(values)}"
         raise BadInput(f"{form} takes a row of times and a row of values; got {shapes}. Give {example}.")
@@ -59,13 +59,13 @@ def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> 
         raise BadInput(f"times must be {least} and increase; got {np.asarray(times).tolist()}. Sort them.")
 
 
-Numbers = Annotated[Any, _as_numbers]
+RealValues = Annotated[Any, _as_numbers]
 Span = Annotated[Any, _as_span]
 
 
 @checked
 class Steps(Schedule):
-    """A piecewise constant schedule: `values[i]` from `times[i - 1]` on.
+    """Piecewise constant schedule: `values[i]` from `times[i - 1]` on.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ class Steps(Schedule):
     times: Float[Array, " n"]
     values: Float[Array, " n+1 ..."]
 
-    def __init__(self, times: Numbers, values: Numbers) -> None:
+    def __init__(self, times: RealValues, values: RealValues) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
         _check_rows("Steps", self.times, self.values, 1, "Steps([10.0], [0.1, 0.01])")
 
     @property
     def knots(self):
-        """The times, less the rounding error of the steps that lead there."""
+        """Times of the changes, minus the rounding error of a time that is a sum of steps."""
         return subtract_rounding(self.times, jnp if is_traced(self.times) else np)
 
     @property
@@ -111,7 +111,7 @@ class Steps(Schedule):
 
 @checked
 class Linear(Schedule):
-    """A piecewise linear schedule, through `values[i]` at `times[i]`, constant before the first time and after the last.
+    """Piecewise linear schedule, through `values[i]` at `times[i]`, constant before the first time and after the last.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Linear(Schedule):
     times: Float[Array, " n"]
     values: Float[Array, " n ..."]
 
-    def __init__(self, times: Numbers, values: Numbers) -> None:
+    def __init__(self, times: RealValues, values: RealValues) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
         _check_rows("Linear", self.times, self.values, 0, "Linear([0.0, 10.0], [0.2, 0.1])")
@@ -142,6 +142,7 @@ class Linear(Schedule):
     def __call__(self, t):
         times, values = jnp.asarray(self.times), jnp.asarray(self.values)
         if len(values) > MAX_UNROLLED:
+            # The segment of t, or the first or last one beyond the ends, where the share is clipped to 0 or 1.
             last = jnp.clip((t >= times).sum() - 1, 0, len(times) - 2)
             share = jnp.clip((t - times[last]) / (times[last + 1] - times[last]), 0.0, 1.0)
             return values[last] + share * (values[last + 1] - values[last])
@@ -157,7 +158,7 @@ class Linear(Schedule):
 
 @checked
 class Cosine(Schedule):
-    r"""Half a cosine from `first` at the start to `last` at `span`, and `last` from then on.
+    r"""Cosine decay from `first` at the start to `last` at `span`, constant from then on.
 
     .. math:: \text{last} + (\text{first} - \text{last})\, \tfrac12\big(1 + \cos(\pi t/\text{span})\big)
 
@@ -176,7 +177,7 @@ class Cosine(Schedule):
     last: Float[Array, ""]
     span: Float[Array, ""]
 
-    def __init__(self, first: Numbers, last: Numbers, span: Span) -> None:
+    def __init__(self, first: RealValues, last: RealValues, span: Span) -> None:
         self.first = _as_numbers("first", first)
         self.last = _as_numbers("last", last)
         self.span = _as_span("span", span)
@@ -196,7 +197,7 @@ class Cosine(Schedule):
 
 @checked
 class Power(Schedule):
-    r"""A power of time, :math:`\text{value}\,(1 + t/\text{span})^{-\text{power}}`.
+    r"""Power-law decay in time, :math:`\text{value}\,(1 + t/\text{span})^{-\text{power}}`.
 
     Parameters
     ----------
@@ -213,7 +214,7 @@ class Power(Schedule):
     power: Float[Array, ""]
     span: Float[Array, ""]
 
-    def __init__(self, value: Numbers, power: float, span: Span) -> None:
+    def __init__(self, value: RealValues, power: float, span: Span) -> None:
         self.value = _as_numbers("value", value)
         self.power = _as_numbers("power", power)
         self.span = _as_span("span", span)
@@ -223,12 +224,13 @@ class Power(Schedule):
         return np.shape(self.value)
 
     def __call__(self, t):
+        # log1p keeps the digits of small t/span, which 1 + t/span would round.
         return jnp.asarray(self.value * jnp.exp(-self.power * jnp.log1p(t / self.span)))
 
 
 @checked
 class Warmup(Schedule):
-    """A schedule or a number, times a factor that rises from 0 to 1 over `span`.
+    """Schedule or number multiplied by a factor that rises linearly from 0 to 1 over `span`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Schedules read from text, as on the command line and in sweep files."""
+"""Parser of schedules in text, as on the command line and in sweep files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FORMS: dict[str, Callable[..., Schedule]] = {
     "steps": Steps, "linear": Linear, "cosine": Cosine, "power": Power, "warmup": Warmup,
 }  # fmt: skip
 """Names of schedules in text."""
-TYPED = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
+OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
+"""Operations of schedules by the operators of Python's syntax tree."""
 EXAMPLE = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
 
 
@@ -38,6 +39,7 @@ def read_schedule(text: str) -> Schedule | float:
         result = _evaluate(ast.parse(text.strip(), mode="eval").body)
         if isinstance(result, list):
             raise BadInput("it is a row of numbers")
+    # The parser raises RecursionError and MemoryError for deeply nested text.
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, TypeError, MemoryError) as reason:
         ours = isinstance(reason, BadInput)
         because = str(reason).split(". ")[0].rstrip(".") if ours else "it is not one expression"
@@ -48,9 +50,9 @@ def read_schedule(text: str) -> Schedule | float:
 
 
 def _evaluate(node: ast.expr) -> Any:
-    """Evaluate an expression; a kind of node without a case below is refused."""
+    """Evaluate the syntax tree of an expression; a kind of node without a case below raises `BadInput`."""
     match node:
-        case ast.Constant(value=bool()):
+        case ast.Constant(value=bool()):  # True is an int in Python
             pass
         case ast.Constant(value=int() | float() as number):
             return float(number)
@@ -60,8 +62,8 @@ def _evaluate(node: ast.expr) -> Any:
             return [_evaluate(part) for part in parts]
         case ast.UnaryOp(op=ast.USub(), operand=inside):
             return operator.neg(_evaluate(inside))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in TYPED:
-            return OPERATIONS[TYPED[type(sign)]](_evaluate(left), _evaluate(right))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
+            return OPERATIONS[OPERATORS[type(sign)]](_evaluate(left), _evaluate(right))
         case ast.Call(func=ast.Attribute(value=base, attr="shift"), args=[by], keywords=[]):
             schedule = _evaluate(base)
             if not is_schedule(schedule):

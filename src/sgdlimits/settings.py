@@ -1,4 +1,4 @@
-"""Settings of a process that make it faster, and that importing the package leaves alone.
+"""Settings that make a process faster, which importing the package does not change.
 
 The command line, the workers of sweeps and the explorer own their processes and call `setup_process`. A script or a notebook
 may call `setup_jax`.
@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from sgdlimits._miscompiled import quieten
+from sgdlimits._miscompiled import silence_hints
 
 
 def setup_jax() -> None:
@@ -21,19 +21,19 @@ def setup_jax() -> None:
 
     Importing the package sets double precision and nothing else. This function, called once before the first computation:
 
-    - keeps what JAX compiles in the user's cache folder (`jax_compilation_cache_dir`, and the two thresholds below which JAX
-      keeps nothing), unless you have chosen a folder for JAX or the environment variable SGDLIMITS_CACHE is "off";
-    - lets JAX write the entries of that cache whole: as it is, a process may read what another one has written in part
-      (`jax._src.lru_cache.LRUCache.put` is replaced);
+    - stores compiled code of JAX in the user's cache folder (`jax_compilation_cache_dir`, and the two thresholds below which
+      JAX stores nothing), unless you have set a folder for JAX or the environment variable SGDLIMITS_CACHE is "off";
+    - makes JAX write the entries of that cache atomically: otherwise a process may read an entry that another one has written
+      in part (`jax._src.lru_cache.LRUCache.put` is replaced);
     - turns asynchronous dispatch on a CPU off (`jax_cpu_enable_async_dispatch`), unless the environment variable
-      JAX_CPU_ENABLE_ASYNC_DISPATCH is set: a call computes in the thread that asks, and small ones do not wait for another;
+      JAX_CPU_ENABLE_ASYNC_DISPATCH is set: a call computes in the calling thread, so that small ones do not wait for another;
     - silences XLA's messages below fatal ones where a release of jaxlib reports hints as errors whenever it reads such an entry
       (TF_CPP_MIN_LOG_LEVEL, unless it is set), which has an effect only before JAX is imported.
 
     >>> import sgdlimits as sl
     >>> sl.setup_jax()
     """
-    quieten(os.environ)  # before JAX is imported
+    silence_hints(os.environ)  # before JAX is imported
     import jax
 
     import sgdlimits._x64  # noqa: F401
@@ -41,23 +41,23 @@ def setup_jax() -> None:
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         with suppress(AttributeError):  # a version of JAX without it
             jax.config.update("jax_cpu_enable_async_dispatch", False)
-    _keep_compiled()
-    _write_whole_entries()
+    _enable_compilation_cache()
+    _make_cache_writes_atomic()
 
 
 @lru_cache(maxsize=1)
 def setup_process() -> None:
-    """Configure a process that runs this package and nothing else: JAX, and fewer searches for garbage.
+    """Configure a process that runs only this package: JAX as in `setup_jax`, and fewer runs of the garbage collector.
 
-    Modules and traced functions are many objects and hardly any garbage; at exit they need no search at all.
+    Modules and traced functions are many objects and hardly any garbage; at exit they need no collection at all.
     """
     setup_jax()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(100_000, 50, 100)  # Python's own threshold is about a thousand objects
     atexit.register(gc.freeze)
 
 
-def _keep_compiled() -> None:
-    """Let JAX keep what it compiles in the package's folder, unless the user has chosen one for it."""
+def _enable_compilation_cache() -> None:
+    """Set the folder of JAX's cache of compiled code to the package's own, unless the user has set one."""
     import jax
 
     from sgdlimits.kernel.folder import own_folder
@@ -71,15 +71,15 @@ def _keep_compiled() -> None:
 
 
 @lru_cache(maxsize=1)
-def _write_whole_entries() -> None:
-    """Replace the method of JAX that writes entries in place, and never again where a part is there."""
+def _make_cache_writes_atomic() -> None:
+    """Replace the method of JAX's cache that writes entries: it writes in place, and never repairs a partial entry."""
     try:
         from jax._src.lru_cache import LRUCache
     except ImportError:
         return  # another version of JAX
     from sgdlimits.kernel.folder import write_entry
 
-    usual = LRUCache.put
+    usual = LRUCache.put  # for caches with a size limit, or in remote storage
 
     def put(self, key: str, value: bytes) -> None:
         if self.eviction_enabled or not isinstance(self.path, Path):

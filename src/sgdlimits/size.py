@@ -1,4 +1,4 @@
-"""How much memory a job takes, said before any of it is made."""
+"""Limits of memory: errors for computations that do not fit, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from functools import cache
 from sgdlimits.errors import BadInput
 from sgdlimits.text import format_bytes
 
-SHARE = 0.8
-"""The share of the machine's memory that one job may take."""
+MAX_MEMORY_SHARE = 0.8
+"""Fraction of the machine's memory that one computation may take."""
 
 
 @cache
-def memory() -> float:
-    """The bytes of memory that this process may use: the machine's, or its container's limit."""
+def available_memory() -> float:
+    """Return the memory in bytes that this process may use: that of the machine, or the limit of its container."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else 2.0**34
+    # Limits of a container, in versions 2 and 1 of Linux' control groups; "max" for no limit is not a number.
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             with open(path, encoding="ascii") as file:
@@ -28,7 +29,7 @@ def memory() -> float:
 
 
 def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
-    """Raise `BadInput` where a product of counts, each with its noun, is more numbers than this machine has memory for.
+    """Raise `BadInput` if as many floats as the product of counts, each given with its noun, do not fit into memory.
 
     >>> check_memory([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
     Traceback (most recent call last):
@@ -41,10 +42,12 @@ def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
 
 
 def describe_excess(numbers: float) -> str:
-    """What is wrong with so many numbers, in words, or nothing where there is room for them.
+    """Return a phrase on why this number of floats does not fit into memory, or an empty text if it does.
 
     >>> describe_excess(10)
     ''
     """
-    room = memory()
-    return f"{format_bytes(8 * numbers)}, more than this machine's {format_bytes(room)} allow" if 8 * numbers > SHARE * room else ""
+    total = available_memory()
+    if 8 * numbers <= MAX_MEMORY_SHARE * total:
+        return ""
+    return f"{format_bytes(8 * numbers)}, more than this machine's {format_bytes(total)} allow"

@@ -1,4 +1,4 @@
-"""Where runs start: laws of the statistics at time zero."""
+"""Starts of runs: laws of the statistics at time zero."""
 
 from __future__ import annotations
 
@@ -20,65 +20,67 @@ from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.size import check_memory
-from sgdlimits.statistics.frame import frame_of, cholesky_factor
+from sgdlimits.statistics.frame import cholesky_factor, frame_of
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
-from sgdlimits.statistics.trees import as_floats, take_run, repeat_run, count_runs
+from sgdlimits.statistics.trees import as_floats, count_runs, repeat_run, take_run
 
-MOST_SQUARE = 256
-"""Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""
+MAX_GRAM_WIDTH = 256
+"""Maximum width at which a random start of the mean-field limit draws the p-by-p Gram matrix, as other levels do.
+
+Up to this width its units are those of the other levels bit for bit; beyond it, an array of p^2 entries would be too large.
+"""
 
 
-def _given(second: Any) -> Any:
-    """One number, or arrays by name."""
+def _as_second(second: Any) -> Any:
+    """Convert a second layer: one number, or a mapping of scalars by name."""
     return as_scalars(second) if isinstance(second, Mapping) else second
 
 
 class Start(Part):
-    """A law of the start. The start of a run depends on the seed and the run's number alone."""
+    """A law of the initial statistics. The start of a run depends only on the seed and the index of the run."""
 
     @abc.abstractmethod
     def overlaps(self, problem: Problem, stream: Stream) -> Overlaps:
-        """The overlaps of the directions of the stream's runs, runs first."""
+        """Draw the overlaps of the trained directions for the runs of a stream, runs first."""
 
     def batch(self, problem: Problem, stream: Stream) -> PyTree:
-        """The statistics of the stream's runs, runs first."""
+        """Draw the statistics of a problem for the runs of a stream, runs first."""
         return problem.coordinates.from_overlaps(self.overlaps(problem, stream))
 
     def particles(self, problem: Problem, stream: Stream) -> Particles:
-        """The units of the stream's runs, each on its own, runs first: for the mean-field limit, without a p-by-p array."""
+        """Draw the statistics of the mean-field limit for the runs of a stream, runs first."""
         return particles_of(self.batch(problem, stream))
 
     @checked
     def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
-        """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
+        """Draw the initial statistics of `runs` runs, runs first, as `simulate` draws them."""
         check_memory([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
-        """One start, without an axis for runs: pass it to several levels to start them from the same point."""
+        """Draw the initial statistics of one run, without an axis of runs, for example to start several levels from them."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.sample(problem, seed=seed))
 
 
 @checked
 class RandomInit(Start):
-    r"""Random weights in R^d, as in the problem's paper, with the exact law of their overlaps at finite d.
+    r"""Random weights in R^d, as in the paper of the problem, with the exact law of their overlaps at finite d.
 
-    The rows of a p-by-d Gaussian matrix have independent Gaussian coordinates along the k fixed directions, and outside of
-    them a Wishart Gram matrix whose triangular factor is normal below the diagonal and chi with d - k - j degrees of freedom
-    on it (Bartlett). No vector of length d is made. For `MeanField` no p-by-p array is made either where p is above 256; its
-    units then have the same law but not the same numbers.
+    The rows of a p-by-d Gaussian matrix have independent Gaussian coordinates along the k fixed directions. Their components
+    orthogonal to these have a Wishart Gram matrix, whose triangular factor has normal entries below the diagonal and chi
+    variates with d - k - j degrees of freedom on it (Bartlett). No vector of length d is drawn. For `MeanField` with p above
+    256, no p-by-p array is drawn either; units then have the same law, but other values than at the other levels.
 
     Parameters
     ----------
     d : dimension
-    scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
+    scale : standard deviation of sqrt(d) times a weight; with `unit`, the norm of each direction
     unit : whether each direction is scaled to the norm `scale`
-    second : each entry of the second layer; or of each scalar, by name
-    positive : the probability with which each entry of the second layer keeps its sign; the others have the opposite one. All
-        keep it unless given
+    second : value of each entry of the second layer, or values of the scalars by name
+    positive : probability with which each entry of the second layer keeps its sign; the others are negated. None keeps all
 
-    What is not given comes from the problem (`problem.initial`).
+    Arguments that are not given are taken from the problem (`problem.initial`).
 
     >>> import sgdlimits as sl
     >>> start = RandomInit(d=10**9).sample(sl.presets.phase_retrieval(width=2), runs=3)
@@ -89,16 +91,17 @@ class RandomInit(Start):
     d: Count = eqx.field(static=True)
     scale: Positive | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
-    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: float | dict[str, Any] | None = eqx.field(converter=_as_second, default=None)
     positive: Fraction | None = eqx.field(static=True, default=None)
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
         scale, unit = self._law(problem)
-        dof = np.maximum(self.d - k - np.arange(p), 0.0)
+        dof = np.maximum(self.d - k - np.arange(p), 0.0)  # with fewer dimensions than directions, the last columns of T are 0
         normal = np.moveaxis(stream.normal(Purpose.START, p * k + p * p)[0], -1, 0)
         diagonal = np.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0]).T
         m, T = normal[:, : p * k].reshape(-1, p, k), np.swapaxes(normal[:, p * k :].reshape(-1, p, p), 1, 2)
+        # Bartlett factor: normal variates below the diagonal, chi variates on it
         T = np.tril(T, -1) * (dof > 0) + diagonal[:, :, None] * np.eye(p)
         size = np.sqrt((m**2).sum(2) + (T**2).sum(2))[:, :, None] if unit else np.sqrt(self.d)
         m, T = m / size, T / size
@@ -107,17 +110,18 @@ class RandomInit(Start):
 
     def particles(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
-        if p <= MOST_SQUARE:
+        if p <= MAX_GRAM_WIDTH:
             return super().particles(problem, stream)
         scale, unit = self._law(problem)
         m = np.moveaxis(stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1), -1, 0)
+        # the squared norm orthogonal to the fixed directions is chi-square; the products of units are not needed
         square = (m**2).sum(2) + stream.chi_square(Purpose.START_CHI, np.full(p, float(self.d - k)))[0].T
         size = np.sqrt(square) if unit else np.full_like(square, np.sqrt(self.d))
         M = scale * ((m / size[:, :, None]) @ cholesky_factor(gram).T)
         return Particles(self._second(problem, stream), M, scale**2 * square / size**2)
 
     def _law(self, problem) -> tuple[Any, bool]:
-        """The scale, and whether directions are scaled to that norm."""
+        """Return the scale of the weights, and whether each direction is scaled to that norm."""
         check_dimension(self.d, problem.directions.fixed)
         law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
@@ -125,6 +129,7 @@ class RandomInit(Start):
         return scale, bool(unit)
 
     def _second(self, problem, stream) -> Any:
+        """Draw the second layer, or the scalars by name, of the runs of a stream."""
         law, runs = problem.directions.initial, stream.runs.size
         constant = _second(self.second, problem, runs)
         if self.positive is not None:
@@ -134,18 +139,20 @@ class RandomInit(Start):
         if not isinstance(constant, dict):
             return constant + law.second_spread * stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
         if "a" not in constant:
-            raise BadInput(
-                f"second_spread is that of `a`, and the scalars are {', '.join(constant)}. Give explicit statistics."
-            )
+            raise BadInput(f"second_spread applies to scalars named `a`; got {', '.join(constant)}. Give explicit statistics.")
         normal = stream.normal(Purpose.START_SECOND, constant["a"][0].size)[0].T
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
 
     def _signed(self, constant: Any, spread: float, stream) -> Any:
-        """The second layer with signs by lot: a normal number above the quantile of 1 - positive keeps the sign."""
+        """Return the second layer with random signs.
+
+        Entries keep their sign where a normal variate is above the quantile of 1 - positive.
+        """
         share = check_share("positive", self.positive)
         if isinstance(constant, dict) or (spread and self.second is None):
             raise BadInput("positive needs a second layer of one size. Give second=..., or explicit statistics.")
         normal = stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
+        # ndtr(-normal) is uniform on (0, 1)
         return np.where(scipy.special.ndtr(-normal) < share, constant, -constant)
 
 
@@ -159,7 +166,7 @@ class OrthogonalInit(Start):
     """
 
     spread: NotNegative = eqx.field(static=True)
-    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: float | dict[str, Any] | None = eqx.field(converter=_as_second, default=None)
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
@@ -187,15 +194,15 @@ class FixedInit(Start):
     """
 
     overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=as_floats)
-    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: float | dict[str, Any] | None = eqx.field(converter=_as_second, default=None)
 
-    if TYPE_CHECKING:  # what the converters take
+    if TYPE_CHECKING:  # the types that the converters accept
 
         def __init__(self, overlap: ArrayLike, second: float | Mapping[str, Any] | None = ...) -> None: ...
 
     def overlaps(self, problem, stream):
         one = take_run(self.particles(problem, stream))
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not exist is told below
+        with np.errstate(over="ignore", invalid="ignore"):  # _check_exists reports overlaps that overflow
             inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
             Q = inside + np.diag(1 - np.diagonal(inside))
         stats = repeat_run(Overlaps(one.a, one.M, Q), stream.runs.size)
@@ -217,7 +224,7 @@ class FixedInit(Start):
 
 
 class Given(Start):
-    """Statistics as they are: of one run, used for all, or of each run."""
+    """A start from explicit statistics: of one run, which all runs then share, or of each run."""
 
     stats: PyTree
 
@@ -226,13 +233,16 @@ class Given(Start):
 
     def overlaps(self, problem, stream):
         if isinstance(self.stats, Particles):
-            raise BadInput("Particles have no overlaps of pairs of units, as all but MeanField() need. Give Overlaps(a, M, Q).")
+            raise BadInput(
+                "Particles have no overlaps of pairs of units, which all levels but MeanField() need. Give Overlaps(a, M, Q)."
+            )
         return self._of_runs(stream)
 
     def particles(self, problem, stream):
         return particles_of(self._of_runs(stream))
 
     def _of_runs(self, stream: Stream) -> PyTree:
+        """Return the statistics of the runs of a stream, runs first."""
         given, last = count_runs(self.stats), int(stream.runs.max())
         if given is None:
             return repeat_run(self.stats, stream.runs.size)
@@ -240,16 +250,16 @@ class Given(Start):
             raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give those of one run, or runs={given}.")
         if any(np.shape(leaf)[:1] != (given,) for leaf in jax.tree.leaves(self.stats)):
             shapes = sorted({np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.stats)})
-            raise BadInput(f"the parts of the start have different numbers of runs, {shapes}. Give all of the same runs.")
+            raise BadInput(f"the arrays of the start have different numbers of runs, {shapes}. Give all for the same runs.")
         return jax.tree.map(lambda leaf: np.asarray(leaf)[stream.runs], self.stats)
 
 
 STARTS = {"random": RandomInit, "orthogonal": OrthogonalInit, "fixed": FixedInit}
-"""Starts by the name that the command line has for them."""
+"""Starts by their names on the command line."""
 
 
 def as_start(start: Start | PyTree) -> Start:
-    """A start from an init object or from explicit statistics."""
+    """Convert the argument `start` of `simulate`, a start or explicit statistics, to a start."""
     if isinstance(start, Start):
         return start
     if isinstance(start, eqx.Module) and hasattr(type(start), "dims"):
@@ -261,7 +271,7 @@ def as_start(start: Start | PyTree) -> Start:
 
 
 def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) -> Scalars:
-    """The scalars of runs, runs first: as the problem has them, or as given."""
+    """Return the scalars of several runs, runs first, as given or else as the problem defines them."""
     law, scalars = problem.directions.initial, problem.directions.scalars
     if scalars is None:
         if isinstance(second, dict):
@@ -270,19 +280,20 @@ def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) 
     given = {} if second is None else second if isinstance(second, dict) else {"a": second}
     if not set(given) <= set(scalars):
         raise BadInput(
-            f"second has {', '.join(given)}, and the scalars are {', '.join(scalars)}. Give values for these, by name."
+            f"second has {', '.join(given)}, but the scalars are {', '.join(scalars)}. Give values for these, by name."
         )
     for name, value in given.items():
         if np.shape(value) not in ((), np.shape(scalars[name])):
             raise BadInput(
                 f"second[{name!r}] must be one number or of shape {np.shape(scalars[name])}; got shape {np.shape(value)}. "
-                "Give such numbers."
+                "Give one number, or an array of that shape."
             )
     value = lambda name: np.broadcast_to(np.asarray(given.get(name, scalars[name]), float), np.shape(scalars[name]))
     return {name: np.tile(value(name), (runs, *(1 for _ in np.shape(scalars[name])))) for name in scalars}
 
 
 def _check_exists(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:
+    """Raise `BadInput` unless there are weights with these overlaps."""
     try:
         frame_of(stats, cholesky_factor(problem.directions.gram), problem.directions.width)
     except BadInput:

@@ -1,4 +1,4 @@
-"""How results print themselves: aligned columns, and counts in words."""
+"""Text for printed results and messages: aligned columns, amounts, counts and lists in words."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
-"""What stands in a table where there is no number."""
+NUMBER_WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
+"""Words that replace numbers without a finite value in tables."""
 
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
-    """Rows of cells as lines of aligned columns, two blanks between them and none at the ends.
+    """Return rows of cells as lines of aligned columns, separated by two blanks and without blanks at the ends.
 
     Parameters
     ----------
-    rows : of equally many cells, names of columns included
-    align : "<" or ">" for each column, the last for all that follow
-    indent : what stands before each line
+    rows : rows with the same number of cells, including the names of columns
+    align : "<" or ">" for each column; the last applies to all further ones
+    indent : text before each line
 
     >>> print(table([("level", "runs"), ("SGD", "8"), ("chain", "256"), ("SDE", "nan")], "<>", indent="  "))
       level       runs
@@ -25,7 +25,7 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
       chain        256
       SDE    not known
     """
-    columns = list(zip(*([WORDS.get(cell, cell) for cell in row] for row in rows), strict=True))
+    columns = list(zip(*([NUMBER_WORDS.get(cell, cell) for cell in row] for row in rows), strict=True))
     sides = align.ljust(len(columns), align[-1])
     widths = [max(map(len, cells)) for cells in columns]
     pad = lambda cell, side, width: cell.rjust(width) if side == ">" else cell.ljust(width)
@@ -34,7 +34,7 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
 
 
 def printable(text: str) -> str:
-    """A text from outside with its control characters escaped, but for line ends: a terminal would obey them.
+    """Return a text from an untrusted source with control characters escaped, which a terminal would obey; line ends stay.
 
     >>> print(printable("a\x1b[31mb\u202ec"))
     a\\x1b[31mb\\u202ec
@@ -44,19 +44,20 @@ def printable(text: str) -> str:
 
 
 def format_bytes(number: float) -> str:
-    """An amount of memory.
+    """Return a number of bytes with two digits and a unit.
 
     >>> format_bytes(3e9), format_bytes(3e8), format_bytes(700)
     ('2.8 GiB', '290 MiB', '700 bytes')
     """
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if number >= 1024**power:
+            # Two digits, but without an exponent: 290, not 2.9e+02.
             return f"{float(f'{number / 1024**power:.2g}'):g} {unit}"
     return f"{number:.0f} bytes"
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """A number with its noun.
+    """Return a number with its noun, in the singular or plural.
 
     >>> count(1, "run"), count(3, "run"), count(2, "symmetry", "symmetries")
     ('1 run', '3 runs', '2 symmetries')
@@ -65,7 +66,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def among(words: Sequence[str]) -> str:
-    """Words as a list in a sentence.
+    """Return words as a list in a sentence, with commas and "and".
 
     >>> among(["sgd", "chain", "sde"]), among(["ode"])
     ('sgd, chain and sde', 'ode')
@@ -74,11 +75,12 @@ def among(words: Sequence[str]) -> str:
 
 
 def suggest_name(wrong: str, names: Iterable[str]) -> str:
-    """A question that names the closest name, or nothing where none is close.
+    """Return a question that suggests the name closest to a wrong one, or an empty text if none is close.
 
-    >>> closest("rum", ["run", "plot"]), closest("x", ["run"])
+    >>> suggest_name("rum", ["run", "plot"]), suggest_name("x", ["run"])
     ('Did you mean run? ', '')
     """
+    # Options of the command line are typed with dashes, arguments with underscores: either may be meant.
     plain = {name.replace("_", "-"): name for name in names}
     close = difflib.get_close_matches(wrong.replace("_", "-"), list(plain), n=1)
     return f"Did you mean {plain[close[0]]}? " if close else ""

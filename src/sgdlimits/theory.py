@@ -1,7 +1,7 @@
-"""Closed results of papers. They use the package's convention: times are in samples per dimension.
+"""Closed-form results of papers, in the package's convention: times are in samples per dimension.
 
 The modules are in the folders of their papers in `sgdlimits.papers`, or in `sgdlimits.analysis`. Here each has its public name,
-also for `from sgdlimits.theory.mediocrity import exit_time`.
+which also works in `from sgdlimits.theory.mediocrity import exit_time`.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Functions of users, tried on one sample: what they cannot do is one sentence that names them and the remedy."""
+"""Trial calls of users' functions on one sample, whose failures become errors with the name of the function and a remedy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.errors import BadInput, shorten, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 
 FAILURES = {
     "TracerArrayConversionError": "it calls NumPy on a number that is not known yet. Write it with jax.numpy.",
     "TracerBoolConversionError": "it asks a number that is not known yet whether it is true. Use jnp.where in place of if.",
     "ConcretizationTypeError": "it needs the value of a number that is not known yet. Leave out float and int.",
 }
-"""What users did where JAX raises these."""
+"""Explanations of JAX's errors, by their names: what the user's function does, and the remedy."""
 
 
 def try_function(
@@ -26,15 +26,15 @@ def try_function(
     truth: bool = False,
     values: bool = True,
 ) -> Any:
-    """What a user's function returns on one sample, as shapes; `BadInput` unless it is finite real numbers.
+    """Try a user's function on one sample and return the shapes of its result; raise `BadInput` unless that is valid.
 
     Parameters
     ----------
-    what, fn : its name in the sentence, and the function
-    on, *sample : the sample in words, and its arguments, as NumPy's arrays, which know where an index ends
-    shape : of what it must return, () for one number; None for any arrays
-    truth : whether it may return a bool
-    values : whether to look at the numbers too, which costs an evaluation
+    what, fn : name of the function in messages, and the function
+    on, *sample : description of the sample in messages, and the arguments; NumPy arrays, unlike traced ones, check indices
+    shape : required shape of the result, () for one number; None for any arrays
+    truth : whether the result may be a bool
+    values : whether to check that the result is finite, which costs an evaluation
 
     >>> try_function("the readout", lambda fixed: fixed[2], "2 fields", np.ones(2))
     Traceback (most recent call last):
@@ -46,7 +46,7 @@ def try_function(
     if not callable(fn):
         raise BadInput(f"{what} must be a function; got {shorten(fn)}. Give a JAX function.")
     try:
-        answer = jax.eval_shape(fn, *sample)
+        answer = jax.eval_shape(fn, *sample)  # traces the function, as all later uses do
     except Exception as reason:
         raise BadInput(f"{what} fails on {on}: {describe_error(reason)}") from reason
     leaves = jax.tree.leaves(answer)
@@ -59,14 +59,15 @@ def try_function(
         words = {"c": "complex numbers. Take the real part.", "b": "bools. Return a number, such as jnp.where(..., 1.0, 0.0)."}
         must = f"{'a bool or ' if truth else ''}real floating-point numbers"
         raise BadInput(f"{what} must return {must}; got {words.get(kind, 'integers. Divide by 1.0.')}")
-    for value in jax.tree.leaves(_value(what, fn, on, sample)) if values else ():
+    for value in jax.tree.leaves(_evaluate(what, fn, on, sample)) if values else ():
         if not is_traced(value) and not np.isfinite(value).all():
             got = shorten(np.asarray(value).tolist())
             raise BadInput(f"{what} must return finite numbers on {on}; got {got}. Make it finite for all real numbers.")
     return answer
 
 
-def _value(what: str, fn: Callable, on: str, sample: tuple) -> Any:
+def _evaluate(what: str, fn: Callable, on: str, sample: tuple) -> Any:
+    """Evaluate a function on a sample, with NumPy arrays if it accepts them, else compiled by JAX."""
     import jax
 
     try:
@@ -74,17 +75,17 @@ def _value(what: str, fn: Callable, on: str, sample: tuple) -> Any:
             return fn(*sample)
     except IndexError as reason:
         raise BadInput(f"{what} fails on {on}: {describe_error(reason)}") from reason
-    except Exception:  # what JAX's arrays can do and NumPy's cannot
+    except Exception:  # JAX arrays have methods, such as `at`, that NumPy's lack
         return jax.jit(fn)(*sample)
 
 
-def why(reason: Exception) -> str:
-    """An error of a user's function, and the remedy."""
+def describe_error(reason: Exception) -> str:
+    """Return a description of an error of a user's function, and the remedy."""
     first = (str(reason).strip().split("\n")[0] or type(reason).__name__)[:200].rstrip(".")
     remedy = "Use a smaller index" if isinstance(reason, IndexError) else "Write it with jax.numpy"
     return FAILURES.get(type(reason).__name__, f"{first}. {remedy}.")
 
 
 def fields(count: int) -> np.ndarray:
-    """A sample of standard normal fields, of both signs."""
+    """Return fixed values of both signs that are typical of standard normal fields, for trials of functions."""
     return 1.7 * np.cos(2.1 * np.arange(count) + 2.1)

@@ -1,4 +1,4 @@
-"""The command line in an empty folder."""
+"""Fixture that runs command lines in an empty folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """A function that runs a command line in an empty folder: `command("run phase_retrieval --d 30")`."""
+    """Return a function that runs a command line in an empty folder: `command("run phase_retrieval --d 30")`."""
     from sgdlimits.cli import main
 
     monkeypatch.chdir(tmp_path)

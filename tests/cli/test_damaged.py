@@ -1,4 +1,4 @@
-"""Bad files and command lines: one sentence and exit code 2, never a traceback, and nothing that a terminal would obey."""
+"""Damaged files and bad command lines: one sentence and exit code 2, no traceback, and no terminal control characters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READERS = ("info", "info --json", "rerun --quiet --out y.nc", "phases", "plot --
 
 @pytest.fixture
 def saved(command):
-    """A small dataset, x.nc, in the folder of commands."""
+    """Write a small dataset, x.nc, in the folder of commands."""
     problem = sl.presets.phase_retrieval(lr=0.04, noise=0.1)
     sl.save(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=2, runs=2, save=4, seed=7, progress=False), "x.nc")
 
@@ -46,7 +46,7 @@ SPOIL = {
 
 @pytest.mark.parametrize("case", SPOIL)
 def test_a_bad_file_is_one_sentence_and_exit_code_2(case, command, saved):
-    """A command that has no use for what is spoilt may work."""
+    """A command that does not use the damaged part may succeed."""
     SPOIL[case]()
     for reader in READERS:
         name, *options = reader.split()

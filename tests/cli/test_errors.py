@@ -1,4 +1,4 @@
-"""What a user did wrong is one sentence and exit code 2; Ctrl-C keeps what is finished."""
+"""Mistakes of users give one sentence and exit code 2; Ctrl-C saves finished work."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import time
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.cli import LISTED
+from sgdlimits.cli import ALL_COMMANDS
 
 RUN = "run phase_retrieval --d 30 --quiet"
-COMMANDS = [command.name for command in LISTED]
+COMMANDS = [command.name for command in ALL_COMMANDS]
 BAD = {
     "negative noise": (f"{RUN} --noise -1", "--noise must be a finite number of at least 0; got -1"),
     "no units": (f"{RUN} --width 0", "--width must be a whole number of at least 1; got 0"),

@@ -17,37 +17,37 @@ from sgdlimits.cli import main
 from sgdlimits.cli.levels import levels
 from sgdlimits.cli.options import Number
 
-NEVER = {
+INVALID_VALUES = {
     Number: ["", "x", "nan", "1j", "1/0", "1 2"],
     click.Choice: ["", "x", "é"],
     click.Path: ["nowhere/x.png", ".", "", "a" * 300],
     click.types.StringParamType: ["", "no such thing"],
 }
-"""By the type of an option, what it can never be."""
-PERHAPS = ["-1", "0", "1e400", "-inf", "5e-324", "1e300", "9" * 30, "0.5"]
-"""Numbers that suit some options and not others."""
+"""Values that are invalid for every option of a type."""
+SOMETIMES_VALID = ["-1", "0", "1e400", "-inf", "5e-324", "1e300", "9" * 30, "0.5"]
+"""Numbers that are valid for some options only."""
 
 
-FOLDER = ["x.nc", "x.nc/y", "a" * 300]
-"""What a folder can never be."""
-WORK = [
+INVALID_FOLDERS = ["x.nc", "x.nc/y", "a" * 300]
+"""Values that are invalid for every option that names a folder."""
+FIRST_WORK = [
     ("analysis.fixed_points.find", "draw_starts"), ("papers.mediocrity.figures.mediocrity_2", "make"),
     ("papers.mediocrity.figures.demo", "make"),
-    ("analysis.plot.overview", "labelled"), ("analysis.single_index", "exit_time"), ("cli.explorer.serve", "application"),
+    ("analysis.plot.overview", "label_datasets"), ("analysis.single_index", "exit_time"), ("cli.explorer.serve", "application"),
 ]  # fmt: skip
-"""Where arguments have been checked and work begins."""
+"""Functions with which work begins after all checks of arguments."""
 
 
 class Checked(Exception):
-    """All that can be checked was: from here on it is computed."""
+    """Raised where work would begin, as all arguments have passed their checks."""
 
 
-def reached(*arguments, **more):
+def stop_before_work(*arguments, **more):
     raise Checked
 
 
 def commands(group=main, path=()):
-    """The words of each command that does something, and the command."""
+    """Yield the words of each command that is not a group, and the command."""
     context = click.Context(group)
     for name in group.list_commands(context):
         found = group.get_command(context, name)
@@ -59,7 +59,7 @@ COMMANDS = dict(commands())
 
 
 def options(first_only: bool):
-    """(command, option) for all, or each option once; arguments are those without dashes."""
+    """Return pairs (command, option) of all commands, or of each option once; arguments count as options."""
     seen = set()
     for path, command in COMMANDS.items():
         for option in command.params:
@@ -69,8 +69,8 @@ def options(first_only: bool):
                 yield path, option
 
 
-def words(path, option):
-    """The command with what it needs beside the option: a file, and the level or optimiser that the option belongs to."""
+def command_line(path, option):
+    """Return the command line that an option needs: a file, and the level or optimiser to which the option belongs."""
     line = list(path)
     needed = [each for each in COMMANDS[path].params if isinstance(each, click.Argument) and each.name != option.name]
     names = {"names": "mediocrity-2", "target": "he2"}
@@ -87,20 +87,20 @@ def words(path, option):
     return line
 
 
-def given(option, poison):
-    """The option with a value, as it is typed."""
+def typed(option, poison):
+    """Return an option with a value, as typed."""
     return ["--", poison] if isinstance(option, click.Argument) else [f"{option.opts[0]}={poison}"]
 
 
-def never(option):
-    """What an option can never be."""
+def invalid_values(option):
+    """Return the values that are invalid for an option."""
     if "folder" in (getattr(option, "help", None) or ""):
-        return FOLDER
-    return next(poisons for kind, poisons in NEVER.items() if isinstance(option.type, kind))
+        return INVALID_FOLDERS
+    return next(poisons for kind, poisons in INVALID_VALUES.items() if isinstance(option.type, kind))
 
 
-def ask(line, folder):
-    """The exit code of a command line, after a look at what it said and left."""
+def run_checked(line, folder):
+    """Run a command line, check its output and the files it left, and return its exit code."""
     result = CliRunner().invoke(main, line, prog_name="sgdlimits")
     left = [path for path in folder.iterdir() if path.name != "x.nc"]
     if isinstance(result.exception, Checked):
@@ -120,32 +120,32 @@ def ask(line, folder):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with a dataset, and nothing computed."""
+    """Return a folder with a dataset, in which commands stop before they compute."""
     problem = sl.presets.phase_retrieval(lr=0.04)
     sl.save(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=2, save=3), tmp_path / "x.nc")
     monkeypatch.chdir(tmp_path)
-    for module, name in WORK:
-        monkeypatch.setattr(importlib.import_module(f"sgdlimits.{module}"), name, reached)
-    monkeypatch.setattr("sgdlimits.run.runner.Simulation.datasets", reached)
+    for module, name in FIRST_WORK:
+        monkeypatch.setattr(importlib.import_module(f"sgdlimits.{module}"), name, stop_before_work)
+    monkeypatch.setattr("sgdlimits.run.runner.Simulation.datasets", stop_before_work)
     monkeypatch.setattr(
         "sgdlimits.problem.accuracy._relative_errors", lambda problem, stats: (0.0, 0.0, 0.0)
     )  # as if no nodes were missing
     return tmp_path
 
 
-def walk(folder, every: bool):
+def try_all(folder, every: bool):
     """Ask with all poisons, and with every third one where another preset before had the same option, not of its own."""
     asked, first = 0, {(path, option.name) for path, option in options(first_only=True)}
     for path, option in options(first_only=not every):
-        if getattr(option, "is_flag", False) or not isinstance(option.type, tuple(NEVER)):
-            assert ask([*path, f"{option.opts[0]}=3"], folder) == 2
+        if getattr(option, "is_flag", False) or not isinstance(option.type, tuple(INVALID_VALUES)):
+            assert run_checked([*path, f"{option.opts[0]}=3"], folder) == 2
             continue
         again = (path, option.name) not in first and not option.name.startswith("problem_")
         some = slice(asked % 3, None, 3) if again else slice(None)
-        for poison in never(option)[some]:
-            assert ask([*words(path, option), *given(option, poison)], folder) == 2, (path, option.name, poison)
-        for poison in PERHAPS[some] if isinstance(option.type, Number) and every else ():
-            ask([*words(path, option), *given(option, poison)], folder)
+        for poison in invalid_values(option)[some]:
+            assert run_checked([*command_line(path, option), *typed(option, poison)], folder) == 2, (path, option.name, poison)
+        for poison in SOMETIMES_VALID[some] if isinstance(option.type, Number) and every else ():
+            run_checked([*command_line(path, option), *typed(option, poison)], folder)
         asked += 1
     return asked
 
@@ -153,4 +153,4 @@ def walk(folder, every: bool):
 def test_what_an_option_can_never_be_is_one_sentence(folder, pytestconfig):
     """Each option once; with --all in every command, and with numbers that suit some options."""
     every = pytestconfig.option.all_cases
-    assert walk(folder, every) > (300 if every else 50)
+    assert try_all(folder, every) > (300 if every else 50)

@@ -14,13 +14,13 @@ SMALL = "exit-time --d 40 --threshold 0.3 --runs 4 --quiet"
 
 
 def rows(output: str) -> dict[str, list[str]]:
-    """The words of each row of the table, by method."""
+    """Return the words of each row of the table, by method."""
     lines = output.split("to the chain\n")[1].split("\n\n")[0].splitlines()
     return {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line)[1:] for line in lines}
 
 
 def test_exit_time_prints_the_exit_table(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("sgdlimits.analysis.first_passage.TERMS", 256)  # of the curve: its law has its own tests
+    monkeypatch.setattr("sgdlimits.analysis.first_passage.MAX_TERMS", 256)  # of the curve: its law has its own tests
     result = command(f"{SMALL} --sgd-runs 4 --out table.nc --plot curves.png")
     assert result.exit_code == 0, result.output
     table = xr.load_dataset(tmp_path / "table.nc", engine="h5netcdf")
@@ -75,4 +75,4 @@ def test_censored_runs_make_medians_and_no_comparison_with_means():
     assert np.isnan(table.difference[2:]).all()
     assert np.isfinite(table.t[0])
     assert float(table.difference[0]) == 0
-    assert "So t is the median in rows with runs" in repr(found)
+    assert "Therefore t is the median in rows with runs" in repr(found)

@@ -9,7 +9,7 @@ import sgdlimits as sl
 
 @pytest.fixture
 def saved(command):
-    """A small dataset, x.nc."""
+    """Write a small dataset, x.nc."""
     problem = sl.presets.phase_retrieval(lr=0.04, noise=0.1)
     sl.save(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=2, runs=2, save=4, seed=7), "x.nc")
 

@@ -1,4 +1,4 @@
-"""Help that teaches, at once."""
+"""Help pages: their content, and that they appear at once."""
 
 from __future__ import annotations
 

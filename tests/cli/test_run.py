@@ -12,7 +12,7 @@ from sgdlimits.level import LEVELS
 from sgdlimits.problem.presets import PRESETS
 
 SMALL = "--runs 4 --t-max 0.5 --save 3 --quiet"
-"""With --d 40 what the demo and the figures compile."""
+"""With --d 40 these options reuse code compiled for the demo and the figures."""
 
 
 @pytest.mark.parametrize("level", LEVELS)

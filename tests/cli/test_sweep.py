@@ -13,7 +13,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.run.sweeps import worker
-from sgdlimits.run.sweeps.spec import read_spec
+from sgdlimits.run.sweeps.toml import read_spec
 
 GOOD = """
 preset = "phase_retrieval"

@@ -192,8 +192,6 @@ class Elastic(sl.OnePassSGD):
 class Langevin(sl.OnePassSGD):
     """SGD with noise of its own, which asks for no products of inputs."""
 
-    uses_noise: ClassVar[bool] = True
-
     def step(self, now):
         return {"student": now.student + self.gradient_step(now) + 0.8 * now.noise()}
 
@@ -419,20 +417,9 @@ class Scattered(sl.OnePassSGD):
         return {"student": now.student + now.along(jnp.ones((3, 1)))}
 
 
-class Noisy(sl.OnePassSGD):
-    def step(self, now):
-        return {"student": now.student + now.noise()}
-
-
 class Undeclared(sl.OnePassSGD):
     def step(self, now):
         return {"student": now.student + now["velocity"]}
-
-
-class Measuring(sl.OnePassSGD):
-    def step(self, now):
-        g = now.gradient()
-        return {"student": now.student - (self.lr / g.size) * g}
 
 
 class Manifold(sl.OnePassSGD):
@@ -452,9 +439,7 @@ class Manifold(sl.OnePassSGD):
         (Flat, "Flat.step must return weights as 'student'"),
         (Misshapen, r"weights of 2 units were multiplied by shape \(3,\)"),
         (Scattered, r"along takes one number a unit and sample, \(2, 1\); got \(3, 1\)"),
-        (Noisy, "uses_noise = True"),
         (Undeclared, "Declare 'velocity' in its `memory`"),
-        (Measuring, "uses_gram = True"),
         (Manifold, r"Manifold.step must return 'sum' with the shape \(\); got \(2,\)"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

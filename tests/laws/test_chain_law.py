@@ -75,7 +75,10 @@ def test_given_the_same_input_one_update_of_the_chain_is_that_of_the_weights(cas
         q = min(p, d - k)
         along, outside = in_frame(np.asarray(W.W)[:, :, k:], np.asarray(frame.T), x[:, k:], q)
         along, none = np.pad(along, ((0, p - q), (0, 0))), np.zeros((0, runs))
-        parts = (x[:, :k].T[:, None], along[:, None], outside[None], none, z[None], c[None])
+        # the chain adds the centre of the class and multiplies by sigma
+        sigma, centre = float(this.data.sigma), np.asarray(this.data.centre(this.frame, c[None]))
+        inside = (x[:, :k].T[:, None] - centre) / sigma
+        parts = (inside, along[:, None] / sigma, outside[None] / sigma**2, none, z[None], c[None])
         frame, exact = after_step(chain, frame, Coordinates(*parts))
         W, direct = after_step(weights, W, Batch(x[None], z[None], c[None]))
         for left, right in zip(jax.tree.leaves(exact), jax.tree.leaves(direct), strict=True):

@@ -1,4 +1,4 @@
-"""Datasets for plots, made without a simulation."""
+"""Synthetic datasets for plots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ATTRIBUTES = {
 
 @pytest.fixture
 def dataset():
-    """A function that makes a dataset of smooth random curves: `dataset(runs=8, width=1, level="chain")`."""
+    """Return a function that makes a dataset of smooth random curves: `dataset(runs=8, width=1, level="chain")`."""
 
     def make(runs=8, width=1, teachers=1, level="chain", diverged=(), seed=0, d=100):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Plots show what the datasets hold."""
+"""Plots show the values in the datasets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLOTS = {"risk": sl.plot.risk, "overlaps": sl.plot.overlaps}
 
 
 def means(ax):
-    """The thick lines, by label."""
+    """Return the thick lines, by label."""
     return {line.get_label(): line for line in ax.lines if line.get_linewidth() > 1.5}
 
 
@@ -161,7 +161,7 @@ def test_the_package_does_not_import_matplotlib_before_a_plot():
 
 @pytest.fixture
 def exits(dataset):
-    """Exit times of the made-up runs, whose risk falls from about 2.1 by at most 1."""
+    """Return exit times of synthetic runs, whose risk falls from about 2.1 by at most 1."""
     return lambda **how: sl.exit_times(dataset(**how), lambda stats: abs(stats.M[0, 0]) - 0.9)
 
 
@@ -228,7 +228,7 @@ def test_two_problems_in_one_picture_are_named_and_what_cannot_be_is_told(datase
 
 
 def swept(values, **axes):
-    """A dataset of a sweep: values over two parameters, and two runs of each."""
+    """Return the dataset of a sweep: values over two parameters, with two runs each."""
     runs = np.stack([values - 0.1, values + 0.1], axis=-1)
     return xr.Dataset({"value": ((*axes, "run"), runs)}, axes)
 

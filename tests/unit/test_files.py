@@ -38,7 +38,8 @@ def test_a_block_that_fails_leaves_the_old_file(tmp_path):
 
 def test_what_a_killed_process_left_is_cleared_by_the_next_write(tmp_path):
     path = tmp_path / "a.nc"
-    code = "import os, sys; from sgdlimits.files import atomic_replacement\nwith whole(sys.argv[1]) as p: p.write_bytes(b'x'); os._exit(9)"
+    code = "import os, sys; from sgdlimits import files\n"
+    code += "with files.atomic_replacement(sys.argv[1]) as partial: partial.write_bytes(b'x'); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 9
     assert len(leftovers(tmp_path)) == 1
     mine = path.with_name(f".a.{os.getppid()}@{HOST}.part.nc")

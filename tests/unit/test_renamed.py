@@ -72,8 +72,8 @@ def test_a_problem_without_expectations_has_no_rule():
 
 
 def test_one_entry_of_the_table_is_enough(monkeypatch):
-    monkeypatch.setitem(renamed.RENAMED, "simulated", renamed.New("simulate", "9.0"))
-    monkeypatch.setitem(renamed.RENAMED, f"{__name__}.Ball(beta)", renamed.New("lr", "9.0"))
+    monkeypatch.setitem(renamed.RENAMED, "simulated", renamed.NewName("simulate", "9.0"))
+    monkeypatch.setitem(renamed.RENAMED, f"{__name__}.Ball(beta)", renamed.NewName("lr", "9.0"))
     value, text = caught(lambda: sl.simulated)
     assert value is sl.simulate
     assert "goes with version 9.0" in text

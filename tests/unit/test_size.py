@@ -43,7 +43,7 @@ LARGE = {
 
 @pytest.mark.parametrize("what", LARGE)
 def test_a_job_that_is_too_large_is_one_sentence(what, monkeypatch):
-    monkeypatch.setattr(size, "memory", lambda: 2.0**34)  # also on a machine that has more
+    monkeypatch.setattr(size, "available_memory", lambda: 2.0**34)  # also on a machine that has more
     with pytest.raises(sl.BadInput, match=r"allow\. |more than can be listed|must be below") as caught:
         LARGE[what]()
     text = str(caught.value)
@@ -52,7 +52,7 @@ def test_a_job_that_is_too_large_is_one_sentence(what, monkeypatch):
 
 
 def test_a_bar_says_how_long_all_takes_where_that_is_long(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "LONG_SECONDS", 30.0)
+    monkeypatch.setattr(progress, "MIN_LONG_SECONDS", 30.0)
     with progress.bar(total=100, desc="chain", bar_format="{desc}:{percentage:3.0f}%{long}", delay=0) as shown:
         shown.start_t = time.time() - 100
         shown.update(1)
@@ -60,6 +60,6 @@ def test_a_bar_says_how_long_all_takes_where_that_is_long(capsys, monkeypatch):
         shown.start_t = time.time() - 160
         shown.update(1)
         assert str(shown).startswith("chain:  2%, about 1.7 hours in all; what is done is kept on Ctrl-C")
-        monkeypatch.setattr(progress, "LONG_SECONDS", 300.0)
+        monkeypatch.setattr(progress, "MIN_LONG_SECONDS", 300.0)
         shown.update(97)
         assert str(shown) == "chain: 99%"

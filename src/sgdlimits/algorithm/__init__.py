@@ -1,4 +1,4 @@
-"""How weights move: algorithms, each written once for all levels."""
+"""Optimisers: each algorithm is written once, as one step in R^d, for all levels."""
 
 import sgdlimits._x64
 from sgdlimits.algorithm.average import Averaged
@@ -32,4 +32,4 @@ ALGORITHMS = {
     "sign_sgd": SignSGD,
     "adam": Adam,
 }
-"""Algorithms by the name that the command line has for them."""
+"""Algorithms by their names on the command line."""

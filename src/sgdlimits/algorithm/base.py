@@ -1,4 +1,4 @@
-"""The interface of an algorithm, and what algorithms that follow gradients share."""
+"""Interface of algorithms, and base classes of gradient methods and of wrappers around another algorithm."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import operator
 import os
 import traceback
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.algorithm.weights import Now, Weights
+from sgdlimits.algorithm.weights import StepContext, Weights
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
 from sgdlimits.errors import BadInput, check_count, check_number, shorten
@@ -25,44 +25,54 @@ from sgdlimits.statistics.trees import as_floats
 from sgdlimits.trial import describe_error
 
 
-class Algorithm(Part):
-    r"""How weights move. A subclass implements `step`, once, for all levels.
+class StepNeeds(NamedTuple):
+    """Quantities that a step uses beside the fields of its inputs.
 
-    `step` is given the step as it stands (`Now`) and returns the new weights of each name that the algorithm remembers. It adds
-    up weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over d,
-    and `now.along(c)`, which is the sum of :math:`c_i x_i` over d. From that follow SGD in R^d, the exact chain and, where the
-    weights change by order 1/d in a step, the ODE and the SDE.
+    Parameters
+    ----------
+    gram : whether it uses the lengths and inner products of inputs, on which norms and gradients at other weights depend
+    noise : whether it uses a Gaussian vector for each trained direction, `now.noise()`
+    """
+
+    gram: bool
+    noise: bool
+
+
+class Algorithm(Part):
+    r"""An optimiser. A subclass implements one step, `step`, for all levels.
+
+    `step` receives the context of the step, `now`, and returns the new weights of the students and of the memory by name. It
+    combines weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over
+    d, and `now.along(c)`, which is the sum of :math:`c_i x_i` over d. SGD in R^d and the exact chain follow from it, and so do
+    the ODE and the SDE if a step changes the weights by order 1/d.
 
     Attributes
     ----------
-    memory : names of what is remembered beside the students, each p directions, and how it begins: as `zero` or as a `copy`
-    numbers : names of numbers that are remembered, and what they begin at: a number, or (number,) for one a unit
-    uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
-    linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
-    uses_noise : whether a step has a noise vector for each student, `now.noise()`
-    reuses : whether a step takes more than one gradient of its batch
+    memory : names of directions that the algorithm stores beside the students, p for each name, with their initial value:
+        `zero`, or a `copy` of the students
+    numbers : names of scalars that the algorithm stores, with their initial value: a number, or (number,) for one per unit
+    linear : value of `needs.is_linear` for an algorithm of this package; for others it is found by a probe of the step
+    needs : what a step uses beside fields, for a step that cannot be traced; None finds it by tracing the step
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
-    uses_gram: ClassVar[bool] = False
     linear: ClassVar[bool] = False
-    uses_noise: ClassVar[bool] = False
-    reuses: ClassVar[bool] = False
+    needs: ClassVar[StepNeeds | None] = None
 
     @abc.abstractmethod
-    def step(self, now: Now) -> Mapping[str, Any]:
-        """The new weights of "student" and of each name of `memory`, and the new numbers."""
+    def step(self, now: StepContext) -> Mapping[str, Any]:
+        """Return the new weights of "student" and of each name in `memory`, and the new value of each name in `numbers`."""
 
     @property
     @abc.abstractmethod
     def batch(self) -> int:
-        """The samples of a step."""
+        """Number of samples in a step, b."""
 
     @property
     @abc.abstractmethod
     def sphere(self) -> bool:
-        """Whether each student is held at norm 1."""
+        """Whether each student is normalised to norm 1 after a step."""
 
     @property
     @abc.abstractmethod
@@ -71,50 +81,59 @@ class Algorithm(Part):
 
     @property
     def trained_scalars(self) -> bool | tuple[str, ...]:
-        """Which of the network's scalars are trained: all, none, or those of some names."""
+        """Scalars of the network that are trained: True for all, False for none, or their names."""
         return self.trains_second
 
     def trained(self, scalars: Scalars) -> Scalars:
-        """Of the network's scalars, or of slopes in them, those that are trained; () where none are."""
+        """Select the trained ones of the network's scalars, or of gradients with respect to them; () if none are trained."""
         return select_scalars(scalars, self.trained_scalars)
 
     @property
     def ridge(self) -> Float[Array, ""] | float:
-        """The strength of the ridge penalty that is part of the landscape."""
+        """Strength of the ridge penalty, as part of the loss landscape."""
         return 0.0
 
     @property
     def lr_sample(self) -> Float[Array, ""] | float:
-        """The learning rate of the first layer for one sample, in which paper time is counted."""
+        """Learning rate of the first layer per sample, which sets the unit of paper time."""
         return 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Whose directions there are: the students', then what is remembered."""
+        """Names of all directions: "student", then those in `memory`."""
         return (STUDENT, *self.memory)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The names, each after those it is made of: what is remembered from zero, the students, copies of them."""
+        """Names of all directions in the order of computation: memory from zero, the students, copies of the students.
+
+        In this order, an update mostly depends on names before it: the matrix A of a step is then lower triangular, which makes
+        the step of the chain cheaper.
+        """
         before = [name for name, begins in self.memory.items() if begins == "zero"]
         return (*before, STUDENT, *(name for name in self.memory if name not in before))
 
     @property
     def limit(self) -> Algorithm:
-        """The algorithm that this one becomes as d grows, where that is another one."""
+        """Algorithm to which this one converges as d grows: itself, unless a subclass has another limit."""
         return self
 
     def at_rates(self, factor: Float[Array, ""]) -> Self:
-        """The same with all learning rates multiplied by a factor."""
-        raise BadInput(f"{_name(self)} does not say which of its numbers are learning rates. Give it `at_rates`.")
-
-    def inputs(self, width: int) -> int:
-        """L, the vectors of one step."""
-        return self.batch + width * self.uses_noise
+        """Return the algorithm with all learning rates multiplied by a factor."""
+        raise BadInput(f"{_name(self)} does not declare which of its numbers are learning rates. Define its method `at_rates`.")
 
 
-class Move(eqx.Module):
-    """The new weights of one name: coefficients of the old by name and of the inputs over d, scalars, whether to scale."""
+class Update(eqx.Module):
+    """New weights of one name after a step.
+
+    Parameters
+    ----------
+    name : "student", or a name in `memory`
+    past : coefficients of the old weights, by name: rows of the matrix A
+    inputs : coefficients of the inputs, times d: rows of C
+    scalars : new trained scalars
+    unit : whether each direction is then normalised
+    """
 
     name: str = eqx.field(static=True)
     past: dict[str, Any]
@@ -123,9 +142,9 @@ class Move(eqx.Module):
     unit: bool = eqx.field(static=True)
 
 
-def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, Array]]:
-    """What a step does to the weights of each name, in their order, and the new numbers: checked."""
-    step, p = _tried_step(algorithm, now), now.fields_of[STUDENT].shape[0]
+def compute_updates(algorithm: Algorithm, now: StepContext) -> tuple[tuple[Update, ...], dict[str, Array]]:
+    """Make one step, check what it returns, and return the update of each name, in order, and the new numbers."""
+    step, p = try_step(algorithm, now), now.fields_by_name[STUDENT].shape[0]
     wanted = {*now.names, *now.kept}
     if not isinstance(step, Mapping) or set(step) != wanted:
         got = sorted(step) if isinstance(step, Mapping) else type(step).__name__
@@ -142,18 +161,19 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
         if jnp.shape(step[name]) != jnp.shape(old):
             raise BadInput(
                 f"{_name(algorithm)}.step must return {name!r} with the shape {jnp.shape(old)}; got {jnp.shape(step[name])}. "
-                "Sum what it returns."
+                "Return one value of that shape."
             )
-    return tuple(_move(name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
+    return tuple(_as_update(name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
 
 
-def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
-    """Return what the algorithm's step returns; report its errors in one sentence with the name and line of the algorithm."""
+def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
+    """Call the step of an algorithm, and report an error in it as one sentence with the algorithm's name and line."""
     try:
         return algorithm.step(now)
     except BadInput:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError) as reason:
+        # the last line in the file of the step is the user's own, below which are calls of libraries
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
@@ -161,14 +181,16 @@ def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
-    """Raise `BadInput` where an algorithm remembers under a name that datasets have already, or begins in no known way."""
-    function(f"{_name(algorithm)}.step", algorithm.step)
+    """Raise `BadInput` if the names in `memory` and `numbers` are in use in datasets, or their initial values unknown."""
+    function(f"{_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
             raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give one.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
-            raise BadInput(f"{_name(algorithm)} cannot remember {name!r}: it is taken or no name. Give another one.")
+            raise BadInput(
+                f"{_name(algorithm)} cannot remember {name!r}: the name is in use, or not an identifier. Give another one."
+            )
     for name, begins in algorithm.memory.items():
         if not isinstance(begins, str) or begins not in ("zero", "copy"):
             raise BadInput(f"{_name(algorithm)} begins {name!r} as {shorten(begins)}. Give 'zero', or 'copy' of the students.")
@@ -176,61 +198,74 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
         check_number(f"{name!r} of {_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
 
 
-def _move(name: str, weights: Weights, p: int) -> Move:
+def _as_update(name: str, weights: Weights, p: int) -> Update:
+    """Return weights that a step has combined as the update of a name."""
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
-    return Move(name, weights.past, inputs, weights.numbers, weights.is_unit)
+    return Update(name, weights.past, inputs, weights.numbers, weights.is_unit)
 
 
 def _name(algorithm: Algorithm) -> str:
+    """Return the name of an algorithm's class, for messages."""
     return type(algorithm).__name__
 
 
-def is_lower(found: Sequence[Move]) -> bool:
-    """Whether A is lower triangular, for moves of many runs: no name is made of later ones, nor of itself by a matrix."""
-    place = {move.name: i for i, move in enumerate(found)}
-    earlier = lambda move, name: place[name] < place[move.name] or (name == move.name and move.past[name].ndim < 3)
-    return all(earlier(move, name) for move in found for name in move.past)
+def is_lower_triangular(updates: Sequence[Update]) -> bool:
+    """Return whether the matrix A of the updates of many runs is lower triangular.
+
+    It is if no name depends on later names, and none on itself through a matrix.
+    """
+    place = {update.name: i for i, update in enumerate(updates)}
+    earlier = lambda update, name: place[name] < place[update.name] or (name == update.name and update.past[name].ndim < 3)
+    return all(earlier(update, name) for update in updates for name in update.past)
 
 
-def combined(found: Sequence[Move], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """AX for moves of many runs: X has the directions on an axis, in the order of the moves, and the runs on the last."""
-    parts = jnp.split(X, len(found), axis) if len(found) > 1 else [X]
-    named = {move.name: part for move, part in zip(found, parts, strict=True)}
-    rows = [sum((_times(c, named[name], axis) for name, c in move.past.items()), jnp.zeros(())) for move in found]
-    rows = [jnp.broadcast_to(row, parts[0].shape) for row in rows]
+def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+    """Multiply rows X by the matrix A of the updates of many runs.
+
+    Parameters
+    ----------
+    updates : updates of all names, runs last
+    X : array with directions on `axis`, in the order of the updates, and runs on the last axis
+    """
+    parts = jnp.split(X, len(updates), axis) if len(updates) > 1 else [X]
+    named = {update.name: part for update, part in zip(updates, parts, strict=True)}
+    rows = [sum((_multiply_rows(c, named[name], axis) for name, c in update.past.items()), jnp.zeros(())) for update in updates]
+    rows = [jnp.broadcast_to(row, parts[0].shape) for row in rows]  # a name without old weights has a scalar zero
     return jnp.concatenate(rows, axis) if len(rows) > 1 else rows[0]
 
 
-def _times(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) -> Float[Array, "... runs"]:
-    """A number, a number for each row or a matrix, for each run, times rows on an axis."""
-    if c.ndim == 1:
+def _multiply_rows(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) -> Float[Array, "... runs"]:
+    """Multiply rows on an axis by a coefficient of each run: a number, a number for each row, or a matrix."""
+    if c.ndim == 1:  # the only axis is that of runs
         return c * X
     rows = jnp.moveaxis(X, axis, 0)
+    # axes of length one between those of the coefficient and that of runs, so that they broadcast against the rows
     wide = c.reshape(*c.shape[:-1], *(1 for _ in range(X.ndim - 2)), c.shape[-1])
     return jnp.moveaxis(wide * rows if c.ndim == 2 else (wide * rows[None]).sum(1), 0, axis)
 
 
-def _rates(rates: Any) -> Any:
-    """One learning rate, or one for each name that has one."""
+def _as_rates(rates: Any) -> Any:
+    """Convert a learning rate, or learning rates by name, to arrays; names with the rate None are left out."""
     if not isinstance(rates, Mapping):
         return as_floats(rates)
     return {name: as_floats(rate) for name, rate in rates.items() if rate is not None} or None
 
 
 class Descent(Algorithm):
-    """What algorithms that follow the gradient of a batch share.
+    """Base class of algorithms that follow the gradient of a batch.
 
     Parameters
     ----------
     lr : learning rate of the first layer
-    lr_second : learning rate of the second layer, or of each scalar by name; None, or no rate, keeps them fixed
+    lr_second : learning rate of the second layer, or of each scalar by name; scalars without a rate stay fixed, as does the
+        second layer for None
     ridge : strength of the ridge penalty on both layers
-    sphere : whether each u_j is held at norm 1
-    batch : b, the samples of a step, over which the gradient is averaged
+    sphere : whether each u_j is normalised to norm 1
+    batch : b, the number of samples per step, over which the gradient is averaged
     """
 
     lr: Rate = eqx.field(converter=as_floats)
-    lr_second: Rates | None = eqx.field(converter=_rates, default=None, kw_only=True)
+    lr_second: Rates | None = eqx.field(converter=_as_rates, default=None, kw_only=True)
     ridge: NotNegativeInTime = eqx.field(converter=as_floats, default=0.0, kw_only=True)
     sphere: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     batch: Size = eqx.field(static=True, default=1, kw_only=True)
@@ -259,43 +294,41 @@ class Descent(Algorithm):
         rates = jax.tree.leaves((self.lr, self.lr_second))
         return eqx.tree_at(lambda own: jax.tree.leaves((own.lr, own.lr_second)), self, [factor * rate for rate in rates])
 
-    def push(self, now: Now, at: Weights | None = None) -> Weights:
-        """Minus the learning rates times the gradient of loss and ridge, over d, at the students or elsewhere."""
-        return self.downhill(now.gradient(at) + (self.ridge * now.inv_d) * (now.student if at is None else at))
+    def gradient_step(self, now: StepContext, at: Weights | None = None) -> Weights:
+        """Return minus the learning rates times the gradient of loss and ridge, over d, at the students or at `at`."""
+        return self.scale_by_minus_lr(now.gradient(at) + (self.ridge * now.inv_d) * (now.student if at is None else at))
 
-    def downhill(self, slope: Weights) -> Weights:
-        """Weights by minus the learning rates, those of the directions and those of the scalars."""
+    def scale_by_minus_lr(self, slope: Weights) -> Weights:
+        """Multiply weights by minus the learning rates: directions by that of the first layer, scalars by theirs."""
         return slope.times(-self.lr, 0.0 if self.lr_second is None else jax.tree.map(operator.neg, self.lr_second))
 
-    def held(self, student: Weights) -> Weights:
-        """The students, on the sphere scaled to norm 1."""
+    def normalise_on_sphere(self, student: Weights) -> Weights:
+        """Return the students, normalised to norm 1 if the algorithm is on the sphere."""
         return student.unit() if self.sphere else student
 
 
-def of_base(name: str, doc: str | None = None) -> Any:
-    """What a wrapper has as its base has it."""
+def delegate_to_base(name: str, doc: str | None = None) -> Any:
+    """Return a property of a wrapper whose value is that of its base."""
     return property(lambda wrapper: getattr(wrapper.base, name), doc=doc)
 
 
 class Wrapper(Algorithm):
-    """An algorithm that changes another, `base`: whatever is not its own is the base's."""
+    """Base class of algorithms that modify another one, `base`, and take all other properties from it."""
 
     base: Algorithm
 
-    batch = of_base("batch")
-    sphere = of_base("sphere")
-    trains_second = of_base("trains_second")
-    trained_scalars = of_base("trained_scalars")
-    memory = of_base("memory", "What is remembered beside the students, and how it begins.")
-    numbers = of_base("numbers", "Numbers that are remembered, and what they begin at.")
-    uses_noise = of_base("uses_noise")
-    reuses = of_base("reuses")
-    ridge = of_base("ridge")
-    lr_sample = of_base("lr_sample")
+    batch = delegate_to_base("batch")
+    sphere = delegate_to_base("sphere")
+    trains_second = delegate_to_base("trains_second")
+    trained_scalars = delegate_to_base("trained_scalars")
+    memory = delegate_to_base("memory", "Names of directions that are stored beside the students, and how they begin.")
+    numbers = delegate_to_base("numbers", "Names of scalars that are stored, and their initial values.")
+    ridge = delegate_to_base("ridge")
+    lr_sample = delegate_to_base("lr_sample")
 
     @property
     def limit(self) -> Algorithm:
-        """The wrapper around the limit of its base."""
+        """Wrapper around the limit of its base as d grows."""
         base = self.base.limit
         return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)
 

@@ -1,8 +1,8 @@
-"""Clipped gradients, and clipped gradients with noise."""
+"""Gradient clipping, and differentially private SGD."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper
-from sgdlimits.algorithm.weights import Now, Weights
+from sgdlimits.algorithm.weights import StepContext, Weights
 from sgdlimits.domain import NotNegativeInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import as_floats
@@ -18,31 +18,30 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Clipped(Wrapper):
-    r"""Another algorithm, with gradients scaled down to a norm where they are larger.
+    r"""An algorithm whose gradients are clipped: scaled down to a given norm if they are larger.
 
     The norm is that of the mean gradient of the batch, all layers together, over :math:`\sqrt d`: the gradient
     :math:`G x^\top` of one sample has the norm :math:`|G||x|/\sqrt d`, which is of order one.
 
     Parameters
     ----------
-    base : the algorithm
-    norm : the largest norm, in units of :math:`\sqrt d`
+    base : the algorithm that uses the clipped gradients
+    norm : the maximum norm, in units of :math:`\sqrt d`
     each : whether the gradient of each sample is clipped, before the mean is taken
     """
 
     norm: PositiveInTime = eqx.field(converter=as_floats)
     each: bool = eqx.field(static=True, default=False)
 
-    uses_gram: ClassVar[bool] = True
-
     def step(self, now):
         def samples(at: Weights):
             G, slopes = now.sample_gradients(at)
-            size = sizes(now, G, slopes) if self.each else now.mean_gradient(G, slopes).size
+            size = gradient_norms(now, G, slopes) if self.each else now.mean_gradient(G, slopes).size
+            # safe where the gradient vanishes, in value and in derivative
             factor = jnp.minimum(1.0, self.norm / jnp.where(size > 0, size, 1.0))
             return jax.tree.map(lambda leaf: leaf * factor, (G, slopes))
 
-        return self.base.step(now.steered(samples))
+        return self.base.step(now.with_gradients(samples))
 
 
 @checked
@@ -51,33 +50,29 @@ class Private(Wrapper):
 
     Parameters
     ----------
-    base : the algorithm; it may not train the second layer
-    norm : to which the gradient of each sample is clipped, in units of :math:`\sqrt d`
-    noise : the noise on each coordinate of the sum over the batch has the standard deviation noise times norm; that is the
-        usual multiplier :math:`\sigma = \text{noise}/\sqrt d`, at which noise and gradients are of one size
+    base : the algorithm that uses the noisy gradients; it may not train the second layer
+    norm : norm to which the gradient of each sample is clipped, in units of :math:`\sqrt d`
+    noise : standard deviation of the noise on each coordinate of the sum over the batch, divided by norm; the usual noise
+        multiplier is :math:`\sigma = \text{noise}/\sqrt d`, for which noise and gradients are of the same order
     """
 
     norm: PositiveInTime = eqx.field(converter=as_floats)
     noise: NotNegativeInTime = eqx.field(converter=as_floats)
 
-    uses_gram: ClassVar[bool] = True
-    uses_noise: ClassVar[bool] = True
-
     def __check_init__(self) -> None:
-        if self.base.reuses:
-            raise BadInput("Private has one noise a batch, and the base takes several gradients of it. Give another base.")
         if self.base.trains_second:
             raise BadInput("Private adds noise to the first layer only. Give a base that does not train the second layer.")
 
     def step(self, now):
+        # noise is added to the mean of the batch, hence the division by its size
         spread = (self.noise * self.norm / self.batch) * now.noise()
         clipped = Clipped(self.base, self.norm, each=True)
-        loud = now.steered(now.samples, spread)
-        return clipped.step(loud)
+        noisy = now.with_gradients(now.sample_gradients, spread)
+        return clipped.step(noisy)
 
 
-def sizes(now: Now, G: Float[Array, "p b"], slopes: Any) -> Float[Array, " b"]:
-    """The norm of each sample's gradient, over the root of d."""
-    lengths = jnp.diagonal(now.inputs_gram)[: now.batch]
+def gradient_norms(now: StepContext, G: Float[Array, "p b"], slopes: Any) -> Float[Array, " b"]:
+    """Return the norm of the gradient of each sample, all layers together, over the root of d."""
+    lengths = jnp.diagonal(now.inputs_gram)[: now.batch]  # |x|^2/d of the samples
     scalars = sum((leaf**2).reshape(-1, now.batch).sum(0) for leaf in jax.tree.leaves(slopes))
     return jnp.sqrt((G**2).sum(0) * lengths + now.inv_d * scalars)

@@ -1,10 +1,10 @@
-r"""Algorithms that treat each coordinate by itself: sign SGD and Adam.
+r"""Algorithms that treat coordinates one by one: sign SGD and Adam.
 
-They single out the axes of R^d, so that overlaps alone do not determine what happens next: the same overlaps belong to weights
-that are spread over all coordinates and to weights that sit on one. There is no exact chain. But for diffuse weights, all of
-whose coordinates are of order :math:`1/\sqrt d`, the overlaps close as d grows: given the fields, the coordinates of the inputs
-are independent normal numbers, and what a function of each coordinate does is what its linear part and a noise of the remaining
-variance do. `limit` is that algorithm.
+They single out the axes of R^d, so that overlaps alone do not determine the next step: the same overlaps belong to weights
+spread over all coordinates and to weights concentrated on one. There is no exact chain. But for diffuse weights, all of whose
+coordinates are of order :math:`1/\sqrt d`, the overlaps close as d grows: given the fields, the coordinates of the inputs are
+independent Gaussians, and a function of each coordinate acts through its linear part and through noise of the remaining
+variance. `limit` is the algorithm with this linear part and this noise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Descent
+from sgdlimits.algorithm.base import Algorithm, Descent, StepNeeds
 from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
@@ -29,10 +29,11 @@ Arrays = Mapping[str, Float[Array, "p d"]]
 
 
 class Coordinatewise(Descent):
-    """An algorithm on the coordinates of weights in R^d, with diffuse fixed directions. `SGD(d)` follows it, not the chain."""
+    """Base class of algorithms that treat coordinates one by one: `SGD(d)` simulates them, and there is no chain."""
 
     coordinates: ClassVar[Mapping[str, float]] = {}
-    """What is remembered of each coordinate of each unit, and what it begins at."""
+    """Names of arrays with one number for each coordinate of each unit, and their initial values."""
+    needs: ClassVar[StepNeeds | None] = StepNeeds(gram=False, noise=False)
 
     def __check_init__(self) -> None:
         if self.sphere or self.trains_second:
@@ -45,13 +46,20 @@ class Coordinatewise(Descent):
         )
 
     @abc.abstractmethod
-    def move(self, kept: Arrays, slope: Float[Array, "p d"], per: float) -> tuple[Float[Array, "p d"], Arrays]:
-        """The step from the mean gradient of the batch, to be added to the weights, and what is remembered next."""
+    def update(self, kept: Arrays, slope: Float[Array, "p d"], inv_d: float) -> tuple[Float[Array, "p d"], Arrays]:
+        """Return the change of the weights and the new memory of coordinates.
+
+        Parameters
+        ----------
+        kept : memory of coordinates, by name
+        slope : mean gradient of the batch
+        inv_d : 1/d
+        """
 
 
 @checked
 class SignSGD(Coordinatewise):
-    r"""Sign SGD: each coordinate moves by the sign of its gradient.
+    r"""Sign SGD: each coordinate changes by the sign of its gradient.
 
     :math:`u \leftarrow u - \frac{\text{lr}}d\,\text{sign}(g)`, with the mean gradient g of the batch.
 
@@ -63,11 +71,11 @@ class SignSGD(Coordinatewise):
     Notes
     -----
     As d grows, with :math:`\rho_{jl}` the correlation of the gradients of two units over the batch, a step is
-    :math:`\sqrt{2/\pi}` times the gradient over its norm, and noise of covariance
-    :math:`\frac2\pi(\arcsin\rho - \rho)`. Coordinates must be diffuse: random starts are.
+    :math:`\sqrt{2/\pi}` times the gradient over its norm, plus noise of covariance
+    :math:`\frac2\pi(\arcsin\rho - \rho)`. This holds for diffuse weights, such as those of random starts.
     """
 
-    def move(self, kept, slope, per):
+    def update(self, kept, slope, inv_d):
         return -self.lr * inv_d * jnp.sign(slope), kept
 
     @property
@@ -76,24 +84,26 @@ class SignSGD(Coordinatewise):
 
 
 class DiffuseSign(Descent):
-    """What `SignSGD` becomes for diffuse weights."""
-
-    uses_gram: ClassVar[bool] = True
-    uses_noise: ClassVar[bool] = True
+    """Limit of `SignSGD` for diffuse weights as d grows."""
 
     def step(self, now):
         slope = now.gradient()
         gram = slope.spread()
+        # a unit without gradient does not move
         norm = jnp.sqrt(jnp.diagonal(gram))
         inverse = jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0)
         rho = jnp.clip(gram * inverse[:, None] * inverse, -1.0, 1.0)
         along = slope.times(np.sqrt(2 / np.pi) * inverse, 0.0)
-        rest = now.noise().mixed(square_root(2 / np.pi * (_arcsine(rho) - rho)))
+        rest = now.noise().left_multiply(square_root(2 / np.pi * (_arcsine(rho) - rho)))
         return {"student": now.student * (1 - self.lr * self.ridge * now.inv_d) - self.lr * (along + rest)}
 
 
 def _arcsine(rho: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """The arcsine, with the slope zero at 1 and -1, where correlations stay: those of one sample, or of a unit with itself."""
+    """Return the arcsine, with derivative zero at 1 and -1.
+
+    Correlations of one sample, or of a unit with itself, stay at 1 or -1, where the derivative of arcsin is infinite.
+    """
+    # the argument is replaced where it is not used, since the derivative of the unused branch would be NaN
     inside = jnp.abs(rho) < 1 - 1e-12
     return jnp.where(inside, jnp.arcsin(jnp.where(inside, rho, 0.0)), jnp.sign(rho) * np.pi / 2)
 
@@ -113,8 +123,8 @@ class Adam(Coordinatewise):
     ----------
     lr : learning rate
     beta : :math:`\beta_1`, from 0 to below 1
-    rate : how fast s forgets, in the time t: a fixed :math:`\beta_2` remembers too few samples for d coordinates
-    begin : what s begins at, in the place of a correction of its bias
+    rate : decay rate of s per unit of t: a fixed :math:`\beta_2` would average over too few samples for d coordinates
+    begin : initial value of s, instead of a bias correction
     ridge, batch : as for `OnePassSGD`; the ridge is decoupled, as in AdamW
 
     Notes
@@ -131,10 +141,10 @@ class Adam(Coordinatewise):
 
     @property
     def coordinates(self) -> Mapping[str, float]:  # type: ignore[override]
-        """What is remembered of each coordinate, and what it begins at."""
+        """Names of arrays with one number for each coordinate, and their initial values."""
         return {"mean": 0.0, "square": self.begin}
 
-    def move(self, kept, slope, per):
+    def update(self, kept, slope, inv_d):
         mean = self.beta * kept["mean"] + (1 - self.beta) * slope
         square = kept["square"] + self.rate * self.batch * inv_d * (slope**2 - kept["square"])
         return -self.lr * inv_d * mean / jnp.sqrt(square), {"mean": mean, "square": square}
@@ -145,16 +155,14 @@ class Adam(Coordinatewise):
 
 
 class DiffuseAdam(Descent):
-    """What `Adam` becomes for diffuse weights: `square` is one number for each unit."""
+    """Limit of `Adam` for diffuse weights as d grows, in which the mean square is one number for each unit."""
 
     rate: Float[Array, ""] | float = eqx.field(converter=as_floats, default=1.0)
     begin: float = eqx.field(static=True, converter=float, default=1.0)
 
-    uses_gram: ClassVar[bool] = True
-
     @property
     def numbers(self) -> Mapping[str, tuple[float]]:  # type: ignore[override]
-        """Numbers that are remembered, and what they begin at."""
+        """Names of scalars that are stored, and their initial values."""
         return {"square": (self.begin,)}
 
     def step(self, now):

@@ -1,10 +1,10 @@
-"""Decay of the weights apart from the gradient."""
+"""Decoupled weight decay."""
 
 from __future__ import annotations
 
 import equinox as eqx
 
-from sgdlimits.algorithm.base import Wrapper, of_base
+from sgdlimits.algorithm.base import Wrapper, delegate_to_base
 from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import as_floats
@@ -12,20 +12,17 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Decayed(Wrapper):
-    r"""Another algorithm, with decay of the weights apart from the gradient.
-
-    Each step also takes :math:`(\text{decay}/d)\, u` from the weights.
+    r"""An algorithm with decoupled weight decay: each step also subtracts :math:`(\text{decay}/d)\, u` from the weights.
 
     Parameters
     ----------
     base : the algorithm
-    decay : how fast weights shrink, over d in a step; velocities and averages do not
+    decay : d times the fraction of the weights that a step subtracts; velocities and averages do not decay
     """
 
     decay: NotNegativeInTime = eqx.field(converter=as_floats)
 
-    uses_gram = of_base("uses_gram")
-    linear = of_base("linear")
+    linear = delegate_to_base("linear")
 
     def __check_init__(self) -> None:
         if self.base.sphere:

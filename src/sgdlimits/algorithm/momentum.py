@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.algorithm.weights import Now, Weights
+from sgdlimits.algorithm.weights import StepContext, Weights
 from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import PositiveInTime, checked
 from sgdlimits.errors import BadInput
@@ -20,24 +20,24 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class HeavyBall(Descent):
-    r"""Momentum: the weights have a velocity, which gradients change.
+    r"""Heavy-ball momentum: gradients change a velocity of the weights.
 
     With the mean gradient g of the batch (and ridge)
 
     .. math:: v \leftarrow \beta v - \frac{\text{lr}}d\, g, \qquad u \leftarrow u + v .
 
-    What is remembered is `velocity`, :math:`d\,v`: the weights' change in a unit of t. The second layer has its own.
+    The algorithm stores `velocity`, :math:`d\,v`: the change of the weights per unit of t. The second layer has its own.
 
     Parameters
     ----------
     lr : learning rate of the first layer
-    beta : how much of the velocity stays, from 0 to below 1
+    beta : momentum coefficient, from 0 to below 1
     friction : c, instead of beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
     lr_second, ridge, sphere, batch : as for `OnePassSGD`
 
     Notes
     -----
-    With beta fixed, the velocity forgets in a time of order 1/d: as d grows this is `OnePassSGD` at the rate
+    With beta fixed, the velocity relaxes in a time of order 1/d: as d grows this is `OnePassSGD` at the learning rate
     :math:`\text{lr}/(1-\beta)`. With friction the velocity w is as slow as the weights, and the limit has both,
     :math:`\dot u = w`, :math:`\dot w = -c\,(w + \text{lr}\, g)`.
 
@@ -58,18 +58,19 @@ class HeavyBall(Descent):
             raise BadInput(f"{type(self).__name__} needs beta or friction, one of them. Give beta=0.9, for instance.")
 
     def step(self, now):
+        # the stored velocity is d v, so the gradient step, which is over d, has the factor d; with friction d times c/d
         gain = 1 / now.inv_d if self.friction is None else self.friction
         keep = self.beta if self.friction is None else 1 - self.friction * now.inv_d
-        velocity = keep * now["velocity"] + gain * self.gradient_step(now, self.look(now, keep))
+        velocity = keep * now["velocity"] + gain * self.gradient_step(now, self.gradient_point(now, keep))
         return {"velocity": velocity, "student": self.normalise_on_sphere(now.student + now.inv_d * velocity)}
 
-    def look(self, now: Now, keep: Any) -> Weights:
-        """Where the gradient is taken."""
+    def gradient_point(self, now: StepContext, keep: Any) -> Weights:
+        """Return the weights at which the gradient is evaluated."""
         return now.student
 
     @property
     def limit(self) -> Algorithm:
-        if self.beta is None:
+        if self.beta is None:  # friction: the velocity is as slow as the weights
             return self
         gain = 1 / (1 - self.beta)
         second = jax.tree.map(lambda rate: rate * gain, self.lr_second, is_leaf=is_schedule)
@@ -78,18 +79,18 @@ class HeavyBall(Descent):
 
 @checked
 class Nesterov(HeavyBall):
-    r"""Momentum whose gradient is taken ahead, at :math:`u + \beta v`.
+    r"""Nesterov momentum: `HeavyBall` with the gradient evaluated ahead, at :math:`u + \beta v`.
 
-    Otherwise it is `HeavyBall`, also as d grows. The iterates of optax and PyTorch, which take the gradient at the weights
-    themselves, are these places :math:`u + \beta v`.
+    It has the same limit as `HeavyBall` as d grows. Optax and PyTorch use :math:`u + \beta v` as their iterates, at which they
+    evaluate the gradient.
 
     Parameters
     ----------
     lr : learning rate of the first layer
-    beta : how much of the velocity stays, from 0 to below 1
+    beta : momentum coefficient, from 0 to below 1
     friction : c, instead of beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
     lr_second, ridge, sphere, batch : as for `OnePassSGD`
     """
 
-    def look(self, now, keep):
+    def gradient_point(self, now, keep):
         return now.student + (keep * now.inv_d) * now["velocity"]

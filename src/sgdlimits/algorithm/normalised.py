@@ -1,4 +1,4 @@
-"""Steps whose length does not follow the gradient's: normalised SGD and AdaGrad-norm."""
+"""Algorithms whose step length adapts to the norm of the gradient: normalised SGD and AdaGrad-norm."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Normalised(Descent):
-    r"""Normalised SGD: steps of one length.
+    r"""Normalised SGD: steps of fixed length along the gradient.
 
     :math:`u \leftarrow u - \frac{\text{lr}}{\sqrt d}\, g/|g|`, with the norm of all layers together.
 
     Parameters
     ----------
-    lr : the length of a step is this over :math:`\sqrt d`, so that it acts as the learning rate of SGD does
+    lr : length of a step, times :math:`\sqrt d`: then its effect is comparable to that of the lr of SGD
     lr_second, ridge, sphere, batch : as for `OnePassSGD`; the ridge is not normalised
     """
 
-    uses_gram: ClassVar[bool] = True
-
     def step(self, now):
         size = now.gradient().size
+        # the inner where keeps the derivative finite where the gradient vanishes
         factor = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), 0.0)
-        slower = now.steered(lambda at: jax.tree.map(lambda leaf: factor * leaf, now.sample_gradients(at)))
-        return {"student": self.normalise_on_sphere(now.student + self.push(slower))}
+        normalised = now.with_gradients(lambda at: jax.tree.map(lambda leaf: factor * leaf, now.sample_gradients(at)))
+        return {"student": self.normalise_on_sphere(now.student + self.gradient_step(normalised))}
 
 
 @checked
 class AdaGradNorm(Descent):
-    r"""AdaGrad-norm: the learning rate falls with the squared gradients so far.
+    r"""AdaGrad-norm: the learning rate falls with the sum of squared gradient norms.
 
     .. math:: s \leftarrow s + \frac{|g|^2}{d^2}, \qquad
               u \leftarrow u - \frac{\text{lr}}{\sqrt{\text{offset} + s}}\,\frac gd .
 
     Parameters
     ----------
-    lr : learning rate of the first layer at s + offset = 1
-    offset : what the sum begins at
-    lr_second, ridge, sphere, batch : as for `OnePassSGD`; s is of the loss in all layers, without the ridge
+    lr : learning rate of the first layer when s + offset = 1
+    offset : added to the sum s, which begins at zero
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`; s sums over all layers, without the ridge
 
     Notes
     -----
@@ -53,10 +52,11 @@ class AdaGradNorm(Descent):
     """
 
     offset: Positive = eqx.field(converter=as_floats, default=1.0)
-
-    uses_gram: ClassVar[bool] = True
     numbers: ClassVar[dict[str, float]] = {"sum": 0.0}
 
     def step(self, now):
         total = now["sum"] + now.inv_d * now.gradient().size ** 2
-        return {"student": self.normalise_on_sphere(now.student + self.gradient_step(now) * (1 / jnp.sqrt(self.offset + total))), "sum": total}
+        return {
+            "student": self.normalise_on_sphere(now.student + self.gradient_step(now) * (1 / jnp.sqrt(self.offset + total))),
+            "sum": total,
+        }

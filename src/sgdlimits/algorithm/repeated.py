@@ -1,8 +1,8 @@
-"""The same batch several times."""
+"""Several steps with each batch."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import equinox as eqx
 
@@ -14,33 +14,28 @@ from sgdlimits.errors import BadInput
 
 @checked
 class Repeated(Wrapper):
-    """Another algorithm, with several steps for each batch.
+    """An algorithm that makes several steps of another one with each batch.
 
-    The time t counts samples, so each batch once.
+    The time t counts each batch once, since it counts samples.
 
     Parameters
     ----------
-    base : the algorithm
-    times : steps for each batch
+    base : the algorithm whose steps are repeated
+    times : number of steps with each batch
     """
 
     times: Annotated[int, integer(below=1001)] = eqx.field(static=True)
 
-    uses_gram: ClassVar[bool] = True
-    reuses: ClassVar[bool] = True
-
     def __check_init__(self) -> None:
-        if self.base.uses_noise:
-            raise BadInput("Repeated would use the same noise several times. Give a base without noise.")
         if "copy" in self.base.memory.values():
             raise BadInput("Repeated would count a batch several times in an average. Give Averaged(Repeated(...)).")
 
     @property
     def limit(self) -> Algorithm:
-        """The algorithm itself: a batch meets the velocity that its own first steps have made, however fast that forgets."""
+        """The algorithm itself: its steps depend on the velocity that earlier steps with the same batch have created."""
         return self
 
     def step(self, now):
         for _ in range(self.times):
-            now = now.after(self.base.step(now))
+            now = now.repeat_after(self.base.step(now))
         return {**now.weights, **now.kept}

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Wrapper, of_base
+from sgdlimits.algorithm.base import Wrapper, delegate_to_base
 from sgdlimits.checks import array
 from sgdlimits.domain import NotNegative, Positive, checked
 from sgdlimits.schedule import Time, value_at
@@ -17,26 +17,26 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Scheduled(Wrapper):
-    r"""Another algorithm, with learning rates that rise and then fall with time.
+    r"""An algorithm with learning rates that rise and then fall with time.
 
     At time t all learning rates of the base are multiplied by
 
     .. math:: f(t) = \min\Big(1, \frac{t}{\text{warmup}}\Big)\, \Big(1 + \frac{t}{\text{span}}\Big)^{-\text{power}} ,
 
-    where t counts samples per dimension, at all levels. What is no learning rate, such as momentum, stays. Another schedule is
-    a subclass with its own `factor`, a JAX function of t.
+    where t counts samples per dimension, at all levels. Other parameters, such as momentum, do not change. For another
+    schedule, write a subclass with its own `factor`, a JAX function of t.
 
     Parameters
     ----------
-    base : the algorithm
-    power : of time by which rates fall in the end; 0 holds them
-    span : the time from which on they fall
-    warmup : the time over which they rise from zero; 0 begins with all of them
+    base : the algorithm whose rates are scheduled
+    power : exponent of the decay of the rates at long times; 0 keeps them constant
+    span : time at which the decay sets in
+    warmup : duration of the linear rise from zero; 0 begins at the full rates
 
     Notes
     -----
-    As d grows, drift and covariance at time t are those of the base at its rates of that time. The clock of the papers, `rate`,
-    has the rates of the base. An analysis at one time, such as `fixed_points`, is at t = 0 unless it is given `t`.
+    As d grows, drift and covariance at time t are those of the base with its rates at that time. The clock of the papers,
+    `rate`, uses the rates of the base. An analysis at one time, such as `fixed_points`, is at t = 0 unless it is given `t`.
 
     >>> import sgdlimits as sl
     >>> algorithm = Scheduled(sl.OnePassSGD(0.1, sphere=True), power=1.0, span=20.0)
@@ -53,16 +53,16 @@ class Scheduled(Wrapper):
     span: Positive = eqx.field(converter=as_floats, default=1.0)
     warmup: NotNegative = eqx.field(converter=as_floats, default=0.0)
     time: Any = eqx.field(init=False, default_factory=Time)
-    """The time of the rates: a schedule, and a number where the algorithm stands at a time."""
+    """Time at which the factor is evaluated: a schedule, which `at(t)` replaces by a number."""
 
-    uses_gram = of_base("uses_gram")
-    linear = of_base("linear")
+    linear = delegate_to_base("linear")
 
     def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:
-        """The factor of the rates at time t."""
+        """Return the factor of the learning rates at time t."""
         array(at_least=0)("t", t)
+        # the divisor is replaced for warmup = 0, where the branch is not used but would give NaN derivatives
         rising = jnp.where(t < self.warmup, t / jnp.where(self.warmup > 0, self.warmup, 1.0), 1.0)
-        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))
+        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))  # log1p is accurate for t much smaller than span
 
     def step(self, now):
         return self.base.at_rates(self.factor(value_at(self.time, now.t))).step(now)

@@ -11,28 +11,28 @@ from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size, checked
 
 @checked
 class OnePassSGD(Descent):
-    r"""One-pass SGD: a step for each batch of fresh samples.
+    r"""One-pass SGD: one step with each batch of fresh samples.
 
     With :math:`G = \partial l/\partial\lambda` and b samples, one by default,
 
     .. math:: u_j \leftarrow (1 - \text{lr}\,\text{ridge}/d)\, u_j - \frac{\text{lr}}{d}\,\frac1b\sum_i G_{ij} x_i, \qquad
               a \leftarrow a - \frac{\text{lr}_2}{d}\Big(\frac1b\sum_i \partial_a l_i + \text{ridge}\, a\Big),
 
-    then, on the sphere, :math:`u_j \leftarrow u_j/|u_j|`. A step takes b/d of the time t, which counts samples.
+    then, on the sphere, :math:`u_j \leftarrow u_j/|u_j|`. A step advances the time t, which counts samples, by b/d.
 
     Parameters
     ----------
     lr : learning rate of the first layer
-    lr_second : learning rate of the second layer; of a network with scalars by name one rate for all, or a dictionary with a
-        rate for each name; None, or no rate, keeps them fixed
+    lr_second : learning rate of the second layer; for a network with named scalars, one rate for all or a dictionary with a
+        rate for each name; None keeps them fixed, as do names without a rate
     ridge : strength of the ridge penalty on both layers
-    sphere : whether each u_j is held at norm 1
-    batch : b, the samples of a step, over which the gradient is averaged
+    sphere : whether each u_j is normalised to norm 1
+    batch : b, the number of samples per step, over which the gradient is averaged
 
     Notes
     -----
-    As d grows, batches are steps of one sample at the rates lr/b and lr_second/b, which drift, covariance and `rate` are made
-    of.
+    As d grows, a batch is equivalent to steps of one sample at the rates lr/b and lr_second/b. Drift, covariance and `rate` are
+    those of these steps.
     """
 
     linear: ClassVar[bool] = True
@@ -47,7 +47,14 @@ class OnePassSGD(Descent):
 
 
 def inherit_arguments(plain: OnePassSGD, cls: type, batch: int | None = None) -> tuple[tuple, dict[str, Any]]:
-    """What an algorithm of a class takes over from plain SGD, as arguments: SGD itself if it wraps one, else its numbers."""
+    """Return the arguments of an algorithm that replaces plain SGD: SGD itself for a wrapper, otherwise the fields of SGD.
+
+    Parameters
+    ----------
+    plain : plain SGD that is replaced
+    cls : class of the new algorithm
+    batch : batch size instead of that of `plain`
+    """
     numbers = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Descent)}
     numbers |= {} if batch is None else {"batch": batch}
     return ((OnePassSGD(**numbers),), {}) if issubclass(cls, Wrapper) else ((), numbers)

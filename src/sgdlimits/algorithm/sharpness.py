@@ -1,8 +1,6 @@
-"""Gradients taken elsewhere: sharpness-aware minimisation and extragradient."""
+"""Algorithms with gradients at displaced weights: sharpness-aware minimisation and extragradient."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,19 +13,17 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class SAM(Wrapper):
-    r"""Sharpness-aware: another algorithm, with gradients taken uphill.
+    r"""Sharpness-aware minimisation: an algorithm whose gradients are evaluated uphill of the weights.
 
-    They are those at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
+    Gradients are those at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
 
     Parameters
     ----------
-    base : the algorithm
-    radius : how far uphill the gradient is taken, in units of :math:`1/\sqrt d`: then fields change by order one
+    base : the algorithm that uses these gradients
+    radius : distance of the displacement, in units of :math:`1/\sqrt d`, for which fields change by order one
     """
 
     radius: NotNegativeInTime = eqx.field(converter=as_floats)
-
-    uses_gram: ClassVar[bool] = True
 
     def step(self, now):
         def samples(at: Weights):
@@ -35,23 +31,20 @@ class SAM(Wrapper):
             size = slope.size
             return now.sample_gradients(at + jnp.where(size > 0, self.radius / jnp.where(size > 0, size, 1.0), 0.0) * slope)
 
-        return self.base.step(now.steered(samples))
+        return self.base.step(now.with_gradients(samples))
 
 
 @checked
 class Extragradient(Descent):
-    r"""Extragradient: the gradient at where a step of plain SGD would lead, on the same batch.
+    r"""Extragradient: a step with the gradient at the weights that a step of plain SGD would reach, on the same batch.
 
-    On the sphere that place is not scaled to norm 1.
+    On the sphere the intermediate weights are not normalised.
 
     Parameters
     ----------
-    lr : learning rate of the first layer, for both
+    lr : learning rate of the first layer, for both steps
     lr_second, ridge, sphere, batch : as for `OnePassSGD`
     """
-
-    uses_gram: ClassVar[bool] = True
-    reuses: ClassVar[bool] = True
 
     def step(self, now):
         ahead = now.student + self.gradient_step(now)

@@ -1,4 +1,4 @@
-"""What is read off trajectories, flows and landscapes."""
+"""Analysis of trajectories, flows and landscapes."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-r"""The first correction to the ODE in 1/d: the mean of the statistics, their covariance, and how far to trust the ODE at d.
+r"""The first correction to the ODE in 1/d: mean and covariance of the statistics, and the error of the ODE at finite d.
 
 A step of SGD changes the statistics by 1/d times an increment of mean :math:`b + b_1/d` and covariance :math:`\Sigma`. To first
 order in 1/d their law at time t is then that of
@@ -8,8 +8,8 @@ order in 1/d their law at time t is then that of
 .. math:: \dot x = b(x), \qquad \dot C = JC + CJ^\top + \Sigma, \qquad
           \dot x_1 = Jx_1 + \tfrac12\, b''\!:\!C + b_1 - \tfrac n2\, Jb,
 
-where J is the Jacobian of b and n the batch. The last term is there because steps are no flow (the modified equation of Euler's
-method), the one before because the mean of a product of gradients is not its limit.
+where J is the Jacobian of b and n the batch. The last term is the discretisation error of Euler's method (its modified
+equation); the term before arises because the mean of a product of gradients differs from its limit.
 """
 
 from __future__ import annotations
@@ -39,30 +39,31 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
 
 TOLERANCE = 1e-5
-FAILS = 0.25
-"""Where a standard deviation, or the correction of the mean, is this share of a statistic's size, the expansion is none."""
+"""Relative tolerance of the solver; corrections to the mean are needed to few digits."""
+MAX_RELATIVE_CORRECTION = 0.25
+"""Largest standard deviation and correction of the mean, relative to a statistic's size, at which the expansion is trusted."""
 
 
 @checked
 def expansion(
     problem: Problem, start: Start | PyTree, t_max: Positive, *, save: Annotated[int, integer(at_least=2)] = 100, seed: Seed = 0
 ) -> xr.Dataset:
-    r"""The mean of the statistics with its first correction in 1/d, and their covariance, along the path of the ODE.
+    r"""Compute the mean of the statistics with its first correction in 1/d, and their covariance, along the path of the ODE.
 
     Parameters
     ----------
-    problem : a projection problem with one-pass SGD, of any batch
-    start : as for `simulate`; of a random start one is drawn, and the expansion is that of runs which start there
+    problem : a projection problem with one-pass SGD, of any batch size
+    start : as for `simulate`; a random start is drawn once, and the expansion describes runs from that draw
     t_max : time in samples per dimension
     save : number of equally spaced times from 0 to `t_max`
-    seed : of the start that is drawn
+    seed : seed of the draw
 
     Returns
     -------
-    A Dataset over `t` and `statistic` (those that move, by name). At dimension d the mean of a statistic is
+    A Dataset over `t` and `statistic` (the free ones, by name). At dimension d the mean of a statistic is
     ``ode + first / d`` and the covariance ``covariance / d``, with errors of order :math:`d^{-2}`; the same for the risk, with
-    ``risk``, ``risk_first`` and ``risk_variance``. ``size`` is what a statistic is compared with: of an overlap the product of
-    the largest lengths of its two directions on the way, of scalars the largest. NaN where the ODE has gone off.
+    ``risk``, ``risk_first`` and ``risk_variance``. ``size`` is the scale of a statistic: of an overlap the product of the
+    largest norms of its two directions along the path, of scalars the largest value. Values are NaN after the ODE diverged.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
@@ -72,7 +73,7 @@ def expansion(
 
     See Also
     --------
-    sgdlimits.trust : what it says about the ODE at a dimension
+    sgdlimits.trust : the resulting error of the ODE at a dimension
     sgdlimits.Chain : the exact law
     """
     if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
@@ -83,19 +84,21 @@ def expansion(
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
-    slopes = jit_bound(_slopes, problem, point, jnp.asarray(free), fast_compile=True)
+    slopes = jit_bound(_moment_equations, problem, point, jnp.asarray(free), fast_compile=True)
+    # the state is (x, x_1, C), flattened; correction and covariance begin at zero
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
         lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=TOLERANCE, atol=TOLERANCE / 100
     )
+    # the solver may stop early, where the ODE diverges
     y = np.full((times.size, begin.size), np.nan)
     y[: solved.t.size] = solved.y.T
-    risks = jit_bound(_risks, problem, point, jnp.asarray(free), fast_compile=True)
+    risks = jit_bound(_risk_moments, problem, point, jnp.asarray(free), fast_compile=True)
     risk, first, variance = np.array([risks(row) for row in y]).T
     names = np.array(problem.coordinates.names(point))[free]
     pair = ("t", "statistic")
     variables = {
-        "size": ("statistic", _sizes(problem, point, y[:, :n])),
+        "size": ("statistic", _statistic_scales(problem, point, y[:, :n])),
         "ode": (pair, y[:, :n]),
         "first": (pair, y[:, n : 2 * n]),
         "covariance": ((*pair, "statistic_other"), y[:, 2 * n :].reshape(-1, n, n)),
@@ -109,19 +112,19 @@ def expansion(
 
 @dataclass(frozen=True, repr=False)
 class Trust:
-    """How far the chain at `d` is from the ODE up to `t_max`, found without a run: `trust` makes it.
+    """The error of the ODE as a description of the chain at `d` up to `t_max`, estimated without a run by `trust`.
 
     Parameters
     ----------
-    d, t_max : the dimension and the time asked about
-    mean : the largest distance of the chain's mean from the ODE
-    spread : the largest standard deviation of the chain
-    where : of what `mean` is, a statistic or "risk", and when
-    where_spread : the same of `spread`
-    fails : the time from which the expansion in 1/d holds no more, as in an escape from a saddle; None where it always holds
+    d, t_max : dimension and end time
+    mean : largest distance of the chain's mean from the ODE
+    spread : largest standard deviation of the chain
+    where : statistic (or "risk") and time at which `mean` is reached
+    where_spread : statistic (or "risk") and time at which `spread` is reached
+    fails : time from which the expansion in 1/d is invalid, as in an escape from a saddle; None if it is valid throughout
 
-    Distances are relative: of overlaps to the lengths along the path of the two directions, of scalars to the largest, of the
-    risk to the ODE's risk at the same time.
+    Distances are relative: of overlaps to the largest norms of the two directions along the path, of scalars to the largest
+    value, of the risk to the ODE's risk at the same time.
     """
 
     d: int
@@ -133,7 +136,7 @@ class Trust:
     fails: float | None
 
     def within(self, share: float = 0.01) -> bool:
-        """Whether the mean of the chain is within a share of the ODE up to `t_max`."""
+        """Test whether the mean of the chain is within a relative distance `share` of the ODE up to `t_max`."""
         return self.fails is None and self.mean <= share
 
     def __repr__(self) -> str:
@@ -153,12 +156,12 @@ class Trust:
 
 @checked
 def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *, seed: Seed = 0) -> Trust:
-    """How far mean and spread of the chain at `d` are from the ODE, from the first correction in 1/d.
+    """Estimate the distance of the chain at `d` from the ODE, in mean and spread, from the first correction in 1/d.
 
     Parameters
     ----------
     problem, start, seed : as for `expansion`
-    d : dimension; its size costs nothing
+    d : dimension; the cost does not depend on it
     t_max : time in samples per dimension
 
     >>> import sgdlimits as sl
@@ -171,21 +174,25 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     >>> sl.trust(problem, sl.RandomInit(d=3000), d=3000, t_max=40).within()
     False
     """
-    theirs = getattr(start, "d", None)
-    if theirs is not None and theirs != d:
-        raise BadInput(f"the start has d = {theirs}, and d is {d}. Give both the same d.")
+    start_d = getattr(start, "d", None)
+    if start_d is not None and start_d != d:
+        raise BadInput(f"the start has d = {start_d}, and d is {d}. Give both the same d.")
     path = expansion(problem, start, t_max, seed=seed)
     names = [*path.statistic.values.tolist(), "risk"]
     with np.errstate(all="ignore"):
+        # the risk is compared with its own value at each time
         size = np.column_stack([np.broadcast_to(path["size"], path.ode.shape), np.abs(path.risk)])
         mean = np.abs(np.column_stack([path["first"], path.risk_first])) / (d * size)
         variance = np.column_stack([np.diagonal(path.covariance.values, axis1=1, axis2=2), path.risk_variance])
         spread = np.sqrt(np.maximum(variance, 0) / d) / size
-    wild = ~((mean <= FAILS).all(1) & (spread[:, :-1] <= FAILS).all(1))
+    # the risk's own deviation does not end the expansion: near zero risk it may be large while all statistics are exact
+    wild = ~((mean <= MAX_RELATIVE_CORRECTION).all(1) & (spread[:, :-1] <= MAX_RELATIVE_CORRECTION).all(1))
+    # up to and including the first time at which the expansion fails
     end = int(wild.argmax()) + 1 if wild.any() else wild.size
     times = path.t.values
 
     def largest(values: np.ndarray) -> tuple[float, tuple[str, float]]:
+        # a NaN, where the ODE diverged, is the worst error
         seen = np.where(np.isnan(values[:end]), np.inf, values[:end])
         i, j = np.unravel_index(seen.argmax(), seen.shape)
         return float(seen[i, j]), (names[j], float(times[i]))
@@ -194,13 +201,14 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     return Trust(d, t_max, off, wide, where, where_spread, float(times[end - 1]) if wild.any() else None)
 
 
-def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:
-    """The natural size of each statistic along a path x."""
+def _statistic_scales(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:
+    """Return the scale of each free statistic along a path x, shape (times, n): products of norms, or the largest scalar."""
     rows = np.tile(np.asarray(problem.vector(point)), (len(x), 1))
     rows[:, np.flatnonzero(problem.coordinates.moves(point))] = x
     rows = rows[np.isfinite(rows).all(1)]
     p, k = point.M.shape
     row, column = np.triu_indices(p)
+    # diagonal entries of the upper triangle of Q, row by row
     norms = np.sqrt(np.maximum(rows[:, p * k :][:, : row.size][:, row == column], 0).max(0))
     fixed = np.sqrt(np.diagonal(np.asarray(problem.directions.gram)))
     scalars = np.abs(rows[:, p * k + row.size :])
@@ -208,10 +216,14 @@ def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.nda
     return np.concatenate(sizes)[problem.coordinates.moves(point)]
 
 
-def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
-    """(f, its Jacobian, f'' contracted with C): for each axis a derivative along it, and of that one along C's column."""
+def _derivatives_and_contraction(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
+    """Return f, its Jacobian and its Hessian contracted with C, at x.
+
+    For each axis f is differentiated along the axis and then along that column of C, so that no Hessian is formed.
+    """
 
     def one(axis, column):
+        # forward over forward: no tape of the expectations is stored
         slope, second, value = jax.jvp(lambda x: jax.jvp(f, (x,), (axis,))[::-1], (x,), (column,), has_aux=True)
         return value, slope, second
 
@@ -219,28 +231,30 @@ def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Arr
     return value, slopes.T, second.sum(0)
 
 
-def _slopes(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> Float[Array, " m"]:
+def _moment_equations(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> Float[Array, " m"]:
+    """Return the time derivative of y = (x, x_1, C), flattened: the three equations of the module."""
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     stats = lambda x: problem.from_vector(problem.vector(like).at[free].set(x), like)
     drift = lambda x: problem.vector(problem.drift(stats(x)))[free]
-    b, J, bent = _along(drift, x, C)
+    b, J, bent = _derivatives_and_contraction(drift, x, C)
     b1 = drift_correction(problem, stats(x))[free]
     noise = problem.covariance(stats(x))[free][:, free]
     euler = problem.numerics.samples_per_step / 2 * J @ b
     return jnp.concatenate([b, J @ first + bent / 2 + b1 - euler, (J @ C + C @ J.T + noise).ravel()])
 
 
-def _risks(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> tuple[Array, Array, Array]:
+def _risk_moments(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> tuple[Array, Array, Array]:
+    """Return the risk, its correction in 1/d and its variance times d at y = (x, x_1, C), flattened."""
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     risk = lambda x: problem.risk(problem.from_vector(problem.vector(like).at[free].set(x), like))[None]
-    value, J, bent = _along(risk, x, C)
+    value, J, bent = _derivatives_and_contraction(risk, x, C)
     return value[0], (J @ first + bent / 2)[0], J[0] @ C @ J[0]
 
 
 def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, " n"]:
-    r""":math:`b_1`: d/n times the mean increment of a step of n samples is :math:`b + b_1/d`, exactly up to :math:`d^{-2}`.
+    r"""Return :math:`b_1`, where d/n times the mean increment of a step of n samples is :math:`b + b_1/d + O(d^{-2})`.
 
     Off the sphere only Q has one. With :math:`r = \text{lr ridge}` it is
 
@@ -253,36 +267,40 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
     sgd = problem.algorithm
     assert isinstance(sgd, OnePassSGD)
     if sgd.sphere:
-        loose = OnePassSGD(sgd.lr, sgd.lr_second, sgd.ridge, False, sgd.batch)
-        free = eqx.tree_at(lambda problem: problem.algorithm, problem, loose)
+        unconstrained = OnePassSGD(sgd.lr, sgd.lr_second, sgd.ridge, False, sgd.batch)
+        free = eqx.tree_at(lambda problem: problem.algorithm, problem, unconstrained)
         x = free.vector(stats)
-        held = lambda x: free.vector(_unit(free.from_vector(x, stats)))
+        normalised = lambda x: free.vector(_normalise(free.from_vector(x, stats)))
         b = free.vector(free.drift(stats))
-        _, J, bent = _along(held, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
+        # second moments of an increment: its covariance plus the squared mean of a batch
+        _, J, bent = _derivatives_and_contraction(normalised, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
         return J @ drift_correction(free, stats) + bent / 2
     n, lr, ridge = sgd.batch, sgd.lr, sgd.lr * sgd.ridge
-    moments, long = _with_length(problem, stats)
+    moments, with_length = _moments_with_length(problem, stats)
     omega = problem.model.omega(stats)
     field = jnp.concatenate([moments.gradient_field, moments.gradient_fixed], axis=1)
+    # a pseudo-inverse: Omega is singular where directions are dependent, and `field` is then in its range
     both = field @ jnp.linalg.pinv(omega, hermitian=True) @ field.T
     push = moments.gradient_field + moments.gradient_field.T
-    Q = (lr / n) ** 2 * (long + (n - 1) * both) + ridge**2 / n * stats.Q + ridge * lr / n * push
-    still = jax.tree.map(jnp.zeros_like, stats)
-    return problem.vector(Overlaps(still.a, still.M, Q, still.kept, stats.names))
+    # gradient noise beyond its limit, decay squared, and decay times gradient
+    Q = (lr / n) ** 2 * (with_length + (n - 1) * both) + ridge**2 / n * stats.Q + ridge * lr / n * push
+    zeros = jax.tree.map(jnp.zeros_like, stats)
+    return problem.vector(Overlaps(zeros.a, zeros.M, Q, zeros.kept, stats.names))
 
 
-def _unit(stats: Overlaps) -> Overlaps:
+def _normalise(stats: Overlaps) -> Overlaps:
+    """Rescale the trained directions to norm 1."""
     length = jnp.sqrt(jnp.diagonal(stats.Q))
     return Overlaps(stats.a, stats.M / length[:, None], stats.Q / (length[:, None] * length), stats.kept, stats.names)
 
 
-def _with_length(problem: ProjectionProblem, stats: Overlaps) -> tuple[Any, Float[Array, "p p"]]:
-    r"""The moments, and :math:`E[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))]` as a derivative of theirs.
+def _moments_with_length(problem: ProjectionProblem, stats: Overlaps) -> tuple[Any, Float[Array, "p p"]]:
+    r"""Return the moments, and :math:`E[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))]` as their derivative.
 
     For an input :math:`\mu_c + \sigma\xi` of class c, Gaussian integration by parts makes of a factor
     :math:`\sigma^2(|\xi|^2 - p - k)` the derivative by the covariance C of the fields along :math:`2\sigma^2C`, and of
-    :math:`2\sigma\,\mu_c\cdot\xi` that by their mean along :math:`2\sigma^2` times it; a factor :math:`|\mu_c|^2` is one of the
-    weight.
+    :math:`2\sigma\,\mu_c\cdot\xi` that by their mean along :math:`2\sigma^2` times the mean; a factor :math:`|\mu_c|^2` is a
+    factor of the weight of the class.
     """
     model, law = problem.model, problem.model.law(stats)
     square, scale = (model.coordinates.means.fixed**2).sum(0), lambda leaf: 2 * law.variance * leaf

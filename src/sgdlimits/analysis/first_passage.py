@@ -1,4 +1,4 @@
-"""When a process first comes to a level: one-dimensional diffusions, and the ODE of a problem."""
+"""First-passage times: of one-dimensional diffusions, and of the ODE of a problem."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import take_run
 
-TERMS = 4096
+# never reached unless a law is extremely narrow for its interval
+MAX_TERMS = 4096
 NEGLIGIBLE = 1e-9
 """The cosine series of a law ends where its transform is below this, after some 200 terms for an escape from a saddle."""
 DEGREE = 16
-"""Of the risk along a step: more than twice that of the solver's own polynomial, so exact for risks of second degree."""
-FAR = 1e6
-"""A run with a larger number has diverged."""
+"""Degree of the interpolant of the risk along a step: over twice the solver's, so exact for risks quadratic in the state."""
+MAX_COORDINATE = 1e6
+"""A run with a larger coordinate has diverged."""
 
 
 class FirstPassage:
-    r"""When an even diffusion :math:`dm = b(m)\,dt + \sqrt{a(m)}\,dB_t` first leaves the interval :math:`(-\ell, \ell)`.
+    r"""The time at which a symmetric diffusion :math:`dm = b(m)\,dt + \sqrt{a(m)}\,dB_t` first leaves :math:`(-\ell, \ell)`.
 
     With :math:`L = \tfrac12 a\,\partial_m^2 + b\,\partial_m`, the backward operator, and :math:`\tau` the time from m,
 
@@ -38,8 +39,8 @@ class FirstPassage:
 
     with the values 0, 0 and 1 at :math:`\pm\ell`. They are solved by Chebyshev collocation in x, :math:`m = \epsilon \sinh cx`,
     where :math:`\epsilon^2 = a(0)/2|b'(0)|` is the width of the layer in which noise beats drift: the solutions are smooth in x
-    however small the noise is. Paths are continuous, so that the way from m to the end is the way to any level between them
-    and an independent way from there on: all results hold between any two levels inside.
+    however small the noise is. As paths are continuous, the time from m to the end is the sum of the time to any level between
+    and of an independent time from there on: all results hold between any two levels inside.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class FirstPassage:
     variance : a, an even and positive function of an array
     end : :math:`\ell`
     growth : :math:`b'(0)`
-    nodes : of the collocation on :math:`(0, \ell)`
+    nodes : number of collocation nodes on :math:`(0, \ell)`
 
     Examples
     --------
@@ -59,6 +60,7 @@ class FirstPassage:
     """
 
     def __init__(self, drift: Callable, variance: Callable, end: float, growth: float, nodes: int = 128) -> None:
+        # without drift there is no layer; the bound avoids a division by zero
         layer = np.sqrt(float(variance(np.zeros(1))[0]) / (2 * max(abs(growth), 1e-300)))
         self.end, self.layer = float(end), float(min(layer, end))
         self.stretch = np.arcsinh(self.end / self.layer)
@@ -67,63 +69,71 @@ class FirstPassage:
         self.half, self.first = variance(m) / 2, first / slope[:, None]
         second = (second - (self.stretch**2 * m / slope)[:, None] * first) / slope[:, None] ** 2
         self.operator = self.half[:, None] * second + drift(m)[:, None] * self.first
+        # interpolation uses the even continuation; its barycentric weights are computed once
         self.nodes = np.concatenate([self.x, -self.x[::-1]])
         self.weights = BarycentricInterpolator(self.nodes).wi
 
     def mean(self, start, end=None) -> np.ndarray:
-        r""":math:`E\tau` from each start to the end, or to the levels `end` between."""
-        return self._between(self._mean, start, end)
+        r"""Return :math:`E\tau` from each start to the end of the interval, or to the levels `end` within it."""
+        return self._difference_at(self._mean, start, end)
 
     def variance(self, start, end=None) -> np.ndarray:
-        r""":math:`\mathrm{Var}\,\tau` from each start."""
-        return self._between(self._variance, start, end)
+        r"""Return :math:`\mathrm{Var}\,\tau` from each start to the end of the interval, or to the levels `end` within it."""
+        return self._difference_at(self._variance, start, end)
 
     def transform(self, s: complex, start, end=None) -> np.ndarray:
-        r""":math:`E e^{-s\tau}` from each start, for any complex s with a real part of at least 0.
+        r"""Return :math:`E e^{-s\tau}` from each start, for any complex s with nonnegative real part.
 
-        Where drift beats noise this oscillates along the way, and what is solved for is :math:`w = E e^{-s(\tau - E\tau)}`,
-        which does not: :math:`\tfrac12 a\,w'' + (b - s a\,\theta')\,w' + \tfrac12 s^2 a\,\theta'^2 w = 0` with
-        :math:`\theta = E\tau`.
+        Where drift beats noise the transform oscillates in m. The equation is then solved for
+        :math:`w = E e^{-s(\tau - E\tau)}`, which does not oscillate:
+        :math:`\tfrac12 a\,w'' + (b - s a\,\theta')\,w' + \tfrac12 s^2 a\,\theta'^2 w = 0` with :math:`\theta = E\tau`.
         """
+        # without a thin layer the plain transform does not oscillate, and needs no tilt
         mean = self._mean if self.layer < self.end / 8 else 0 * self._mean
         slope, left = self.first @ mean, 0.0 if mean.any() else s
         tilted = self.operator - (2 * s * self.half * slope)[:, None] * self.first + np.diag(s**2 * self.half * slope**2 - left)
         values = self._interpolate(np.concatenate([[1.0], np.linalg.solve(tilted[1:, 1:], -tilted[1:, 0])]))
         centred = values(start) / (1.0 if end is None else values(end))
-        return np.exp(-s * self._between(mean, start, end)) * centred
+        return np.exp(-s * self._difference_at(mean, start, end)) * centred
 
     def law(self, start, end=None, weights=None) -> Law:
-        """The law of the exit time from one start, or from a random one with these points and weights."""
+        """Return the law of the exit time from one start, or from a random start with given points and weights."""
         start = np.atleast_1d(np.asarray(start, float))
         weights = np.full(start.size, 1 / start.size) if weights is None else np.asarray(weights)
         means = self.mean(start, end)
         mean = float(weights @ means)
+        # law of total variance over the starts
         variance = float(weights @ (self.variance(start, end) + (means - mean) ** 2))
         return Law.from_transform(lambda s: weights @ self.transform(s, start, end), mean, variance)
 
     @cached_property
     def _mean(self) -> np.ndarray:
+        """The mean time at the nodes."""
         return self._solve(np.full(self.x.size, -1.0))
 
     @cached_property
     def _variance(self) -> np.ndarray:
+        """The variance of the time at the nodes."""
         return self._solve(-2 * self._mean) - self._mean**2
 
     def _solve(self, right: np.ndarray) -> np.ndarray:
+        """Solve L u = right at the nodes, with u = 0 at the end."""
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
-    def _between(self, values: np.ndarray, start, end) -> np.ndarray:
+    def _difference_at(self, values: np.ndarray, start, end) -> np.ndarray:
+        """Interpolate values at the starts, less those at the levels `end` if given."""
         at = self._interpolate(values)
         return at(start) if end is None else at(start) - at(end)
 
     def _interpolate(self, values: np.ndarray) -> Callable:
+        """Return the even interpolant of values at the nodes, as a function of m."""
         smooth = BarycentricInterpolator(self.nodes, np.concatenate([values, values[::-1]]), wi=self.weights)
         return lambda m: smooth(np.arcsinh(np.abs(m) / self.layer) / self.stretch)
 
 
 @dataclass(frozen=True)
 class Law:
-    """The law of a random time as a cosine series on an interval beyond which less than 1e-8 of it lies.
+    """The law of a random time, as a cosine series on an interval that contains all but 1e-8 of its probability.
 
     >>> law = Law.from_transform(lambda s: np.exp(-3 * s + s**2 / 2), mean=3.0, variance=1.0)     # normal
     >>> round(float(law.cdf(4.0)), 6), round(float(law.quantile(0.5)), 6)
@@ -138,7 +148,7 @@ class Law:
 
     @classmethod
     def from_samples(cls, times: np.ndarray) -> Law:
-        """From equally likely times, without the frequencies that so many times do not show."""
+        """Build the law of sampled times, cutting the series at the sampling noise of its coefficients."""
         transform = lambda s: np.exp(-s * times).mean()
         return cls.from_transform(transform, float(times.mean()), float(times.var()), negligible=times.size**-0.5)
 
@@ -146,60 +156,75 @@ class Law:
     def from_transform(
         cls, transform: Callable[[complex], complex], mean: float, variance: float, negligible: float = NEGLIGIBLE
     ) -> Law:
-        r"""From the Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
+        r"""Build the law from its Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
 
         .. [10] Fang, Oosterlee, *A novel pricing method for European options based on Fourier-cosine series expansions*.
         """
         spread = np.sqrt(variance)
+        # exponential tails on the right are longer than those on the left
         low, high = max(0.0, mean - 10 * spread), mean + 20 * spread
         values = []
-        for w in np.arange(TERMS) * np.pi / (high - low):
+        for w in np.arange(MAX_TERMS) * np.pi / (high - low):
             values.append(complex(transform(-1j * w)) * np.exp(-1j * w * low))
             if abs(values[-1]) < negligible:
                 break
         coefficients = 2 / (high - low) * np.real(values)
+        # the cosine series counts its constant term half
         coefficients[0] /= 2
         return cls(mean, variance, low, high, coefficients)
 
     def cdf(self, t) -> np.ndarray:
-        """The probability to have exited by t."""
+        """Return the probability to have exited by t."""
         x = np.clip((np.asarray(t, float) - self.low) / (self.high - self.low), 0.0, 1.0)
         k = np.arange(1, self.coefficients.size)
         waves = np.sin(np.pi * x[..., None] * k) @ (self.coefficients[1:] / (np.pi * k))
         return np.clip((self.high - self.low) * (self.coefficients[0] * x + waves), 0.0, 1.0)
 
     def pdf(self, t) -> np.ndarray:
-        """The density of the exit time."""
+        """Return the density of the exit time at t."""
         t = np.asarray(t, float)
         x = (t - self.low) / (self.high - self.low)
         density = np.cos(np.pi * x[..., None] * np.arange(self.coefficients.size)) @ self.coefficients
         return np.where((x < 0) | (x > 1), 0.0, np.maximum(density, 0.0))
 
     def quantile(self, q):
-        """The time by which a share q of the runs has exited."""
+        """Return the time by which a share q of the runs has exited."""
         find = lambda share: brentq(lambda t: self.cdf(t) - share, self.low, self.high)
         return np.vectorize(find, otypes=[float])(q)
 
 
 def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Chebyshev points in (0, 1] and the first and second derivative there of even functions on [-1, 1]."""
+    """Return Chebyshev points in (0, 1] and the first and second differentiation matrices of even functions on [-1, 1]."""
     count = 2 * nodes
     x = np.cos(np.pi * np.arange(count) / (count - 1))
+    # alternating signs, with a factor 2 at both ends: the standard differentiation matrix
     ends = np.where(np.isin(np.arange(count), (0, count - 1)), 2.0, 1.0) * (-1.0) ** np.arange(count)
     half = np.pi * np.arange(count) / 2 / (count - 1)
+    # differences of nodes as products of sines, and a diagonal by zero row sums: both avoid cancellation
     apart = 2 * np.sin(np.add.outer(half, half)) * np.sin(np.subtract.outer(half, half))
     D = np.outer(ends, 1 / ends) / (-apart + np.eye(count))
     np.fill_diagonal(D, 0.0)
     np.fill_diagonal(D, -D.sum(1))
+    # act on even functions by their values at positive nodes only
     fold = lambda matrix: matrix[:nodes, :nodes] + matrix[:nodes, nodes:][:, ::-1]
     return x[:nodes], fold(D), fold(D @ D)
 
 
 def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rtol: float | None = None) -> np.ndarray:
-    """When each run (runs first) has lost the share `threshold` of its excess risk; infinite where not before `t_max`."""
+    """Return the times at which the ODE has lost the share `threshold` of each start's excess risk; infinite after `t_max`.
+
+    Parameters
+    ----------
+    problem : any problem
+    starts : statistics, runs first
+    threshold : share of the excess risk, for all runs or one per run
+    t_max : end of the integration
+    rtol : relative tolerance of the solver; None takes the accuracy of the problem's expectations
+    """
     one, y = take_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
-    risks, slopes = (jit_bound(_over_runs, problem, method, one) for method in ("risk", "drift"))
-    risk, slope = lambda y: np.asarray(risks(y))[:, 0], lambda y: np.asarray(slopes(y))
+    risks, slopes = (jit_bound(_map_over_rows, problem, method, one) for method in ("risk", "drift"))
+    risk = lambda y: np.asarray(risks(y))[:, 0]
+    slope = lambda y: np.asarray(slopes(y))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
     return passage_times(slope, risk, y, level, t_max, rtol or problem.numerics.tolerance)
 
@@ -207,48 +232,50 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
 def passage_times(
     slope: Callable, risk: Callable, y: Float[np.ndarray, "runs n"], level: np.ndarray, t_max: float, rtol: float
 ) -> Float[np.ndarray, " runs"]:
-    """When the risk of each run has come down to its level; infinite where not before `t_max`, or where the run diverges.
+    """Return the times at which the risk of each run falls to its level; infinite after `t_max` or if the run diverges.
 
-    The runs are one system, in which those that are through rest. `slope` and `risk` take the states of all of them.
+    The runs are integrated as one system, in which those that have passed are frozen. `slope` and `risk` take the states of
+    all runs, shape (runs, n).
     """
     rows = lambda flat: flat.reshape(y.shape)
     moving = risk(y) > level
     flow = lambda t, flat: (slope(rows(flat)) * moving[:, None]).ravel()
+    # runs that start below their level exit at once
     times = np.where(moving, np.inf, 0.0)
     solver = DOP853(flow, 0.0, y.ravel(), t_max, rtol=rtol, atol=rtol / 100)
     while solver.status == "running" and moving.any():
         with np.errstate(all="ignore"):
             solver.step()
-        through = moving & (risk(rows(solver.y)) <= level)
-        if through.any():
+        passed = moving & (risk(rows(solver.y)) <= level)
+        if passed.any():
             path, nodes = solver.dense_output(), chebpts1(DEGREE + 1)
             middle, half = (solver.t + solver.t_old) / 2, (solver.t - solver.t_old) / 2
-            above = np.stack([risk(rows(path(t))) - level for t in middle + half * nodes])[:, through]
-            times[through] = middle + half * _roots(chebfit(nodes, above, DEGREE))
-        moving &= ~through & (np.abs(rows(solver.y)) <= FAR).all(1)
-        solver.f = flow(solver.t, solver.y)
+            above = np.stack([risk(rows(path(t))) - level for t in middle + half * nodes])[:, passed]
+            times[passed] = middle + half * _falling_roots(chebfit(nodes, above, DEGREE))
+        moving &= ~passed & (np.abs(rows(solver.y)) <= MAX_COORDINATE).all(1)
+        solver.f = flow(solver.t, solver.y)  # the solver reuses the last slope, in which frozen runs still moved
     return times
 
 
-def _roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray, " runs"]:
-    """Where each Chebyshev series falls through zero on [-1, 1], by bisection, or the end at which rounding hides it."""
+def _falling_roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray, " runs"]:
+    """Return the point in [-1, 1] where each Chebyshev series falls through zero, by bisection; an end if rounding hides it."""
     left, right = np.full(series.shape[1], -1.0), np.ones(series.shape[1])
     right = np.where(chebval(left, series, tensor=False) <= 0, left, right)
-    for _ in range(53):
+    for _ in range(53):  # bits of a float
         middle = (left + right) / 2
         below = chebval(middle, series, tensor=False) <= 0
         left, right = np.where(below, left, middle), np.where(below, middle, right)
     return right
 
 
-def _over_runs(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
-    """The numbers of a method of the problem, at statistics from rows of their numbers."""
+def _map_over_rows(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
+    """Evaluate a method of the problem at flattened statistics, and flatten its results."""
     stats = ravel_pytree(like)[1]
     return problem.numerics.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)
 
 
 def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 1) -> np.ndarray:
-    r"""Mean time that :math:`dm = \mu m\,dt + \sigma\,dB` in p dimensions takes from :math:`|m|` to :math:`|m| = \ell`.
+    r"""Return the mean time that :math:`dm = \mu m\,dt + \sigma\,dB` in p dimensions takes from :math:`|m|` to :math:`\ell`.
 
     .. math:: E\tau = \frac2\mu\int_{y(m)}^{y(\ell)} D(u)\,du, \quad y(m) = |m|\sqrt\mu/\sigma, \qquad
               \int_0^y D(u)\,du = \frac{y^2}{2p}\,{}_2F_2(1, 1; 1+\tfrac p2, 2; -y^2),
@@ -260,7 +287,7 @@ def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 
 
     Parameters
     ----------
-    start, end : :math:`|m|` and :math:`\ell`, with :math:`|m| \le \ell`; they broadcast
+    start, end : :math:`|m|` and :math:`\ell`, with :math:`|m| \le \ell`; broadcast against each other
     growth, variance : :math:`\mu` and :math:`\sigma^2`
     dimension : p
 
@@ -274,6 +301,7 @@ def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 
     scale = np.sqrt(abs(growth) / variance)
     sign = -np.sign(growth)
     D = lambda u: u / p * hyp1f1(1, 1 + p / 2, sign * u**2)
+    # share: position between start and end, so that starts and ends broadcast
     along = lambda share: D(scale * (start + share * (end - start)))
     with np.errstate(over="ignore", invalid="ignore"):
         mean = quad_vec(along, 0, 1, epsabs=0, epsrel=1e-12, norm="max")[0]

@@ -4,7 +4,7 @@ The function is the one that gradient flow descends,
 
 .. math:: R(u_1, \dots, u_p) = E[\text{loss}] + \frac{\text{ridge}}2\sum_j|u_j|^2,
 
-as a function of the first layer only: the second layer `a` stays where it is, also where it is trained. On the sphere the
+as a function of the first layer only: the second layer `a` is fixed, also if it is trained. On the sphere the
 gradient is projected on the tangent space of the product of p spheres, and the Hessian is the Riemannian one,
 :math:`\Pi\,(H - \mathrm{diag}(u_j\cdot\nabla_jR))\,\Pi`.
 """
@@ -33,8 +33,10 @@ from sgdlimits.statistics.frame import RANK_TOLERANCE, FieldFactor, pad_frame
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.trees import as_batch
 
-MOST_NUMBERS = 2**26
-MOST_EIGENVALUES = 2**62
+MAX_HESSIAN_ENTRIES = 2**26
+"""Entries of the largest Hessian that is returned as an array: 512 MiB."""
+MAX_EIGENVALUES = 2**62
+"""Multiplicities must fit into 64-bit integers."""
 
 
 @checked
@@ -45,8 +47,8 @@ class Weights:
     Parameters
     ----------
     u : the trained directions, shape (p, d)
-    fixed : the fixed directions, shape (k, d); along the first k axes unless given, as `SGD` has them
-    a : the second layer, shape (p,), or the scalars by name; those of the problem's start unless given
+    fixed : the fixed directions, shape (k, d); in the span of the first k axes by default, as in `SGD`
+    a : the second layer, shape (p,), or the scalars by name; by default those of the problem's start
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
@@ -60,7 +62,11 @@ class Weights:
 
 
 def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
-    """(second layer, units in the frame, at weights the axes of the frame in R^d), or `BadInput` if not of the problem."""
+    """Convert a point of the landscape to `(a, units, axes)`, or raise `BadInput` if it does not fit the problem.
+
+    `a` : second layer or scalars; `units` : coordinates of the units in an orthonormal frame, shape (p, n); `axes` : the
+    frame in R^d, shape (n, d), or None if the point is given by statistics.
+    """
     if isinstance(at, (list, np.ndarray, jax.Array)):
         at = Weights(np.asarray(at))
     _check_problem(problem)
@@ -68,19 +74,21 @@ def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> t
         raise BadInput(f"at must be Overlaps of one run, or weights; got {type(at).__name__}. Give Overlaps(a, M, Q).")
     if not isinstance(at, Weights):
         return jax.tree.map(lambda leaf: np.asarray(leaf, float), at.a), coordinates(problem, at), None
-    u, fixed, a = _checked(problem, at)
+    u, fixed, a = _check_weights(problem, at)
     first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
-    rest = u - u @ first.T @ first
-    values, rows = np.linalg.svd(rest, full_matrices=False)[1:]
+    orthogonal = u - u @ first.T @ first
+    # right singular vectors span the orthogonal components
+    values, rows = np.linalg.svd(orthogonal, full_matrices=False)[1:]
+    # directions below rounding are not part of the frame
     axes = np.concatenate([first, rows[values**2 > len(u) * RANK_TOLERANCE * max(1.0, (u**2).sum(1).max())]])
     return a, u @ axes.T, axes
 
 
 def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.ndarray, "p n"]:
-    r"""The units in the orthonormal frame that fixed and trained directions span, of n = k + rank(Q - M P^-1 M^T) directions.
+    r"""Return the units in an orthonormal frame of fixed and trained directions, shape (p, n), n = k + rank(Q - M P^-1 M^T).
 
-    The first k coordinates are along the frame of the fixed directions, which are the rows of the Cholesky factor B of P there;
-    the others along the principal directions of what is left, the largest first.
+    The first k coordinates are along the frame of the fixed directions, in which these are the rows of the Cholesky factor B
+    of P; the others along the principal directions of the orthogonal components, the largest first.
 
     >>> import sgdlimits as sl
     >>> coordinates(sl.presets.phase_retrieval(), sl.Overlaps([1.0], [[0.6]], [[1.0]])).round(12).tolist()
@@ -92,11 +100,11 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     problem.coordinates.check(as_batch(statistics))
     M, Q, B = (np.asarray(leaf, float) for leaf in (statistics.M, statistics.Q, np.linalg.cholesky(problem.target.gram)))
     m = np.linalg.solve(B, M.T).T
-    return np.concatenate([m, _root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
+    return np.concatenate([m, _matrix_root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
 
 
 def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
-    """Whether the weights stay on the sphere, as asked or as the problem has it; `BadInput` where they are not on it."""
+    """Resolve the argument `sphere`, None meaning the problem's; raise `BadInput` if it is true and a norm is not 1."""
     if not (problem.algorithm.sphere if sphere is None else sphere):
         return False
     norms = (S**2).sum(1)
@@ -108,14 +116,14 @@ def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) ->
 
 @dataclass(frozen=True)
 class Hessian:
-    """The Hessian at statistics, in the orthonormal frame that the directions span; the same for every dimension d.
+    """The Hessian at given statistics, in the orthonormal frame of the directions; it does not depend on d.
 
     Parameters
     ----------
-    span : the block of the p units within the frame, shape (p n, p n), unit by unit
-    outside : the block of the p units along each of the d - n directions outside the frame, shape (p, p)
-    units : the coordinates of the units in the frame, shape (p, n)
-    sphere : whether it is the Riemannian Hessian, zero along each unit itself
+    span : block of the p units within the frame, shape (p n, p n), unit by unit
+    outside : block of the p units along each of the d - n directions outside the frame, shape (p, p)
+    units : coordinates of the units in the frame, shape (p, n)
+    sphere : whether it is the Riemannian Hessian, which vanishes along each unit
     """
 
     span: Float[np.ndarray, "pn pn"]
@@ -124,15 +132,17 @@ class Hessian:
     sphere: bool
 
     def spectrum(self, d: int, tolerance: float = TOLERANCE) -> Spectrum:
-        """All eigenvalues in dimension `d`, on the sphere those of the tangent space, at a cost without d."""
+        """Return all eigenvalues in dimension `d`, on the sphere those of the tangent space; the cost does not depend on d."""
         p, n = self.units.shape
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
-        if p * d > MOST_EIGENVALUES:
-            raise BadInput(f"there would be {p * d} eigenvalues, more than {MOST_EIGENVALUES}. Give a smaller d.")
+        if p * d > MAX_EIGENVALUES:
+            raise BadInput(f"there would be {p * d} eigenvalues, more than {MAX_EIGENVALUES}. Give a smaller d.")
+        # an orthonormal basis of the tangent space, unit by unit
         tangent = np.eye(p * n)
         if self.sphere:  # changes of each unit that keep its norm
             tangent = scipy.linalg.block_diag(*(np.linalg.svd(unit[None])[2][1:].T for unit in self.units))
         inside, outside = np.linalg.eigvalsh(tangent.T @ self.span @ tangent), np.linalg.eigvalsh(self.outside)
+        # each direction outside the frame has the same block
         counts = np.repeat([1, d - n], [inside.size, p])
         return spectrum_of(np.concatenate([inside, outside]), counts, tolerance)
 
@@ -141,7 +151,7 @@ class Hessian:
 def risk(
     problem: ProjectionProblem, at: Annotated[Overlaps | Weights | np.ndarray, point_or_weights], t: NotNegative | None = None
 ) -> float:
-    """The height of the landscape: population risk and ridge penalty of the first layer.
+    """Return the height of the landscape: population risk plus ridge penalty of the first layer.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
@@ -150,6 +160,7 @@ def risk(
     """
     problem = fix_time(problem, t)
     a, S, _ = locate(problem, at)
+    # the largest frame, so that states of any rank share compiled code
     units = pad_units(problem.model, S)
     F = FieldFactor(jnp.asarray(units), jnp.asarray(pad_frame(problem.frame, units.shape[1])))
     law = problem.model.law_of_factor(F)
@@ -164,16 +175,16 @@ def gradient(
     sphere: bool | None = None,
     t: NotNegative | None = None,
 ) -> Float[np.ndarray, "p n"]:
-    r"""The gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
+    r"""Return the gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
 
-    Its shape is (p, d) at weights. At statistics it is (p, n), in the frame of `coordinates`, outside of which it is zero.
+    The shape is (p, d) at weights. At statistics it is (p, n), in the frame of `coordinates`; outside it the gradient is zero.
 
     Parameters
     ----------
     problem : a projection problem
     at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
-    sphere : whether the weights stay on the sphere; as the problem has it unless given
-    t : the time, for a problem with schedules
+    sphere : whether the weights are constrained to the sphere; by default as in the problem
+    t : time at which schedules are evaluated, for problems with schedules
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval()
@@ -197,11 +208,12 @@ def hessian(
     sphere: bool | None = None,
     t: NotNegative | None = None,
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
-    r"""The Hessian of the landscape with respect to the first layer; at weights a whole array, where that fits into memory.
+    r"""Return the Hessian of the landscape with respect to the first layer.
 
+    At statistics it is a `Hessian`, at weights an array of shape (p, d, p, d), if that fits into memory.
     For quadratic networks it is (25) of Bocchi et al. [3]_, for one unit (67) of Arnaboldi et al. [1]_, corrected
-    (docs/errata.md). Where a unit with a kink has zero weights, and where the rule of the problem does not see second
-    derivatives, `BadInput` says so.
+    (docs/errata.md). `BadInput` is raised if a unit with a kink has zero weights, or if the problem's expectation does not
+    provide second derivatives.
 
     Parameters
     ----------
@@ -216,7 +228,8 @@ def hessian(
     problem = fix_time(problem, t)
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
-    if max(p * n, p * d) ** 2 > MOST_NUMBERS:
+    # refuse before the expectation is computed
+    if max(p * n, p * d) ** 2 > MAX_HESSIAN_ENTRIES:
         statistics = "Give statistics instead of weights: hessian_spectrum costs the same at every d."
         remedy = statistics if d > n else "Take fewer units."
         raise BadInput(f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. {remedy}")
@@ -225,13 +238,16 @@ def hessian(
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
     curved = on_sphere(problem, S, sphere)
     if curved:
+        # the radial derivative, which the Riemannian Hessian subtracts
         pull = np.diag((S * (slopes.gradient + ridge * S)).sum(1))
         tangent = np.einsum("jl,jst->jslt", one, np.eye(n) - S[:, :, None] * S[:, None]).reshape(p * n, p * n)
+        # projected from both sides, so that it vanishes along the units
         raw = (span - np.einsum("jl,st->jslt", pull, np.eye(n))).reshape(p * n, p * n)
         span, outside = (tangent @ raw @ tangent).reshape(p, n, p, n), outside - pull
     if axes is None:
         flat = span.reshape(p * n, p * n)
         return Hessian((flat + flat.T) / 2, (outside + outside.T) / 2, S, curved)
+    # projection onto the directions outside the frame
     beyond = np.eye(d) - axes.T @ axes
     return np.einsum("jslt,sx,ty->jxly", span, axes, axes, optimize=True) + np.einsum("jl,xy->jxly", outside, beyond)
 
@@ -245,18 +261,18 @@ def hessian_spectrum(
     tolerance: NotNegative = TOLERANCE,
     t: NotNegative | None = None,
 ) -> Spectrum:
-    r"""The eigenvalues of the Hessian in dimension `d`, with exact multiplicities: (eigenvalues, multiplicities).
+    r"""Return the eigenvalues of the Hessian in dimension `d` with exact multiplicities.
 
-    The block in the frame of the n directions that the statistics span gives p n of them, and the p-by-p block outside gives p,
-    each d - n times. The cost is the same at every d.
+    The block in the frame of the n directions that the statistics span has p n eigenvalues, and the p-by-p block outside has p,
+    each d - n times. The cost does not depend on d.
 
     Parameters
     ----------
     problem : a projection problem
-    statistics : of one run
+    statistics : statistics of one run
     d : dimension
-    sphere : whether the weights stay on the sphere, where the tangent space has p (d - 1) dimensions; as the problem has it
-        unless given
+    sphere : whether the weights are constrained to the sphere, where the tangent space has p (d - 1) dimensions; by default
+        as in the problem
     tolerance : eigenvalues that differ by less, relative to the largest, count as one
     t : the time, for a problem with schedules
 
@@ -278,7 +294,7 @@ def hessian_spectrum(
     return at.spectrum(d, tolerance)
 
 
-def _root(left: np.ndarray, scale: float) -> np.ndarray:
+def _matrix_root(left: np.ndarray, scale: float) -> np.ndarray:
     """The p-by-r root of a positive semi-definite matrix of rank r, with columns in order of size."""
     values, vectors = np.linalg.eigh(left)
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -286,8 +302,8 @@ def _root(left: np.ndarray, scale: float) -> np.ndarray:
     return vectors[:, kept] * np.sqrt(values[kept])
 
 
-def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, Scalars]:
-    """Weights, fixed directions and second layer as arrays of the right shapes."""
+def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, Scalars]:
+    """Return weights, fixed directions and second layer as arrays, or raise `BadInput` if they do not fit the problem."""
     p, k, u = problem.network.width, problem.target.teachers, np.asarray(at.u, float)
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
         raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")
@@ -306,5 +322,6 @@ def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.nd
 
 
 def _check_problem(problem: Problem) -> None:
+    """Raise `BadInput` unless the problem is a projection problem."""
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of those.")

@@ -45,20 +45,20 @@ from sgdlimits.model.loss import SquaredLoss
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
-GRID = 65
-"""Overlaps between the start and the end at which signs are checked and the learning rate is chosen."""
-SERIES_UP_TO = 0.5
-"""Below this overlap the population's drift is summed from Hermite coefficients, which keeps all its digits however small."""
-ZERO = 1e-8
+GRID_POINTS = 65
+"""Number of overlaps between start and end at which signs are checked and the learning rate is chosen."""
+MAX_SERIES_OVERLAP = 0.5
+"""Below this overlap the population drift is summed from Hermite coefficients, which is accurate however small it is."""
+ZERO_COEFFICIENT = 1e-8
 """Hermite coefficients below this share of the function's size count as zero."""
-STANDSTILL = 1e-9
-"""A drift of less than this share of the population's is no drift."""
+MIN_RELATIVE_DRIFT = 1e-9
+"""A total drift below this share of the population's counts as zero: the overlap does not get past that point."""
 DEGREE, CELLS = 32, 4000
-"""Of the interpolation between overlaps, and of the integrals that count SGD's noise."""
+"""Degree of the interpolation between overlaps, and number of cells of the integrals with SGD's noise."""
 
 
-def _cosines(name: str, value: Any) -> Any:
-    """Cosines in an array of one axis."""
+def _check_cosines(name: str, value: Any) -> Any:
+    """Check that a value is a one-dimensional array of numbers from -1 to 1."""
     array(ndim=1)(name, value)
     if not is_traced(value) and (np.abs(value) > 1 + 1e-12).any():
         raise BadInput(f"{name} must be cosines, from -1 to 1; got {np.max(np.abs(value)):g}. Give such numbers.")
@@ -67,7 +67,7 @@ def _cosines(name: str, value: Any) -> Any:
 
 @checked
 def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
-    r"""How the samples that learning takes grow with d, without a constant: d, d log d, and :math:`d^{n-1}` from n = 3 on.
+    r"""Return the scaling of the samples that learning takes, without a constant: d, d log d, :math:`d^{n-1}` from n = 3 on.
 
     >>> samples(3, 1000.0)
     1000000.0
@@ -79,7 +79,7 @@ def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
 
 @checked
 def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5) -> float:
-    r"""The overlap that a share of random starts has at most, in absolute value: :math:`m^2` has a beta law.
+    r"""Return the quantile of the absolute overlap of random starts, for which :math:`m^2` has a beta law.
 
     The time of the ODE falls as the start grows: its median over random starts, for odd exponents over those of the right
     sign, is the time from the quantile 1/2.
@@ -92,31 +92,31 @@ def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5
 
 @checked
 def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_least=2)], overlap: Fraction = 0.5) -> float:
-    r"""The learning rate at which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
+    r"""Return the learning rate at which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
 
-    At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi` is largest at :math:`\gamma = \phi/2\psi`. This is the smallest
-    of these over the way,
+    At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi` is largest at :math:`\gamma = \phi/2\psi`. The recommended
+    rate is the smallest of these along the path,
 
     .. math:: \gamma = \min_{1/\sqrt d \,\le\, m \,\le\, \text{overlap}} \frac{\phi(m)}{2\,\psi(m)},
 
-    the best one at the hardest place, and the largest at which the corrector nowhere takes more than half of the population's
+    the best rate at the hardest overlap, and the largest at which the corrector nowhere exceeds half of the population
     drift. It tends to a constant as d grows for exponents 1 and 2, and falls as :math:`d^{-(n-2)/2}` for :math:`n \ge 3`.
 
-    Students start alike, with the norm, the second layer and the overlap in common. Off the sphere m is the cosine with the
-    teacher, at the norms of the start; a second layer that is trained is taken as it starts. Two things are not counted. SGD's
-    own noise: for :math:`n \ge 3` it carries runs over the corrector's barrier, and rates a few times larger need fewer samples
-    still, by a factor without d (`theory.single_index.exit_time` with ``noise=True`` says how many). And what comes after
-    `overlap`: label noise leaves a risk in the end that is smaller at smaller rates, and wide networks may learn at smaller
-    rates only (`theory.mediocrity.usable_lr`).
+    Students start with equal norms, second-layer weights and overlaps. Off the sphere m is the cosine with the teacher, at the
+    norms of the start; a trained second layer is taken at its start. Two effects are neglected. First, SGD's own noise: for
+    :math:`n \ge 3` it carries runs over the corrector's barrier, and rates a few times larger need still fewer samples, by a
+    factor independent of d (computed by `theory.single_index.exit_time` with ``noise=True``). Second, learning beyond
+    `overlap`: with label noise the final risk is smaller at smaller rates, and wide networks may learn at smaller rates only
+    (`theory.mediocrity.usable_lr`).
 
-    For phase retrieval by one unit this is :math:`1/(12 + \Delta/(1-\text{overlap}^2))`: the rate 1/12 without label noise, and
-    `theory.mediocrity.optimal_lr` in general where the way ends soon.
+    For phase retrieval by one unit the result is :math:`1/(12 + \Delta/(1-\text{overlap}^2))`: the rate 1/12 without label
+    noise, and `theory.mediocrity.optimal_lr` in general for small `overlap`.
 
     Parameters
     ----------
     problem : one teacher, any width, activation, target and noise; its own learning rate does not matter
     d : dimension, which sets the typical overlap :math:`1/\sqrt d` of a random start
-    overlap : where the way ends, between :math:`1/\sqrt d` and 1; `BadInput` says why where none is right up to there
+    overlap : final overlap, between :math:`1/\sqrt d` and 1; `BadInput` is raised if no rate reaches it
 
     >>> import sgdlimits as sl
     >>> round(1 / recommended_lr(sl.presets.phase_retrieval(), d=1000), 9)
@@ -129,12 +129,12 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
     if overlap**2 * d <= 1:
         raise BadInput(f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give more.")
     drift = _Drift.of(problem, overlap)
-    sign, way = _side(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID)
+    sign, way = _growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
     population, corrector = (sign * part for part in drift.parts(sign * way))
     if (population <= 0).any():
         raise BadInput(
             f"the overlap does not grow beyond {way[population <= 0][0]:.3g} at any learning rate, and so does not come to "
-            f"{overlap:g}. Ask for a smaller overlap, or give the student the target's activation."
+            f"{overlap:g}. Give a smaller overlap, or the student the target's activation."
         )
     return float(problem.algorithm.lr_sample * problem.algorithm.batch) * float((population / (-2 * corrector)).min())
 
@@ -147,7 +147,7 @@ def exit_time(
     start: float | ArrayLike | None = None,
     noise: bool = False,
 ):
-    r"""The time in which the overlap of one unit comes from a start to another, in samples per dimension.
+    r"""Return the time in which the overlap of one unit grows from its start to a given value, in samples per dimension.
 
     .. math:: t = \int_{m_0}^{\text{overlap}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)}
 
@@ -155,18 +155,18 @@ def exit_time(
 
     .. math:: \frac{a}{2d}\,\theta'' + b\,\theta' = -1, \qquad \theta(\pm\text{overlap}) = 0, \qquad \theta(m_0) = E\,t .
 
-    The time is an array where an argument is one, and infinite where the overlap of the ODE does not come there. Noise is of
-    the order of the start for every exponent from 2 on, and never negligible. For odd exponents it also brings in runs that
-    have lost their start, late: the mean is then well above the median. `theory.mediocrity.exit_time` has phase retrieval at
-    any width, averaged over random starts.
+    The time is an array if an argument is one, and infinite if the ODE does not reach the overlap. Noise is of the order of
+    the start for every exponent from 2 on, and never negligible. For odd exponents it also lets runs that have lost their
+    initial overlap exit late: the mean is then well above the median. For phase retrieval at any width, averaged over random
+    starts, see `theory.mediocrity.exit_time`.
 
     Parameters
     ----------
     problem : one unit and one teacher, on the sphere, its second layer fixed
     d : dimension
-    overlap : where the way ends, in absolute value, between 0 and 1
-    start : the overlap at the start; the typical :math:`1/\sqrt d` unless given, with the sign that learns
-    noise : whether SGD's own noise counts
+    overlap : final overlap, in absolute value, between 0 and 1
+    start : initial overlap; by default the typical :math:`1/\sqrt d`, with the sign that learns
+    noise : whether to include SGD's own noise
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.single_index("he2", lr=1 / 12)
@@ -188,20 +188,22 @@ def exit_time(
     def one(d, overlap, start):
         d = check_count("d", d, at_least=2)
         if start is None:
-            start = _side(drift, d**-0.5) * d**-0.5
+            start = _growing_sign(drift, d**-0.5) * d**-0.5
         check_number("start", start, above=-1, below=1)
+        # already there
         if abs(start) >= overlap:
             return 0.0
         if variance is None:
             return _ode_time(drift, start, overlap)
         return _mean_passage(drift, variance, d, start, overlap)
 
+    # drift and variance are tabulated once, outside of the loop over points
     times = np.vectorize(one, otypes=[float])(d, overlap, start)
     return times if times.ndim else float(times)
 
 
 class _Series(NamedTuple):
-    r"""The population's drift from Hermite coefficients, with joint = :math:`s_k g_k/k!` and own = :math:`s_k^2/k!`."""
+    r"""The population drift as a series in Hermite coefficients, `joint` = :math:`s_k g_k/k!` and `own` = :math:`s_k^2/k!`."""
 
     joint: np.ndarray
     own: np.ndarray
@@ -210,14 +212,15 @@ class _Series(NamedTuple):
 
     @classmethod
     def of(cls, problem: ProjectionProblem) -> _Series | None:
-        """For a squared loss; None for others."""
+        """Return the series of a problem with squared loss; None for other losses."""
         target, law = target_function(problem.target, problem.data), problem.initial
         p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):
             return None
+        # fields of units of another norm: expand s(norm z)
         norm = law.scale * float(problem.data.squared_length) ** 0.5
         student = unit if norm == 1 else FunctionActivation(lambda field: unit(norm * jnp.asarray(field)), smooth=False)
-        s, g = _strengths(student), _strengths(target)
+        s, g = _normalised_coefficients(student), _normalised_coefficients(target)
         lr = 2 * problem.loss.weight * float(problem.algorithm.lr_sample)
         return cls(s * g, s * s, lr * law.second / (p * float(law.scale) ** 2), law.second * (p - 1) / p)
 
@@ -227,7 +230,7 @@ class _Series(NamedTuple):
 
 
 class _Drift(NamedTuple):
-    """The drift of the overlap m of students that are alike, up to an end on both sides of zero."""
+    """The drift of the common overlap m of equal students, interpolated between -end and end."""
 
     population: Callable[[np.ndarray], np.ndarray]
     corrector: Callable[[np.ndarray], np.ndarray]
@@ -235,6 +238,7 @@ class _Drift(NamedTuple):
 
     @classmethod
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
+        """Tabulate the drift of a problem on [-end, end]."""
         population, corrector = drift_parts(problem, jnp.asarray(_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
@@ -243,28 +247,30 @@ class _Drift(NamedTuple):
         return population + corrector
 
     def parts(self, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(population, corrector) at the problem's own learning rate."""
+        """Return `(population, corrector)` at the problem's own learning rate."""
         population = self.population(m)
         if self.series is not None:
-            population = np.where(np.abs(m) <= SERIES_UP_TO, self.series(m), population)
+            # quadrature loses the drift of order m^(n-1) at tiny overlaps; the series does not
+            population = np.where(np.abs(m) <= MAX_SERIES_OVERLAP, self.series(m), population)
         return population, self.corrector(m)
 
 
-def _strengths(activation: Activation) -> np.ndarray:
-    r""":math:`c_k/\sqrt{k!}`, those that count as zero being zero."""
+def _normalised_coefficients(activation: Activation) -> np.ndarray:
+    r"""Return the Hermite coefficients :math:`c_k/\sqrt{k!}`, with those from rounding set to zero."""
     strengths, size = expand_in_hermite(activation, MAX_HERMITE_ORDER)
-    return np.where(np.abs(strengths) > ZERO * size, strengths, 0.0)
+    return np.where(np.abs(strengths) > ZERO_COEFFICIENT * size, strengths, 0.0)
 
 
 @checked
 @eqx.filter_jit
 def drift_parts(
-    problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _cosines]
+    problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _check_cosines]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Population and corrector in the drift of the cosine with the teacher, averaged over students that are alike."""
+    """Return population part and corrector of the drift of the cosine with the teacher, at equal students with cosines m."""
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
     def one(m):
+        # equal students: cosine m with the teacher, and m^2 with each other
         Q = law.scale**2 * (m**2 + (1 - m**2) * jnp.eye(p))
         stats = Overlaps(jnp.full(p, law.second), jnp.full((p, 1), m * law.scale * norm), Q)
         return tuple(
@@ -277,8 +283,8 @@ def drift_parts(
 
 @checked
 @eqx.filter_jit
-def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _cosines]) -> Float[Array, " n"]:
-    """The variance of d times one sample's increment of the overlap of one unit."""
+def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _check_cosines]) -> Float[Array, " n"]:
+    """Return the variance of d times one sample's increment of the overlap of one unit, at each overlap m."""
     P = problem.target.gram
 
     def one(m):
@@ -289,31 +295,33 @@ def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n
 
 
 def _nodes(end: float) -> np.ndarray:
-    """Overlaps to interpolate between: Chebyshev points of the angle, in which also kinked units are smooth."""
+    """Return the interpolation nodes in m: Chebyshev points of the angle, in which the drift of kinked units is smooth too."""
     return np.sin(np.arcsin(end) * chebyshev.chebpts1(DEGREE + 1))
 
 
 def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of the overlap from its values at `_nodes(end)`."""
+    """Return the interpolant of values at `_nodes(end)` as a function of the overlap."""
+    # fit in the angle, as `_nodes`
     reach = np.arcsin(end)
     fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)
     return lambda m: chebyshev.chebval(np.arcsin(m) / reach, fit)
 
 
-def _side(drift: _Drift, start: float) -> int:
-    """The sign of the overlaps that grow at the start, 1 where both do, or `BadInput` with the reason why none does."""
+def _growing_sign(drift: _Drift, start: float) -> int:
+    """Return the sign of the overlaps that grow at the start, 1 if both do; raise `BadInput` if none does."""
     for sign in (1, -1):
         if sign * drift.parts(np.asarray(sign * start))[0] > 0:
             return sign
     raise BadInput(
-        f"the overlap does not grow from {start:.3g} at any learning rate: {_reason(drift.series)}. "
+        f"the overlap does not grow from {start:.3g} at any learning rate: {_explain_no_growth(drift.series)}. "
         "Give the student another activation, or its second layer the other sign."
     )
 
 
-def _reason(series: _Series | None) -> str:
+def _explain_no_growth(series: _Series | None) -> str:
+    """Explain, for an error, why no overlap grows at the start."""
     if series is None:
-        return "the population's drift points to zero there"
+        return "the population drift points towards zero there"
     if not series.joint[1:].any():
         return f"student and target have no Hermite coefficient in common up to order {MAX_HERMITE_ORDER}"
     first = int(np.flatnonzero(series.joint[1:])[0]) + 1
@@ -323,6 +331,7 @@ def _reason(series: _Series | None) -> str:
 
 
 def _check_problem(problem: Any) -> None:
+    """Raise `BadInput` unless the problem is a projection problem with a plain network."""
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(f"problem must be one of projections; got {problem!r}. Give, say, presets.single_index('he3').")
     if not problem.network.plain:
@@ -330,20 +339,22 @@ def _check_problem(problem: Any) -> None:
 
 
 def _ode_time(drift: _Drift, start: float, end: float) -> float:
-    sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID)
+    """Return the time of the ODE from one overlap to another; infinite if it does not get there."""
+    sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID_POINTS)
     population, corrector = (sign * part for part in drift.parts(sign * way))
-    if not sign or (population + corrector <= STANDSTILL * population).any():
+    if not sign or (population + corrector <= MIN_RELATIVE_DRIFT * population).any():
         return np.inf
+    # in x = log m, as the time is logarithmic in the start
     slowness = lambda x: np.exp(x) / (sign * drift(sign * np.exp(x)))
     return float(quad(slowness, np.log(way[0]), np.log(end), epsabs=0, epsrel=1e-8, limit=500)[0])
 
 
 @np.errstate(over="ignore")
 def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> float:
-    r"""The mean time :math:`\theta` to leave (-end, end).
+    r"""Return the mean time :math:`\theta` to leave (-end, end).
 
-    On either side of the start its slope there is :math:`-\theta' = G\theta - g`, away from the start, and both give the same
-    slope.
+    Each side of the start gives an equation :math:`-\theta' = G\theta - g` for the slope away from the start; the two slopes
+    add up to zero.
     """
     sides = [_resistance(drift, variance, d, start, each) for each in (-end, end)]
     conductance, source = np.sum(sides, axis=0)
@@ -351,23 +362,26 @@ def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: 
 
 
 def _resistance(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
-    r"""G and g at the start of the way to one end, from the end inwards.
+    r"""Return G and g of `_mean_passage` at the start, for the side of one end, by recursion from the end inwards.
 
     In a cell of the width h, in which b and a are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and
-    :math:`\theta` loses :math:`e w + f`, with :math:`v = 2bh/a`, :math:`\kappa = e^{-v}`. Each is times :math:`e^v` where
-    v < 0, so that none is large.
+    :math:`\theta` decreases by :math:`e w + f`, with :math:`v = 2bh/a`, :math:`\kappa = e^{-v}`. For v < 0 all are multiplied
+    by :math:`e^v`, so that none is large.
     """
+    # cells of the size of the noise near zero, growing geometrically beyond
     y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), CELLS + 1))
     middle, h = (y[1:] + y[:-1]) / 2, np.abs(np.diff(y))
     b, a = np.sign(end - start) * drift(middle), variance(middle) / d
     v = 2 * b * h / a
     u = np.abs(v)
+    # (1 - exp(-u))/u cancels for small u: a series there, and a safe argument elsewhere
     small, safe = u < 1e-3, np.maximum(u, 1e-3)
     once = np.where(small, 1 - u / 2, -np.expm1(-safe) / safe)
     twice = np.where(v > 0, 1 - once, once - np.exp(-u)) / np.where(small, 1.0, safe)
     twice = np.where(small, 0.5 - np.where(v > 0, u / 6, u / 3), twice)
     kappa, e, mu, f = np.exp(-np.maximum(v, 0)), h * once, 2 * h / a * once, 2 * h**2 / a * twice
     G, g = 1 / e[-1], f[-1] / e[-1]
+    # a recursion from the end, where the time is zero
     for i in range(CELLS - 2, -1, -1):
         below = kappa[i] + G * e[i]
         G, g = np.exp(min(v[i], 0.0)) * G / below, (G * f[i] + np.exp(min(v[i], 0.0)) * g + mu[i]) / below

@@ -1,4 +1,4 @@
-"""Eigenvalues with their multiplicities: how the Hessian of the population risk in R^d is told, whatever d."""
+"""Spectra as eigenvalues with multiplicities, for Hessians of the population risk in R^d at any d."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from jaxtyping import Float, Int
 from sgdlimits.text import table
 
 TOLERANCE = 1e-8
+"""Distance, relative to the largest |eigenvalue|, below which eigenvalues count as equal."""
 
 
 class Index(NamedTuple):
-    """How many directions are negative, null and positive."""
+    """Number of negative, zero and positive eigenvalues."""
 
     negative: int
     null: int
@@ -21,12 +22,12 @@ class Index(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """Eigenvalues that differ, ascending, and how often each occurs. It unpacks as the two.
+    """Distinct eigenvalues in ascending order with their multiplicities; it unpacks as the two arrays.
 
     Parameters
     ----------
-    eigenvalues : those closer than a tolerance times the largest are one, their mean; 0.0 where they are as close to zero
-    multiplicities : whole numbers
+    eigenvalues : distinct up to a tolerance times the largest, means of nearly equal ones; 0.0 if as close to zero
+    multiplicities : number of occurrences of each, integers
 
     >>> Spectrum(np.array([-4.0, 0.0]), np.array([1, 2998]))
     Spectrum of 2999 eigenvalues: 1 negative, 2998 null, 0 positive
@@ -40,12 +41,12 @@ class Spectrum(NamedTuple):
 
     @property
     def index(self) -> Index:  # type: ignore[override]
-        """How many directions are negative, null and positive."""
+        """Number of negative, zero and positive eigenvalues."""
         return Index(*(int(self.multiplicities[np.sign(self.eigenvalues) == sign].sum()) for sign in (-1, 0, 1)))
 
     @property
     def size(self) -> int:
-        """How many eigenvalues there are, each as often as it occurs."""
+        """Number of eigenvalues, counted with multiplicity."""
         return int(self.multiplicities.sum())
 
     def __repr__(self) -> str:
@@ -57,17 +58,20 @@ class Spectrum(NamedTuple):
 
 
 def spectrum_of(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], tolerance: float = TOLERANCE) -> Spectrum:
-    """A spectrum from eigenvalues with multiplicities, some of which may be the same up to rounding.
+    """Build a `Spectrum` from eigenvalues with multiplicities, merging those equal up to rounding.
 
     >>> spectrum_of(np.array([1e-17, 2.0, 0.0, 2.0 + 1e-12]), np.array([1, 1, 5, 7])).multiplicities.tolist()
     [6, 8]
     """
     values, counts = np.asarray(values)[counts > 0], np.asarray(counts)[counts > 0]
+    # equal eigenvalues become neighbours
     order = np.argsort(values, kind="stable")
     values, counts = values[order], counts[order]
+    # relative to the largest, so that the scale of the risk does not matter
     near = tolerance * np.abs(values).max(initial=0.0)
     starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > near)
     total = np.add.reduceat(counts, starts)
+    # weighted mean within each group of nearly equal eigenvalues
     shares = counts / np.repeat(total, np.diff(np.append(starts, values.size)))
     means = np.add.reduceat(values * shares, starts)
     return Spectrum(np.where(np.abs(means) <= near, 0.0, means), total)

@@ -1,11 +1,11 @@
-r"""Mean, median and quantiles of exit times with their intervals, and the share of runs that have not exited.
+r"""Statistics of exit times: mean, median, quantiles, their confidence intervals, and survival curves.
 
 With exits at times :math:`t_1 < t_2 < \dots`, :math:`d_i` of them at :math:`t_i` and :math:`n_i` runs under observation just
 before, the Kaplan-Meier estimate of the survival function is
 
 .. math:: S(t) = \prod_{t_i \le t} \Big(1 - \frac{d_i}{n_i}\Big).
 
-It is right where the end of the observation tells nothing about the exit, such as a common `t_max`.
+It is consistent if censoring is independent of the exit, as with a common `t_max`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from sgdlimits.domain import Fraction, Seed, checked
 from sgdlimits.errors import BadInput, CensoredWarning, check_number, check_share
 from sgdlimits.text import table
 
-NUMBERS_AT_ONCE = 2**20
+MAX_FLOATS_AT_ONCE = 2**20
+"""Size of the arrays in which resamples are treated: 8 MiB."""
 
 
 def check_exits(exits: Any) -> xr.Dataset:
-    """The dataset itself, or `BadInput` where it is not one of `exit_times`."""
+    """Return a dataset of `exit_times` as it is; raise `BadInput` for anything else."""
     if not isinstance(exits, xr.Dataset) or not {"t", "censored"} <= set(exits.data_vars):
         raise BadInput(f"this is not a dataset of exit times but a {type(exits).__name__}. Make one with sgdlimits.exit_times.")
     return exits
 
 
-class Times(NamedTuple):
-    """Times in increasing order, exits before ends of observation where they are equal, and which of them are exits."""
+class OrderedTimes(NamedTuple):
+    """Exit and censoring times in increasing order, exits first among equal ones, and a mask of those that are exits."""
 
     t: np.ndarray
     exited: np.ndarray
 
     @classmethod
-    def of(cls, exits: Any) -> Times:
-        """From the dataset of `exit_times`, or from an array of exit times."""
+    def of(cls, exits: Any) -> OrderedTimes:
+        """Order the times of a dataset of `exit_times`, or an array of exit times without censored runs."""
         if isinstance(exits, xr.Dataset):
             t, censored = check_exits(exits).t.values, exits.censored.values.astype(bool)
         else:
@@ -55,12 +56,13 @@ class Times(NamedTuple):
             censored = np.zeros(t.shape, bool)
         if t.ndim != 1 or not t.size or not np.isfinite(t).all() or (t < 0).any():
             raise BadInput(f"exit times must be a row of finite numbers of at least 0; got shape {t.shape}. Use exit_times.")
+        # by time, and exits before censored runs among equal times
         order = np.lexsort((censored, t))
         return cls(t[order], ~censored[order])
 
 
-class Curve(NamedTuple):
-    """A survival curve after each of its times, a band of pointwise confidence intervals, and where censored runs ended."""
+class SurvivalCurve(NamedTuple):
+    """A survival curve: the share of runs after each time, its pointwise confidence band, and a mask of censoring times."""
 
     t: np.ndarray
     share: np.ndarray
@@ -69,31 +71,34 @@ class Curve(NamedTuple):
     ended: np.ndarray
 
 
-def survival(exited: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """S after each of the ordered times, of which the last axis of `counts` says how often each occurs."""
+def evaluate_survival(exited: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return S after each of the ordered times, which occur as often as the last axis of `counts` says."""
+    # runs at risk just before each time
     left = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
     return np.cumprod(1 - np.where(exited, counts, 0) / np.maximum(left, 1), axis=-1)
 
 
-def curve(times: Times, confidence: float = 0.95) -> Curve:
-    """The survival curve with the band of Greenwood's variance on the scale of log(-log S), from S = 1 at t = 0 on."""
+def survival_curve(times: OrderedTimes, confidence: float = 0.95) -> SurvivalCurve:
+    """Return the survival curve from S = 1 at t = 0, with the band of Greenwood's variance on the scale of log(-log S)."""
     n = np.arange(times.t.size, 0, -1)
-    share = survival(times.exited, np.ones(times.t.size))
+    share = evaluate_survival(times.exited, np.ones(times.t.size))
+    # keep the value after all events at equal times
     last = np.append(np.diff(times.t) > 0, True)
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = np.cumsum(np.where(times.exited, 1 / (n * (n - 1.0)), 0.0))
         spread = np.exp(ndtri((1 + confidence) / 2) * np.sqrt(variance) / np.log(share))
         low, high = share ** (1 / spread), share**spread
     inside = (share > 0) & (share < 1)
+    # the band has no width where S is 0 or 1
     low, high = np.where(inside, low, share), np.where(inside, high, share)
     ended = ~times.exited  # at equal times these come last
     columns = zip((0.0, 1.0, 1.0, 1.0, False), (times.t, share, low, high, ended), strict=True)
-    return Curve(*(np.concatenate([[first], values[last]]) for first, values in columns))
+    return SurvivalCurve(*(np.concatenate([[first], values[last]]) for first, values in columns))
 
 
 @dataclass(frozen=True, repr=False)
 class IntervalEstimate:
-    """A number and its confidence interval. It is infinite where the survival curve does not come down to it."""
+    """An estimate with its confidence interval; infinite if the survival curve does not fall to the quantile."""
 
     value: float
     low: float
@@ -106,12 +111,13 @@ class IntervalEstimate:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
     def scaled(self, factor: float) -> IntervalEstimate:
+        """Return the estimate and its interval times a factor."""
         return IntervalEstimate(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """Exit times of many runs in a few numbers. With censored runs `mean` is a lower bound.
+    """Summary statistics of the exit times of many runs. With censored runs `mean` is a lower bound.
 
     `quantiles` is a dict from the share of runs to the time by which that share has exited.
     """
@@ -124,7 +130,7 @@ class Summary:
     confidence: float
 
     def scaled(self, factor: float) -> Summary:
-        """The same times on another clock: `factor` is d for samples, `problem.rate` for the time of the problem's paper."""
+        """Convert to another unit of time: `factor` is d for samples, `problem.rate` for the time of the problem's paper."""
         check_number("factor", factor, above=0)
         quantiles = {share: each.scaled(factor) for share, each in self.quantiles.items()}
         return replace(self, mean=self.mean.scaled(factor), median=self.median.scaled(factor), quantiles=quantiles)
@@ -146,23 +152,23 @@ def summarise(
     resamples: Annotated[int, sized(8)] = 1000,
     seed: Seed = 0,
 ) -> Summary:
-    r"""Mean, median and quantiles of exit times with confidence intervals, the censored runs taken into account.
+    r"""Estimate mean, median and quantiles of exit times with confidence intervals, accounting for censored runs.
 
     The survival function S is estimated by Kaplan and Meier. The quantile of the share q is the first t with
-    :math:`S(t) \le 1 - q`, and infinite where S stays above. The mean is :math:`\int_0^\tau S\,dt` up to the last time
-    :math:`\tau` at which a run was observed; it is the mean where no run is censored, and a lower bound otherwise. Intervals
+    :math:`S(t) \le 1 - q`, and infinite if S stays above. The mean is :math:`\int_0^\tau S\,dt` up to the last time
+    :math:`\tau` at which a run was observed; it is the mean if no run is censored, and a lower bound otherwise. Intervals
     are percentiles over resampled runs (bootstrap).
 
-    A censored run counts as one that would go on as the others do. That is so for a common `t_max`, not for runs that diverged.
-    Where runs are censored a `CensoredWarning` says so.
+    Censoring is assumed to be independent of the exit. That holds for a common `t_max`, not for runs that diverged.
+    A `CensoredWarning` is issued if any run is censored.
 
     Parameters
     ----------
-    exits : the dataset of `exit_times`, or an array of exit times of which none is censored
+    exits : a dataset of `exit_times`, or an array of exit times without censored runs
     quantiles : shares of runs, between 0 and 1
-    confidence : the probability with which an interval should hold the truth
+    confidence : coverage probability of the intervals
     resamples : number of bootstrap samples
-    seed : of the bootstrap
+    seed : seed of the bootstrap
 
     >>> import numpy as np
     >>> times = np.random.default_rng(0).exponential(10.0, size=1000)
@@ -172,11 +178,12 @@ def summarise(
       median  7.433 [6.735, 7.981]
       90 %    23.14 [21.48, 25.22]
     """
-    times = Times.of(exits)
+    times = OrderedTimes.of(exits)
     shares = [0.5, *quantiles]
     value = _statistics(times, np.ones((1, times.t.size)), shares)[0]
     repeated = _bootstrap(times, shares, resamples, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
+    # order statistics rather than interpolation: quantiles may be infinite
     low, high = np.quantile(repeated, tail, axis=0, method="lower"), np.quantile(repeated, 1 - tail, axis=0, method="higher")
     mean, median, *others = (IntervalEstimate(*map(float, each)) for each in zip(value, low, high, strict=True))
     censored = int((~times.exited).sum())
@@ -190,21 +197,23 @@ def summarise(
     return Summary(times.t.size, censored, mean, median, dict(zip(shares[1:], others, strict=True)), confidence)
 
 
-def _statistics(times: Times, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
-    """The mean and the quantiles of each row of counts of the ordered times, shape (rows, 1 + shares)."""
-    left = survival(times.exited, counts)
+def _statistics(times: OrderedTimes, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+    """Return mean and quantiles for each row of counts of the ordered times, shape (rows, 1 + shares)."""
+    left = evaluate_survival(times.exited, counts)
+    # the integral of a step function, which is 1 up to the first time
     columns = [times.t[0] + left[:, :-1] @ np.diff(times.t)]
     for share in shares:
-        below = left <= 1 - share + 1e-12
+        below = left <= 1 - share + 1e-12  # S is a product of rounded factors
         columns.append(np.where(below.any(1), times.t[below.argmax(1)], np.inf))
     return np.stack(columns, axis=1)
 
 
-def _bootstrap(times: Times, shares: Sequence[float], resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """The statistics of resampled runs, a few resamples at a time."""
+def _bootstrap(times: OrderedTimes, shares: Sequence[float], resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the statistics of resampled runs, shape (resamples, 1 + shares), computed a few resamples at a time."""
     n, parts = times.t.size, []
-    for begin in range(0, resamples, max(1, NUMBERS_AT_ONCE // n)):
-        rows = min(resamples - begin, max(1, NUMBERS_AT_ONCE // n))
+    for begin in range(0, resamples, max(1, MAX_FLOATS_AT_ONCE // n)):
+        rows = min(resamples - begin, max(1, MAX_FLOATS_AT_ONCE // n))
+        # rows are offset by n, so that one bincount serves all
         drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
         parts.append(_statistics(times, np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n), shares))
     return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""What was forgotten of a task, what was learnt of the next one, and how well a rotating teacher is followed."""
+"""Forgetting and transfer between tasks, and the risk and best learning rate on a rotating teacher."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sgdlimits.errors import BadInput, check_count
 
 Task = Annotated[int, integer(at_least=0)]
 Switch = Annotated[float, number(at_least=0)]
-FELL = 1e-9
-"""Fall of a task's weight that counts as the switch."""
+MIN_WEIGHT_FALL = 1e-9
+"""Minimum fall of a task's probability that counts as the switch to another task; above rounding."""
 
 
 @checked
 def forgetting(dataset: xr.Dataset, task: Task = 0, switch: Switch | None = None) -> xr.DataArray:
-    r"""Return how much the risk on a task has grown since the switch to another one [17]_.
+    r"""Return the growth of the risk on a task since the switch to another one [17]_.
 
     It is :math:`R_c(t) - R_c(t_s)` for the task c and the time of the switch :math:`t_s`, at the saved times from there on:
     positive for what was forgotten.
@@ -44,14 +44,14 @@ def forgetting(dataset: xr.Dataset, task: Task = 0, switch: Switch | None = None
     >>> bool(forgetting(data)[0, -1] > 0), bool(transfer(data)[0, -1] > 0)
     (True, True)
     """
-    risk = _risk_on(dataset, task)
-    since = _switch(dataset, task) if switch is None else switch
-    return _after(risk, since).rename("forgetting")
+    risk = _task_risk(dataset, task)
+    since = _switch_time(dataset, task) if switch is None else switch
+    return _change_since(risk, since).rename("forgetting")
 
 
 @checked
 def transfer(dataset: xr.Dataset, task: Task = 1, switch: Switch | None = None) -> xr.DataArray:
-    r"""Return how much the risk on a new task has fallen since the switch to it, :math:`R_c(t_s) - R_c(t)` [17]_.
+    r"""Return the fall of the risk on a new task since the switch to it, :math:`R_c(t_s) - R_c(t)` [17]_.
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ def transfer(dataset: xr.Dataset, task: Task = 1, switch: Switch | None = None) 
     xarray.DataArray
         with the dimensions `run` and `t`
     """
-    risk = _risk_on(dataset, task)
-    since = _switch(dataset, task, sign=-1) if switch is None else switch
-    return (-_after(risk, since)).rename("transfer")
+    risk = _task_risk(dataset, task)
+    since = _switch_time(dataset, task, sign=-1) if switch is None else switch
+    return (-_change_since(risk, since)).rename("transfer")
 
 
 @checked
 def tracking_risk(speed: NotNegative, lr: Positive, noise: NotNegative = 0.0) -> float:
-    r"""Return the risk at which one linear unit follows a rotating teacher, the steady state of `presets.drifting`.
+    r"""Return the stationary risk of one linear unit on a rotating teacher, `presets.drifting`.
 
     In the frame that rotates with the teacher at the speed :math:`\omega` the overlap has a fixed point, at which
 
@@ -117,7 +117,8 @@ def tracking_lr(speed: Positive, noise: NotNegative = 0.0) -> float:
     return float(np.exp(scipy.optimize.minimize_scalar(of_log, bounds=bounds, method="bounded", options={"xatol": 1e-10}).x))
 
 
-def _risk_on(dataset: xr.Dataset, task: int) -> xr.DataArray:
+def _task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
+    """Return the risk on one task, or raise `BadInput` if the dataset has no such task."""
     if "task_risk" not in dataset:
         raise BadInput("the dataset has no task_risk. Simulate a problem with a readout or a head for each class of the data.")
     tasks = dataset.sizes["task"]
@@ -126,19 +127,19 @@ def _risk_on(dataset: xr.Dataset, task: int) -> xr.DataArray:
     return dataset.task_risk.isel(task=task)
 
 
-def _switch(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
-    """Return the last saved time before which the weight of a task first falls, or rises for the sign -1."""
+def _switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
+    """Return the first saved time at which the probability of a task has fallen, or, for the sign -1, risen."""
     if "weights" not in dataset.coords:
         raise BadInput("the weights of the tasks do not change with time. Give the time of the switch, switch=...")
     weight = sign * dataset.weights.values[:, task]
-    fell = np.flatnonzero(weight[1:] < weight[0] - FELL)
+    fell = np.flatnonzero(weight[1:] < weight[0] - MIN_WEIGHT_FALL)
     if not fell.size:
         raise BadInput(f"the weight of task {task} does not {'fall' if sign > 0 else 'rise'} at saved times. Give switch=...")
     return float(dataset.t.values[fell[0] + 1])
 
 
-def _after(risk: xr.DataArray, switch: float) -> xr.DataArray:
-    """Return the risk from the last saved time up to the switch on, less its value there."""
+def _change_since(risk: xr.DataArray, switch: float) -> xr.DataArray:
+    """Return the risk minus its value at the last saved time up to the switch, from that time on."""
     t = risk.t.values
     before = np.flatnonzero(t <= switch * (1 + 1e-9))
     if not before.size or before[-1] == t.size - 1:

@@ -24,6 +24,7 @@ from sgdlimits.errors import BadInput
 
 __all__ = ["main"]
 
+# 100 columns rather than click's 80: the tables of options need them
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = """\b
 Examples:
@@ -48,16 +49,17 @@ To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
 
 
 class Main(Group):
-    """The root command: what users did wrong becomes one sentence; Ctrl-C is exit code 130, and a request to end 143."""
+    """The root command: turns `BadInput` into one sentence, Ctrl-C into exit code 130, and SIGTERM into 143."""
 
     def invoke(self, ctx: click.Context) -> Any:
         asked: list[int] = []
 
-        def end(number: int, frame: Any) -> None:  # keeps what Ctrl-C keeps
+        def end(number: int, frame: Any) -> None:  # as Ctrl-C, so that results are saved
             asked.append(number)
             raise KeyboardInterrupt
 
         if threading.current_thread() is threading.main_thread():
+            # signals can be set from the main thread only
             signal.signal(signal.SIGTERM, end)
         try:
             return super().invoke(ctx)
@@ -65,7 +67,9 @@ class Main(Group):
             raise Refusal(str(reason)) from reason
         except KeyboardInterrupt:
             echo("Interrupted. Nothing was saved.", err=True)
+            # the shell's convention: 128 plus the number of the signal
             sys.exit(128 + asked[0] if asked else INTERRUPTED_CODE)
+        # a command has handled the interruption itself, with the code of Ctrl-C
         except SystemExit as ended:
             if asked and ended.code == INTERRUPTED_CODE:
                 sys.exit(128 + asked[0])
@@ -85,7 +89,7 @@ def main() -> None:
     """
 
 
-LISTED = (
+ALL_COMMANDS = (
     run,
     sweep,
     rerun,
@@ -105,5 +109,6 @@ LISTED = (
     check,
     explore,
 )
-for command in LISTED:
+"""All commands, in the order of the help page."""
+for command in ALL_COMMANDS:
     main.add_command(command)

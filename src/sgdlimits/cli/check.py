@@ -1,4 +1,4 @@
-"""`sgdlimits check`: every comparison of theory and simulation in the package, as one audit."""
+"""`sgdlimits check`: the audit of all claims, which compares theory with independent computations."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sgdlimits.cli.work import INTERRUPTED_CODE, check_output
 if TYPE_CHECKING:
     from sgdlimits.papers.audit import Audit
 
+# repeated here, so that --help need not import the papers; a test compares the two
 PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_results")
 
 
@@ -42,16 +43,17 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
     from sgdlimits.papers.audit import AuditInterrupted, audit, check_format, find_claims
 
     path = out and check_output(check_format(out), force)
+    # refuse an unknown word before anything is computed
     find_claims(paper, only)
     try:
-        show(audit(effort, paper, only, progress=not quiet), path)
+        report_audit(audit(effort, paper, only, progress=not quiet), path)
     except AuditInterrupted as stopped:
-        show(stopped.found, path)
+        report_audit(stopped.found, path)
         echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED_CODE)
 
 
-def show(found: Audit, path) -> None:
+def report_audit(found: Audit, path) -> None:
     """Print an audit and save it; exit code 1 where a verdict is not the one on record."""
     echo(repr(found))
     if path:

@@ -1,4 +1,4 @@
-"""`sgdlimits explore`: the page on which runs are watched."""
+"""`sgdlimits explore`: the interactive page."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from sgdlimits.cli.options import Command, Option, echo, number
 from sgdlimits.errors import BadInput
 
 OPTIONS = [
-    number("--port", "Options", "where to listen; 0 takes a port that is free", default=8321),
-    Option("--host", default="127.0.0.1", show_default=True, help="another address lets other machines in"),
+    number("--port", "Options", "port to listen on; 0 takes a free one", default=8321),
+    Option("--host", default="127.0.0.1", show_default=True, help="address to listen on; others let other machines in"),
     Option("--browser/--no-browser", default=True, show_default=True, help="whether to open the page in a browser"),
 ]
 
 
-class Server(Command):
-    """A command whose work is done by other processes."""
+class ServerCommand(Command):
+    """A command that does not use JAX itself, as other processes simulate."""
 
     computes = False
 
 
-@click.command(cls=Server, params=OPTIONS, short_help="Open a page on which runs are watched.")
+@click.command(cls=ServerCommand, params=OPTIONS, short_help="Open a page on which runs are watched.")
 def explore(port: int, host: str, browser: bool) -> None:
     """Open a local page: move sliders, and watch SGD escape beside its limits. Ctrl-C ends it.
 
@@ -33,6 +33,7 @@ def explore(port: int, host: str, browser: bool) -> None:
       sgdlimits explore --port 8400 --no-browser
     """
     try:
+        # starlette and uvicorn are optional dependencies
         from sgdlimits.cli.explorer.serve import serve
     except ImportError as missing:
         raise BadInput(

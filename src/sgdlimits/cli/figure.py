@@ -1,4 +1,4 @@
-"""`sgdlimits figure NAME`: the papers' figures, made again; `sgdlimits demo`: the package's main job in one command."""
+"""`sgdlimits figure NAME`, which reproduces the papers' figures, and `sgdlimits demo`, all levels on one figure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sgdlimits.settings import setup_process
 from sgdlimits.text import among, suggest_name, table
 
 
-class List(Command):
-    """A command that may only have to list what there is, which needs no JAX."""
+class LazyCommand(Command):
+    """A command that sets up JAX itself, as some of its uses only list names."""
 
     computes = False
 
 
-@click.command(cls=List, short_help="Make a figure of the papers again.")
+@click.command(cls=LazyCommand, short_help="Make a figure of the papers again.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listed", is_flag=True, help="list all figures, with a line each")
 @click.option("--quick", is_flag=True, help="a small version, in about a minute or less: its caption ends with what is smaller")
@@ -52,14 +52,15 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
         if name not in (*FIGURES, "all"):
             raise Refusal(f"there is no figure {name!r}. {suggest_name(name, [*FIGURES, 'all'])}{known}")
     setup_process()
-    show(list(FIGURES) if "all" in names else list(names), out, quick, seed)
+    make_figures(list(FIGURES) if "all" in names else list(names), out, quick, seed)
 
 
-def show(names: list[str], out: str, quick: bool, seed: int) -> None:
-    """Make figures and print what they say; after Ctrl-C, say where the finished files are."""
+def make_figures(names: list[str], out: str, quick: bool, seed: int) -> None:
+    """Make figures and print their captions; after Ctrl-C, print which files are finished."""
     from sgdlimits.papers.produce import produce, produce_all
 
     how: dict[str, Any] = dict(quick=quick, seed=seed)
+    # files of an earlier run are not reported as new
     before = _files(out)
     try:
         with warnings_in_a_sentence():
@@ -72,7 +73,7 @@ def show(names: list[str], out: str, quick: bool, seed: int) -> None:
 
 
 def _files(folder: str) -> dict[str, tuple[int, int]]:
-    """The files of a folder by name, with what changes where one is written again."""
+    """Return the inode and modification time of each file in a folder, which change when it is rewritten."""
     if not os.path.isdir(folder):
         return {}
     return {item.name: (item.inode(), item.stat().st_mtime_ns) for item in os.scandir(folder) if item.is_file()}
@@ -94,4 +95,4 @@ def demo(out: str, quick: bool, seed: int) -> None:
     Example:
       sgdlimits demo --out figures --seed 1
     """
-    show(["demo"], out, quick, seed)
+    make_figures(["demo"], out, quick, seed)

@@ -1,4 +1,4 @@
-"""Commands that take the file of a dataset: `sgdlimits info`, `rerun`, `phases` and `plot`."""
+"""Commands on dataset files: `sgdlimits info`, `rerun`, `phases` and `plot`."""
 
 from __future__ import annotations
 
@@ -31,20 +31,25 @@ def info(file: str, as_json: bool) -> None:
     from sgdlimits.run.record import reading
 
     dataset = load(file)
+    # damaged attributes become `BadInput`
     with reading():
-        echo(json_text(_record(dataset)) if as_json else columns((name, text) for name, text in _rows(file, dataset) if text))
+        echo(
+            json_text(_info_as_dict(dataset))
+            if as_json
+            else columns((name, text) for name, text in _info_lines(file, dataset) if text)
+        )
 
 
-def _record(dataset: xr.Dataset) -> dict[str, Any]:
-    """What a dataset says of itself, its parts as their JSON."""
+def _info_as_dict(dataset: xr.Dataset) -> dict[str, Any]:
+    """Return the attributes of a dataset with its parts as parsed JSON, the runs by status, times and shapes."""
     parts = ("problem", "level_parameters", "start", "save", "observe")
-    said = {name: json.loads(text) if name in parts else text for name, text in dataset.attrs.items()}
+    attributes = {name: json.loads(text) if name in parts else text for name, text in dataset.attrs.items()}
     sizes = {str(name): dict(zip(map(str, each.dims), each.shape, strict=True)) for name, each in dataset.data_vars.items()}
-    return {**said, "runs": Counter(dataset.status.values.tolist()), "t": dataset.t.values, "variables": sizes}
+    return {**attributes, "runs": Counter(dataset.status.values.tolist()), "t": dataset.t.values, "variables": sizes}
 
 
-def _rows(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
-    """The lines of `info`: a name and a text each, which may be empty."""
+def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
+    """Return the lines of `info` as pairs of name and text, which may be empty."""
     attributes, times = dataset.attrs, dataset.t.values
     parts = json.loads(attributes["problem"])["fields"]
     rows = {
@@ -67,7 +72,7 @@ def _rows(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
 
 
 def _in_words(value: Any) -> str:
-    """A part as JSON, in the manner of a Python call, without looking for the classes behind the names.
+    """Format a part stored as JSON like a Python call, without importing its class.
 
     >>> _in_words({"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}})
     'Chain(d=30)'
@@ -112,6 +117,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
         return
     echo(table(dataset, seconds))
     if not given:
+        # attributes contain the version and the time
         same = first.drop_attrs().equals(dataset.drop_attrs())
         echo(f"The numbers are {'those' if same else 'not exactly those'} of {file}.")
     echo(f"Saved {path}.")
@@ -163,8 +169,10 @@ def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bo
     datasets = [load(file) for file in files]
     levels = Counter(dataset.attrs["level"] for dataset in datasets)
     one = len({dataset.attrs["problem_name"] for dataset in datasets}) == 1
+    # label by the level alone where that is unique, else by the file
     alone = [one and levels[dataset.attrs["level"]] == 1 for dataset in datasets]
     labels = [d.attrs["level"] if short else Path(f).stem for f, d, short in zip(files, datasets, alone, strict=True)]
+    # files of one name in several folders
     if len(set(labels)) < len(labels):
         labels = list(files)
     draw(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)

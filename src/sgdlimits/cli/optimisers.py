@@ -1,4 +1,4 @@
-"""`--optimiser`: algorithms other than plain SGD, with the fields of their classes as options; `sgdlimits optimisers`."""
+"""Options of optimisers other than plain SGD, one for each parameter, and `sgdlimits optimisers`, which lists them."""
 
 from __future__ import annotations
 
@@ -8,37 +8,32 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.levels import choices, chosen, make
+from sgdlimits.cli.levels import check_typed, choices, typed_options
 from sgdlimits.cli.options import Command, Option, echo
-from sgdlimits.docstring import constructor_fields, describe
-from sgdlimits.errors import BadInput
+from sgdlimits.docstring import describe
 from sgdlimits.text import table
 
 HEADING = "The optimiser"
 
 
 def optimiser_options(taken: set[str]) -> Iterator[Option]:
-    """`--optimiser`, and what the algorithms have beyond the options of plain SGD, which are the preset's."""
-    from sgdlimits.algorithm import ALGORITHMS, Descent
+    """Yield `--optimiser`, and the options that optimisers have beyond those of the preset, which has those of plain SGD."""
+    from sgdlimits.algorithm import ALGORITHMS
+    from sgdlimits.spec import INHERITED
 
-    common = {field.name for field in constructor_fields(Descent)} - ({"batch"} - taken)
+    of_preset = INHERITED - ({"batch"} - taken)
     for each in choices("optimiser", HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken):
-        if str(each.name).removeprefix("optimiser_") not in common:
+        if str(each.name).removeprefix("optimiser_") not in of_preset:
             yield each
 
 
 def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
-    """The problem with the algorithm that was chosen: it has the rates and the other options of the preset's own SGD."""
-    from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
-    from sgdlimits.algorithm.sgd import inherit_arguments
+    """Return the problem with the optimiser that was chosen, which has the rates and other options of the preset's SGD."""
+    from sgdlimits import spec
 
-    name, typed = given["optimiser"], chosen("optimiser", given)
-    if name == "sgd" and not typed:
-        return problem
-    if not isinstance(getattr(problem, "algorithm", None), OnePassSGD):
-        raise BadInput(f"--optimiser must be sgd for this preset; got {name!r}. Leave it out.")
-    first, like = inherit_arguments(problem.algorithm, ALGORITHMS[name], typed.pop("batch", None))
-    return problem.with_algorithm(make("optimiser", ALGORITHMS, name, typed, *first, **like))
+    name, typed = given["optimiser"], typed_options("optimiser", given)
+    refusal = f"--optimiser must be sgd for this preset; got {name!r}. Leave it out."
+    return spec.with_optimiser(problem, spec.Constructor.of("optimiser", name), typed, refusal, check_typed)
 
 
 @click.command(cls=Command, short_help="List the algorithms.")
@@ -49,18 +44,14 @@ def optimisers() -> None:
     Example:
       sgdlimits optimisers
     """
-    from sgdlimits.algorithm import ALGORITHMS, Descent
+    from sgdlimits.algorithm import ALGORITHMS
+    from sgdlimits.spec import Constructor
 
-    common = {field.name for field in constructor_fields(Descent)}
-
-    def options(cls: type) -> str:
-        own = [field.name for field in constructor_fields(cls) if field.name not in {*common, "base"}]
-        return " ".join(f"--{name}" for name in own)
-
-    echo(table((name, options(cls), describe(cls).summary) for name, cls in ALGORITHMS.items()))
+    options = lambda name: " ".join(f"--{each}" for each in Constructor.of("optimiser", name).own)
+    echo(table((name, options(name), describe(cls).summary) for name, cls in ALGORITHMS.items()))
     echo("\nFor instance: sgdlimits run committee --d 1000 --optimiser heavy_ball --beta 0.9")
 
 
 rules = copy.copy(optimisers)
-"""The command by its name of before."""
+"""The same command by its earlier name."""
 rules.name, rules.hidden = "rules", True

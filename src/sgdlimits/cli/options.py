@@ -14,11 +14,11 @@ import click
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, suggest_name, printable
+from sgdlimits.text import among, printable, suggest_name
 
 
 class Number(click.ParamType):
-    """A number as a theorist writes it: 0.05, 1e9 or 1/12."""
+    """Type of options that are numbers, written as 0.05, 1e9 or 1/12; with `whole`, 1e3 becomes an integer."""
 
     name = "number"
 
@@ -29,8 +29,10 @@ class Number(click.ParamType):
         return "NUMBER"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a number; keep integers of any size exact."""
         if not isinstance(value, str):
             return value
+        # integers first: floats would round large seeds
         with suppress(ValueError):
             return int(value)
         top, slash, bottom = value.partition("/")
@@ -38,11 +40,12 @@ class Number(click.ParamType):
             result = float(top) / float(bottom) if slash else float(value)
         except (ValueError, ZeroDivisionError):
             self.fail(f"{value!r} is not a number. Write it like 0.05, 1e9 or 1/12.", param, ctx)
+        # 1e9 for an integer option
         return int(result) if self.whole and result.is_integer() else result
 
 
 class File(click.Path):
-    """The name of a file or folder."""
+    """Type of options that name a file or folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
@@ -51,7 +54,7 @@ class File(click.Path):
 
 
 class Refusal(click.ClickException):
-    """One sentence on what cannot be done, and exit code 2."""
+    """An error that click prints as one sentence, with exit code 2."""
 
     exit_code = 2
 
@@ -60,33 +63,36 @@ class Refusal(click.ClickException):
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Print a text, which may come from a file, without what a terminal would obey."""
+    """Print a text without terminal control characters, which it may contain if it comes from a file."""
     click.echo(printable(text), err=err)
 
 
 class Group(click.Group):
-    """A group that answers an unknown name with the names there are."""
+    """A group of commands whose error for an unknown name lists the known ones."""
 
     noun: ClassVar[str] = "command"
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         wrong, names = args[0], self.list_commands(ctx)
+        # resilient parsing is completion by TAB, which must not fail
         if self.get_command(ctx, wrong) is None and not wrong.startswith("-") and not ctx.resilient_parsing:
-            raise Refusal(f"there is no {self.noun} {wrong!r}. {suggest_name(wrong, names)}The {self.noun}s are {among(names)}.")
+            raise Refusal(
+                f"there is no {self.noun} {wrong!r}. {suggest_name(wrong, names)}The {self.noun}s are {among(names)}."
+            )
         return super().resolve_command(ctx, args)
 
 
 class Command(click.Command):
-    """A command that has its options under headings in its help, and that names them in errors as they are typed."""
+    """A command with options under headings in its help, whose errors name options as they are typed."""
 
     computes: ClassVar[bool] = True
-    """Whether it uses JAX in its own process, which is then set up for that."""
+    """Whether the command uses JAX in its own process, which is then set up before."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [self._present(arg) for arg in args])
+        return super().parse_args(ctx, [self._rename_old_option(arg) for arg in args])
 
-    def _present(self, arg: str) -> str:
-        """The word as it is typed now, where it is an option by its name of before."""
+    def _rename_old_option(self, arg: str) -> str:
+        """Return an argument with the present name of its option, warning if the name is an old one."""
         old, new = next(((f"--{old}", new) for old, new in PARAMETERS.items() if re.match(f"--{old}(-|=|$)", arg)), ("", None))
         if new is None or new.name not in {param.name for param in self.params}:
             return arg
@@ -95,10 +101,12 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         if self.computes:
+            # before JAX is imported
             setup_process()
         try:
             return super().invoke(ctx)
         except BadInput as reason:
+            # errors begin with the name of an argument, such as "t_max must": print the option instead
             flags = {flag.lstrip("-").replace("-", "_"): flag for param in self.params for flag in param.opts}
             typed = re.sub(r"^\w+(?= must )", lambda found: flags.get(found[0], found[0]), str(reason))
             raise Refusal(typed) from reason
@@ -115,7 +123,7 @@ class Command(click.Command):
 
 
 class Option(click.Option):
-    """An option that stands under a heading of the help page."""
+    """An option listed under a heading of the help page."""
 
     def __init__(self, *declarations: str, heading: str = "Options", **more: Any) -> None:
         super().__init__(list(declarations), **more)
@@ -123,13 +131,13 @@ class Option(click.Option):
 
 
 def number(flag: str, heading: str, help: str, *, default: float | str | None = None, whole: bool = True) -> Option:
-    """An option that is a number."""
+    """Make an option that takes a number."""
     more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return Option(flag, type=Number(whole=whole), heading=heading, help=help, **more)
 
 
 def kind(annotation: Any) -> click.ParamType | None:
-    """The type of option that an annotation asks for, or None where no text on a command line can stand for it.
+    """Return the type of option for an annotation, or None if its values cannot be typed on a command line.
 
     >>> kind(float | None), kind(bool), kind(str | list), kind(typing.Literal["erf", "relu"]), kind(list)
     (NUMBER, BOOL, STRING, Choice(['erf', 'relu']), None)
@@ -138,6 +146,7 @@ def kind(annotation: Any) -> click.ParamType | None:
         return click.Choice([str(value) for value in typing.get_args(annotation)])
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     members = typing.get_args(annotation) if union else (annotation,)
+    # bool first, as it is a subclass of int; floats before ints, as they accept both
     known = ((bool, click.BOOL), (float, Number()), (int, Number(whole=True)), (str, click.STRING))
     return next((option for member, option in known if member in members), None)
 
@@ -145,7 +154,7 @@ def kind(annotation: Any) -> click.ParamType | None:
 def option(
     destination: str, annotation: Any, *, flag: str, heading: str, help: str, default: Any = None, required: bool = False
 ) -> Option:
-    """An option `--flag` of the type of an annotation; a bool becomes a pair `--flag/--no-flag`."""
+    """Make an option `--flag` of the type of an annotation; a bool becomes a pair `--flag/--no-flag`."""
     flag = flag.replace("_", "-")
     more: dict[str, Any] = {"heading": heading, "help": help, "required": required}
     if not required:
@@ -155,11 +164,12 @@ def option(
     if kind(annotation) is click.STRING and Callable in (
         getattr(part, "__origin__", part) for part in typing.get_args(annotation)
     ):
-        more["shell_complete"] = _activations
+        more["shell_complete"] = _complete_activation
     return Option(f"--{flag}", destination, type=kind(annotation) or click.STRING, **more)
 
 
-def _activations(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_activation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of activations that begin with what is typed, for completion by TAB."""
     from sgdlimits.model.activation import ACTIVATIONS
 
     return [name for name in ACTIVATIONS if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`sgdlimits run PRESET`: one command for each preset, made from its signature and its docstring; `sgdlimits presets`."""
+"""`sgdlimits run PRESET`, with one command per preset generated from its signature and docstring; `sgdlimits presets`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from sgdlimits.cli.work import check_apart, check_output, check_picture, compute
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.text import table as columns
 
+# headings of the help page
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
-PATH = File()
+PATH_TYPE = File()
 RUN_OPTIONS = [
     number("--runs", RUNS, "number of independent runs", default=64),
     number("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
-    number("--seed", RUNS, "a whole number; the same seed gives the same numbers", default=0),
+    number("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
     number("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
-    Option("--out", type=PATH, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
-    Option("--plot", type=PATH, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
+    Option("--out", type=PATH_TYPE, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
+    Option("--plot", type=PATH_TYPE, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bar and no table"),
 ]
 
 
 class Presets(Group):
-    """A group with a command for each preset in `sgdlimits.presets.PRESETS`, its options made from signature and docstring.
+    """A group with a command for each preset in `sgdlimits.presets.PRESETS`, with options from its signature and docstring.
 
-    Beside these a command has the `options` that do not take the names of the preset's own, with some in its `example`; it
-    calls `work` with the preset's name, the problem, and what was given.
+    Parameters
+    ----------
+    work : called with the preset's name, the problem, and all options as given
+    options : returns further options, given the names of the preset's own
+    example : some of these, for the example in the help
     """
 
     noun = "preset"
@@ -49,15 +53,18 @@ class Presets(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         from sgdlimits.problem.presets import PRESETS
 
+        # accept phase-retrieval too
         name = name.replace("-", "_")
         if name in PRESETS and name not in self.commands:
             self.add_command(self._command(PRESETS[name]))
         return self.commands.get(name)
 
     def _command(self, preset: Callable) -> click.Command:
+        """Build the command of a preset."""
         words, parameters = describe(preset), typed_parameters(preset)
         own = [
             option(
+                # a prefix keeps a preset's arguments apart from those of level, start and run
                 f"problem_{name}",
                 parameter.annotation,
                 heading=PROBLEM,
@@ -82,7 +89,7 @@ class Presets(Group):
 
 
 def default_name(name: str, level: Any, start: Any, given: dict[str, Any]) -> str:
-    """The file of a run by what is most often varied: preset, level, d, learning rate and seed."""
+    """Return the default file name of a run, made of preset, level, d, learning rate and seed."""
     d, lr = getattr(level, "d", None) or getattr(start, "d", None), given.get("problem_lr")
     parts = [name, level.name, d and f"d{d}", isinstance(lr, (int, float)) and f"lr{lr:.4g}", f"seed{given['seed']}"]
     return "-".join(part for part in parts if part) + ".nc"
@@ -95,10 +102,11 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     check_apart(out, picture)
 
+    # imported after the checks, which then answer at once
     from sgdlimits.run import simulate
 
-    numbers = {name: given[name] for name in ("t_max", "runs", "seed", "save")}
-    dataset, seconds = compute(lambda: simulate(problem, level, start, progress=not given["quiet"], **numbers), out)
+    how = {name: given[name] for name in ("t_max", "runs", "seed", "save")}
+    dataset, seconds = compute(lambda: simulate(problem, level, start, progress=not given["quiet"], **how), out)
     if picture:
         from sgdlimits.cli.files import draw
 

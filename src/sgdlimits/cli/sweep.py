@@ -1,4 +1,4 @@
-"""`sgdlimits sweep FILE.toml`: a sweep, what it would cost, and how far it is."""
+"""`sgdlimits sweep FILE.toml`: run a sweep, estimate its cost, or show its progress."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, picture
 from sgdlimits.errors import BadInput
 from sgdlimits.text import count, table
 
-WHERE, WHAT = "Where it is computed", "What is done"
+# headings of the help page
+PLACE, ACTION = "Where it is computed", "What is done"
 OPTIONS: list[click.Parameter] = [
-    Option("--workers", type=click.IntRange(min=1), heading=WHERE, help="so many processes of this machine"),
-    Option("--shard", metavar="I/N", heading=WHERE, help="the I-th of N parts, for job arrays; the first is 1/N"),
-    Option("--cluster", metavar="WHERE", heading=WHERE,
+    Option("--workers", type=click.IntRange(min=1), heading=PLACE, help="number of processes on this machine"),
+    Option("--shard", metavar="I/N", heading=PLACE, help="the I-th of N parts, for job arrays; the first is 1/N"),
+    Option("--cluster", metavar="WHERE", heading=PLACE,
            help="through dask: local, slurm, or the address of a scheduler such as tcp://host:8786"),
-    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=WHERE, help="jobs of --cluster slurm"),
-    Option("--job", multiple=True, metavar="KEY=VALUE", heading=WHERE,
+    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=PLACE, help="jobs of --cluster slurm"),
+    Option("--job", multiple=True, metavar="KEY=VALUE", heading=PLACE,
            help="a setting of the jobs of --cluster slurm, such as queue=cpu, walltime=08:00:00, memory=4GB or cores=2"),
-    Option("--folder", type=File(), heading=WHAT, help="where results are kept, instead of what FILE says"),
-    Option("--dry-run", is_flag=True, heading=WHAT, help="say how large it is and how long it takes; with slurm, the script"),
-    Option("--status", is_flag=True, heading=WHAT, help="say how far it is, whoever computes it"),
-    Option("--retry", is_flag=True, heading=WHAT, help="try units again that failed before"),
-    Option("--export", type=File(), heading=WHAT, help="write all results to one file .nc or .zarr afterwards"),
-    Option("--plot", type=File(), heading=WHAT, help="a diagram of the first value that is kept over the first two parameters"),
-    Option("--force", is_flag=True, heading=WHAT, help="replace a picture that exists"),
-    Option("--quiet", is_flag=True, heading=WHAT, help="no progress and no table"),
+    Option("--folder", type=File(), heading=ACTION, help="folder of the results, instead of the one in FILE"),
+    Option("--dry-run", is_flag=True, heading=ACTION, help="print size and estimated time only; with slurm, the job script"),
+    Option("--status", is_flag=True, heading=ACTION, help="print the progress of a sweep, also while others compute it"),
+    Option("--retry", is_flag=True, heading=ACTION, help="try units again that failed before"),
+    Option("--export", type=File(), heading=ACTION, help="write all results to one file .nc or .zarr afterwards"),
+    Option("--plot", type=File(), heading=ACTION, help="a diagram of the first stored value over the first two parameters"),
+    Option("--force", is_flag=True, heading=ACTION, help="replace a picture that exists"),
+    Option("--quiet", is_flag=True, heading=ACTION, help="no progress and no table"),
 ]  # fmt: skip
 
 
@@ -50,11 +51,11 @@ def sweep(file: str, **given: Any) -> None:
       sgdlimits sweep diagram.toml --shard 3/100
       sgdlimits sweep diagram.toml --cluster slurm --job queue=cpu --dry-run
     """
-    sys.path.insert(0, os.getcwd())  # functions of one's own are beside the file
+    sys.path.insert(0, os.getcwd())  # FILE may name functions in a module of the current folder
     from sgdlimits.run.sweeps import collect, export
     from sgdlimits.run.sweeps.estimate import estimate, status
     from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute_sweep
-    from sgdlimits.run.sweeps.spec import read_spec
+    from sgdlimits.run.sweeps.toml import read_spec
 
     job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
     if given["folder"]:
@@ -62,37 +63,42 @@ def sweep(file: str, **given: Any) -> None:
     if given["status"]:
         return echo(table(status(job).items()))
     engine = _engine(given)
-    drawn = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
+    picture_path = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
         script = engine.script(job.folder) if given["cluster"] else ""
         return echo(script or table(estimate(job).items()))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             units = compute_sweep(job, engine, retry=given["retry"], progress=not given["quiet"])
         except SweepStopped as stopped:
+            # the same command resumes
             again = " ".join(["sgdlimits", *sys.argv[1:]])
             echo(f"Interrupted. {str(stopped).removeprefix('interrupted; ')}: {again}", err=True)
             sys.exit(INTERRUPTED_CODE)
-    for warning in told:
+    for warning in caught:
         text = str(warning.message).replace("Give retry=True", "Give --retry")
         echo(f"Warning: {text}", err=True)
     if given["export"]:
         export(job.folder, given["export"])
     found = collect(job.folder, keys=[unit.key for unit in units], runs=job.runs) if units else None
-    if drawn and found is not None:
-        _draw(found, job.design.names, drawn)
+    if picture_path and found is not None:
+        _draw_diagram(found, job.design.names, picture_path)
     if not given["quiet"] and found is not None:
-        echo(f"{_table(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})")
-    if any(issubclass(warning.category, SweepFailed) for warning in told):
+        echo(
+            f"{_format_ranges(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})"
+        )
+    # results are saved, but scripts must notice
+    if any(issubclass(warning.category, SweepFailed) for warning in caught):
         sys.exit(1)
 
 
-def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
+def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
+    """Draw the first scalar value of a sweep over its first two numerical parameters."""
     values = [name for name, each in dataset.data_vars.items() if each.dtype.kind == "f" and not {"t", "time"} & set(each.dims)]
     numbers = [each for name in names if dataset[each := name.rpartition(".")[2]].dtype.kind in "fiu"]
     if not values or len(numbers) < 2:
-        raise BadInput("--plot needs two parameters that are numbers, and a number that is kept. Draw it in Python.")
+        raise BadInput("--plot needs two numerical parameters and a stored value that is one number. Draw it in Python.")
     with picture(path):
         from sgdlimits.analysis.plot import phase_diagram
 
@@ -100,6 +106,7 @@ def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
 
 
 def _engine(given: dict[str, Any]) -> Any:
+    """Return what computes a sweep: a dask cluster, a number of processes, or None for this process."""
     if given["cluster"] and given["workers"] and given["cluster"] != "local":
         raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
     if given["job"] and given["cluster"] != "slurm":
@@ -112,8 +119,8 @@ def _engine(given: dict[str, Any]) -> Any:
     return Dask.of(given["cluster"], workers=given["workers"] or given["jobs"], settings=settings)
 
 
-def _table(dataset: Any) -> str:
-    """The range of what was kept, in a few lines."""
+def _format_ranges(dataset: Any) -> str:
+    """Format the range of each stored value over the points."""
     rows = []
     for name, values in dataset.data_vars.items():
         if values.dtype.kind in "fi" and "t" not in values.dims and "time" not in values.dims:

@@ -13,18 +13,25 @@ from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
 
-SEARCH = "The search"
+# heading of the help page
+SEARCH_HEADING = "The search"
 OPTIONS = [
-    number("--count", SEARCH, "starts of searches, random weights with parts switched off  [256, fewer for costly drifts]"),
-    number("--seed", SEARCH, "a whole number; the same seed gives the same answer", default=0),
-    Option("--each", is_flag=True, heading=SEARCH, help="list images under symmetries one by one"),
-    Option("--gradient-flow", is_flag=True, heading=SEARCH, help="leave out the effect of the step size"),
-    number("--basins", SEARCH, "dimension d of random starts, to count how many go to which fixed point"),
-    number("--runs", SEARCH, "how many such starts", default=400),
-    Option(
-        "--json", "as_json", is_flag=True, heading=SEARCH, help="print the table as JSON; eigenvalues are [real, imaginary]"
+    number(
+        "--count", SEARCH_HEADING, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"
     ),
-    number("--seconds", SEARCH, "end after so many, and print what was found so far", whole=False),
+    number("--seed", SEARCH_HEADING, "an integer; the same seed gives the same answer", default=0),
+    Option("--each", is_flag=True, heading=SEARCH_HEADING, help="list images under symmetries one by one"),
+    Option("--gradient-flow", is_flag=True, heading=SEARCH_HEADING, help="leave out the effect of the step size"),
+    number("--basins", SEARCH_HEADING, "dimension d of random starts, which are followed to find the basins of attraction"),
+    number("--runs", SEARCH_HEADING, "number of random starts for the basins", default=400),
+    Option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        heading=SEARCH_HEADING,
+        help="print the table as JSON; eigenvalues are [real, imaginary]",
+    ),
+    number("--seconds", SEARCH_HEADING, "time limit, after which the results so far are printed", whole=False),
 ]
 
 
@@ -51,6 +58,7 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     from sgdlimits.problem.presets import single_index
 
     n = information_exponent(target)
+    # of one-pass SGD at the best rate
     growth = {1: "d", 2: "d log d"}.get(n, f"d^{n - 1}")
     coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, 6)))
     student = target if activation is None else activation
@@ -59,12 +67,12 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     times = {"ODE": exit_time(problem, d, overlap, noise=False), "mean with noise": exit_time(problem, d, overlap, noise=True)}
     options = {"activation": student, "target": activation and target, "lr": f"{lr:.3g}", "noise": noise or None, "d": d}
     line = " ".join(f"--{name} {value}" for name, value in options.items() if value is not None)
-    ways = f"samples from overlap {d**-0.5:.3g} to {overlap:g}"
+    path = f"samples from overlap {d**-0.5:.3g} to {overlap:g}"
     echo(f"{target}: information exponent {n}, of the order of {growth} samples")
     echo(f"  Hermite coefficients  {', '.join(coefficients)}")
     echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
     for words, t in times.items():
-        echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} {ways}")
+        echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} {path}")
     echo(f"To see it: sgdlimits run single_index {line} --t-max {3 * max(times.values()):.3g}")
 
 
@@ -88,6 +96,7 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
     from sgdlimits.papers.quadratic.theory import critical_points
     from sgdlimits.problem.presets import quadratic_network
 
+    # counts are linear in d, but a spectrum needs its value
     if spectra and d is None:
         raise BadInput("spectra must have a dimension. Give --d.")
     found = critical_points(quadratic_network(width, teachers, noise=noise))
@@ -99,7 +108,7 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
 
 
 def search(name: str, problem: Any, given: dict[str, Any]) -> None:
-    """Search, and print the table."""
+    """Search the fixed points of a preset and print the table."""
     from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
     from sgdlimits.start import RandomInit
 
@@ -114,14 +123,15 @@ def search(name: str, problem: Any, given: dict[str, Any]) -> None:
             corrector=not given["gradient_flow"],
             seconds=given["seconds"],
         )
+    # Ctrl-C prints what was found
     except SearchInterrupted as stopped:
-        echo(_shown(stopped.found, given["as_json"]))
+        echo(_format_fixed_points(stopped.found, given["as_json"]))
         sys.exit(INTERRUPTED_CODE)
-    echo(_shown(table, given["as_json"]))
+    echo(_format_fixed_points(table, given["as_json"]))
 
 
-def _shown(table: Any, as_json: bool) -> str:
-    """Fixed points as a table, or as JSON."""
+def _format_fixed_points(table: Any, as_json: bool) -> str:
+    """Format fixed points as a table, or as JSON."""
     if not as_json:
         return repr(table)
     names = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "residual")
@@ -131,6 +141,7 @@ def _shown(table: Any, as_json: bool) -> str:
 
 
 def _statistics(point: Any) -> dict[str, Any]:
+    """Return statistics as a dict."""
     return {name: getattr(point, name) for name in type(point).dims}
 
 
@@ -150,18 +161,22 @@ def fixed_points() -> None:
     """
 
 
-def equations(name: str, problem: Any, given: dict[str, Any]) -> None:
-    """Print the equations."""
+def print_equations(name: str, problem: Any, given: dict[str, Any]) -> None:
+    """Print the ODE of a preset as LaTeX."""
     from sgdlimits.analysis.equations import latex
 
     echo(latex(with_optimiser(problem, given)))
 
 
 @click.group(
-    cls=Presets, short_help="The ODE of a preset as LaTeX.", work=equations, options=optimiser_options, example="--width 2"
+    cls=Presets,
+    short_help="The ODE of a preset as LaTeX.",
+    work=print_equations,
+    options=optimiser_options,
+    example="--width 2",
 )
 def latex() -> None:
-    """Print the ODE of a preset as LaTeX: the equations, what their letters stand for, and the numbers behind them.
+    """Print the ODE of a preset as LaTeX: the equations, the definitions of their letters, and the parameters.
 
     \b
     Examples:

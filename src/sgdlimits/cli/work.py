@@ -1,4 +1,4 @@
-"""What the commands share: errors, where results go, a simulation that survives Ctrl-C, and its table."""
+"""Helpers of the commands: checks of output files, a simulation that survives Ctrl-C, and its table."""
 
 from __future__ import annotations
 
@@ -22,32 +22,35 @@ if TYPE_CHECKING:
     import numpy as np
     import xarray as xr
 
+# the shell's code for Ctrl-C: 128 + SIGINT
 INTERRUPTED_CODE = 130
 
 
 def json_text(thing: Any) -> str:
-    """Results as JSON: arrays as lists, and null for a number that is not finite, which JSON has no word for.
+    """Serialise results as JSON, with arrays as lists and null for numbers that are not finite.
 
     >>> json_text({"t": float("inf"), "runs": 4})
     '{\\n "t": null,\\n "runs": 4\\n}'
     """
-    return json.dumps(_plain(thing), indent=1, allow_nan=False)
+    return json.dumps(_to_builtin(thing), indent=1, allow_nan=False)
 
 
-def _plain(thing: Any) -> Any:
+def _to_builtin(thing: Any) -> Any:
+    """Convert results to dicts, lists, numbers and texts."""
     if isinstance(thing, dict):
-        return {str(name): _plain(each) for name, each in thing.items()}
+        return {str(name): _to_builtin(each) for name, each in thing.items()}
+    # NumPy and JAX arrays and scalars
     if hasattr(thing, "tolist"):
-        return _plain(thing.tolist())
+        return _to_builtin(thing.tolist())
     if isinstance(thing, (list, tuple)):
-        return [_plain(each) for each in thing]
+        return [_to_builtin(each) for each in thing]
     if isinstance(thing, complex):
-        return [_plain(thing.real), _plain(thing.imag)]
+        return [_to_builtin(thing.real), _to_builtin(thing.imag)]
     return None if isinstance(thing, float) and not math.isfinite(thing) else thing
 
 
 def check_output(path: str | os.PathLike, force: bool, option: str = "--out") -> Path:
-    """The path, or `BadInput` where a result could not be written to it or would replace a file."""
+    """Return the path, or raise `BadInput` if it cannot be written or would replace a file."""
     path = check_plain_file(path)
     if path.exists() and not force:
         raise BadInput(f"{path} exists already. Give another {option}, or --force to replace it.")
@@ -57,13 +60,13 @@ def check_output(path: str | os.PathLike, force: bool, option: str = "--out") ->
 
 
 def check_apart(out: Path | None, plot: Path | None) -> None:
-    """`BadInput` where the dataset and the picture would be one file."""
+    """Raise `BadInput` if the dataset and the picture would be the same file."""
     if out and plot and out.resolve() == plot.resolve():
         raise BadInput(f"--out and --plot are both {out}. Give the picture another name.")
 
 
 def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
-    """The path, or `BadInput` where matplotlib could not save a figure there."""
+    """Return the path, or raise `BadInput` if matplotlib cannot save a figure there."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = check_output(path, force, option)
@@ -74,9 +77,9 @@ def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
 
 
 def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, float]:
-    """The dataset of a simulation, saved, and the seconds it took.
+    """Run a simulation, save its dataset, and return the dataset with the seconds it took.
 
-    After Ctrl-C, what is finished is saved and the program ends.
+    After Ctrl-C the finished part is saved and the program exits.
     """
     from sgdlimits.run import save
 
@@ -100,15 +103,16 @@ def warnings_in_a_sentence() -> Iterator[None]:
     from sgdlimits.run import DivergedWarning
 
     with warnings.catch_warnings():
+        # "always": a second simulation in the same process warns too
         warnings.simplefilter("always", DivergedWarning)
         warnings.simplefilter("always", CensoredWarning)
-        usual = warnings.showwarning
+        default = warnings.showwarning
 
         def show(message, category, *place, **more):
             if issubclass(category, (DivergedWarning, CensoredWarning)):
                 echo(f"Warning: {message}", err=True)
             else:
-                usual(message, category, *place, **more)
+                default(message, category, *place, **more)
 
         warnings.showwarning = show
         yield
@@ -119,6 +123,7 @@ def picture(path: Path) -> Iterator[None]:
     """Save the figure that is drawn inside, in the style of a paper and without a window."""
     import matplotlib
 
+    # a backend without a window, which also works without a display
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -126,13 +131,14 @@ def picture(path: Path) -> Iterator[None]:
 
     with plt.rc_context(PAPER):
         yield
+        # an interruption leaves no half-written picture
         with atomic_replacement(path) as partial:
             plt.savefig(partial)
         plt.close()
 
 
 def table(dataset: xr.Dataset, seconds: float) -> str:
-    """How the runs of a dataset ended, in a few lines."""
+    """Format a summary of a dataset: how its runs ended, final risk and overlap, and wall time."""
     from sgdlimits.analysis.origin import overlap_name
 
     good, attributes = dataset.status.values != "diverged", dataset.attrs  # a mask in isel would import dask
@@ -150,13 +156,13 @@ def table(dataset: xr.Dataset, seconds: float) -> str:
 
 
 def statuses(dataset: xr.Dataset) -> str:
-    """How many runs ended in which way, such as "62 finished, 2 diverged"."""
+    """Count the runs by how they ended, such as "62 finished, 2 diverged"."""
     ends = dataset.status.values.tolist()
     return ", ".join(f"{ends.count(status)} {status}" for status in sorted(set(ends), key=lambda s: -ends.count(s)))
 
 
 def mean_and_error(values: np.ndarray) -> str:
-    """The mean over runs, with its standard error where there are several."""
+    """Format the mean over runs, with its standard error if there are several."""
     mean = values.mean()
     if values.size == 1:
         return f"{mean:.5g}"

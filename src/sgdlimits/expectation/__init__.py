@@ -1,4 +1,4 @@
-"""Averages over one sample: how expectations are computed for each kind of model."""
+"""Expectations over one sample: drift moments, covariance and risk, by the method that fits the model."""
 
 import sgdlimits._x64
 from sgdlimits.expectation.additive import FieldIntegrals

@@ -1,4 +1,4 @@
-"""Squared loss and a readout that is a sum over units: integrals over two and four fields."""
+"""Expectations for a squared loss and a readout that is a sum over units: integrals over two and four fields."""
 
 from __future__ import annotations
 
@@ -27,31 +27,36 @@ from sgdlimits.expectation.gaussian import (
     polynomial_orders,
 )
 from sgdlimits.expectation.nodes import NodeSums
-from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
-from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moments, planes
+from sgdlimits.expectation.slopes import Slopes, autodiff_slopes, warn_if_inaccurate
+from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moments, unit_planes
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout
 from sgdlimits.statistics.frame import pad_frame
 from sgdlimits.statistics.products import Moments
 
-FINE_GRID = 14
-MOST_COVARIANCE_NODES = 2**20
-NUMBERS_AT_ONCE = 2**19
-NODES_A_NORM, MOST_NODES = 96, 480
+# A grid of lower order counts as too coarse for the fourth powers in the covariance, and Sobol points replace it.
+MIN_GRID_ORDER = 14
+MAX_GRID_ORDER = 32
+MAX_COVARIANCE_NODES = 2**20
+MAX_FLOATS_AT_ONCE = 2**19
+# A unit of norm r varies on the scale 1/r of its field's normal variate, so the line needs nodes in proportion to r.
+NODES_PER_NORM = 96
+MAX_NODES = 480
 SLOPE_ACCURACY = 1e-6
+"""Relative error of derivatives above which users are warned."""
 
 
 @checked
 class FieldIntegrals(Expectation):
-    """Squared loss and a readout that is a sum over units: integrals over two and four fields, not over all of them.
+    """Integrals over two and four fields instead of all of them, for a squared loss and a readout that is a sum over units.
 
-    In closed form for erf units and for piecewise linear ones (one integral over an angle is left in the corrector), exactly
+    In closed form for erf units and for piecewise linear ones (one integral over an angle remains in the corrector), exactly
     for polynomials, and by quadrature for other smooth functions (see `sgdlimits.expectation.gaussian`).
 
     Parameters
     ----------
-    order : nodes a dimension where there is no closed form; more nodes make smaller errors
+    order : nodes per dimension where no closed form is known; more nodes make smaller errors
     """
 
     needs: ClassVar[str] = (
@@ -89,34 +94,38 @@ class FieldIntegrals(Expectation):
     def risk_of_factor(self, model, a, law):
         rows = jnp.concatenate(law.factor)
         noise = model.loss.weight * model.target.noise
+        # Rounding can make a risk near the noise floor smaller than the floor.
         return jnp.maximum(self._loss(model, self._coefficients(model, a), rows @ rows.T), noise)
 
     def covariance(self, model, a, law, increment):
         return NodeSums(covariance_rule(model)).covariance(model, a, law, increment)
 
     def runs_at_once(self, model):
-        return max(1, NUMBERS_AT_ONCE // self._integrals(model).numbers_at_once)
+        return max(1, MAX_FLOATS_AT_ONCE // self._integrals(model).floats_at_once)
 
     def slopes(self, model, a, S):
-        """From pairs of units; where these are not exact, with a warning if fewer nodes say something else."""
+        """Assemble gradient and Hessian from pairs of units; if these are not exact, warn if fewer nodes disagree."""
         student, teacher = model.network.activation, model.target.readout.activation
         if isinstance(student, Erf) and isinstance(teacher, Erf):
-            return differentiated(self.risk, model, a, S)
+            return autodiff_slopes(self.risk, model, a, S)
         sigma = math.sqrt(model.coordinates.variance)
-        plane = planes(sigma * np.concatenate([S, pad_frame(model.frame, S.shape[1])]), len(S))
+        plane = unit_planes(sigma * np.concatenate([S, pad_frame(model.frame, S.shape[1])]), len(S))
         largest = max(1.0, np.hypot(plane.along, plane.across).max())
-        count = min(MOST_NODES, NODES_A_NORM * math.ceil(largest))
-        fine = _from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, count))
+        count = min(MAX_NODES, NODES_PER_NORM * math.ceil(largest))
+        fine = _slopes_from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, count))
         if not self._integrals(model).exact:
-            rough = _from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, 3 * count // 4))
-            warn_of(fine.span - rough.span, fine.span, SLOPE_ACCURACY, "Take units of smaller norm, or a smoother activation.")
+            rough = _slopes_from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, 3 * count // 4))
+            remedy = "Take units of smaller norm, or a smoother activation."
+            warn_if_inaccurate(fine.span - rough.span, fine.span, SLOPE_ACCURACY, remedy)
         return fine
 
     def _moments(self, model, a, law, integrals) -> Moments:
+        """Assemble the moments of the drift from integrals over pairs of fields and the corrector."""
         p, weight, factor = model.width, model.loss.weight, model.network.factor
         C, c = law.blocks.matrix, self._coefficients(model, a)
         value, slope, curvature = integrals.all_pairs(C)
         residual = value @ c
+        # Stein's lemma: E[s'(x_i) y D] = Cov(y, x_i) E[s_i'' D] + sum_n c_n Cov(y, x_n) E[s_i' s_n'], for every field y.
         cross = (curvature[:p] @ c)[:, None] * C[:p] + (slope[:p] * c) @ C
         spread = integrals.corrector(C, c) + model.target.noise * slope[:p, :p]
         first = 2 * weight * factor * a[:, None]
@@ -129,20 +138,23 @@ class FieldIntegrals(Expectation):
         )
 
     def _loss(self, model, c, C) -> Float[Array, ""]:
+        """Compute the mean loss for the coefficients c of the residual and the covariance C of the fields."""
         return model.loss.weight * (c @ self._integrals(model).all_pairs(C).value @ c + model.target.noise)
 
     @staticmethod
     def _coefficients(model, a) -> Float[Array, " n"]:
+        """Return the coefficient of each unit in the residual: students with a plus sign, teachers with a minus sign."""
         return jnp.concatenate([model.network.factor * a, -model.target.readout.weights(model.teachers)])
 
     def _integrals(self, model) -> UnitIntegrals:
+        """Return the integrals of the model's units at this order."""
         integrals = additive_integrals(model, self.order)
         assert integrals is not None, self.needs
         return integrals
 
 
 def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
-    """The integrals of a model whose residual is a sum of units with squared loss; None for other models."""
+    """Return the integrals of a model whose residual is a sum of units with a squared loss, or None for other models."""
     readout = model.target.readout
     if not (model.network.plain and model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.centred):
         return None
@@ -153,9 +165,9 @@ def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
 
 @singledispatch
 def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
-    """The integrals of p units of one activation and k of another, by the kind of both; None where none are known.
+    """Return the integrals of p units of one activation and k of another, chosen by their class; None if none are known.
 
-    A family of activations with closed integrals registers them here, for two of its kind.
+    A class of activations with closed integrals registers them here, for two activations of that class.
     """
     return SmoothIntegrals(p, student, teacher, Orders.of(order)) if student.smooth and teacher.smooth else None
 
@@ -167,7 +179,8 @@ def _(student: Erf, teacher: Erf, p, k, order):
 
 @unit_integrals.register
 def _(student: PiecewiseLinear, teacher: PiecewiseLinear, p, k, order):
-    left, right = (np.repeat([getattr(unit, side) for unit in (student, teacher)], [p, k]) for side in ("left", "right"))
+    left = np.repeat([student.left, teacher.left], [p, k])
+    right = np.repeat([student.right, teacher.right], [p, k])
     return PiecewiseLinearIntegrals(students=p, odd=(right + left) / 2, even=(right - left) / 2)
 
 
@@ -177,22 +190,26 @@ def _(student: Polynomial, teacher: Polynomial, p, k, order):
 
 
 def covariance_rule(model: Any) -> Rule:
-    """A rule over all fields for the covariance of the increments: a grid where it is fine enough, Sobol points otherwise."""
+    """Choose a rule over all fields for the covariance of the increments: a grid if it is fine enough, else Sobol points."""
     student, teacher = model.network.activation, model.target.readout.activation
-    finest = int(MOST_COVARIANCE_NODES ** (1 / (model.width + model.teachers + 1)))
-    enough = FINE_GRID
+    finest = int(MAX_COVARIANCE_NODES ** (1 / (model.width + model.teachers + 1)))
+    sufficient = MIN_GRID_ORDER
     if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
-        enough = 2 * max(student.degree, teacher.degree) + 2 * student.degree - 1
-    if student.smooth and teacher.smooth and finest >= enough:
-        return GaussHermite(min(finest, max(enough, 32)))
+        sufficient = 2 * max(student.degree, teacher.degree) + 2 * student.degree - 1  # exact for (D s')^4
+    if student.smooth and teacher.smooth and finest >= sufficient:
+        return GaussHermite(min(finest, max(sufficient, MAX_GRID_ORDER)))
     return Sobol(log2_points=14)
 
 
-def _from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> Slopes:
-    r""":math:`G_j = 2wc_js_j'D`, :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`, the residual D a sum of units."""
+def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> Slopes:
+    r"""Assemble gradient and Hessian from the moments of pairs, for a residual D that is a sum of units.
+
+    With the loss weight w, :math:`G_j = 2wc_js_j'D` and :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`.
+    """
     p, n, weight = len(a), plane.directions.shape[-1], model.loss.weight
     c = np.concatenate([model.network.factor * a, -np.asarray(model.target.readout.weights(model.teachers))])
-    first, e, between, own = 2 * weight * c[:p], plane.directions, c[:p, None] * c[:p], np.diag(c[:p])
+    first, e = 2 * weight * c[:p], plane.directions
+    between, own = c[:p, None] * c[:p], np.diag(c[:p])
     gradient = np.einsum("m,jma,jmas->js", c, pairs.first, e, optimize=True)
     slopes = np.einsum("jlab,jlas,jlbt->jslt", pairs.slopes.tensor, e[:, :p], e[:, :p], optimize=True)
     curvature = np.einsum("m,jmab,jmas,jmbt->jst", c, pairs.curvature.tensor, e, e, optimize=True)

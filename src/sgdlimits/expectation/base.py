@@ -1,4 +1,4 @@
-"""Averages over one sample: the interface of the rules that compute them."""
+"""The interface of expectations over one sample of a model."""
 
 from __future__ import annotations
 
@@ -21,63 +21,63 @@ from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.products import Moments
 
 Increment = Callable[[Moments], Float[Array, "n samples"]]
-"""What the products of samples do to the statistics, linear in the products but for a constant; their last axis is kept."""
+"""The map from products of samples to the change of the statistics: affine in the products, along their last axis."""
 
 
 class Expectation(Part):
-    """How averages over one sample of a model are computed. Nothing here knows of an algorithm.
+    """A method to compute expectations over one sample of a model, from the law of the fields and without the algorithm.
 
-    Of the inputs it sees only the law of their fields.
-
-    A subclass implements `suits`, `moments`, `covariance`, `risk_of_factor` and `slopes`; `needs` says in words which models
-    suit it. Whether it suits a model depends on types and static fields, never on a number: the choice is made again at every
-    use, inside compiled code as outside, and cannot go stale.
+    A subclass implements `supports`, `moments`, `covariance`, `risk_of_factor` and `slopes`, and describes the supported models
+    in `needs`. Support depends on types and static fields only, never on the value of an array: the choice is repeated at every
+    use, inside and outside compiled code, so it cannot become stale.
     """
 
     needs: ClassVar[str] = ""
+    """Description of the supported models, for error messages."""
     closed_covariance: ClassVar[bool] = False
-    factored: ClassVar[bool] = True
-    """Whether the risk of a factor is another sum than that of the overlaps."""
+    """Whether the covariance has a closed form."""
+    risk_uses_factor: ClassVar[bool] = True
+    """Whether `risk_of_factor` is another computation than `risk`, more accurate where the risk is small."""
 
     def __call__(self, *stats: Any, **how: Any) -> Any:
         raise BadInput("problem.expectation(stats) is now problem.moments(stats). Write moments.")
 
     def supports(self, model: Model) -> bool:
-        """Whether the model is of the kind that this expectation is made for."""
+        """Return whether this method can compute the expectations of a model."""
         return True
 
     @abc.abstractmethod
     def moments(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
-        """The moments of the drift for one run, at scalars `a` and fields of this law."""
+        """Compute the moments of the drift for one run, at network scalars `a` and fields of the given law."""
 
     @abc.abstractmethod
     def covariance(self, model: Model, a: Scalars, law: FieldLaw, increment: Increment) -> Float[Array, "n n"]:
-        """The covariance of the increments of one sample."""
+        """Compute the covariance of the increments of one sample, for n statistics."""
 
     @abc.abstractmethod
     def risk_of_factor(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-        """The population risk for a law whose factor is known, as exact as can be where the risk is tiny."""
+        """Compute the population risk from the factor of the law, with high relative accuracy where the risk is small."""
 
     @abc.abstractmethod
     def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Slopes:
-        """Gradient and Hessian of the risk for units with coordinates S in an orthonormal frame."""
+        """Compute the gradient and the Hessian of the risk for units with coordinates S in an orthonormal frame."""
 
     def gradient(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
-        """E[G x] in that frame."""
+        """Compute the gradient E[G x] of the risk, G = dl/d lambda, for units with coordinates S in an orthonormal frame."""
         return self.slopes(model, a, S).gradient
 
     def risk(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-        """The mean loss for one run."""
+        """Compute the population risk, the mean loss of one sample, for one run."""
         return self.moments(model, a, law).loss
 
     def floor(self, model: Model) -> Float[Array, ""]:
-        """The mean loss of a prediction that is the label without its noise."""
+        """Compute the noise floor: the mean loss of predicting each label without its noise."""
         closed = model.loss.floor(model.coordinates, model.target)
         assert closed is not None, "expectations other than sums over nodes are for losses whose floor is closed"
         return closed
 
     def without_smoothing(self) -> Expectation:
-        """Return the expectation with kinks as they are, if it smooths them for solvers."""
+        """Return the expectation with exact kinks, for methods that smooth them to help ODE solvers; otherwise itself."""
         return self
 
     def finer(self) -> Expectation | None:
@@ -85,63 +85,79 @@ class Expectation(Part):
         return None
 
     def error(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
-        """Estimates of the errors of `moments`, zero in closed form."""
+        """Estimate the absolute errors of `moments`, zero in closed form."""
+        # eval_shape gives the structure of the moments without computing them.
         return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, a, law)))
 
     def estimate(self, model: Model, a: Scalars, law: FieldLaw) -> tuple[Moments, Moments]:
-        """The moments and estimates of their errors."""
+        """Return the moments and estimates of their absolute errors."""
         return self.moments(model, a, law), self.error(model, a, law)
 
     def risk_error(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-        """An estimate of the error of `risk`."""
+        """Estimate the absolute error of `risk`."""
         return self.error(model, a, law).loss
 
     def tolerance(self, model: Model) -> float:
-        """A relative tolerance worth asking of a solver of the drift."""
+        """Return the default relative tolerance for ODE solvers of the drift, not finer than the quadrature error."""
         return 1e-9
 
     def accuracy(self, model: Model) -> float | None:
-        """The relative accuracy that the moments should have unless another is asked for; None in closed form."""
+        """Return the default bound on the relative error of the moments, above which users are warned; None in closed form."""
         return None
 
     @property
     def remedy(self) -> str:
-        """What makes the moments more accurate."""
+        """The sentence that tells users how to make the moments more accurate."""
         return ""
 
     def runs_at_once(self, model: Model) -> int | None:
-        """How many runs' moments to compute at once, where memory is a question."""
+        """Return the number of runs whose moments fit into memory together; None for no limit."""
         return None
 
 
 def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
-    """The matrix of an increment: its derivative with respect to each product, shape (n, ...), for (p, k) fields."""
+    """Return the derivative of an increment with respect to each product, as leaves of shape (n, ...).
+
+    Parameters
+    ----------
+    increment : the change of n statistics, affine in the products
+    a : network scalars, of which only shapes count
+    shape : (p, k), the numbers of student and fixed fields
+    directions : the number of field columns in `gradient_field`; 0 for p
+    """
     p, k = shape
-    zeros = lambda *shape: jnp.zeros((*shape, 1))
+    zeros = lambda *shape: jnp.zeros((*shape, 1))  # a single sample on the last axis
     second = jax.tree.map(lambda leaf: zeros(*leaf.shape), a)
-    still = Moments(zeros(), zeros(p, k), zeros(p, directions or p), zeros(p, p), second)
-    return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(still))
+    origin = Moments(zeros(), zeros(p, k), zeros(p, directions or p), zeros(p, p), second)
+    # An affine map has the same derivative everywhere, so it is taken at zero products.
+    return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(origin))
 
 
-def covariance_over(increment: Increment, products: Moments, weights: Float[Array, " samples"]) -> Float[Array, "n n"]:
-    """The covariance of the increments of samples with these weights, which sum to 1."""
+def increment_covariance(increment: Increment, products: Moments, weights: Float[Array, " samples"]) -> Float[Array, "n n"]:
+    """Compute the covariance of increments over samples with the given weights, which sum to 1."""
     change = increment(products)
+    # Centred first: the difference of raw moments would lose digits where the mean dominates.
     centred = change - (change @ weights)[:, None]
     return (centred * weights) @ centred.T
 
 
 def freeze_zero_units(model: Model, squares: Float[Array, " p"], moments: Any) -> Any:
-    r"""The moments with units of squared norm exactly zero at rest where their slope at zero is zero, as that of relu.
+    r"""Set the gradients of units with squared norm exactly zero to zero, if their slope at zero is zero, as for relu.
 
-    The mean of the slope is discontinuous there: half of relu's inputs have slope 1 at the smallest norm, and none at zero. SGD
-    and its chain take :math:`s'(0)`, the slope on the left. Where that is zero they stay for ever, and so must their limit.
-    Where it is not, as for leaky units, they leave in one step, after which the mean slope of small norms is right.
+    The mean slope is discontinuous at zero norm: half of relu's inputs have slope 1 at any positive norm, and none at zero. SGD
+    and its chain use :math:`s'(0)`, the slope on the left. If it is zero, these units never move, and neither may they in the
+    limit. Otherwise, as for leaky units, they leave zero in one step, and the mean slope at small norms is the right limit.
+
+    Parameters
+    ----------
+    squares : squared norms of the units, shape (p,)
+    moments : `Moments` or `ParticleMoments` of the model, returned with some rows set to zero
     """
     unit = model.network.activation
     if not (isinstance(unit, PiecewiseLinear) and unit.kinked and unit.left == 0):
         return moments
-    rows = lambda leaf: jnp.where((squares != 0).reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, 0.0)
-    changed = {name: rows(getattr(moments, name)) for name in ("gradient_fixed", "gradient_field")}
-    if hasattr(moments, "gradient_gradient"):
-        changed["gradient_gradient"] = rows(rows(moments.gradient_gradient).T)
+    mask_rows = lambda leaf: jnp.where((squares != 0).reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, 0.0)
+    changed = {name: mask_rows(getattr(moments, name)) for name in ("gradient_fixed", "gradient_field")}
+    if hasattr(moments, "gradient_gradient"):  # the mean field has no products of two gradients
+        changed["gradient_gradient"] = mask_rows(mask_rows(moments.gradient_gradient).T)
     return moments._replace(**changed)

@@ -1,11 +1,11 @@
-"""How the expectations of a model are computed, unless the user says how."""
+"""The default choice of the method that computes the expectations of a model."""
 
 from __future__ import annotations
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
-from sgdlimits.expectation.class_sums import ClassSums, is_split, parts
+from sgdlimits.expectation.class_sums import ClassSums, class_models, is_split
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
 from sgdlimits.expectation.gaussian import GaussHermite, Rule, Sobol
 from sgdlimits.expectation.nodes import NodeSums
@@ -13,41 +13,50 @@ from sgdlimits.expectation.squares import Squares
 from sgdlimits.model.sample import Model
 from sgdlimits.part import at_start
 
-MOST_GRID_DIMENSIONS = 3
-EXACT = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
-"""Closed forms and grids for particular kinds of models; the first that suits is taken."""
+# At the default order, 24^3 nodes are fewer than the 2^15 points of the default Sobol rule; 24^4 would be ten times as many.
+MAX_GRID_DIMENSIONS = 3
+SPECIALISED = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
+"""Closed forms and grids for particular kinds of models, in order of preference."""
 
 
 def choose(model: Model) -> Expectation:
-    """Return the expectation made for the kind of model, if any; else a grid for few smooth fields; else Sobol points."""
+    """Choose the expectation of a model: a specialised method, else a grid for few smooth fields, else Sobol points."""
     if is_split(model):
-        found = tuple(choose(part.model) for part in parts(model))
-        return ClassSums(found[:1] if all(each == found[0] for each in found) else found)
-    for exact in EXACT:
-        if exact.supports(model):
-            return exact
+        chosen = tuple(choose(part.model) for part in class_models(model))
+        return ClassSums(chosen[:1] if all(expectation == chosen[0] for expectation in chosen) else chosen)
+    for expectation in SPECIALISED:
+        if expectation.supports(model):
+            return expectation
     smooth = model.network.smooth and model.target.readout.smooth and model.loss.quadratic
-    if smooth and model.width + model.teachers + 1 <= MOST_GRID_DIMENSIONS:
+    if smooth and model.width + model.teachers + 1 <= MAX_GRID_DIMENSIONS:
         return NodeSums(GaussHermite())
     return NodeSums(Sobol())
 
 
 def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectation | None:
-    """Return what the user gave as an `Expectation`, or raise `BadInput` if it does not suit the model; None stays None."""
+    """Convert a quadrature rule or an `Expectation` to an `Expectation` that supports the model; None stays None.
+
+    Raises `BadInput` if the model is not supported.
+    """
     if given is None:
         return None
-    asked = NodeSums(given) if isinstance(given, Rule) else given
-    if isinstance(asked, Expectation) and not isinstance(asked, ClassSums) and is_split(at_start(model)):
-        asked = ClassSums((asked,))
-    if not isinstance(asked, Expectation) or not asked.supports(at_start(model)):
+    expectation = NodeSums(given) if isinstance(given, Rule) else given
+    if isinstance(expectation, Expectation) and not isinstance(expectation, ClassSums) and is_split(at_start(model)):
+        expectation = ClassSums((expectation,))
+    if not isinstance(expectation, Expectation) or not expectation.supports(at_start(model)):
         needs = given.needs if isinstance(given, Expectation) else "to be a rule or an Expectation"
         raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
-    return asked
+    return expectation
 
 
-def for_tests(asked: Expectation | None, tested: Model) -> Expectation:
-    """Return the expectation of a model without dropout, from that of its training where it was given."""
-    if asked is None or is_split(tested):
-        return choose(tested) if asked is None else asked
-    own = asked.of[0] if isinstance(asked, ClassSums) else asked
-    return own if own.supports(tested) else choose(tested)
+def choose_without_dropout(given: Expectation | None, model: Model) -> Expectation:
+    """Choose the expectation of a model without dropout: the one given for training if it supports the model.
+
+    Otherwise, or if `given` is None, return `choose(model)`.
+    """
+    if given is None:
+        return choose(model)
+    if is_split(model):
+        return given
+    own = given.expectations[0] if isinstance(given, ClassSums) else given
+    return own if own.supports(model) else choose(model)

@@ -1,28 +1,28 @@
-r"""Inputs of Gaussian classes on a grid over the student fields, with the kinks of the units between the points.
+r"""Quadrature nodes for inputs of Gaussian classes: a grid over the student fields that is split at the kinks of the units.
 
 Given the class the fields have means :math:`\bar\lambda, \bar\lambda^*`. With a triangular factor of their covariance whose
 first rows are the students',
 
 .. math:: \lambda_i = \bar\lambda_i + \sum_{l\le i} L_{il} z_l, \qquad \lambda^* = \bar\lambda^* + Wz + C\zeta.
 
-Where labels are a matter of the class, the loss depends on z alone. Unit i has its kink where its field is zero, at
+If labels depend on the class only, the loss depends on z alone. Unit i has its kink where its field is zero, at
 :math:`z_i = -(\bar\lambda_i + \sum_{l<i}L_{il}z_l)/L_{ii}`. The line of :math:`z_i` is split there, one unit
 after another.
 
-Two units have the lines of their kinks in one plane. Cut one after another, the second kink is a step in the first variable,
-as steep as the units are parallel. So z is turned to :math:`(t, s)`, with s along the bisector of the lines' normals
-(of the acute angle :math:`\theta`). Unit i then has its kink at :math:`s_i(t)`, of slope :math:`\pm\tan(\theta/2)`, which is at
-most 1. The line of t is cut where both lines cross, and that of s at both kinks: each of the four wedges has points of its own,
-however thin it is.
+The kinks of two units are lines in one plane. If they are split one after the other, the second kink becomes a step in the
+first variable, which is steep for nearly parallel units. So z is rotated to :math:`(t, s)`, with s along the bisector of the
+lines' normals (of the acute angle :math:`\theta`). Unit i then has its kink at :math:`s_i(t)`, of slope
+:math:`\pm\tan(\theta/2)`, which is at most 1. The line of t is split where both kinks cross, and that of s at both kinks: each
+of the four wedges has nodes of its own, however thin it is.
 
 With :math:`f = \sum_jb_js(\lambda_j)` and slopes :math:`s' = \alpha` below zero and :math:`\beta` above, the Hessian of the
-risk is made of
+risk is the mean of
 
 .. math:: l_{ji} = l''(f)\,b_jb_i\,s'(\lambda_j)s'(\lambda_i) + \delta_{ji}\,l'(f)\,b_j\,(\beta - \alpha)\,\delta(\lambda_j).
 
-The first term has jumps, where the grid is split. The second is a mean over the inputs with :math:`\lambda_j = 0`, times the
-density of that field there. Given the fields of the units, the input has the mean :math:`\bar x + S^+(\lambda - S\bar x)` and,
-off the span of the units, the variance of the field of a unit vector.
+The first term jumps where the grid is split. The second is a mean over the inputs with :math:`\lambda_j = 0`, times the
+density of that field at zero. Given the fields of the units, the input has the mean :math:`\bar x + S^+(\lambda - S\bar x)`
+and, outside the span of the units, the variance of the field of a unit vector.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ from sgdlimits.statistics.frame import overlaps_from_coordinates
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.products import Moments
 
-FAR = 1e3
-SAME_DIRECTION = 1e-7
+# A kink of a constant field is placed here, beyond all nodes; finite, so that derivatives stay finite.
+KINK_AT_INFINITY = 1e3
+RANK_TOLERANCE = 1e-7
+"""Relative singular value below which directions of units count as linearly dependent."""
 
 
 class ClassInputs(NamedTuple):
-    """Inputs with their probabilities, which sum to 1, and their classes `c`, which take turns."""
+    """Quadrature nodes in input space: student fields, fixed fields, weights that sum to 1, classes and label noise."""
 
     fields: Float[Array, "p n"]
     fixed: Float[Array, "k n"]
@@ -58,126 +60,146 @@ class ClassInputs(NamedTuple):
     z: Float[Array, " n"] | float = 0.0
 
     def with_noise(self) -> ClassInputs:
-        """Each input with three values of the label noise: exact for polynomials of degree 5 in it."""
+        """Repeat each input with three values of the label noise, exact for polynomials of degree 5 in the noise."""
         z, weights = gauss_hermite(3)
-        every = lambda leaf: jnp.repeat(leaf, 3, axis=-1)
-        here = jnp.tile(jnp.asarray(weights), self.weights.size) * every(self.weights)
-        return ClassInputs(
-            every(self.fields), every(self.fixed), here, every(self.c), jnp.tile(jnp.asarray(z), self.weights.size)
-        )
+        thrice = lambda leaf: jnp.repeat(leaf, 3, axis=-1)
+        product = jnp.tile(jnp.asarray(weights), self.weights.size) * thrice(self.weights)
+        noise = jnp.tile(jnp.asarray(z), self.weights.size)
+        return ClassInputs(thrice(self.fields), thrice(self.fixed), product, thrice(self.c), noise)
 
     def loss(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
-        """The loss of each input."""
+        """Compute the loss of each input."""
         return model.sample_loss(self.fields, self.fixed, a[:, None], self.z, self.c)
 
     def slope(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
-        """dl/df of each input, without label noise."""
+        """Compute the derivative dl/df of the loss in the prediction of each input, without label noise."""
         label = model.target.label(self.fixed, jnp.zeros_like(self.weights), self.c)
         return jax.grad(lambda f: model.loss(f, label).sum())(model.network(self.fields, a[:, None]))
 
     def gradient(self, model: Model, a: Float[Array, " p"]) -> tuple[Float[Array, "p n"], ...]:
-        """(G, dl/da) of each input."""
+        """Compute the gradients (G, dl/da) of the loss in the fields and in the second layer, for each input."""
         a = jnp.broadcast_to(a[:, None], self.fields.shape)
         return model.gradient(self.fields, self.fixed, a, self.z, self.c)
 
     def unit_slopes(self, model: Model, a: Float[Array, " p"]) -> Float[Array, "p n"]:
-        """df/d lambda of each input."""
+        """Compute the derivative of the prediction in each student field, for each input."""
         return jax.grad(lambda fields: model.network(fields, a[:, None]).sum())(self.fields)
 
     def products(self, G: Float[Array, "p n"], second: Float[Array, "p n"]) -> Moments:
-        """The products of each input's gradients and fields; the loss is left out."""
+        """Compute the products of gradients and fields of each input, with zeros in place of the loss."""
         zero = jnp.zeros_like(self.weights)
         return Moments(zero, G[:, None] * self.fixed, G[:, None] * self.fields, G[:, None] * G, second)
 
     def mean(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
-        """The mean over the inputs of each product."""
+        """Average the product of each row with each column over the inputs."""
         return (self.weights * rows) @ columns.T
 
 
-def at_means(law: FieldLaw) -> ClassInputs:
-    """One input a class, its mean."""
+def mean_inputs(law: FieldLaw) -> ClassInputs:
+    """Return one input for each class, its mean."""
     return ClassInputs(*law.means, jnp.asarray(law.weights), jnp.arange(law.classes))
 
 
-def on_grid(model: Model, law: FieldLaw, order: int) -> ClassInputs:
-    """Twice `order` points a unit. The fixed fields are means given those of the students.
+def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
+    """Return a grid over the student fields with 2 `order` nodes per unit, split at kinks.
 
-    Where a unit is flat on the left, its last line needs two points there, since everything is at most quadratic.
+    The fixed fields are conditional means given the student fields.
     """
-    p, unit, centre, root = model.network.width, model.network.activation, at_means(law), law.triangular()
+    p, unit = model.network.width, model.network.activation
+    centre, root = mean_inputs(law), law.student_columns()
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
     if p == 2 and isinstance(unit, PiecewiseLinear):
-        rows, weights = _in_wedges(rows, weights, root, order)
+        rows, weights = _nodes_in_wedges(rows, weights, root, order)
         return ClassInputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
     for i in range(p):
         if isinstance(unit, PiecewiseLinear):
+            # If the last unit is zero below its kink, everything is at most quadratic there: two nodes are exact.
             below = min(order, 2) if unit.left == 0 and i == p - 1 else order
-            points, more = split_line(kink(rows[i], root[i, i]), order, below)
+            points, more = split_line(find_kink(rows[i], root[i, i]), order, below)
         else:
             points, more = (jnp.asarray(column).reshape(-1, *[1] * (i + 1)) for column in gauss_hermite(2 * order))
-        rows, weights = rows[:, None] + root[:, i].reshape(-1, *[1] * (i + 2)) * points, more * weights
+        rows = rows[:, None] + root[:, i].reshape(-1, *[1] * (i + 2)) * points
+        weights = more * weights
     rows, weights = rows.reshape(len(rows), -1), weights.ravel()
     return ClassInputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
 
 
-def _in_wedges(
+def _nodes_in_wedges(
     rows: Float[Array, "m classes"], weights: Float[Array, " classes"], root: Float[Array, "m 2"], order: int
 ) -> tuple[Float[Array, "m n"], Float[Array, " n"]]:
-    """Fields at points of the plane of two units, whose means and factor these are, and the weights of the points."""
-    plane = across_kinks(rows, root)
+    """Place nodes in the plane of two units, `order` or more in each wedge between their kinks.
+
+    Returns the fields at the nodes, given their means `rows` in each class and their factor `root`, and the nodes' weights.
+    """
+    plane = rotate_plane(rows, root)
     points, more = split_line(plane.crossing, order)
-    rows, weights = plane.rows[:, None] + plane.root[:, 0, None, None] * points, more * weights
+    rows = plane.rows[:, None] + plane.root[:, 0, None, None] * points
+    weights = more * weights
     points, more = split_twice(*plane.kinks(rows), order)
-    rows, weights = rows[:, None] + plane.root[:, 1, None, None, None] * points, more * weights
+    rows = rows[:, None] + plane.root[:, 1, None, None, None] * points
+    weights = more * weights
     return rows.reshape(len(rows), -1), weights.ravel()
 
 
 class ClassPlane(NamedTuple):
-    """Fields of which the first two are those of units, as functions of (t, s): `root` has the factors of t and of s."""
+    """Fields in rotated coordinates (t, s) of the plane of two units, whose fields are the first two.
+
+    Parameters
+    ----------
+    rows : means of the fields in each class
+    root : coefficients of t and of s in each field
+    crossing : the t at which both kinks cross, in each class
+    """
 
     rows: Float[Array, "m classes"]
     root: Float[Array, "m 2"]
     crossing: Float[Array, " classes"]
 
     def kinks(self, rows: Float[Array, "m *shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-        """The lower and the upper s at which a unit is at its kink, given the fields at s = 0."""
-        first, second = (kink(rows[i], self.root[i, 1]) for i in range(2))
+        """Return the lower and the upper s at which a unit has its kink, given the fields at s = 0."""
+        first, second = (find_kink(rows[i], self.root[i, 1]) for i in range(2))
         return jnp.minimum(first, second), jnp.maximum(first, second)
 
 
-def across_kinks(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
-    """The plane of two units, turned so that s crosses both kinks and t goes along them, cut at t = `crossing`.
+def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
+    """Rotate the plane of two units so that s crosses both kinks and t runs along them, and find where the kinks cross.
 
-    An integral over the plane depends on neither the turn nor the cut, so derivatives are taken with both held.
+    An integral over the plane depends on neither the rotation nor the split, so derivatives are taken with both fixed.
     """
+    # stop_gradient: the rotation and the split are not differentiable where the units are parallel, and need not be.
     fixed = jax.lax.stop_gradient(root[:2])
     length = jnp.hypot(fixed[1, 0], fixed[1, 1])
     other = jnp.where(length > 0, fixed[1] / jnp.where(length > 0, length, 1.0), jnp.array([1.0, 0.0]))
+    # The bisector of the acute angle: the sign of the second normal is chosen so that the sum has length sqrt(2) or more.
     s = jnp.array([1.0, 0.0]) + jnp.where(other[0] < 0, -other, other)
     s = s / jnp.hypot(s[0], s[1])
-    turned = root @ jnp.array([[-s[1], s[0]], [s[0], s[1]]])
-    (one, two), (along, over) = jax.lax.stop_gradient((rows[:2], turned[:2].T))
-    ahead, parted = two * over[0] - one * over[1], along[0] * over[1] - along[1] * over[0]
-    return ClassPlane(rows, turned, jnp.where(parted != 0, ahead / jnp.where(parted != 0, parted, 1.0), 0.0))
+    rotated = root @ jnp.array([[-s[1], s[0]], [s[0], s[1]]])
+    (one, two), (along, over) = jax.lax.stop_gradient((rows[:2], rotated[:2].T))
+    numerator = two * over[0] - one * over[1]
+    determinant = along[0] * over[1] - along[1] * over[0]
+    crossing = jnp.where(determinant != 0, numerator / jnp.where(determinant != 0, determinant, 1.0), 0.0)
+    return ClassPlane(rows, rotated, crossing)
 
 
-def kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
-    """Where here + scale z crosses zero; far from all z where the field does not move."""
-    moves = scale != 0
-    return jnp.where(moves, -here / jnp.where(moves, scale, 1.0), jnp.where(here > 0, -FAR, FAR))
+def find_kink(offset: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
+    """Return the z at which offset + scale z vanishes; for scale zero a z beyond all nodes, on the side that fits the sign."""
+    varies = scale != 0
+    constant = jnp.where(offset > 0, -KINK_AT_INFINITY, KINK_AT_INFINITY)
+    return jnp.where(varies, -offset / jnp.where(varies, scale, 1.0), constant)
 
 
-def smooth_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
-    r"""The moments of smooth units on a grid of twice `order` points a unit, by the symmetric root of their covariance.
+def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
+    r"""Compute the moments of smooth units on a grid of 2 `order` nodes per unit, by the symmetric root of their covariance.
 
-    The fixed fields are taken out by Stein's lemma, which holds where that is singular too:
+    The fixed fields are eliminated by Stein's lemma, which also holds for a singular covariance:
     :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
     """
     points, weights = GaussHermite(2 * order).nodes(model.width)
-    centre, C, none = at_means(law), law.blocks, jnp.zeros((model.width, 0))
+    centre, C, none = mean_inputs(law), law.blocks, jnp.zeros((model.width, 0))
     nodes = FieldNodes(jnp.zeros((0, weights.size)), points, weights)
 
     def of_class(c):
+        # A Partial is a pytree: derivatives in its arguments pass through `field_mean`.
         products = Partial(_smooth_products, model, a, C.cross, centre.fixed[:, c], c)
         return field_mean(products, centre.fields[:, c], none, C.students, nodes, smooth=True)
 
@@ -186,6 +208,7 @@ def smooth_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: in
 
 
 def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
+    """Compute the products at the nodes of one class, with Stein's term added to the products with the fixed fields."""
     inputs = ClassInputs(
         fields, jnp.tile(fixed[:, None], fields.shape[1]), jnp.ones(fields.shape[1]), c, jnp.zeros(fields.shape[1])
     )
@@ -202,33 +225,36 @@ def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
 
 
 def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The Hessian within the frame, shape (p, n, p, n), and along each direction outside, shape (p, p)."""
-    inverse = np.linalg.pinv(S, rcond=SAME_DIRECTION)
-    span, outside = _hessian(model, jnp.asarray(a), jnp.asarray(S), jnp.asarray(inverse), order)
+    """Compute the Hessian of the risk within the frame, shape (p, n, p, n), and along any direction outside, shape (p, p)."""
+    inverse = np.linalg.pinv(S, rcond=RANK_TOLERANCE)
+    span, outside = _kinked_hessian(model, jnp.asarray(a), jnp.asarray(S), jnp.asarray(inverse), order)
     return np.asarray(span), np.asarray(outside)
 
 
 @eqx.filter_jit
-def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
+def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
+    """Average the two terms of the Hessian: the smooth part over the grid, and the delta functions over each kink."""
     network: Any = model.network
     unit = network.activation
-    k, p, law, frame = model.teachers, len(a), model.law(overlaps_from_coordinates(a, S, model.frame)), model.coordinates
+    k, p = model.teachers, len(a)
+    law = model.law(overlaps_from_coordinates(a, S, model.frame))
+    frame = model.coordinates
     centres = jnp.zeros((S.shape[1], frame.classes)).at[:k].set(frame.means.fixed)
     variance = frame.variance
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)
 
     def spread(weights: Float[Array, "m n"], inputs: ClassInputs) -> Float[Array, "m s t"]:
-        """The mean of x x^T with these weights."""
+        """Compute the mean of x x^T over the inputs, for each row of weights."""
         centre = centres[:, inputs.c]
         x = centre + inverse @ (inputs.fields - S @ centre)
         return jnp.einsum("mn,sn,tn->mst", weights, x, x) + weights.sum(1)[:, None, None] * rest
 
     def at_kink(j):
-        inputs = _on_kink(model, law, order, j)
+        inputs = _inputs_at_kink(model, law, order, j)
         weights = (inputs.weights * inputs.slope(model, a))[None]
         return spread(weights, inputs)[0], weights.sum()
 
-    inputs = on_grid(model, law, order)
+    inputs = grid_inputs(model, law, order)
     loss = lambda fields, fixed, c: model.sample_loss(fields, fixed, a, 0.0, c)
     second = inputs.weights * jax.vmap(jax.hessian(loss), in_axes=(1, 1, 0), out_axes=2)(inputs.fields, inputs.fixed, inputs.c)
     span = spread(second.reshape(p * p, -1), inputs).reshape(p, p, *rest.shape)
@@ -238,18 +264,19 @@ def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tu
     return jnp.swapaxes(span, 1, 2), variance * (second.sum(2) + jnp.diag(step * means))
 
 
-def _on_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
-    """Inputs with the field of unit j at zero. Their weights sum to the density of that field there."""
-    p, centre = model.width, at_means(law)
-    turn = (jnp.arange(p) + j) % p
-    root = law.root_of_students(turn)
+def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
+    """Return nodes of inputs with the field of unit j at zero; their weights sum to the density of that field at zero."""
+    p, centre = model.width, mean_inputs(law)
+    # Unit j first, so that its field is a multiple of the first variate, which the condition fixes.
+    order_of_units = (jnp.arange(p) + j) % p
+    root = law.student_factor(order_of_units)
     z = -centre.fields[j] / root[0, 0]
-    rows = centre.fields[turn] + root[:, :1] * z
+    rows = centre.fields[order_of_units] + root[:, :1] * z
     weights = centre.weights * jax.scipy.stats.norm.pdf(z) / root[0, 0]
     for i in range(1, p):
-        points, more = split_line(kink(rows[i], root[i, i]), order)
+        points, more = split_line(find_kink(rows[i], root[i, i]), order)
         rows = (rows[:, None] + root[:, i, None, None] * points).reshape(p, -1)
         weights = (more * weights).ravel()
-    fields = jnp.zeros_like(rows).at[turn].set(rows)
+    fields = jnp.zeros_like(rows).at[order_of_units].set(rows)
     copies = weights.size // centre.c.size
     return ClassInputs(fields, jnp.tile(centre.fixed, copies), weights, jnp.tile(centre.c, copies))

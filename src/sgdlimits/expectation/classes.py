@@ -1,4 +1,4 @@
-r"""Classification of Gaussian mixtures: expectations over the student fields only, with their kinks treated exactly."""
+r"""Expectations for classification of Gaussian mixtures: integrals over the student fields only, with exact kinks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from jaxtyping import Array, Float
 from sgdlimits.checks import each_of
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.expectation.base import Expectation, covariance_over, linearise_increment
-from sgdlimits.expectation.class_inputs import ClassInputs, at_means, kinked_class_hessian, on_grid, smooth_moments
+from sgdlimits.expectation.base import Expectation, increment_covariance, linearise_increment
+from sgdlimits.expectation.class_inputs import ClassInputs, grid_inputs, kinked_class_hessian, mean_inputs, smooth_class_moments
 from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
     FrameNodes,
     Slopes,
-    checked_by_stein,
-    differentiated,
-    from_products,
+    autodiff_slopes,
+    check_stein,
+    gradient_from_moments,
     pad_units,
     slopes_at_nodes,
 )
@@ -34,57 +34,60 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
 ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
-"""Nodes on each side of a kink, by width: later ones are used where earlier ones disagree."""
+"""Nodes on each side of a kink, by width; a later order is used only where the two before it disagree."""
 
-IN_WEDGES = 2
-"""Up to this width the grid has points of its own between any two kinks."""
-WIDE = 4
-KINK = 1e-6
-NUMBERS_AT_ONCE = 2**23
-NUMBERS_A_NODE = 32
-MOST_ORDER = 32
-AT_KINK = 1e-9
+MAX_WEDGE_WIDTH = 2
+"""Largest width at which each wedge between two kinks has nodes of its own."""
+# From this width on the last order costs several times the one before it, so risk and covariance use the latter.
+MIN_COSTLY_WIDTH = 4
+MIN_FIELD_FOR_HESSIAN = 1e-6
+MAX_FLOATS_AT_ONCE = 2**23
+FLOATS_PER_NODE = 32
+MAX_ORDER = 32
+KINK_TOLERANCE = 1e-9
+"""Size of a field that counts as being at the kink, for inputs without variance."""
 
 
-class ClassRule(Expectation):
-    """Labels of classes: the risk comes from the overlaps, since it is nowhere so small that it needs their factor.
+class ClassExpectation(Expectation):
+    """The common part of expectations for class labels with cross-entropy.
 
-    Label noise enters the cross-entropy linearly, so that its part of every moment is a product of slopes of the network.
+    The risk is computed from the overlaps: it never becomes so small that it needs their factor. Label noise enters the
+    cross-entropy linearly, so its contribution to every moment is a product of slopes of the network.
     """
 
-    factored = False
+    risk_uses_factor = False
 
     def supports(self, model):
         unit = model.network.activation
-        labels, loss = isinstance(model.target.readout, ClassLabels), isinstance(model.loss, CrossEntropy)
-        return model.network.plain and labels and loss and (unit.kinked or unit.smooth)
+        classes = isinstance(model.target.readout, ClassLabels) and isinstance(model.loss, CrossEntropy)
+        return model.network.plain and classes and (unit.kinked or unit.smooth)
 
     def risk_of_factor(self, model, a, law):
         return self.risk(model, a, law)
 
     def gradient(self, model, a, S):
-        """That of the drift, which smooths what a class without noise does at a kink."""
+        """Return the gradient of the risk; with kinks the one in the drift, which is smoothed for inputs without variance."""
         kinked = model.network.activation.kinked
-        return from_products(self.moments, model, a, S) if kinked else self.slopes(model, a, S).gradient
+        return gradient_from_moments(self.moments, model, a, S) if kinked else self.slopes(model, a, S).gradient
 
 
 @checked
-class ClassIntegrals(ClassRule):
-    r"""Labels of classes, cross-entropy, piecewise linear or smooth units: a grid over the student fields, split at the kinks.
+class ClassIntegrals(ClassExpectation):
+    r"""A grid over the student fields, split at kinks, for class labels, cross-entropy, and piecewise linear or smooth units.
 
-    The grid has 2 order points a unit (see `class_inputs`). Its order climbs a ladder until two rungs agree. Smooth units have
-    one by the symmetric root of Q, and are differentiated as expectations (see `field_means`). With kinks, the fixed fields
-    enter the drift linearly and the covariance quadratically, so that their mean given the students' is exact.
-    Two piecewise linear units have points in each of the four wedges between their kinks, however thin these are. From three
-    units on, where two almost coincide, the second kink is a steep step in the variable of the first. So the steps are
-    integrated in closed form, times dl/df at the mean of the class, and the grid has the rest: differences between such units
-    come out too small. That is done for the drift only: there the covariance of the increments is accurate to a few per cent
-    of its largest entry.
+    The grid has 2 order nodes per unit (see `class_inputs`). The order increases until two successive results agree. For smooth
+    units the grid uses the symmetric root of Q, and moments are differentiated as expectations (see `field_means`). With kinks,
+    the fixed fields enter the drift linearly and the covariance quadratically, so their conditional mean is exact.
+    Two piecewise linear units have nodes in each of the four wedges between their kinks, however thin these are. From three
+    units on, if two almost coincide, the second kink is a steep step in the variable of the first. The steps are therefore
+    integrated in closed form, times dl/df at the mean of the class, and the grid integrates the remainder: differences between
+    such units come out too small. This is done for the drift only: the covariance of the increments is then accurate to a few
+    per cent of its largest entry.
 
     Parameters
     ----------
-    relative_error : how far two rungs may differ, relative to the largest moment, before the next one is computed
-    orders : the ladder, two or more growing orders; None takes one that suits the width
+    relative_error : largest difference of two successive orders, relative to the largest moment, that is accepted
+    orders : two or more increasing orders; None for the default at the width of the network
     """
 
     needs: ClassVar[str] = (
@@ -121,45 +124,50 @@ class ClassIntegrals(ClassRule):
         return self.estimate(model, a, law)[1]
 
     def risk(self, model, a, law):
-        """The mean loss on one rung: the last for few units, the one before it from four units on."""
+        """Compute the mean loss at one order: the last for up to three units, the one before it for more."""
         if not model.network.activation.kinked:
-            return smooth_moments(model, a, law, self._one_order(model)).loss
-        inputs = on_grid(model, law, self._one_order(model))
+            return smooth_class_moments(model, a, law, self._one_order(model)).loss
+        inputs = grid_inputs(model, law, self._one_order(model))
         return (inputs.weights * inputs.loss(model, a)).sum()
 
     def covariance(self, model, a, law, increment):
-        """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""
-        inputs = on_grid(model, law, self._one_order(model)).with_noise()
+        """Compute the covariance of the increments at the same single order as the risk.
+
+        The conditional variance of the fixed fields given the student fields adds the second term.
+        """
+        inputs = grid_inputs(model, law, self._one_order(model)).with_noise()
         products = inputs.products(*inputs.gradient(model, a))
         p, k = law.shape
         L = linearise_increment(increment, a, law.shape).gradient_fixed.reshape(-1, p * k)
-        W = law.triangular()[p:]
-        open_ = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), law.blocks.fixed - W @ W.T)
-        return covariance_over(increment, products, inputs.weights) + L @ open_ @ L.T
+        W = law.student_columns()[p:]
+        conditional = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), law.blocks.fixed - W @ W.T)
+        return increment_covariance(increment, products, inputs.weights) + L @ conditional @ L.T
 
     def slopes(self, model, a, S):
         n, accuracy = S.shape[1], self.accuracy(model)
         if not model.network.activation.kinked:
-            nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._ladder(model)[-1]))
+            # The loss depends on the student fields only, so nodes in the span of the units suffice.
+            nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._orders(model)[-1]))
             return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
-        span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._ladder(model)[-1])
+        span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._orders(model)[-1])
         slopes = Slopes(self.gradient(model, a, S), span[:, :n, :, :n], outside)
-        return checked_by_stein(model, S, slopes, accuracy, self.remedy)
+        return check_stein(model, S, slopes, accuracy, self.remedy)
 
     def runs_at_once(self, model):
-        """One by one where the ladder's last rung costs much more than the others, so that runs can do without it."""
+        """Return 1 from three units on, since `lax.cond` skips the expensive last order only for single runs."""
         p = model.network.width
-        nodes = (2 * self._ladder(model)[-1]) ** p * model.coordinates.classes
-        return 1 if p > 2 else max(1, NUMBERS_AT_ONCE // (NUMBERS_A_NODE * nodes))
+        nodes = (2 * self._orders(model)[-1]) ** p * model.coordinates.classes
+        # A batched `cond` computes both branches: every run would pay for the last order.
+        return 1 if p > 2 else max(1, MAX_FLOATS_AT_ONCE // (FLOATS_PER_NODE * nodes))
 
     def estimate(self, model, a, law) -> tuple[Moments, Moments]:
-        """The moments, and how far they are from those of the rung below."""
-        kinked, few = model.network.activation.kinked, model.network.width <= IN_WEDGES
-        if kinked and not few:
-            at, steps = _rung(model, a, law)
+        """Return the moments at the first order that agrees with the one before it, and the difference of the two."""
+        kinked = model.network.activation.kinked
+        if kinked and model.network.width > MAX_WEDGE_WIDTH:
+            at, steps = _split_off_steps(model, a, law)
         else:
-            at = lambda order: (_on_pieces if kinked else smooth_moments)(model, a, law, order)
-            steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))
+            at = lambda order: (_moments_in_wedges if kinked else smooth_class_moments)(model, a, law, order)
+            steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))  # shapes only: nothing is computed
 
         def climb(before, orders):
             here = at(orders[0])
@@ -167,30 +175,34 @@ class ClassIntegrals(ClassRule):
             if len(orders) == 1:
                 return here, gap
             agree = _largest(gap) <= self.relative_error * _largest(add(here, steps))
+            # `cond` rather than `where`: the next order is computed only if this one has not converged.
             return lax.cond(agree, lambda: (here, gap), lambda: climb(here, orders[1:]))
 
-        first, *others = self._ladder(model)
-        rest, gap = climb(at(first), others)
-        return add(rest, steps), gap
+        first, *others = self._orders(model)
+        remainder, gap = climb(at(first), others)
+        return add(remainder, steps), gap
 
-    def _ladder(self, model) -> tuple[int, ...]:
+    def _orders(self, model) -> tuple[int, ...]:
+        """Return the increasing orders for the width of the network."""
         return ORDERS[model.network.width] if self.orders is None else self.orders
 
     def _one_order(self, model) -> int:
-        return self._ladder(model)[-2 if model.network.width >= WIDE else -1]
+        """Return the order of risk and covariance."""
+        return self._orders(model)[-2 if model.network.width >= MIN_COSTLY_WIDTH else -1]
 
 
 @checked
-class AtMeans(ClassRule):
-    r"""Inputs that are the means of their classes, sigma = 0: one input a class.
+class AtMeans(ClassExpectation):
+    r"""Exact averages for inputs without variance, sigma = 0: each class has a single input, its mean.
 
-    Piecewise linear units then push a field towards zero from both sides with finite speed. Trajectories slide along the kink;
-    they are the limit of those of small sigma, and those of a slope that goes from left to right within a width of `smoothing`:
-    :math:`s'(x) = \text{left} + (\text{right} - \text{left})\,\Phi(x/\text{smoothing})`. Away from kinks nothing is smoothed.
+    Piecewise linear units then drive a field towards zero from both sides at finite speed. Trajectories slide along the kink;
+    they are the limit of those at small sigma, and of those for a slope that changes from left to right over a width of
+    `smoothing`: :math:`s'(x) = \text{left} + (\text{right} - \text{left})\,\Phi(x/\text{smoothing})`. Away from kinks nothing
+    is smoothed.
 
     Parameters
     ----------
-    smoothing : the width of the kink, for the drift of piecewise linear units; None keeps it sharp
+    smoothing : width of the smoothed kink in the drift of piecewise linear units; None for the exact kink
     """
 
     needs: ClassVar[str] = "inputs without variance, ClassLabels, CrossEntropy, and units with a known kink or none"
@@ -203,10 +215,11 @@ class AtMeans(ClassRule):
         return AtMeans(smoothing=None)
 
     def moments(self, model, a, law):
-        inputs, unit = at_means(law), model.network.activation
+        inputs, unit = mean_inputs(law), model.network.activation
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
         if unit.kinked and self.smoothing is not None:
+            # A jump of the drift would stall an adaptive solver where trajectories slide along the kink.
             smooth = unit.left + (unit.right - unit.left) * ndtr(inputs.fields / self.smoothing)
             slopes = model.network.factor * a[:, None] * smooth
             G = inputs.slope(model, a) * slopes
@@ -219,29 +232,32 @@ class AtMeans(ClassRule):
         )
 
     def covariance(self, model, a, law, increment):
-        """Exact slopes. A field at the kink brings no noise: what pushes it back is stronger than fluctuations in d."""
-        inputs = at_means(law).with_noise()
+        """Compute the covariance of the increments with exact slopes, where a field at its kink adds no noise.
+
+        The drift that returns such a field to the kink is stronger than fluctuations at large d.
+        """
+        inputs = mean_inputs(law).with_noise()
         G, second = inputs.gradient(model, a)
         if model.network.activation.kinked:
-            G = jnp.where(jnp.abs(inputs.fields) < AT_KINK, 0.0, G)
-        return covariance_over(increment, inputs.products(G, second), inputs.weights)
+            G = jnp.where(jnp.abs(inputs.fields) < KINK_TOLERANCE, 0.0, G)
+        return increment_covariance(increment, inputs.products(G, second), inputs.weights)
 
     def slopes(self, model, a, S):
         if not model.network.activation.kinked:
-            return differentiated(self.risk, model, a, S)
+            return autodiff_slopes(self.risk, model, a, S)
         fields = S[:, : model.teachers] @ np.asarray(model.coordinates.means.fixed)
-        if (np.abs(fields) < KINK).any():
-            raise BadInput("there is no Hessian where the mean of a class is at the kink of a unit. Give a finite snr.")
-        return differentiated(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
+        if (np.abs(fields) < MIN_FIELD_FOR_HESSIAN).any():
+            raise BadInput("the risk has no Hessian where the mean of a class is at the kink of a unit. Give a finite snr.")
+        return autodiff_slopes(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
 
     def risk(self, model, a, law):
-        inputs = at_means(law)
+        inputs = mean_inputs(law)
         return (inputs.weights * inputs.loss(model, a)).sum()
 
 
-def _on_pieces(model, a, law, order: int) -> Moments:
-    """The moments of at most two units with a kink, on a grid that no kink crosses."""
-    inputs = on_grid(model, law, order)
+def _moments_in_wedges(model, a, law, order: int) -> Moments:
+    """Compute the moments of at most two units with a kink, on a grid whose cells no kink crosses."""
+    inputs = grid_inputs(model, law, order)
     G, second = inputs.gradient(model, a)
     slopes = inputs.unit_slopes(model, a)
     return Moments(
@@ -253,16 +269,19 @@ def _on_pieces(model, a, law, order: int) -> Moments:
     )
 
 
-def _rung(model, a, law):
-    """The moments of units with a kink on a grid of any order, less those of the steps there, and those of the steps."""
-    unit, mean = model.network.activation, at_means(law)
+def _split_off_steps(model, a, law):
+    """Split the moments of units with a kink into a smoother part, for a grid, and steps in closed form.
+
+    Returns a function of the order that integrates the difference of both on the grid, and the moments of the steps.
+    """
+    unit, mean = model.network.activation, mean_inputs(law)
     frozen = model.network.factor * a[:, None] * mean.slope(model, a)
 
     def at(order: int) -> Moments:
-        inputs = on_grid(model, law, order)
+        inputs = grid_inputs(model, law, order)
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
-        each = jnp.tile(frozen, inputs.c.size // law.classes)
+        each = jnp.tile(frozen, inputs.c.size // law.classes)  # on a grid the classes cycle from node to node
         step = each * jnp.where(inputs.fields > 0, unit.right, unit.left)
         return Moments(
             (inputs.weights * inputs.loss(model, a)).sum(),
@@ -272,14 +291,15 @@ def _rung(model, a, law):
             second @ inputs.weights,
         )
 
-    return at, _steps(model, law, frozen, mean)
+    return at, _step_moments(model, law, frozen, mean)
 
 
-def _steps(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
-    """The moments of the steps of piecewise linear units, with dl/df frozen at the mean of each class."""
+def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
+    """Compute the moments of the slopes of piecewise linear units in closed form, with dl/df frozen at the class means."""
     unit, C = model.network.activation, law.blocks
     left, step = unit.left, unit.right - unit.left
 
+    # Slopes are left + step 1[x > 0], so every moment is a combination of half-space and quadrant integrals.
     def of_class(weight, factor, fields, fixed):
         both, spread = both_positive(fields, C.students), jnp.diagonal(C.students)
         single = jnp.diagonal(both)
@@ -296,11 +316,13 @@ def _steps(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> 
 
 
 def _largest(moments: Moments) -> Float[Array, ""]:
+    """Return the largest absolute entry of the moments."""
     return jnp.stack([jnp.abs(leaf).max() for leaf in moments]).max()
 
 
 def _check_orders(orders: Sequence[int]) -> tuple[int, ...]:
-    whole = each_of(check_count)("orders", orders)
-    if len(whole) < 2 or sorted(set(whole)) != list(whole) or whole[-1] > MOST_ORDER:
-        raise BadInput(f"orders must be two or more growing numbers up to {MOST_ORDER}; got {whole}. Give, say, (8, 12, 18).")
-    return whole
+    """Return the orders as a tuple, or raise `BadInput` unless they are two or more increasing integers up to MAX_ORDER."""
+    values = each_of(check_count)("orders", orders)
+    if len(values) < 2 or sorted(set(values)) != list(values) or values[-1] > MAX_ORDER:
+        raise BadInput(f"orders must be two or more growing integers up to {MAX_ORDER}; got {values}. Give, say, (8, 12, 18).")
+    return values

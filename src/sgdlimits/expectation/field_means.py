@@ -1,23 +1,23 @@
-r"""Means over Gaussian fields at nodes, with the derivatives of the mean instead of those of the sum.
+r"""Means over Gaussian fields at quadrature nodes, with the derivative of the expectation instead of that of the sum.
 
 The fields are :math:`\lambda = \mu + Ax + Rz` with standard normal x and z and :math:`R^2 = S`. The derivative of a sum over
-nodes misses what is concentrated at a kink, and that of R is lost where S is singular: where units coincide, or at perfect
-recovery. The derivative of :math:`E f(\lambda)` has neither problem. For a change of :math:`\mu`, A and S it is, for smooth f
-(Price's theorem),
+nodes misses contributions concentrated at a kink, and R is not differentiable where S is singular: where units coincide, or at
+perfect recovery. The derivative of :math:`E f(\lambda)` has neither problem. For a change of :math:`\mu`, A and S it is, for
+smooth f (Price's theorem),
 
 .. math:: \sum_j \dot\mu_j\, E[\partial_j f] + \sum_{jr} \dot A_{jr}\, E[\partial_j f\, x_r]
           + \frac12 \sum_{jl} \dot S_{jl}\, E[\partial_j\partial_l f],
 
-and for any f, by parts, with :math:`w = R^{-1}z`,
+and for any f, integrating by parts, with :math:`w = R^{-1}z`,
 
 .. math:: \sum_j \dot\mu_j\, E[f\, w_j] + \sum_{jr} \dot A_{jr}\, E[f\, w_j x_r]
           + \frac12 \sum_{jl} \dot S_{jl}\, E[f\,(w_jw_l - S^{-1}_{jl})].
 
-The second is taken along the eigenvectors of S, with differences of f at nodes and at their mirror images in place of f. That
-leaves the mean as it is and takes out most of the spread, however small an eigenvalue is. Eigenvalues below a ten-thousandth of
-the largest variance of a field are lifted to it: there the derivative is that of the mean over a window of this size.
+The second form is computed along the eigenvectors of S, with differences of f at nodes and at their mirror images in place of
+f. This leaves the mean unchanged and removes most of the variance, however small an eigenvalue is. Eigenvalues below 1e-4 of
+the largest variance of a field are raised to that value: the derivative is then that of the mean over a window of this size.
 
-All that is not the law of the fields, such as the second layer and the model's own numbers, is differentiated node by node.
+Everything but the law of the fields, such as the second layer and parameters of the model, is differentiated node by node.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.expectation.gaussian.base import square_root
 
-WINDOW = 1e-4
+# A smaller one resolves kinks better, but differences over the window are divided by it, and the noise of the nodes grows.
+MIN_RELATIVE_EIGENVALUE = 1e-4
 
 
 class FieldNodes(eqx.Module):
-    """Nodes of standard normal x and z, and their weights."""
+    """Nodes of standard normal x and z, in columns, and their weights."""
 
     x: Float[Array, "k n"]
     z: Float[Array, "p n"]
     weights: Float[Array, " n"]
 
     def fields(self, mean: Float[Array, " p"], A: Float[Array, "p k"], R: Float[Array, "p p"]) -> Float[Array, "p n"]:
+        """Compute the fields mean + A x + R z at the nodes."""
         return mean[:, None] + A @ self.x + R @ self.z
 
     def mean(self, values: PyTree, *factors: Float[Array, "..."]) -> PyTree:
-        """The mean of each leaf, shape (..., n), times factors of shape (n,)."""
+        """Average each leaf, of shape (..., n), times factors of shape (n,), over the nodes."""
         weights = self.weights
         for factor in factors:
             weights = weights * factor
         return jax.tree.map(lambda leaf: leaf @ weights, values)
 
     def along_x(self, values: PyTree) -> PyTree:
-        """The means of each leaf times (1, x_1, ..., x_k), which come first: the slopes in the mean and in A."""
+        """Average each leaf times (1, x_1, ..., x_k), on a new first axis: slopes in the mean and in A."""
         x = jnp.concatenate([jnp.ones_like(self.x, shape=(1, self.x.shape[1])), self.x])
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * x).T, -1, 0), values)
 
@@ -63,7 +65,14 @@ class FieldNodes(eqx.Module):
 def field_mean(
     f: Callable, mean: Float[Array, " p"], A: Float[Array, "p k"], S: Float[Array, "p p"], nodes: FieldNodes, *, smooth: bool
 ) -> PyTree:
-    """E f(fields), for f from (p, n) to a pytree of (..., n), itself a pytree; `smooth` says how it is differentiated."""
+    """Compute E f(mean + A x + R z) with R R^T = S over the nodes, with the derivative of the expectation.
+
+    Parameters
+    ----------
+    f : a pytree and a function from fields, shape (p, n), to a pytree of arrays (..., n)
+    mean, A, S : the law of the fields, which is differentiated by Price's theorem or by parts
+    smooth : whether f is smooth, so that Price's theorem applies
+    """
     return nodes.mean(f(nodes.fields(mean, A, square_root(S))))
 
 
@@ -74,10 +83,11 @@ def _(primals, tangents, *, smooth):
     R = square_root(S)
     value = field_mean(f, mean, A, S, nodes, smooth=smooth)
     change = jax.tree.map(jnp.zeros_like, value)
+    # Parameters in f and the nodes are differentiated along the sum; the law of the fields below, as an expectation.
     if jax.tree.leaves((df, d_nodes)):
         pathwise = lambda f, nodes: nodes.mean(f(nodes.fields(mean, A, R)))
-        moved = eqx.filter_jvp(pathwise, (f, nodes), (df, d_nodes))[1]
-        change = jax.tree.map(lambda new, zero: zero if new is None else new, moved, change, is_leaf=lambda leaf: leaf is None)
+        along = eqx.filter_jvp(pathwise, (f, nodes), (df, d_nodes))[1]
+        change = jax.tree.map(lambda new, zero: zero if new is None else new, along, change, is_leaf=lambda leaf: leaf is None)
     if d_mean is None and dA is None and dS is None:
         return value, change
     first, second = (_price if smooth else _by_parts)(f, mean, A, S, nodes)
@@ -90,8 +100,9 @@ def _(primals, tangents, *, smooth):
 
 
 def _price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
-    """The slopes in (mean, A) and in S, their leaves with the axes of these first."""
-    p, fields = len(S), nodes.fields(mean, A, square_root(S))
+    """Compute the slopes in (mean, A) and in S by Price's theorem; the axes of mean, A and S come first in each leaf."""
+    p = len(S)
+    fields = nodes.fields(mean, A, square_root(S))
     along = lambda j: jnp.zeros_like(fields).at[j].set(1.0)
 
     def slopes(pair):
@@ -99,47 +110,51 @@ def _price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> t
         once, twice = jax.jvp(lambda fields: jax.jvp(f, (fields,), (along(j),))[1], (fields,), (along(l),))
         return nodes.along_x(once), nodes.mean(twice)
 
+    # One pair of units at a time: all p^2 second derivatives at every node would not fit into memory.
     first, second = lax.map(slopes, _pairs(p))
     own = np.flatnonzero(np.equal(*np.triu_indices(p)))
-    return jax.tree.map(lambda leaf: leaf[own], first), jax.tree.map(lambda leaf: _square(leaf, p) / 2, second)
+    return jax.tree.map(lambda leaf: leaf[own], first), jax.tree.map(lambda leaf: _symmetric_from_triangle(leaf, p) / 2, second)
 
 
 def _by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
-    """The same for any f."""
+    """Compute the slopes in (mean, A) and in S by parts, for any f; the axes of mean, A and S come first in each leaf."""
     p = len(S)
     values, vectors = jnp.linalg.eigh(S)
     largest = jnp.diagonal(S + A @ A.T).max()
-    h = jnp.sqrt(jnp.maximum(values, WINDOW * jnp.where(largest > 0, largest, 1.0)))
-    u, still = vectors.T @ nodes.z, mean[:, None] + A @ nodes.x
-    at = lambda scale: f(still + vectors @ ((h * scale)[:, None] * u))
+    h = jnp.sqrt(jnp.maximum(values, MIN_RELATIVE_EIGENVALUE * jnp.where(largest > 0, largest, 1.0)))
+    u = vectors.T @ nodes.z
+    centre = mean[:, None] + A @ nodes.x
+    at = lambda scale: f(centre + vectors @ ((h * scale)[:, None] * u))
     one, unit = jnp.ones(p), jnp.eye(p)
     here = at(one)
 
-    def alone(i):
+    def along_one(i):
+        # Odd and even differences under z_i -> -z_i: control variates without bias, since u_i and u_i^2 - 1 have mean zero.
         mirrored, without = at(one - 2 * unit[i]), at(one - unit[i])
         odd = jax.tree.map(lambda plus, minus: (plus - minus) * u[i] / (2 * h[i]), here, mirrored)
         even = jax.tree.map(lambda plus, minus, zero: (plus + minus) / 2 - zero, here, mirrored, without)
         return nodes.along_x(odd), nodes.mean(even, (u[i] ** 2 - 1) / (2 * h[i] ** 2))
 
-    def together(pair):
+    def along_two(pair):
         i, l = pair
         others = (at(one - 2 * unit[i]), at(one - 2 * unit[l]), at(one - 2 * unit[i] - 2 * unit[l]))
         mixed = jax.tree.map(lambda pp, mp, pm, mm: (pp - mp - pm + mm) / 4, here, *others)
         return nodes.mean(mixed, u[i] * u[l] / (2 * h[i] * h[l]))
 
-    first, own = lax.map(alone, jnp.arange(p))
-    pairs, diagonal = lax.map(together, _pairs(p, 1)), np.arange(p)
-    second = jax.tree.map(lambda pair, own: _square(pair, p, 1).at[diagonal, diagonal].set(own), pairs, own)
+    first, own = lax.map(along_one, jnp.arange(p))
+    pairs, diagonal = lax.map(along_two, _pairs(p, 1)), np.arange(p)
+    second = jax.tree.map(lambda pair, own: _symmetric_from_triangle(pair, p, 1).at[diagonal, diagonal].set(own), pairs, own)
     back = lambda leaf: jnp.tensordot(vectors, jnp.tensordot(vectors, leaf, (1, 1)), (1, 1))
     return jax.tree.map(lambda leaf: jnp.tensordot(vectors, leaf, 1), first), jax.tree.map(back, second)
 
 
 def _pairs(p: int, above: int = 0) -> tuple[Array, Array]:
+    """Return row and column indices of the triangle of a p-by-p matrix from diagonal `above` on."""
     row, column = np.triu_indices(p, above)
     return jnp.asarray(row), jnp.asarray(column)
 
 
-def _square(values: Float[Array, "pairs ..."], p: int, above: int = 0) -> Float[Array, "p p ..."]:
-    """A symmetric matrix from its triangle above a diagonal, row by row."""
+def _symmetric_from_triangle(values: Float[Array, "pairs ..."], p: int, above: int = 0) -> Float[Array, "p p ..."]:
+    """Fill a symmetric matrix from the entries of its triangle, row by row, starting at diagonal `above`."""
     row, column = np.triu_indices(p, above)
     return jnp.zeros((p, p, *values.shape[1:])).at[row, column].set(values).at[column, row].set(values)

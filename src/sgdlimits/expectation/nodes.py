@@ -1,4 +1,4 @@
-"""Any activation, readout and loss: averages over nodes."""
+"""Expectations as sums over quadrature nodes, for any activation, readout and loss."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from sgdlimits.domain import checked
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import Nodes, Rule
-from sgdlimits.expectation.gaussian.base import no_turns, square_root
+from sgdlimits.expectation.gaussian.base import square_root, trivial_group
 from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, pad_units, slopes_at_nodes
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.statistics.frame import FieldFactor
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import repeat_for_samples
 
+# Bounds the memory of runs that are averaged together: each entry of a product takes 4 MB at this number of nodes.
 MAX_NODES_AT_ONCE = 2**19
-MOST_RUNS = 64
+MAX_RUNS_AT_ONCE = 64
 
 
 @checked
 class NodeSums(Expectation):
-    """Any activation, readout and loss: averages of the one-sample quantities over the nodes of a `Rule`.
+    """Sums over the nodes of a quadrature `Rule`, for any activation, readout and loss.
 
-    The nodes of drift and covariance have the symmetries of the model (see `symmetries`). The risk, one number, has all
-    points of the rule instead of orbits, and depends on the overlaps alone, however these are factored. Moments and risk are
-    differentiated as expectations, not as sums (see `field_means`).
+    The nodes of drift and covariance have the symmetries of the model (see `symmetries`). The risk, a scalar, uses all points
+    of the rule instead of orbits, and depends on the overlaps only, not on their factor. Moments and risk are differentiated as
+    expectations, not as sums (see `field_means`).
+
+    Parameters
+    ----------
+    rule : the quadrature rule, such as `Sobol(12)`
     """
 
     rule: Annotated[
@@ -53,7 +58,7 @@ class NodeSums(Expectation):
         return None if rule is None else NodeSums(rule)
 
     def runs_at_once(self, model):
-        return max(1, min(MOST_RUNS, MAX_NODES_AT_ONCE // self._nodes(model).weights.size))
+        return max(1, min(MAX_RUNS_AT_ONCE, MAX_NODES_AT_ONCE // self._nodes(model).weights.size))
 
     def moments(self, model, a, law):
         return _mean(_products, model, a, law, self._nodes(model))
@@ -70,28 +75,34 @@ class NodeSums(Expectation):
             weighted = change * nodes.weights
             return weighted.sum(1), weighted @ change.T
 
+        # Raw moments are averaged over classes first: the mean to subtract is that of all classes together.
         mean, raw = law.over_classes(moments)
         return raw - mean[:, None] * mean
 
     def risk(self, model, a, law):
-        return _mean(_loss, model, a, law, self.rule.nodes(self._dim(model), no_turns(self._dim(model))))
+        return _mean(_loss, model, a, law, self.rule.nodes(self._dim(model), trivial_group(self._dim(model))))
 
     def risk_of_factor(self, model, a, law):
-        """That of the overlaps: the factor outside the frame is turned into the symmetric root, without squaring it."""
+        """Compute the risk at the symmetric root of the covariance, obtained from the factor by an SVD without squaring it."""
         k, F = model.teachers, law.factor
+        # T = U s V^T has T T^T = (U s U^T)^2: the square of small entries is never formed.
         vectors, values, _ = jnp.linalg.svd(F.student[:, k:], full_matrices=False)
         student = jnp.hstack([F.student[:, :k], (vectors * values) @ vectors.T])
-        turned = FieldFactor(student, F.fixed[:, : student.shape[1]])
+        symmetric = FieldFactor(student, F.fixed[:, : student.shape[1]])
         dim = self._dim(model)
-        return law.over_classes(lambda c: self.rule.average(self._loss_at(model, a, law, turned, c), dim, no_turns(dim)))
+        return law.over_classes(
+            lambda c: self.rule.average(self._loss_at(model, a, law, symmetric, c), dim, trivial_group(dim))
+        )
 
     def risk_error(self, model, a, law):
-        """An estimate of the error of the risk."""
+        """Estimate the absolute error of the risk, with all points of the rule, as the risk itself has them."""
         F, dim = _factor(law), self._dim(model)
-        return law.over_classes(lambda c: self.rule.error(self._loss_at(model, a, law, F, c), dim, no_turns(dim)))
+        return law.over_classes(lambda c: self.rule.error(self._loss_at(model, a, law, F, c), dim, trivial_group(dim)))
 
     @staticmethod
     def _loss_at(model, a, law, F, c):
+        """Return the loss in class `c` as a function of standard normal points, for a factor F of the covariance."""
+
         def loss(points):
             fields, fixed, z = law.fields_at(F, points, c)
             return _loss(model, a, fixed, z, c, fields)
@@ -99,12 +110,12 @@ class NodeSums(Expectation):
         return loss
 
     def floor(self, model):
-        """Zero where a prediction is no number, so that no label is one."""
+        """Compute the mean loss of predicting each label without its noise; zero for networks with several outputs."""
         closed = model.loss.floor(model.coordinates, model.target)
         if closed is not None:
             return closed
         if model.network.shape:
-            return jnp.zeros(())
+            return jnp.zeros(())  # a label is a scalar, and cannot be compared with a vector of outputs
 
         law = model.law_of_factor(FieldFactor(jnp.zeros((0, model.teachers)), jnp.asarray(model.frame)))
 
@@ -118,6 +129,7 @@ class NodeSums(Expectation):
         return law.over_classes(lambda c: self.rule.average(sample(c), model.teachers + 1))
 
     def gradient(self, model, a, S):
+        # Nodes fixed in the frame, not moving with the weights: the gradient and the Hessian are then consistent sums.
         nodes = FrameNodes.of_frame(a, pad_units(model, S), self.rule)
         return np.asarray(gradient_over_nodes(model, nodes))[:, : S.shape[1]]
 
@@ -130,10 +142,13 @@ class NodeSums(Expectation):
 
     @staticmethod
     def _dim(model) -> int:
+        """Return the dimension of the nodes: student fields, fixed fields and label noise."""
         return model.width + model.teachers + 1
 
     @staticmethod
     def _sample(model, a, law, F, c):
+        """Return the products in class `c` as a function of standard normal points, for a factor F of the covariance."""
+
         def sample(points):
             fields, fixed, z = law.fields_at(F, points, c)
             return _products(model, a, fixed, z, c, fields)
@@ -142,11 +157,13 @@ class NodeSums(Expectation):
 
 
 def _mean(f, model, a, law, nodes: Nodes):
-    """The mean of a function of samples over the nodes, differentiated as an expectation."""
-    (points, weights), k, mean, split = nodes, model.teachers, law.means, law.conditional()
+    """Average a function of samples over the nodes, differentiated as an expectation."""
+    points, weights = nodes
+    k, mean, split = model.teachers, law.means, law.conditional()
     at = FieldNodes(points[:k], points[k:-1], weights)
 
     def of_class(c):
+        # A Partial is a pytree: derivatives in the second layer and in the fixed fields pass through its arguments.
         sample = Partial(f, model, a, split.L @ at.x + mean.fixed[:, c][:, None], points[-1], c)
         return field_mean(sample, mean.student[:, c], split.A, split.rest, at, smooth=is_smooth(model))
 
@@ -154,14 +171,16 @@ def _mean(f, model, a, law, nodes: Nodes):
 
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
+    """Compute the products of each sample; the fields come last, so that `Partial` can bind the rest."""
     return model.products(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 
 def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
+    """Compute the loss of each sample."""
     return model.sample_loss(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 
 def _factor(law) -> FieldFactor:
-    """The factor with the symmetric root, which the symmetries of the nodes are made for."""
+    """Factor the covariance of the fields with a symmetric root, for which `symmetries` lists the symmetries of the nodes."""
     split = law.conditional()
     return split.factor(square_root(split.rest))

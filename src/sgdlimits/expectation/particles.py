@@ -1,7 +1,7 @@
-r"""The expectations behind the mean-field drift, linear or quadratic in the number of units.
+r"""Expectations for the mean-field drift, at a cost linear or quadratic in the number of units.
 
-Units' directions outside the span of the fixed ones are independent, and each unit stands for infinitely many: given the fixed
-fields the network is a deterministic function of them,
+The components of units outside the span of the fixed directions are independent, and each unit represents infinitely many: the
+network is a deterministic function of the fixed fields,
 
 .. math:: f(\lambda^*) = \frac1p\sum_l a_l\, S(m_l^\top P^{-1}\lambda^*,\; q_l - m_l^\top P^{-1} m_l), \qquad
           S(\mu, v) = E\,s(\mu + \sqrt v\,\xi).
@@ -9,9 +9,9 @@ fields the network is a deterministic function of them,
 The averages over :math:`\xi` of s(x), s'(x) and s'(x) x, with :math:`x = \mu + \sqrt v\,\xi`, are closed for erf, exact for
 polynomials, and by the trapezoidal rule for other smooth functions.
 
-`GridExpectation` lays the fixed fields out on a grid and computes f there, then what each unit feels: p times the number of nodes.
-`PairwiseExpectation` writes the same for a squared loss and a committee as sums over pairs of units, every pair (also a unit with itself)
-with the covariance :math:`m_i^\top P^{-1} m_l`: p times p, in blocks of rows.
+`GridExpectation` evaluates f on a grid of the fixed fields and then averages the gradient of each unit: a cost of p times the
+number of nodes. `PairwiseExpectation` writes the same for a squared loss and a committee as sums over pairs of units, where
+every pair, also a unit with itself, has the covariance :math:`m_i^\top P^{-1} m_l`: a cost of p times p, in blocks of rows.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import additive_integrals
-from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, overlap_rule, radius_rule, trapezoid
+from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, overlap_rule, radius_rule, trapezoid
 from sgdlimits.expectation.gaussian.units import UnitIntegrals, safe_root
 from sgdlimits.model.activation import Activation, Erf, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
 
-NUMBERS_AT_ONCE = 2**16
-"""About so many numbers a block of units may need at a time."""
+MAX_FLOATS_AT_ONCE = 2**16
+"""Approximate number of floats that a block of units may need, half a megabyte."""
 SMOOTH_LINES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
-"""Points a dimension of the grid, for k = 1 and k = 2, where all functions are smooth."""
+"""Nodes of the grid along each of k = 1 or 2 fixed directions, if all functions are smooth."""
 PANELS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
-"""Panels, points in each, and reach, where a function may have a kink or a jump: exact for one at zero."""
-LABEL_LINES = {True: Line(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
-"""Points of the label noise: two are exact for a squared loss."""
-NODES, REACH = 64, 9.0
-DIRECTIONS, LENGTHS = 40, 16
-"""Points of a coordinate of a unit's direction, and of an input's length, where few dimensions are outside."""
+"""Number of panels, nodes per panel and range for k = 1 or 2, if a function may have a kink or a jump at zero."""
+LABEL_LINES = {True: LineRule(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
+"""Nodes of the label noise, by whether the loss is quadratic: then two are exact."""
+UNIT_NODES, UNIT_RANGE = 64, 9.0
+"""Number and range of the nodes over which a unit is averaged outside the frame."""
+DIRECTION_NODES, LENGTH_NODES = 40, 16
+"""Nodes of one coordinate of a unit's direction, and of an input's length, at a finite number of dimensions outside."""
 
 
 class ParticleMoments(NamedTuple):
-    r"""Expectations over one sample, with G = dl/d lambda and loss l."""
+    r"""Expectations over one sample: the loss, G lambda* and G lambda of each unit, and dl/da, with G = dl/d lambda."""
 
     loss: Float[Array, ""]
     gradient_fixed: Float[Array, "p k"]
@@ -59,30 +60,30 @@ class ParticleMoments(NamedTuple):
 
 
 class ParticleExpectation(eqx.Module):
-    """How the mean-field expectations of a projection model are computed."""
+    """A method to compute the mean-field expectations of a projection model."""
 
     @property
     @abc.abstractmethod
     def tolerance(self) -> float:
-        """A relative tolerance worth asking of a solver of the drift."""
+        """The default relative tolerance for ODE solvers of the drift, not finer than the quadrature."""
 
     @abc.abstractmethod
     def moments(self, model: Model, stats: Particles) -> ParticleMoments:
-        """The moments at the particles of one run."""
+        """Compute the moments of the drift at the particles of one run."""
 
     @abc.abstractmethod
     def loss(self, model: Model, stats: Particles) -> Float[Array, ""]:
-        """The mean loss at the particles of one run."""
+        """Compute the population risk at the particles of one run."""
 
     def accuracy(self, model: Model, stats: Particles) -> Float[Array, ""]:
-        """The probability of predicting the right class, for losses that know classes: closed forms are for squared losses."""
-        raise NotImplementedError  # unreachable: squared losses know no classes
+        """Compute the probability of predicting the right class, for losses on class labels."""
+        raise NotImplementedError  # unreachable: closed forms are for squared losses, whose labels are not classes
 
 
-class Units(NamedTuple):
-    """The units as the expectations see them: second layer, and fields Ax + rest with their mean in each class.
+class UnitBatch(NamedTuple):
+    """Second layer and fields of units: a field is its class mean plus A x plus an independent part outside the frame.
 
-    Here x is standard normal, as in `Conditional`, and `outside` is the variance of the rest.
+    Here x is standard normal, as in `Conditional`, and `outside` is the variance of the independent part.
     """
 
     a: Float[Array, " p"]
@@ -90,24 +91,24 @@ class Units(NamedTuple):
     outside: Float[Array, " p"]
     mean: Float[Array, "p classes"]
 
-    def given(self, grid: Grid) -> Float[Array, "p n"]:
-        """The mean of each field at the nodes."""
+    def conditional_means(self, grid: FixedFieldGrid) -> Float[Array, "p n"]:
+        """Compute the mean of each field given the fixed fields, at the nodes."""
         return self.A @ grid.x + self.mean[:, grid.c]
 
 
-class Grid(NamedTuple):
-    """Nodes of standard normal x and of the fixed fields, with their classes and weights."""
+class FixedFieldGrid(NamedTuple):
+    """Quadrature nodes of standard normal x and of the fixed fields, with their classes and weights."""
 
     x: Float[Array, "k n"]
     fixed: Float[Array, "k n"]
     c: Int[Array, " n"]
     weights: Float[Array, " n"]
     length: Float[Array, " n"] | float = 1.0
-    """Of the input outside the frame, over its root mean square."""
+    """Length of the input outside the frame, in units of its root mean square."""
 
 
 class GridExpectation(ParticleExpectation):
-    """A grid over the fixed fields: any loss, any readout, smooth activations, k = 1 or 2."""
+    """A grid over the fixed fields, for any loss and readout, smooth activations, and k = 1 or 2 fixed directions."""
 
     smooth: bool = eqx.field(static=True)
 
@@ -117,10 +118,11 @@ class GridExpectation(ParticleExpectation):
 
     def moments(self, model, stats):
         units, grid, p = units_of(model, stats), self._grid(model), stats.width
+        # Two passes over the units: the first sums the network at the nodes, the second needs dl/df there.
         loss, slope = self._loss(model, grid, self._network(model, units, grid))
         weights = slope * grid.weights / p
 
-        def forces(block: Units):
+        def forces(block: UnitBatch):
             means = self._means(model.network.activation, block, grid)
             return (means.slope * weights) @ grid.fixed.T, means.product @ weights, means.value @ weights
 
@@ -133,51 +135,55 @@ class GridExpectation(ParticleExpectation):
 
     def accuracy(self, model, stats):
         grid = self._grid(model)
-        right = model.loss.probability_correct(self._network(model, units_of(model, stats), grid), model.target.readout(grid.fixed, grid.c))
-        return grid.weights @ right
+        prediction = self._network(model, units_of(model, stats), grid)
+        return grid.weights @ model.loss.probability_correct(prediction, model.target.readout(grid.fixed, grid.c))
 
-    def _network(self, model, units: Units, grid: Grid) -> Float[Array, " n"]:
-        """Evaluate f at the nodes."""
+    def _network(self, model, units: UnitBatch, grid: FixedFieldGrid) -> Float[Array, " n"]:
+        """Evaluate the network f at the nodes, one block of units at a time."""
 
-        def part(total, block: Units):
+        def part(total, block: UnitBatch):
             means = self._means(model.network.activation, block, grid)
             return total + block.a @ means.value, None
 
-        total = jax.lax.scan(part, jnp.zeros_like(grid.weights), blocks_of(units, self._block(model, grid)))[0]
+        # A scan over blocks, so that no array has all units and all nodes as axes.
+        total = jax.lax.scan(part, jnp.zeros_like(grid.weights), split_into_blocks(units, self._block(model, grid)))[0]
         return total / units.a.shape[0]
 
     @staticmethod
-    def _loss(model, grid: Grid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
-        """The mean loss, and dl/df at each node averaged over the label noise."""
+    def _loss(model, grid: FixedFieldGrid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+        """Compute the mean loss, and dl/df at each node averaged over the label noise."""
+        # For a quadratic loss the noise enters as z and z^2, which z = +-1 integrate exactly.
         z, weights = LABEL_LINES[model.loss.quadratic]
-        every = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))
-        label = model.target.label(every(grid.fixed), jnp.broadcast_to(z, (grid.c.size, z.size)), every(grid.c))
-        mean = lambda f: model.loss(every(f), label) @ weights
+        with_noise = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))
+        label = model.target.label(with_noise(grid.fixed), jnp.broadcast_to(z, (grid.c.size, z.size)), with_noise(grid.c))
+        mean = lambda f: model.loss(with_noise(f), label) @ weights
         return grid.weights @ mean(f), jax.grad(lambda f: mean(f).sum())(f)
 
-    def _grid(self, model) -> Grid:
+    def _grid(self, model) -> FixedFieldGrid:
+        """Return the nodes of all classes, with the same standard normal points in each."""
         law, k = model.coordinates, model.target.teachers
-        line = SMOOTH_LINES[k] if self.smooth else panels(*PANELS[k])
+        line = SMOOTH_LINES[k] if self.smooth else panel_rule(*PANELS[k])
         points, product = line.grid(k)
         c = jnp.repeat(jnp.arange(law.classes), product.size)
         x = jnp.tile(points, law.classes)
         inside = jnp.sqrt(law.variance) * x + law.means.fixed[:, c]
-        return Grid(x, model.frame @ inside, c, jnp.asarray(law.weights)[c] * jnp.tile(product, law.classes))
+        return FixedFieldGrid(x, model.frame @ inside, c, jnp.asarray(law.weights)[c] * jnp.tile(product, law.classes))
 
-    def _means(self, activation: Activation, units: Units, grid: Grid) -> Smoothed:
-        """Over the directions of units outside the frame, at the nodes."""
-        return smoothed(activation, units.given(grid), units.outside[:, None])
+    def _means(self, activation: Activation, units: UnitBatch, grid: FixedFieldGrid) -> ActivationMeans:
+        """Average the activation over the part of the units' fields outside the frame, at the nodes."""
+        return average_activation(activation, units.conditional_means(grid), units.outside[:, None])
 
-    def _block(self, model, grid: Grid) -> int:
-        return max(1, NUMBERS_AT_ONCE // (grid.weights.size * inner_line(model.network.activation).points.size))
+    def _block(self, model, grid: FixedFieldGrid) -> int:
+        """Return the number of units per block that bounds the memory."""
+        return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * activation_rule(model.network.activation).points.size))
 
 
 class SphereExpectation(GridExpectation):
-    r"""The grid where n dimensions are outside the fixed directions, not infinitely many.
+    r"""A grid over the fixed fields with a finite number n of dimensions outside the fixed directions.
 
-    The directions of units out there are uniform on the sphere in n dimensions, and stay so: the network is a function of the
-    fixed fields and of the input's length outside, :math:`\chi_n`, and each unit is moved along its own direction. Given that
-    length a field is :math:`\mu + \sqrt v\,\chi_n\,\omega` with a coordinate :math:`\omega` of a uniform direction.
+    The components of units outside have uniform directions on the sphere in n dimensions, and keep this law: the network is a
+    function of the fixed fields and of the input's length outside, :math:`\chi_n`, and each unit moves along its own direction.
+    Given that length a field is :math:`\mu + \sqrt v\,\chi_n\,\omega` with a coordinate :math:`\omega` of a uniform direction.
     """
 
     n: int = eqx.field(static=True)
@@ -187,24 +193,25 @@ class SphereExpectation(GridExpectation):
         return 1e-6
 
     def _means(self, activation, units, grid):
-        omega, weights = overlap_rule(self.n, DIRECTIONS)
+        # One coordinate of a uniform direction has the law of the overlap of two uniform directions.
+        omega, weights = overlap_rule(self.n, DIRECTION_NODES)
         spread = safe_root(units.outside)[:, None] * grid.length * np.sqrt(self.n)
-        return averaged(activation, units.given(grid), spread, Line(omega, weights))
+        return average_over_line(activation, units.conditional_means(grid), spread, LineRule(omega, weights))
 
     def _grid(self, model):
         grid = super()._grid(model)
-        chi, weights = radius_rule(self.n, LENGTHS)
-        many = lambda leaf: jnp.repeat(leaf, LENGTHS, axis=-1)
+        chi, weights = radius_rule(self.n, LENGTH_NODES)
+        with_lengths = lambda leaf: jnp.repeat(leaf, LENGTH_NODES, axis=-1)
         product = (grid.weights[:, None] * weights).ravel()
         length = jnp.tile(chi / np.sqrt(self.n), grid.weights.size)
-        return Grid(many(grid.x), many(grid.fixed), many(grid.c), product, length)
+        return FixedFieldGrid(with_lengths(grid.x), with_lengths(grid.fixed), with_lengths(grid.c), product, length)
 
     def _block(self, model, grid):
-        return max(1, NUMBERS_AT_ONCE // (grid.weights.size * DIRECTIONS))
+        return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * DIRECTION_NODES))
 
 
 class PairwiseExpectation(ParticleExpectation):
-    r"""Sums over pairs of units for a squared loss and a committee.
+    r"""Sums over pairs of units, for a squared loss and a committee teacher.
 
     With c = a/p for students and minus the readout's weights for teachers, D the residual and H, B, N the integrals of pairs
     (curvature, slope, value), Stein's lemma gives for any field y
@@ -223,7 +230,7 @@ class PairwiseExpectation(ParticleExpectation):
         p = stats.width
         rows, sums = self._rows(model, stats), self._sums(model, stats)
         value, curvature, fixed, field = map_blocks(sums, rows, self._block(rows))
-        law = each_law(model, stats)
+        law = unit_laws(model, stats)
         scale = 2 * model.loss.weight / p
         slope = scale * stats.a
         return ParticleMoments(
@@ -238,22 +245,27 @@ class PairwiseExpectation(ParticleExpectation):
         return self._risk(model, stats, map_blocks(lambda block: sums(block)[0], rows, self._block(rows)))
 
     def _risk(self, model, stats, value):
+        """Compute the population risk from the sums over pairs of values."""
         return model.loss.weight * (self._weights(model, stats) @ value + model.target.noise)
 
     @staticmethod
     def _weights(model, stats) -> Float[Array, " n"]:
+        """Return the coefficients c of the residual, those of the students first."""
         return jnp.concatenate([stats.a / stats.width, -model.target.readout.weights(model.target.teachers)])
 
     def _rows(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
-        """Return the coefficients of all fields in x, and their features, the students first."""
-        law = each_law(model, stats)
+        """Return the coefficients of all fields in x, shape (n, k), and their features for `UnitIntegrals.pairs`."""
+        law = unit_laws(model, stats)
         variances = jnp.concatenate([law.variance, jnp.diagonal(law.fixed)])
         return jnp.concatenate([law.A, jnp.asarray(law.L)]), self._integrals(model).features(variances)
 
     def _sums(self, model, stats):
-        """(N c, H c, B c Cov(lambda*, x), B c Cov(x_i, x)) of a block of rows, as sums over all fields."""
+        """Return a function that sums over all fields for a block of rows.
+
+        The sums are N c, H c, B c Cov(lambda*, x) and B c Cov(x_i, x), in the notation of the class.
+        """
         (m, columns), c = self._rows(model, stats), self._weights(model, stats)
-        fixed, integrals = m @ each_law(model, stats).L.T, self._integrals(model)
+        fixed, integrals = m @ unit_laws(model, stats).L.T, self._integrals(model)
 
         def sums(block):
             here, features = block
@@ -271,11 +283,12 @@ class PairwiseExpectation(ParticleExpectation):
 
     @staticmethod
     def _block(rows) -> int:
-        return max(1, NUMBERS_AT_ONCE // rows[0].shape[0])
+        """Return the number of rows per block that bounds the memory."""
+        return max(1, MAX_FLOATS_AT_ONCE // rows[0].shape[0])
 
 
-class EachLaw(NamedTuple):
-    """The law of each unit's field beside the fixed ones: see `Conditional` and `Covariance`."""
+class UnitLaws(NamedTuple):
+    """The law of the field of each unit given the fixed fields; L and `fixed` are shared (see `Conditional`, `Covariance`)."""
 
     mean: Float[Array, "p classes"]
     A: Float[Array, "p k"]
@@ -286,35 +299,44 @@ class EachLaw(NamedTuple):
     fixed: Float[Array, "k k"]
 
 
-def each_law(model: Model, stats: Particles) -> EachLaw:
-    """The laws of units one by one, since nothing is known of pairs of them."""
+def unit_laws(model: Model, stats: Particles) -> UnitLaws:
+    """Compute the law of the field of each unit; the mean field has no overlaps between units."""
 
     def one(a, M, q):
         law = model.law(Overlaps(a[None], M[None], q[None, None]))
         (A, rest, L), C = law.conditional(), law.blocks
-        return EachLaw(law.means.student[0], A[0], jnp.maximum(rest[0, 0], 0.0), C.students[0, 0], C.cross[0], L, C.fixed)
+        return UnitLaws(law.means.student[0], A[0], jnp.maximum(rest[0, 0], 0.0), C.students[0, 0], C.cross[0], L, C.fixed)
 
-    axes: Any = EachLaw._make([0, 0, 0, 0, 0, None, None])
+    axes: Any = UnitLaws._make([0, 0, 0, 0, 0, None, None])  # L and the covariance of the fixed fields have no axis of units
     return jax.vmap(one, out_axes=axes)(stats.a, stats.M, stats.q)
 
 
-def units_of(model: Model, stats: Particles) -> Units:
-    law = each_law(model, stats)
-    return Units(stats.a, law.A, law.outside, law.mean)
+def units_of(model: Model, stats: Particles) -> UnitBatch:
+    """Convert the particles of one run to units with the law of their fields."""
+    law = unit_laws(model, stats)
+    return UnitBatch(stats.a, law.A, law.outside, law.mean)
 
 
-def panels(count: int, order: int, reach: float) -> Line:
-    """Gauss-Legendre points in an even number of panels, for functions with a kink or a jump where two panels meet."""
+def panel_rule(count: int, order: int, reach: float) -> LineRule:
+    """Return Gauss-Legendre nodes on equal panels of [-reach, reach], weighted with the normal density.
+
+    With an even number of panels, functions with a kink or a jump at zero are integrated accurately.
+    """
     nodes, weights = leggauss(order)
     edges = np.linspace(-reach, reach, count + 1)
     points = ((edges[1:] + edges[:-1])[:, None] + np.diff(edges)[:, None] * nodes).ravel() / 2
+    # Normalised below, so the constant factors of the density and of the panel length are left out.
     density = np.tile(weights, count) * np.exp(-(points**2) / 2)
-    return Line(points, density / density.sum())
+    return LineRule(points, density / density.sum())
 
 
-def blocks_of(units: PyTree, size: int, mode: str = "constant") -> PyTree:
-    """Rows in blocks of one length, at most `size`, the last one filled up with zeros or, in the mode "edge", its last row."""
+def split_into_blocks(units: PyTree, size: int, mode: str = "constant") -> PyTree:
+    """Split the rows of each leaf into equal blocks of at most `size` rows.
+
+    The last block is padded with zeros or, in the mode "edge", with its last row.
+    """
     rows = jax.tree.leaves(units)[0].shape[0]
+    # Divisions rounded up; blocks as equal as possible need less padding than full blocks and a remainder.
     count = -(-rows // size)
     length = -(-rows // count)
 
@@ -326,16 +348,19 @@ def blocks_of(units: PyTree, size: int, mode: str = "constant") -> PyTree:
 
 
 def map_blocks(f, units: PyTree, size: int) -> PyTree:
-    """Apply f to each block of rows, and concatenate the results."""
+    """Apply f to each block of at most `size` rows, and concatenate the results."""
+    # Padding repeats a row rather than zeros, at which f need not be finite.
     rows = jax.tree.leaves(units)[0].shape[0]
-    done = jax.lax.map(f, blocks_of(units, size, mode="edge"))
+    done = jax.lax.map(f, split_into_blocks(units, size, mode="edge"))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], done)
 
 
 def choose_particle_expectation(model: Model, outside: int | None = None) -> ParticleExpectation:
-    """A grid where all is smooth and one direction is fixed; else pairs where they have integrals; else a grid up to k = 2.
+    """Choose the mean-field expectation of a model, or raise `BadInput` if none supports it.
 
-    With a number of dimensions outside the fixed directions always a grid.
+    A grid is preferred for smooth models with one fixed direction, and for two if there are many units; then sums over pairs,
+    if the units have closed integrals; then a grid for up to two directions. With a number of dimensions `outside` the fixed
+    directions it is always a grid.
     """
     k, activation, readout = model.target.teachers, model.network.activation, model.target.readout
     smooth = activation.smooth and readout.smooth and model.loss.quadratic
@@ -347,7 +372,7 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
             f"{'a smooth' if activation.smooth else 'another'} activation. Leave it out, or use ODE()."
         )
     integrals = additive_integrals(model)
-    many = model.network.width > SMOOTH_LINES[2].points.size ** 2
+    many = model.network.width > SMOOTH_LINES[2].points.size ** 2  # then pairs cost more than the grid
     if smooth and (k == 1 or (k == 2 and (many or integrals is None))):
         return GridExpectation(True)
     if integrals is not None:
@@ -361,42 +386,45 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
     )
 
 
-class Smoothed(NamedTuple):
-    """E s(x), E s'(x) and E[s'(x) x]."""
+class ActivationMeans(NamedTuple):
+    """Means of an activation over a Gaussian field x: E s(x), E s'(x) and E[s'(x) x]."""
 
     value: Float[Array, "..."]
     slope: Float[Array, "..."]
     product: Float[Array, "..."]
 
 
-def inner_line(activation: Activation) -> Line:
-    """The points over which an activation is averaged; a single one where the average is in closed form."""
+def activation_rule(activation: Activation) -> LineRule:
+    """Return the nodes over which an activation is averaged; a single one if the average has a closed form."""
     if isinstance(activation, Erf):
-        return Line(np.zeros(1), np.ones(1))
+        return LineRule(np.zeros(1), np.ones(1))
     if isinstance(activation, Polynomial):
         return gauss_hermite(activation.degree // 2 + 1)
-    return trapezoid(NODES, REACH)
+    return trapezoid(UNIT_NODES, UNIT_RANGE)
 
 
 @singledispatch
-def smoothed(activation: Activation, mean: Float[Array, "..."], variance: Float[Array, "..."]) -> Smoothed:
-    """The averages for fields of this mean and variance, by a rule on a line."""
-    return averaged(activation, mean, safe_root(variance), inner_line(activation))
+def average_activation(activation: Activation, mean: Float[Array, "..."], variance: Float[Array, "..."]) -> ActivationMeans:
+    """Average an activation over Gaussian fields with the given mean and variance."""
+    return average_over_line(activation, mean, safe_root(variance), activation_rule(activation))
 
 
-def averaged(activation: Activation, mean: Float[Array, "..."], spread: Float[Array, "..."], line: Line) -> Smoothed:
-    """The averages for fields that are `mean` and `spread` times the points of a line."""
+def average_over_line(
+    activation: Activation, mean: Float[Array, "..."], spread: Float[Array, "..."], line: LineRule
+) -> ActivationMeans:
+    """Average an activation over fields mean + spread z, with z at the nodes of a line."""
     points, weights = line
     x = mean[..., None] + spread[..., None] * points
+    # Forward mode with tangents of one gives the elementwise derivative along with the value.
     value, slope = jax.jvp(activation, (x,), (jnp.ones_like(x),))
-    return Smoothed(value @ weights, slope @ weights, (slope * x) @ weights)
+    return ActivationMeans(value @ weights, slope @ weights, (slope * x) @ weights)
 
 
-@smoothed.register
-def _(activation: Erf, mean, variance) -> Smoothed:
-    """The average of erf(c x) is erf(c mu / sqrt(1 + 2 c^2 v))."""
+@average_activation.register
+def _(activation: Erf, mean, variance) -> ActivationMeans:
+    """Average erf(c x) in closed form: its mean is erf(c mu / sqrt(1 + 2 c^2 v))."""
     c = activation.scale
     inverse = jax.lax.rsqrt(1 + 2 * c**2 * variance)
     y = c * mean * inverse
     slope = 2 * c / np.sqrt(np.pi) * inverse * jnp.exp(-y * y)
-    return Smoothed(jax.scipy.special.erf(y), slope, mean * inverse**2 * slope)
+    return ActivationMeans(jax.scipy.special.erf(y), slope, mean * inverse**2 * slope)

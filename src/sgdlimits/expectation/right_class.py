@@ -1,4 +1,4 @@
-"""How often a network predicts the right class."""
+"""The accuracy of a network: the probability that it predicts the right class."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.class_inputs import at_means, kink
+from sgdlimits.expectation.class_inputs import find_kink, mean_inputs
 from sgdlimits.expectation.gaussian import Estimate, Rule, split_line
-from sgdlimits.expectation.gaussian.base import no_turns
+from sgdlimits.expectation.gaussian.base import trivial_group
 from sgdlimits.expectation.particles import map_blocks
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
@@ -22,46 +22,52 @@ from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.trees import repeat_for_samples
 
-MAX_NODES_AT_ONCE = 1024
-ON_A_LINE, ORDER = 2, 32
+# Blocks of this length keep the memory of many runs small; the sum over them does not depend on it but for rounding.
+MAX_NODES_PER_BLOCK = 1024
+MAX_CLOSED_WIDTH = 2
+LINE_ORDER = 32
+"""Nodes on each side of the kink of the first of two units."""
 
 
 @eqx.filter_jit
 def accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
-    """The probability that the prediction of one input is its class, for labels without their noise, and its error estimate.
+    """Compute the probability that the predicted class is the label without its noise, with an error estimate.
 
-    Nodes are taken a block at a time, so that many runs at once need little memory, and all points of the rule count: one
-    number needs no symmetric ones. The field of the last of piecewise linear units is integrated in closed form. One or two
-    such units, and classes without variance, need no nodes.
+    Nodes are processed in blocks, so that many runs need little memory, and all points of the rule are used: a scalar needs no
+    symmetric nodes. For piecewise linear units the last field is integrated in closed form. One or two of them, and classes
+    without variance, need no nodes of the rule.
     """
+    piecewise = _has_closed_last_field(model)
     if is_closed(model):
-        return Estimate(
-            _on_a_line(model, a, law) if _piecewise(model) else _at_inputs(model, a, law, jnp.zeros((_dim(model), 1)))[0], 0.0
-        )
-    dim = model.width - 1 if _piecewise(model) else _dim(model)
-    at = _given_all_but_last if _piecewise(model) else _at_inputs
-    right = lambda points: map_blocks(lambda rows: at(model, a, law, rows.T), points.T, MAX_NODES_AT_ONCE)
-    return rule.estimate(right, dim, no_turns(dim))
+        # Without variance every node has the same inputs, the means of the classes.
+        one = _closed_accuracy(model, a, law) if piecewise else _accuracy_at(model, a, law, jnp.zeros((_dim(model), 1)))[0]
+        return Estimate(one, 0.0)
+    dim = model.width - 1 if piecewise else _dim(model)
+    at = _accuracy_given_all_but_last if piecewise else _accuracy_at
+    over_blocks = lambda points: map_blocks(lambda rows: at(model, a, law, rows.T), points.T, MAX_NODES_PER_BLOCK)
+    return rule.estimate(over_blocks, dim, trivial_group(dim))
 
 
 def is_closed(model: Model) -> bool:
-    """Whether the accuracy has no error."""
-    return model.on_means or (_piecewise(model) and model.network.width <= ON_A_LINE)
+    """Return whether the accuracy is computed without a quadrature rule and its error."""
+    return model.on_means or (_has_closed_last_field(model) and model.network.width <= MAX_CLOSED_WIDTH)
 
 
 def _dim(model: Model) -> int:
+    """Return the dimension of the nodes: student fields, fixed fields and label noise."""
     return model.width + model.teachers + 1
 
 
-def _piecewise(model: Model) -> bool:
+def _has_closed_last_field(model: Model) -> bool:
+    """Return whether units are piecewise linear and labels are classes, so that one field is integrated in closed form."""
     network, loss, readout = model.network, model.loss, model.target.readout
     if not network.plain or not isinstance(loss, CrossEntropy) or not isinstance(readout, ClassLabels) or model.on_means:
         return False
     return network.activation.kinked
 
 
-def _at_inputs(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "dim n"]) -> Float[Array, " n"]:
-    """Whether the prediction is right at each node, averaged over classes."""
+def _accuracy_at(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "dim n"]) -> Float[Array, " n"]:
+    """Compute the accuracy at each node, averaged over classes."""
     F, each = law.triangular_factor(), repeat_for_samples(a, points.shape[1])
 
     def of_class(c):
@@ -72,25 +78,27 @@ def _at_inputs(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "di
     return law.over_classes(of_class)
 
 
-def _given_all_but_last(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "p-1 n"]) -> Float[Array, " n"]:
-    """The probability of a right prediction given all fields but the last, averaged over classes."""
-    centre, root = at_means(law), law.triangular()
+def _accuracy_given_all_but_last(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "p-1 n"]) -> Float[Array, " n"]:
+    """Compute the accuracy given all student fields but the last, averaged over classes."""
+    centre, root = mean_inputs(law), law.student_columns()
     fields = centre.fields[:, None] + (root[: model.width, :-1] @ points)[..., None]
-    return _right(model, a, law, fields[:-1], fields[-1], root) @ centre.weights
+    return _conditional_accuracy(model, a, law, fields[:-1], fields[-1], root) @ centre.weights
 
 
-def _on_a_line(model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-    """On a line for the first of two units, split at its kink."""
-    centre, root = at_means(law), law.triangular()
+def _closed_accuracy(model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
+    """Compute the accuracy of one unit in closed form, or of two by a line of nodes split at the kink of the first."""
+    centre, root = mean_inputs(law), law.student_columns()
     others, mean, weights = centre.fields[:0], centre.fields[-1], centre.weights
-    if model.width == ON_A_LINE:
-        points, more = split_line(kink(centre.fields[0], root[0, 0]), ORDER)
-        others, mean, weights = (centre.fields[0] + root[0, 0] * points)[None], mean + root[1, 0] * points, more * weights
-    right = _right(model, a, law, others, mean, root)
+    if model.width == MAX_CLOSED_WIDTH:
+        points, more = split_line(find_kink(centre.fields[0], root[0, 0]), LINE_ORDER)
+        others = (centre.fields[0] + root[0, 0] * points)[None]
+        mean = mean + root[1, 0] * points
+        weights = more * weights
+    right = _conditional_accuracy(model, a, law, others, mean, root)
     return row_products(jnp.ravel(jnp.broadcast_to(weights, right.shape)), jnp.ravel(right))
 
 
-def _right(
+def _conditional_accuracy(
     model: Model,
     a: Scalars,
     law: FieldLaw,
@@ -98,20 +106,29 @@ def _right(
     mean: Float[Array, "*n classes"],
     root: Array,
 ) -> Float[Array, "*n classes"]:
-    """The probability of a right prediction given the other fields, and the mean of the last."""
+    """Compute the accuracy in each class given the fields of all units but the last, and the mean of the last.
+
+    Parameters
+    ----------
+    others : fields of the other units
+    mean : conditional mean of the last field; `root[p - 1, -1]` is its standard deviation
+    root : the students' columns of the triangular factor, from `FieldLaw.student_columns`
+    """
     network: Any = model.network
-    unit, centre, outer = network.activation, at_means(law), network.factor * a
+    unit, centre, outer = network.activation, mean_inputs(law), network.factor * a
     rest = jnp.tensordot(outer[:-1], unit(others), 1)
-    sides = jnp.array([unit.right, -unit.left]), jnp.array([1.0, -1.0])
-    each = jax.vmap(lambda slope, sign: _positive(rest, slope, sign * mean, root[model.width - 1, -1]))
-    one = each(outer[-1] * sides[0], sides[1]).sum(0)
+    # The half-line x < 0 is the half-line x > 0 of the mirrored field, with the slope and the mean negated.
+    slopes, signs = jnp.array([unit.right, -unit.left]), jnp.array([1.0, -1.0])
+    each = jax.vmap(lambda slope, sign: _both_positive(rest, slope, sign * mean, root[model.width - 1, -1]))
+    one = each(outer[-1] * slopes, signs).sum(0)
     label = model.target.readout(centre.fixed, centre.c)
     return label * one + (1 - label) * (1 - one)
 
 
-def _positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
-    """The probability that x > 0 and rest + slope x > 0, or half of that where it is zero, for a normal number x."""
+def _both_positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
+    """Compute P(x > 0, rest + slope x > 0) for a normal variate x, counting half where rest + slope x is zero."""
     flat = slope == 0
+    # `where` twice: a quotient by zero in the unused branch would make its derivative NaN.
     change = jnp.maximum(-rest / jnp.where(flat, 1.0, slope), 0.0) * jnp.ones_like(mean)
     x = jnp.stack([jnp.zeros_like(change), change]) - mean
     first, until = jnp.where(deviation > 0, ndtr(x / jnp.where(deviation > 0, deviation, 1.0)), jnp.heaviside(x, 0.5))

@@ -1,4 +1,4 @@
-"""Squared activations, quadratic readout, squared loss: matrix formulas at any width."""
+"""Closed-form expectations for squared activations, a quadratic readout and a squared loss, at any width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sgdlimits.statistics.products import Moments
 
 
 class Squares(Expectation):
-    """Squared activations, quadratic readout, squared loss: matrix formulas at any width, for any second layer.
+    """Matrix formulas for squared activations, a quadratic readout and a squared loss, at any width and second layer.
 
     The residual is the quadratic form of K = diag(factor a, -R) in the fields (see
     `sgdlimits.expectation.gaussian.quadratic_forms`).
@@ -37,7 +37,7 @@ class Squares(Expectation):
     def moments(self, model, a, law):
         series = self._series(model, a, law, order=2)
         p = a.shape[0]
-        slope, second = self._slopes(model, a)
+        slope, second = self._gradient_factors(model, a)
         once, twice = series.second(1), series.second(2)[:p, :p]
         return Moments(
             loss=model.loss.weight * series.moment(2),
@@ -48,9 +48,13 @@ class Squares(Expectation):
         )
 
     def risk(self, model, a, law):
-        """E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise, written out in sums that cost little at every step of many runs."""
+        """Compute the risk, the loss weight times E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise.
+
+        It is written out in elementwise sums, which cost less than products of small matrices in every step of many runs.
+        """
         b, target, C = model.network.factor * a, model.target, law.blocks
         R = target.readout.quadratic(target.teachers)
+        # K = diag(b, -R): the three terms of tr(KCKC) are those of two students, of a student and R, and of R twice.
         trace = (b * jnp.diagonal(C.students)).sum() - (R * C.fixed).sum()
         students = (b[:, None] * b * C.students**2).sum()
         both = (b[:, None, None] * C.cross[:, :, None] * R * C.cross[:, None, :]).sum()
@@ -58,19 +62,24 @@ class Squares(Expectation):
         return model.loss.weight * (trace**2 + 2 * square + target.noise)
 
     def covariance(self, model, a, law, increment):
-        """Each product is D or D^2 times v_i v_j for one pair (i, j): all moments are of order 2, 3, 4 in D."""
+        """Compute the covariance of the increments of one sample in closed form.
+
+        Each product is D or D^2 times v_i v_j for one pair of fields (i, j), so the moments needed are of order 2, 3, 4 in D.
+        """
         p, k = law.shape
-        slope, second = self._slopes(model, a)
+        slope, second = self._gradient_factors(model, a)
         L = linearise_increment(increment, a, law.shape)
         row, column = np.triu_indices(p)
         unit, teacher = np.divmod(np.arange(p * k), k)
         pairs = np.concatenate([unit, row]), np.concatenate([p + teacher, column])
+        # c1 and c2 are the coefficients of D v_i v_j and of D^2 v_i v_j in the increments, for these pairs.
+        # Coefficients are divided by symmetry: (i, j) and (j, i) are one product, which the upper triangle counts once.
         of_fields = slope[:, None] * L.gradient_field + second * L.gradient_second[:, :, None] * np.eye(p)
         of_fixed = (slope[:, None] * L.gradient_fixed).reshape(len(of_fields), -1)
         of_squares = slope[:, None] * slope * L.gradient_gradient
-        once = lambda both: jnp.where(row == column, 1.0, 2.0) * ((both + jnp.swapaxes(both, 1, 2)) / 2)[:, row, column]
-        c1 = jnp.concatenate([of_fixed, once(of_fields)], axis=1)
-        c2 = jnp.concatenate([jnp.zeros_like(of_fixed), once(of_squares)], axis=1)
+        fold = lambda both: jnp.where(row == column, 1.0, 2.0) * ((both + jnp.swapaxes(both, 1, 2)) / 2)[:, row, column]
+        c1 = jnp.concatenate([of_fixed, fold(of_fields)], axis=1)
+        c2 = jnp.concatenate([jnp.zeros_like(of_fixed), fold(of_squares)], axis=1)
         series = self._series(model, a, law, order=4)
         mixed = c1 @ series.fourth(3, *pairs) @ c2.T
         raw = c1 @ series.fourth(2, *pairs) @ c1.T + mixed + mixed.T + c2 @ series.fourth(4, *pairs) @ c2.T
@@ -79,14 +88,19 @@ class Squares(Expectation):
 
     def risk_of_factor(self, model, a, law):
         rows = jnp.concatenate(law.factor)
-        K = rows.T @ self._form(model, a) @ rows
+        # Entries of F^T K F cancel down to rounding near recovery, and the risk, quadratic in them, down to its square.
+        K = rows.T @ self._residual_form(model, a) @ rows
         series = QuadraticSeries.of(K, jnp.eye(rows.shape[1]), model.target.noise, order=2)
         return model.loss.weight * series.moment(2)
 
     def slopes(self, model, a, S):
-        r"""Excess risk :math:`wv^2[(\mathrm{tr}K)^2 + 2\mathrm{tr}K^2]`, :math:`K = \sum_jb_js_js_j^\top - B^\top RB`."""
+        r"""Differentiate the excess risk, with :math:`K = \sum_jb_js_js_j^\top - B^\top RB` in the frame.
+
+        For inputs of variance v and loss weight w it is :math:`wv^2[(\mathrm{tr}K)^2 + 2\,\mathrm{tr}K^2]`.
+        """
         n, B = S.shape[1], pad_frame(model.frame, S.shape[1])
-        b, scale = model.network.factor * a, 4 * model.loss.weight * float(model.coordinates.variance) ** 2
+        b = model.network.factor * a
+        scale = 4 * model.loss.weight * float(model.coordinates.variance) ** 2
         K = S.T @ (b[:, None] * S) - B.T @ np.asarray(model.target.readout.quadratic(model.teachers)) @ B
         trace, one, bb = np.trace(K), np.eye(n), b[:, None] * b
         own = b[:, None, None] * (trace * one + 2 * K)
@@ -97,17 +111,19 @@ class Squares(Expectation):
         return Slopes(scale * np.einsum("jst,jt->js", own, S), scale * span, scale * outside)
 
     @staticmethod
-    def _form(model, a) -> Float[Array, "n n"]:
+    def _residual_form(model, a) -> Float[Array, "n n"]:
+        """Return the matrix K of the residual, a quadratic form in the fields, the students first."""
         p, k = model.width, model.teachers
         K = jnp.zeros((p + k, p + k)).at[:p, :p].set(model.network.factor * jnp.diag(a))
         return K.at[p:, p:].set(-model.target.readout.quadratic(k))
 
     def _series(self, model, a, law, order) -> QuadraticSeries:
-        return QuadraticSeries.of(self._form(model, a), law.blocks.matrix, model.target.noise, order)
+        """Return the series of the moments of the residual up to E[D^order ...]."""
+        return QuadraticSeries.of(self._residual_form(model, a), law.blocks.matrix, model.target.noise, order)
 
     @staticmethod
-    def _slopes(model, a):
-        """G_j = slope_j D lambda_j and dl/da_j = second D lambda_j^2."""
+    def _gradient_factors(model, a):
+        """Return (slope, second) with G_j = slope_j D lambda_j and dl/da_j = second D lambda_j^2."""
         factor = model.network.factor
         return 4 * model.loss.weight * factor * a, 2 * model.loss.weight * factor
 

@@ -1,17 +1,18 @@
-r"""Which turns of the nodes a model's averages keep.
+r"""The symmetries of quadrature nodes that preserve the symmetries of a model in its averages.
 
 At nodes :math:`z = (z_\text{fixed}, z_\text{outside}, z_\text{noise})` the fields are :math:`\lambda = mz_\text{fixed} +
-Rz_\text{outside}` with the symmetric root R of :math:`Q - mm^\top`. Then a symmetry of the statistics is one of z:
+Rz_\text{outside}` with the symmetric root R of :math:`Q - mm^\top`. Then a symmetry of the statistics is a signed permutation
+of z:
 
-| symmetry | turn of z |
+| symmetry | signed permutation of z |
 |---|---|
-| units change places | so do the coordinates outside |
-| the target is even along some fixed directions together | these change sign |
-| the target is odd along them, and so are the units | these change sign, and all outside and the noise with them |
+| units are permuted | the coordinates outside are permuted likewise |
+| the target is even along some fixed directions jointly | these change sign |
+| the target is odd along them, and so are the units | these change sign, and all coordinates outside and the noise with them |
 | the units are even, the target is not | all coordinates outside change sign |
-| the target is symmetric in two fixed directions | they change places |
+| the target is symmetric in two fixed directions | they are exchanged |
 
-An average over nodes with these symmetries has them too: what is zero, or equal, by symmetry is so to rounding.
+An average over nodes with these symmetries has them too: entries that vanish or coincide by symmetry do so up to rounding.
 """
 
 from __future__ import annotations
@@ -24,24 +25,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sgdlimits.expectation.gaussian.base import Group, enlarged
+from sgdlimits.expectation.gaussian.base import Group, enlarge_group
 from sgdlimits.model.activation import Activation
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Readout
 
-LARGEST_GROUP, LARGEST_AT_WILL = 96, 8
-MOST_EXCHANGED = 4
-MOST_FLIPPED = 8
-SAMPLES = 16
-SAME = 1e-9
+# Each orbit has as many points as the group, so for a given number of nodes a larger group means fewer independent points.
+MAX_GROUP_SIZE = 96
+"""Largest group of the symmetries that averages must have."""
+MAX_OPTIONAL_GROUP_SIZE = 8
+"""Largest group up to which further symmetries are added."""
+MAX_PERMUTED_UNITS = 4
+MAX_FLIPPED_DIRECTIONS = 8
+TEST_POINTS = 16
+TEST_TOLERANCE = 1e-9
 
 
 def symmetries(model: Model) -> Group:
-    """The turns of (fixed, outside, noise) that the nodes of a model keep.
+    """Return the group of signed permutations of (fixed, outside, noise) for the nodes of a model.
 
-    Units change places in all ways up to four of them, and around a circle beyond. A readout with numbers of its own, which may
-    be traced, counts as even along every direction. The first three rows of the table are kept while the group has at most 96
-    elements, the others while it has at most 8.
+    Up to four units are permuted in all ways, and more of them cyclically and in reverse. A readout with array parameters,
+    which may be traced, counts as even along every direction. The first three rows of the table above enter while the group has
+    at most 96 elements, the others while it has at most 8.
     """
     readout = None if jax.tree.leaves(model.target.readout) else model.target.readout
     return _group(model.width, model.teachers, readout, model.network.activation, model.centred)
@@ -49,54 +54,60 @@ def symmetries(model: Model) -> Group:
 
 @lru_cache(maxsize=64)
 def _group(p: int, k: int, readout: Readout | None, unit: Activation | None, centred: bool) -> Group:
-    one, outside = np.arange(1, k + p + 2), np.arange(k, k + p)
-    even, odd = (unit is not None and _same(unit, lambda x: -x, 1, sign) for sign in (1, -1))
+    """Return the group of a model of p units and k fixed directions; `readout` is None if it may be traced."""
+    identity, outside = np.arange(1, k + p + 2), np.arange(k, k + p)
+    even, odd = (unit is not None and _is_invariant(unit, lambda x: -x, 1, sign) for sign in (1, -1))
 
-    def is_like(turn: np.ndarray, sign: int = 1) -> bool:
-        turned = lambda fixed: np.sign(turn[:k])[:, None] * fixed[np.abs(turn[:k]) - 1]
-        return _same(readout, turned, k, sign) if readout is not None else sign == 1
+    def preserves_readout(signed: np.ndarray, sign: int = 1) -> bool:
+        act = lambda fixed: np.sign(signed[:k])[:, None] * fixed[np.abs(signed[:k]) - 1]
+        return _is_invariant(readout, act, k, sign) if readout is not None else sign == 1
 
-    def needed() -> Iterator[np.ndarray]:
+    def required() -> Iterator[np.ndarray]:
+        # Exchanges of neighbours generate all permutations; a cycle and a reversal generate the dihedral group.
         neighbours = [[*range(j), j + 1, j, *range(j + 2, p)] for j in range(p - 1)]
-        for order in neighbours if p <= MOST_EXCHANGED else [[*range(1, p), 0], [*range(p)][::-1]]:
-            yield _moved(one, outside, outside[order])
-        sizes = [1, *([k] if k > 1 else []), *(range(2, k) if k <= MOST_FLIPPED else [])]
+        for order in neighbours if p <= MAX_PERMUTED_UNITS else [[*range(1, p), 0], [*range(p)][::-1]]:
+            yield _permute(identity, outside, outside[order])
+        sizes = [1, *([k] if k > 1 else []), *(range(2, k) if k <= MAX_FLIPPED_DIRECTIONS else [])]
         for flipped in itertools.chain.from_iterable(itertools.combinations(range(k), size) for size in sizes):
-            turn = _signed(one, list(flipped))
-            if is_like(turn):
-                yield turn
-            elif odd and is_like(turn, -1):
-                yield _signed(turn, [*outside, k + p])
+            signed = _flip(identity, list(flipped))
+            if preserves_readout(signed):
+                yield signed
+            elif odd and preserves_readout(signed, -1):
+                yield _flip(signed, [*outside, k + p])
 
-    def at_will() -> Iterator[np.ndarray]:
-        if even and not is_like(-one):
-            yield _signed(one, outside)
+    def optional() -> Iterator[np.ndarray]:
+        if even and not preserves_readout(-identity):
+            yield _flip(identity, outside)
         if readout is not None and centred:
-            exchanged = (_moved(one, [r, s], [s, r]) for r, s in itertools.combinations(range(k), 2))
-            yield from filter(is_like, exchanged)
+            exchanges = (_permute(identity, [r, s], [s, r]) for r, s in itertools.combinations(range(k), 2))
+            yield from filter(preserves_readout, exchanges)
 
-    turns = lambda some: (tuple(turn.tolist()) for turn in some)
-    group = enlarged((tuple(one.tolist()),), turns(needed()), LARGEST_GROUP)
-    return enlarged(group, turns(at_will()), LARGEST_AT_WILL)
+    as_tuples = lambda generators: (tuple(signed.tolist()) for signed in generators)
+    group = enlarge_group((tuple(identity.tolist()),), as_tuples(required()), MAX_GROUP_SIZE)
+    return enlarge_group(group, as_tuples(optional()), MAX_OPTIONAL_GROUP_SIZE)
 
 
-def _same(f: Callable, turn: Callable, k: int, sign: int) -> bool:
-    """Whether f at turned vectors is f, up to a sign; yes where it cannot be computed, since it depends on what is traced."""
+def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
+    """Return whether f(act(x)) = sign f(x) at random x in R^k; True if f depends on traced values and cannot be evaluated."""
+    # The group is static, so f is evaluated now even while the caller is being traced.
     with jax.ensure_compile_time_eval():
-        points = np.random.default_rng(0).normal(size=(k, SAMPLES))
-        here, there = (f(jnp.asarray(each)) for each in (points, turn(points)))
+        points = np.random.default_rng(0).normal(size=(k, TEST_POINTS))
+        here, there = (f(jnp.asarray(each)) for each in (points, act(points)))
         if any(isinstance(value, jax.core.Tracer) for value in (here, there)):
             return True
-        return bool(np.allclose(here, sign * np.asarray(there), rtol=SAME, atol=SAME * np.abs(here).max()))
+        tolerance = TEST_TOLERANCE * np.abs(here).max()
+        return bool(np.allclose(here, sign * np.asarray(there), rtol=TEST_TOLERANCE, atol=tolerance))
 
 
-def _signed(one: np.ndarray, flipped: list[int] | np.ndarray) -> np.ndarray:
-    turn = one.copy()
-    turn[flipped] *= -1
-    return turn
+def _flip(signed: np.ndarray, flipped: list[int] | np.ndarray) -> np.ndarray:
+    """Negate the given entries of a signed permutation."""
+    changed = signed.copy()
+    changed[flipped] *= -1
+    return changed
 
 
-def _moved(one: np.ndarray, to: list[int] | np.ndarray, origin: list[int] | np.ndarray) -> np.ndarray:
-    turn = one.copy()
-    turn[to] = one[origin]
-    return turn
+def _permute(signed: np.ndarray, to: list[int] | np.ndarray, origin: list[int] | np.ndarray) -> np.ndarray:
+    """Copy the entries at `origin` of a signed permutation to `to`."""
+    changed = signed.copy()
+    changed[to] = signed[origin]
+    return changed

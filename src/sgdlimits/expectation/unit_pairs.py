@@ -1,12 +1,13 @@
-r"""Two units and the input along them: what gradients and Hessians of sums of units with a squared loss are made of.
+r"""Moments of pairs of units and the input, from which gradients and Hessians are assembled for a squared loss.
 
 Two fields :math:`x_j = Az_1` and :math:`x_m = Bz_1 + Cz_2` depend on the input y through two orthonormal directions
-:math:`e_1, e_2`, with :math:`z_a = e_a\cdot y`. Nothing else of y knows of them, so that for any functions g and h
+:math:`e_1, e_2`, with :math:`z_a = e_a\cdot y`. The remaining components of y are independent of both, so for any functions g,
+h
 
 .. math:: E[g(x_j)h(x_m)\,yy^\top] = w\,1 + \sum_{ab}K_{ab}\,e_ae_b^\top, \qquad
           w = E[gh], \quad K_{ab} = E[gh\,z_az_b] - \delta_{ab}w.
 
-No covariance is inverted and nothing is differentiated but the activation: fields may vanish or coincide.
+No covariance is inverted and only the activation is differentiated, so fields may vanish or coincide.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import Polynomial as Series
 
-from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, trapezoid
+from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, trapezoid
 from sgdlimits.model.activation import Activation, PiecewiseLinear, Polynomial
 
-REACH = 9.0
+# The normal density beyond 9 standard deviations is 1e-18: below rounding for functions that grow slowly.
+LINE_RANGE = 9.0
 
 
 class UnitPlane(NamedTuple):
-    """A, B, C and the two directions, for each student in rows and each unit in columns; directions that are missing are 0."""
+    """The plane of each student (rows) and each unit (columns): A, B, C above and the two directions.
+
+    `directions` has e_1 and e_2 on its third axis, zero where a field vanishes or both are parallel.
+    """
 
     own: Float[np.ndarray, " p"]
     along: Float[np.ndarray, "p m"]
@@ -37,45 +42,47 @@ class UnitPlane(NamedTuple):
 
 
 class PairSpread(NamedTuple):
-    """w and K of a product of two functions, for each pair."""
+    """Coefficients w (`mean`) and K (`tensor`) of E[g h y y^T] = w 1 + sum_ab K_ab e_a e_b^T, for each pair of units."""
 
     mean: Float[np.ndarray, "p m"]
     tensor: Float[np.ndarray, "p m 2 2"]
 
 
 class PairMoments(NamedTuple):
-    """E[s_j' s_m z], and w and K of s_j' s_m' (students only) and of s_j'' s_m."""
+    """Moments of student j and unit m: E[s_j' s_m z], and coefficients w, K of s_j' s_m' (students only) and s_j'' s_m."""
 
     first: Float[np.ndarray, "p m 2"]
     slopes: PairSpread
     curvature: PairSpread
 
 
-def planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
-    """The planes of each of the first `students` units and each unit, where a row of `rows` is what a field is made of."""
+def unit_planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
+    """Return the plane of each of the first `students` units with each unit; `rows` has the fields' coefficients in y."""
     own = np.linalg.norm(rows[:students], axis=1)
-    first = _unit(rows[:students], own)
+    first = _normalise(rows[:students], own)
     along = first @ rows.T
     rest = rows - along[:, :, None] * first[:, None]
     across = np.linalg.norm(rest, axis=2)
-    both = np.stack([np.broadcast_to(first[:, None], rest.shape), _unit(rest, across)], axis=2)
+    both = np.stack([np.broadcast_to(first[:, None], rest.shape), _normalise(rest, across)], axis=2)
     return UnitPlane(own, along, across, both)
 
 
 def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, count: int) -> PairMoments:
-    """The moments of two kinds of units: closed, exact, or with `count` nodes on a line."""
+    """Compute the moments of pairs of units: closed for kinks, exact for polynomials, else with `count` nodes on a line."""
     if isinstance(student, PiecewiseLinear) and isinstance(teacher, PiecewiseLinear):
-        return kinked_moments(student, teacher, plane)
+        return kinked_pair_moments(student, teacher, plane)
     if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
-        return smooth_moments(student, teacher, plane, gauss_hermite(max(student.degree, teacher.degree) + 2))
-    return smooth_moments(student, teacher, plane, trapezoid(count, REACH))
+        return smooth_pair_moments(student, teacher, plane, gauss_hermite(max(student.degree, teacher.degree) + 2))
+    return smooth_pair_moments(student, teacher, plane, trapezoid(count, LINE_RANGE))
 
 
-def smooth_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: Line) -> PairMoments:
-    """The moments of smooth units on a grid of two lines of nodes."""
-    p, (z, weights) = plane.own.size, line
+def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: LineRule) -> PairMoments:
+    """Compute the moments of smooth units on the product grid of a line of nodes."""
+    p = plane.own.size
+    z, weights = line
     powers = weights[:, None] * z[:, None] ** np.arange(3)
     firsts, slopes, curvatures = [], [], []
+    # One student at a time bounds the memory to a grid for each unit.
     for j in range(p):
         x = plane.along[j][:, None, None] * z[:, None] + plane.across[j][:, None, None] * z
         here = derivatives(student, x[:p])
@@ -87,19 +94,19 @@ def smooth_moments(student: Activation, teacher: Activation, plane: UnitPlane, l
     return PairMoments(np.stack(firsts), _spread(np.stack(slopes)), _spread(np.stack(curvatures)))
 
 
-def kinked_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: UnitPlane) -> PairMoments:
-    r"""The moments of units with a kink at zero, :math:`s = \alpha x + \beta|x|` and :math:`s'' = 2\beta\delta(x)`, closed.
+def kinked_pair_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: UnitPlane) -> PairMoments:
+    r"""Compute the moments of piecewise linear units, :math:`s = \alpha x + \beta|x|`, :math:`s'' = 2\beta\delta(x)`.
 
-    With :math:`\phi` the angle between two fields, the signs differ in two wedges of that angle. A unit that vanishes has no
-    curvature; that is for the caller to refuse.
+    With :math:`\phi` the angle between two fields, their signs differ in two wedges of that angle. A unit of norm zero has no
+    curvature; the caller must refuse it.
     """
     p, count = plane.along.shape
-    (odd, even), (teacher_odd, teacher_even) = (
-        ((unit.right + unit.left) / 2, (unit.right - unit.left) / 2) for unit in (student, teacher)
-    )
+    odd, even = (student.right + student.left) / 2, (student.right - student.left) / 2
+    teacher_odd, teacher_even = (teacher.right + teacher.left) / 2, (teacher.right - teacher.left) / 2
     odds, evens = (np.r_[np.full(p, s), np.full(count - p, t)] for s, t in ((odd, teacher_odd), (even, teacher_even)))
-    seen = (plane.own[:, None] > 0) & (np.hypot(plane.along, plane.across) > 0)
-    angle = np.where(seen, np.arctan2(plane.across, plane.along), np.pi / 2)
+    nonzero = (plane.own[:, None] > 0) & (np.hypot(plane.along, plane.across) > 0)
+    # arctan2, since the arccosine of the correlation would lose half of the digits of a small angle.
+    angle = np.where(nonzero, np.arctan2(plane.across, plane.along), np.pi / 2)
     twice, square = np.sin(2 * angle) / np.pi, 2 * np.sin(angle) ** 2 / np.pi
     signs = PairSpread(1 - 2 * angle / np.pi, _symmetric(twice, square, -twice))
     field = np.stack([plane.along, plane.across], axis=-1)
@@ -111,7 +118,7 @@ def kinked_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: Un
 
 
 def derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An activation with its first two derivatives, entry by entry."""
+    """Evaluate an activation and its first two derivatives at each entry, on the host."""
     if isinstance(activation, Polynomial):
         series = Series(activation.coefficients)
         return series(x), series.deriv(1)(x), series.deriv(2)(x)
@@ -121,25 +128,31 @@ def derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.n
 
 @eqx.filter_jit
 def _derivatives(activation: Activation, x: Array) -> tuple[Array, Array, Array]:
-    slope = lambda f: lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
-    first: Callable = slope(activation)
-    return activation(x), first(x), slope(first)(x)
+    """Evaluate an activation and its first two derivatives by forward mode, which is elementwise for tangents of one."""
+
+    def derivative(f: Callable) -> Callable:
+        return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+    first = derivative(activation)
+    return activation(x), first(x), derivative(first)(x)
 
 
 def _spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSpread:
-    """From E[gh z_1^a z_2^b] for a, b up to 2."""
+    """Convert moments E[g h z_1^a z_2^b], with a, b = 0, 1, 2 on the last axes, to the coefficients w and K."""
     mean = moments[..., 0, 0]
     return PairSpread(mean, _symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
 
 
 def _symmetric(first: np.ndarray, mixed: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Stack entries (1, 1), (1, 2) and (2, 2) into symmetric 2-by-2 matrices on the last two axes."""
     return np.stack([np.stack([first, mixed], axis=-1), np.stack([mixed, second], axis=-1)], axis=-2)
 
 
 def _inverse(norms: np.ndarray) -> np.ndarray:
-    """One over each, zero for zero."""
+    """Return the reciprocal of each norm, zero for zero."""
     return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
 
 
-def _unit(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+def _normalise(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Divide rows by their norms; rows of norm zero stay zero."""
     return rows * _inverse(norms)[..., None]

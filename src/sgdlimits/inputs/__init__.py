@@ -1,4 +1,4 @@
-"""Where the vectors of samples come from."""
+"""Laws of the inputs, and how to sample them."""
 
 import sgdlimits._x64
 from sgdlimits.inputs.base import Inputs

@@ -1,4 +1,4 @@
-"""The interface of inputs: the law of their fields, their coordinates in a frame, and the vectors themselves."""
+"""The interface of inputs: the law of their fields, samples of their coordinates in a frame, and sample vectors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sgdlimits.statistics.overlaps import Overlaps
 
 
 class Sizes(NamedTuple):
-    """Numbers of vectors in one step.
+    """The numbers of vectors in one step.
 
     Parameters
     ----------
-    samples : b, inputs with a label
-    inputs : L, samples and the standard normal vectors of the algorithm's own noise
-    fixed, directions : k fixed directions and n that move
-    rests : r, combinations of the components outside of all directions on which the step depends
+    samples : b, the number of labelled inputs
+    inputs : L, the number of samples and of standard normal vectors for the algorithm's own noise
+    fixed, directions : k fixed directions and n trained ones
+    rests : r, the number of linear combinations of components orthogonal to all directions on which the step depends
     """
 
     samples: int
@@ -35,11 +35,11 @@ class Sizes(NamedTuple):
 
 
 class Inputs(Part):
-    """The source of the vectors of a sample: immutable, a pytree, its numbers traceable.
+    """The law of the inputs: an immutable pytree whose parameters can be traced.
 
-    `law` serves ODE, mean field and every analysis; `at` the SDE and averages over steps, which have standard normal points;
-    `draw` and `place` serve the chain, and `vectors` SGD in R^d. The kind of inputs shows in the structure, never in the value
-    of a number.
+    The ODE, the mean field and analyses use `law`; the SDE and averages over steps use `from_normal`, at standard normal
+    points; the chain uses `draw` and `place`, and SGD in R^d uses `vectors`. Properties such as `centred` follow from the
+    structure of the pytree, never from values.
     """
 
     @property
@@ -50,12 +50,12 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def centred(self) -> bool:
-        """Return whether the means of all classes are zero."""
+        """Whether the means of all classes are zero."""
 
     @property
     @abc.abstractmethod
     def on_means(self) -> bool:
-        """Return whether every input is the mean of its class."""
+        """Whether every input equals the mean of its class."""
 
     @property
     @abc.abstractmethod
@@ -64,19 +64,22 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def check(self, fixed: int) -> None:
-        """Raise `BadInput` unless the means are along so many fixed directions."""
+        """Raise `BadInput` if the means do not refer to `fixed` fixed directions."""
 
     @abc.abstractmethod
     def law(self, stats: Overlaps, gram: Float[Array, "k k"]) -> FieldLaw:
-        """Return the law of the fields at statistics of one run; `gram` is the Gram matrix of the fixed directions."""
+        """Compute the law of the fields at the statistics of one run; `gram` is the Gram matrix of the fixed directions."""
 
     @abc.abstractmethod
     def law_of_factor(self, F: FieldFactor, gram: Float[Array, "k k"]) -> FieldLaw:
-        """Return the same from coordinates F of the directions; the first k axes are the frame of the fixed directions."""
+        """Compute the law of the fields from coordinates F of the directions, whose first k axes are the frame.
+
+        `gram` is the Gram matrix of the fixed directions.
+        """
 
     @property
-    def outcomes(self) -> Float[Array, " classes"]:
-        """The probability of each class: the `weights` of inputs that have them."""
+    def class_probabilities(self) -> Float[Array, " classes"]:
+        """The probability of each class: the `weights` of a mixture, or 1 for inputs of one class."""
         weights: Any = getattr(self, "weights", np.ones(1))
         return weights
 
@@ -88,18 +91,21 @@ class Inputs(Part):
     def from_normal(
         self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]
     ) -> Float[Array, "s *batch"]:
-        """Return the coordinates of inputs of classes `c` at standard normal points; the first k axes are the frame of B."""
+        """Map standard normal points to coordinates of inputs of classes `c`; the first k axes are the frame of B."""
 
     @abc.abstractmethod
     def draw(self, stream: Stream, sizes: Sizes, d: Float[Array, ""]) -> Coordinates:
-        """Draw the random numbers of each step's inputs in dimension d, the steps first."""
+        """Draw the random variates of the inputs in dimension d, with the steps on the first axis."""
 
     @abc.abstractmethod
-    def place(self, numbers: Coordinates, B: Float[Array, "k k"]) -> Coordinates:
-        """Turn the numbers drawn for one step into coordinates of its inputs; the first k axes are the frame of B."""
+    def place(self, variates: Coordinates, B: Float[Array, "k k"]) -> Coordinates:
+        """Map the random variates of one step to coordinates of its inputs; the first k axes are the frame of B."""
 
     @abc.abstractmethod
     def vectors(
-        self, stream: Stream, sizes: Sizes, d: int, B: Float[Array, "k k"], moved: Callable[[Array, Array], Array]
+        self, stream: Stream, sizes: Sizes, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
     ) -> tuple[Float[Array, "steps inputs runs d"], Float[Array, "steps samples runs"], Int[Array, "steps samples runs"]]:
-        """Draw vectors of R^d, label noise and classes; `moved(x, m)` adds to vectors their means m in the frame of B."""
+        """Draw input vectors in R^d, label noise and classes.
+
+        `add_mean(x, m)` adds means with coordinates m in the frame of B to vectors x.
+        """

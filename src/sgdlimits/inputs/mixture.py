@@ -1,4 +1,4 @@
-"""Isotropic Gaussian classes."""
+"""Inputs from a mixture of isotropic Gaussian classes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sgdlimits.text import count
 
 
 class Mixture(Inputs):
-    r"""Isotropic Gaussian classes, :math:`x = \sum_r b_r^{(c)} e_r + \sigma g` with class c of probability :math:`\pi_c`.
+    r"""Isotropic Gaussian classes: :math:`x = \sum_r b_r^{(c)} e_r + \sigma g`, with class c of probability :math:`\pi_c`.
 
     Parameters
     ----------
-    weights : the probabilities, shape (classes,)
-    means : the coefficients b of each class's mean along the fixed directions, shape (classes, k); None for zero means
+    weights : probabilities of the classes, shape (classes,)
+    means : coefficients b of the mean of each class along the fixed directions, shape (classes, k); None for zero means
     sigma : standard deviation of every coordinate around the mean
-    centred : whether the means are zero, whatever `means` says
+    centred : whether the means are zero, which overrides `means`
 
-    What kind of data it is shows in its structure, not in the value of a number: means that are zero and a sigma that is zero
-    are None. So another mean or another sigma is other data, and a sigma that is traced is not zero.
+    Properties of the inputs follow from the structure of the pytree, not from values: zero means and a sigma of zero are stored
+    as None. A traced sigma counts as positive.
     """
 
     weights: Float[Array, " classes"]
@@ -54,6 +54,7 @@ class Mixture(Inputs):
 
     @property
     def sigma(self) -> Float[Array, ""]:
+        """The standard deviation of every coordinate around the mean."""
         return as_floats(0.0) if self.spread is None else self.spread
 
     @property
@@ -71,7 +72,8 @@ class Mixture(Inputs):
         return FieldLaw(self.weights, mean, unit, covariance, None, stats.M.shape)
 
     def law_of_factor(self, F, gram):
-        unit, shape = None if self.spread is None else self.spread**2, (len(F.student), len(F.fixed))
+        unit = None if self.spread is None else self.spread**2
+        shape = (len(F.student), len(F.fixed))
         k = len(gram)
         centre = None if self.means is None else (self.means @ cholesky_factor(gram)).T
         mean = None if centre is None else FieldFactor(F.student[:, :k] @ centre, F.fixed[:, :k] @ centre)
@@ -79,16 +81,17 @@ class Mixture(Inputs):
         return FieldLaw(self.weights, mean, unit, None, factor, shape)
 
     def centre(self, B: Float[Array, "k k"], c: Array) -> Float[Array, "k *batch"]:
-        """Frame coordinates of the mean of class `c`."""
+        """Return the coordinates of the mean of class `c` in the frame of the fixed directions."""
         if self.means is None:
             return jnp.zeros((B.shape[0], *jnp.shape(c)))
         return jnp.moveaxis((self.means @ B)[c], -1, 0)
 
     def draw_class(self, stream, samples):
         shape = (stream.steps, samples, stream.runs.size)
-        if self.classes == 1:
+        if self.classes == 1:  # one class draws no random variates
             return jnp.zeros(shape, jnp.int32)
         u = stream.per_sample(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+        # The last edge is left out, so that a sum of weights just below 1 cannot give a class too many.
         return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
 
     def check(self, fixed):
@@ -108,51 +111,55 @@ class Mixture(Inputs):
         normal = stream.normal(Purpose.STEP, (k + n) * L + b + column.size)
         inside, along, z, below = jnp.split(normal, np.cumsum([k * L, n * L, b]), axis=1)
         inside, along = (part.reshape(stream.steps, -1, L, stream.runs.size) for part in (inside, along))
+        # Bartlett: squared pivots are chi-square, with one degree of freedom less for each orthogonal component before.
         dof = jnp.maximum(d - k - n - np.arange(r), 0.0)
         outside = stream.chi_square(Purpose.CHI, dof)
+        # Columns beyond the dimension are zero: as many components have no direction left.
         below = below * (dof[column] > 0)[:, None]
         return Coordinates(inside, along, outside, below, z, self.draw_class(stream, b))
 
-    def place(self, numbers, B):
-        inside, along, outside, below, z, c = numbers
+    def place(self, variates, B):
+        inside, along, outside, below, z, c = variates
         (b, L), r, sigma = (len(z), inside.shape[1]), len(outside), self.sigma
         centre = self.centre(B, c)
-        if b == L:
+        if b == L:  # the usual case, without arrays of scales that each step would multiply
             return Coordinates(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
+        # Vectors of the algorithm's own noise follow the samples; they are standard normal, without mean and sigma.
         scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
         centre = jnp.pad(centre, ((0, 0), (0, L - b), (0, 0)))
         by, row = scale[:, None], np.tril_indices(r, -1)[0]
         return Coordinates(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
 
-    def vectors(self, stream, sizes, d, B, moved):
+    def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
         normal = stream.per_sample(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        # The last entry of each row is the label noise, drawn together with its input.
         c = self.draw_class(stream, b)
         x = self.sigma * normal[:, :b, :, :-1]
         if not self.centred:
-            x = moved(x, jnp.moveaxis(self.centre(B, c), 0, -1))
+            x = add_mean(x, jnp.moveaxis(self.centre(B, c), 0, -1))
         x = x if b == L else jnp.concatenate([x, normal[:, b:, :, :-1]], axis=1)
         return x, normal[:, :b, :, -1], c
 
 
 Data = Mixture
-"""The name before there were other inputs, which files have."""
+"""Former name of `Mixture`, which saved files still use."""
 
 
 def gaussian() -> Mixture:
-    """Standard normal inputs: one class, no mean, sigma = 1."""
+    """Return standard normal inputs: one class with mean zero and sigma = 1."""
     return Mixture(np.ones(1))
 
 
 @checked
 def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegativeInTime = 1.0) -> Mixture:
-    r"""A mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
+    r"""Return a mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
 
     Parameters
     ----------
-    means : the coefficients of each class's mean along the k fixed directions, shape (classes, k)
-    weights : the probabilities of the classes, some of which may be 0; equal unless given
-    variance : of every coordinate around the mean, 1/snr; 0 puts all inputs of a class on its mean
+    means : coefficients of the mean of each class along the k fixed directions, shape (classes, k)
+    weights : probabilities of the classes, some of which may be 0; equal unless given
+    variance : variance of every coordinate around the mean, 1/snr; 0 makes every input equal to the mean of its class
 
     >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
     2
@@ -163,7 +170,8 @@ def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegat
     shares: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
     if shares.shape != rows.shape[:1]:
         raise BadInput(f"weights must have shape {rows.shape[:1]}, one a class; got {shares.shape}. Give such weights.")
-    for each in shares.examples() if is_schedule(shares) else [] if is_traced(shares) else [shares]:
+    known = [] if is_traced(shares) else [shares]
+    for each in shares.examples() if is_schedule(shares) else known:
         probabilities("weights", each)
     if not is_traced(rows) and not np.isfinite(rows).all():
         raise BadInput(f"means must be finite; got {np.asarray(rows).tolist()}. Give finite means.")

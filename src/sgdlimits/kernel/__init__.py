@@ -1,3 +1,3 @@
-"""How steps are made: `xla`, which takes any process; `lanes` and `cuda`, which take small ones and are faster."""
+"""Kernels, which execute the steps of a process: `xla` supports any process; `lanes` and `cuda` are faster for small states."""
 
 import sgdlimits._x64

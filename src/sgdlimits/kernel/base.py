@@ -17,14 +17,14 @@ MAX_COORDINATE = 1e6
 
 
 class StepTime(NamedTuple):
-    """Time at which a step is made, and its length, both in t."""
+    """Time at the beginning of a step, and length of the step, both in samples per dimension."""
 
     t: Float[Array, ""]
     size: Float[Array, ""]
 
 
 class Carry(eqx.Module):
-    """What runs hand from one kernel call to the next.
+    """State of runs between two calls of a kernel.
 
     `moving` marks the active runs, `stopped` those that the stop condition ended, `end` is the step at which a run ended (-1
     while it is active), and `memory` is what the stop condition remembers of its start.
@@ -47,7 +47,7 @@ class StepRange(NamedTuple):
 
 
 class ProcessLike(Protocol):
-    """The part of `sgdlimits.level.process.Process` that kernels use."""
+    """Members of `sgdlimits.level.process.Process` that kernels use."""
 
     runs_axis: ClassVar[int]
 
@@ -74,17 +74,17 @@ class ProcessLike(Protocol):
 
 
 class StopCondition(Protocol):
-    """The part of `sgdlimits.level.condition.Condition` that kernels use."""
+    """Members of `sgdlimits.level.condition.Condition` that kernels use."""
 
     def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]: ...
 
 
 class Kernel(abc.ABC):
-    """Runner of the steps of one process until its runs stop."""
+    """Implementation of the steps of one process, including the checks for divergence and for the stop condition."""
 
     name: str
     recompiles: bool
-    """Whether another number of runs needs another compilation."""
+    """Whether a different number of runs needs another compilation."""
 
     @property
     def key(self) -> Any:
@@ -93,15 +93,15 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
-        """Make the steps of `span` for runs with these indices."""
+        """Make the steps of `span` for the runs with indices `runs`, and return the new carry."""
 
     def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
-        """Make the steps of `span` for all batches, whose kernels have the key of this one."""
+        """Make the steps of `span` for several batches, whose kernels have the same key; return the new carry of each."""
         return [batch.kernel.advance(batch.carry, batch.seed, batch.runs, span) for batch in batches]
 
 
 class RunBatch(NamedTuple):
-    """Runs by index, with their seed and the kernel that makes their steps."""
+    """Runs of one call of a kernel: their indices, seed, present state and kernel."""
 
     kernel: Any
     carry: Carry

@@ -1,7 +1,7 @@
-"""Compiled code on disk, beside what JAX keeps there.
+"""Cache of compiled code on disk, in the folder of JAX's own cache or in the package's.
 
-Code is run as it is read. An entry therefore begins with a keyed hash of its name and its code, whose key only this user can
-read: what another user has written, in a folder that several share, is never loaded, nor what was damaged. Whoever can write as
+Code is executed as it was read. An entry therefore begins with a keyed hash of its name and code, whose key only this user can
+read: entries that were damaged, or that another user wrote into a shared folder, are never loaded. An attacker who can write as
 this user can run code anyway.
 """
 
@@ -21,25 +21,32 @@ import jax
 
 from sgdlimits.kernel.folder import cache_home, is_private, own_folder, write_entry
 
-CHECK = 32
-"""Bytes of the hash and of its key. An entry whose hash is not right is compiled again."""
-KEY = ".key"
-"""The name of the key's file."""
+HASH_BYTES = 32
+"""Length of the hash and of its key. Entries with a wrong hash are compiled again."""
+KEY_FILE = ".key"
+"""Name of the file with the key."""
 
 
 def folder() -> Path | None:
-    """Return the folder where JAX keeps what it compiles, if one was chosen, or else the package's own."""
+    """Return the folder of compiled code: that of JAX's cache if one is set, else the package's own; None without one."""
     chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
     return Path(chosen) if chosen else own_folder()
 
 
-def loaded(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
-    """Compiled code in memory: from the entry of all that it depends on, or compiled, and then kept."""
-    return load(kept("lanes-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest(), compile_))
+def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
+    """Load compiled code into memory, from its entry or from `compile_`, whose result is stored.
+
+    Parameters
+    ----------
+    parts : everything on which the code depends; the name of the entry is a hash of their texts
+    compile_ : compiles the code
+    load : loads code into memory
+    """
+    return load(read_or_make("lanes-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest(), compile_))
 
 
-def kept(name: str, make: Callable[[], bytes]) -> bytes:
-    """The content of an entry: as it is there, or made, and then kept."""
+def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
+    """Return the content of an entry, or make and store it if there is none."""
     place = folder()
     path = place / name if place else None
     content = _read(path) if path else None
@@ -51,43 +58,49 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
+    """Return the content of an entry without its hash; None if it is missing or its hash is wrong."""
     try:
         entry = path.read_bytes()
     except OSError:
         return None
-    code, check = entry[CHECK:], _check(path, entry[CHECK:])
-    return code if check is not None and hmac.compare_digest(check, entry[:CHECK]) else None
+    code, check = entry[HASH_BYTES:], _keyed_hash(path, entry[HASH_BYTES:])
+    return code if check is not None and hmac.compare_digest(check, entry[:HASH_BYTES]) else None
 
 
 def _write(path: Path, code: bytes) -> None:
-    with suppress(OSError):  # a folder that cannot be written to
+    """Write an entry with its hash; without a folder or a key to write, do nothing."""
+    with suppress(OSError):  # the cache is optional: a read-only folder is no error
         path.parent.mkdir(parents=True, exist_ok=True)
-        if (check := _check(path, code)) is not None:
+        if (check := _keyed_hash(path, code)) is not None:
             write_entry(path, check + code)
 
 
-def _check(path: Path, code: bytes) -> bytes | None:
-    """The keyed hash of an entry, or None where no key can be kept."""
+def _keyed_hash(path: Path, code: bytes) -> bytes | None:
+    """Return the keyed hash of an entry, or None if no key can be stored."""
     key = _key(path.parent)
     return key and hmac.digest(key, path.name.encode() + b"\0" + code, "sha256")
 
 
 @lru_cache(maxsize=8)
 def _key(place: Path) -> bytes | None:
-    """This user's key, made where it is missing: in the folder itself, or in the user's own where others can write to it."""
+    """Return this user's key, created if it is missing; None if it cannot be stored privately.
+
+    Its file is in the folder of entries, or in the user's own cache if others can write to that folder.
+    """
     try:
+        # In a shared folder another user could replace the key; the user's own cache is private.
         home = place if is_private(place) else cache_home()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = home / KEY
+        path = home / KEY_FILE
         if not _is_key(path):
-            write_entry(path, secrets.token_bytes(CHECK))
+            write_entry(path, secrets.token_bytes(HASH_BYTES))
         return path.read_bytes() if is_private(home) and _is_key(path) else None
     except (OSError, RuntimeError):
         return None
 
 
 def _is_key(path: Path) -> bool:
-    """Whether a file is a key that no other user has made or can read."""
+    """Return whether a file is a key that belongs to this user and that no other user can read."""
     if not path.is_file() or path.is_symlink() or not is_private(path):
         return False
-    return path.stat().st_size == CHECK and (os.name != "posix" or not path.stat().st_mode & 0o077)
+    return path.stat().st_size == HASH_BYTES and (os.name != "posix" or not path.stat().st_mode & 0o077)

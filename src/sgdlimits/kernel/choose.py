@@ -1,4 +1,4 @@
-"""Which kernel makes the steps of a process."""
+"""Choice of the kernel that makes the steps of a process."""
 
 from __future__ import annotations
 
@@ -15,31 +15,38 @@ from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.xla import XLA
 
 KERNELS = ("xla", "lanes", "cuda")
-SINGLE = ":f32"
-"""Behind the name of a kernel: normal numbers in single precision."""
-
+SINGLE_PRECISION = ":f32"
+"""Suffix of the name of a kernel: normal variates are computed in single precision."""
 
 LOG = logging.getLogger("sgdlimits.kernel")
 
 
-def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, asked: str | None = None) -> Kernel:
-    """The kernel that was asked for, or the fastest that takes a process.
+def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, requested: str | None = None) -> Kernel:
+    """Return the requested kernel for a process, or the fastest one that supports it.
 
-    The environment variable SGDLIMITS_KERNEL asks as well, for whatever it can. Where the kernel is `xla` because another one
-    does not know something, its name and a line of the log say what.
+    The environment variable SGDLIMITS_KERNEL sets a preferred kernel. If `xla` replaces a kernel that lacks an operation of the
+    process, the name of the kernel and a line of the log give the reason.
+
+    Parameters
+    ----------
+    process : process whose steps are made
+    until : stop condition
+    carry : initial state of runs, whose shapes the kernel is compiled for
+    requested : name of a kernel that must be used; raise `BadInput` if it does not support the process
     """
-    wished = asked or os.environ.get("SGDLIMITS_KERNEL") or _fastest()
-    name, single = check_kernel(wished), wished.endswith(SINGLE)
-    if asked is None and process.runs_axis != -1:  # weights in R^d are arrays, not a few numbers
+    wanted = requested or os.environ.get("SGDLIMITS_KERNEL") or _default_kernel()
+    name, single = check_kernel(wanted), wanted.endswith(SINGLE_PRECISION)
+    if requested is None and process.runs_axis != -1:  # weights in R^d are too large to be unrolled into single floats
         name = "xla"
     try:
-        kernel = _made(name, process, until, carry, single)
-        kernel.name = name + SINGLE * single
+        kernel = _make_kernel(name, process, until, carry, single)
+        kernel.name = name + SINGLE_PRECISION * single
     except Untranslated as reason:
-        if asked is not None:
-            raise BadInput(f"kernel={asked!r} does not take {reason}. Leave it out, or give 'xla'.") from reason
+        if requested is not None:
+            raise BadInput(f"kernel={requested!r} does not take {reason}. Leave it out, or give 'xla'.") from reason
         kernel = XLA(process, until, single)
-        kernel.name = f"xla{SINGLE * single}, since {name} does not take {reason}"
+        # The name goes into the attributes of datasets, so that users see why a run was slower.
+        kernel.name = f"xla{SINGLE_PRECISION * single}, since {name} does not take {reason}"
         LOG.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     except Exception as reason:
         if name != "xla" and not isinstance(reason, BadInput):
@@ -48,25 +55,25 @@ def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, 
     return kernel
 
 
-def check_kernel(wished: str) -> str:
-    """The name of a kernel without its precision; `BadInput` where there is none of the name."""
-    name = wished.removesuffix(SINGLE)
+def check_kernel(wanted: str) -> str:
+    """Return the name of a kernel without the suffix for its precision; raise `BadInput` for an unknown kernel."""
+    name = wanted.removesuffix(SINGLE_PRECISION)
     if name not in KERNELS:
         raise BadInput(
-            f"kernel must be one of {', '.join(KERNELS)}, each with {SINGLE} or without; got {wished!r}. "
+            f"kernel must be one of {', '.join(KERNELS)}, each with {SINGLE_PRECISION} or without; got {wanted!r}. "
             "Leave it out to have it chosen."
         )
     return name
 
 
-def _fastest() -> str:
-    """A GPU before a processor; where JAX has another device, that."""
+def _default_kernel() -> str:
+    """Return the name of the kernel to try first: `cuda` with a GPU, `lanes` on a CPU, `xla` on any other device of JAX."""
     return "cuda" if gpu_present() else "lanes" if jax.default_backend() == "cpu" else "xla"
 
 
 @lru_cache(maxsize=1)
 def gpu_present() -> bool:
-    """Whether an NVIDIA GPU is there, and CuPy, through which it is used."""
+    """Return whether this machine has an NVIDIA GPU, and CuPy is installed, through which it is used."""
     if importlib.util.find_spec("cupy") is None:
         return False
     import cupy
@@ -77,7 +84,8 @@ def gpu_present() -> bool:
         return False
 
 
-def _made(name: str, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool) -> Kernel:
+def _make_kernel(name: str, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool) -> Kernel:
+    """Make a kernel by its name; raise `Untranslated` if it does not support the process."""
     if name == "xla":
         return XLA(process, until, single)
     if name == "lanes":

@@ -1,4 +1,4 @@
-"""The kernel `cuda`: the flat program of `lanes` on a GPU of NVIDIA's, one thread a replica, launched through CuPy."""
+"""Kernel `cuda`: the flat program of `lanes` on an NVIDIA GPU, one thread for each replica, launched through CuPy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from sgdlimits.kernel import cache
 from sgdlimits.kernel.base import MAX_COORDINATE, Carry, ProcessLike, StepRange, StopCondition
-from sgdlimits.kernel.lanes import Arrays, Code, Form, Unrolled
+from sgdlimits.kernel.lanes import CompiledCode, FlatKernel, KernelArrays, ProgramSpec
 
-BLOCK = 64
-"""Threads that are started together."""
+THREADS_PER_BLOCK = 64
+"""Number of threads of a block: two warps."""
 
 
-class Cuda(Unrolled):
-    """Threads of a GPU. States stay there from one call to the next where JAX computes there as well."""
+class Cuda(FlatKernel):
+    """Kernel of GPU threads. States stay on the device between calls if JAX uses the same device."""
 
     name = "cuda"
 
@@ -30,44 +30,47 @@ class Cuda(Unrolled):
         self.row = cupy.asarray(self.row)
 
     @staticmethod
-    def compiled(form: Form) -> Code:
+    def compile(form: ProgramSpec) -> CompiledCode:
         import cupy
 
-        return _code(form, cupy.cuda.Device().compute_capability)
+        return _compiled_code(form, cupy.cuda.Device().compute_capability)
 
-    def here(self, leaf: Any) -> Any:
-        there = isinstance(leaf, jax.Array) and all(device.platform == "gpu" for device in leaf.devices())
-        if there and leaf.dtype == np.float64:
+    def to_kernel(self, leaf: Any) -> Any:
+        on_device = isinstance(leaf, jax.Array) and all(device.platform == "gpu" for device in leaf.devices())
+        if on_device and leaf.dtype == np.float64:
+            # DLPack shares the memory of JAX's array, which is immutable: the copy is what the kernel writes to.
             return self.xp.from_dlpack(jax.block_until_ready(leaf)).copy()
         return self.xp.asarray(np.asarray(leaf))
 
-    def back(self, array: Any) -> Any:
-        return jax.dlpack.from_dlpack(array) if jax.default_backend() == "gpu" else self.host(array)
+    def to_carry(self, array: Any) -> Any:
+        return jax.dlpack.from_dlpack(array) if jax.default_backend() == "gpu" else self.to_host(array)
 
-    def host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: Any) -> np.ndarray:
         return self.xp.asnumpy(array)
 
-    def run(self, arrays: Arrays, span: StepRange) -> None:
+    def run(self, arrays: KernelArrays, span: StepRange) -> None:
         vectors = len(arrays.state)
-        whole = [span.first, span.steps, self.block, self.every, vectors]
-        given = self.xp.asarray(np.array(whole, np.int64)), self.xp.asarray(np.array([span.t, span.size], float))
-        blocks = -(-vectors * self.code.width // BLOCK)
-        self.code.call((blocks,), (BLOCK,), (*arrays, *given))
-        self.xp.cuda.Device().synchronize()
+        integers = [span.first, span.steps, self.block, self.every, vectors]
+        scalars = self.xp.asarray(np.array(integers, np.int64)), self.xp.asarray(np.array([span.t, span.size], float))
+        blocks = -(-vectors * self.code.width // THREADS_PER_BLOCK)
+        self.code.call((blocks,), (THREADS_PER_BLOCK,), (*arrays, *scalars))
+        self.xp.cuda.Device().synchronize()  # launches return at once, and Ctrl-C and timings need the end
 
 
 @lru_cache(maxsize=64)
-def _code(form: Form, capability: str) -> Code:
+def _compiled_code(form: ProgramSpec, capability: str) -> CompiledCode:
+    """Return the compiled code of a program for a GPU of this compute capability."""
     from sgdlimits.kernel.compiler import llvm, ptx
 
-    gpu, replica = ptx.GPU(capability), form.replica(asks=False)
+    gpu = ptx.GPU(capability)
+    replica = form.replica(asks=False)  # code on a GPU cannot call the host
     text = ptx.text_of(replica, gpu, MAX_COORDINATE)
     module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
-    return Code(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP, replica.numbers, replica.length)
+    return CompiledCode(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP_SIZE, replica.numbers, replica.length)
 
 
 def _load(code: bytes) -> Any:
-    """The driver compiles PTX for the device, and keeps that as well."""
+    """Load PTX into the GPU: the driver compiles it for the device, and caches the result by itself."""
     import cupy
 
     with tempfile.NamedTemporaryFile(suffix=".ptx") as file:

@@ -1,7 +1,7 @@
-"""The folder of compiled code: its place, its rights and its size, and entries that are written whole.
+"""Folder of compiled code: its path, access rights and size, and atomic writes of entries.
 
-Compiled code is run as it is read, so that whoever can write to the folder can run code as its user: it is used only where it
-belongs to this user and nobody else can write to it.
+Compiled code is executed as it was read, so that anyone who can write to the folder could run code as its user: the folder is
+used only if it belongs to this user and no other user can write to it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 HOUR_SECONDS = 3600.0
 MAX_BYTES = 2**29
-"""Beyond this total size the least recently read files are removed."""
-PART = ".part-"
-"""Prefix of entries that are being written, or were when a process was killed."""
+"""Maximum total size; beyond it the least recently read files are removed."""
+PARTIAL_PREFIX = ".part-"
+"""Prefix of the files of entries that are being written, or were when a process was killed."""
 
 
 def own_folder() -> Path | None:
-    """Return the package's folder for compiled code, made where it is missing, or None where there is none to use.
+    """Return the package's folder for compiled code, created if it is missing; None if there is none that can be used.
 
     The environment variable SGDLIMITS_CACHE names another folder, or turns this one off ("off").
     """
@@ -30,17 +30,17 @@ def own_folder() -> Path | None:
     if asked.lower() in ("off", "0", "no", "none"):
         return None
     try:
-        return _prepared(Path(asked) if asked else cache_home() / "compiled", own=not asked)
+        return _prepare(Path(asked) if asked else cache_home() / "compiled", own=not asked)
     except (OSError, RuntimeError):  # a home that cannot be written to, or none at all
         return None
 
 
 @lru_cache(maxsize=8)
-def _prepared(folder: Path, own: bool) -> Path | None:
-    """Make, close and prune a folder; None, with a warning, where others can write to it."""
+def _prepare(folder: Path, own: bool) -> Path | None:
+    """Create a folder, restrict access to it if it is the package's `own`, and prune it; None, with a warning, if shared."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if own:
-        _close(folder)
+        _restrict_access(folder)
     if not is_private(folder):
         warnings.warn(
             f"compiled code is not kept in {folder}, where others can write. Run chmod 700 on it once it is empty, "
@@ -53,20 +53,20 @@ def _prepared(folder: Path, own: bool) -> Path | None:
 
 
 def cache_home() -> Path:
-    """Return the user's folder of all that the package keeps."""
+    """Return the user's cache folder of the package."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgdlimits"
 
 
 def is_private(path: Path) -> bool:
     """Return whether a file or folder belongs to this user and only this user can write to it."""
     if not hasattr(os, "getuid"):
-        return True  # a system with other rights, on which profiles are private
+        return True  # Windows, where the folders of a user's profile are private
     status = path.stat()
     return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
-def _close(folder: Path) -> None:
-    """Close the package's own folder to other users, and remove the files that they could have written."""
+def _restrict_access(folder: Path) -> None:
+    """Make the package's own folder accessible to this user only; remove files that others could have written before."""
     if not hasattr(os, "getuid") or folder.stat().st_uid != os.getuid():
         return
     if not is_private(folder):
@@ -77,8 +77,8 @@ def _close(folder: Path) -> None:
 
 
 def write_entry(path: Path, content: bytes) -> None:
-    """Write a file under another name, then rename it: other processes read the old file or the whole new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PART)
+    """Write a file under another name, then rename it: other processes read either the old file or the complete new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -89,18 +89,18 @@ def write_entry(path: Path, content: bytes) -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Remove what exceeds the size, at most once an hour: a look at thousands of entries takes longer than reading a few."""
+    """Remove the least recently read files beyond `MAX_BYTES`, at most once an hour, since listing the folder takes time."""
     stamp = folder / ".pruned"
     if stamp.exists() and time.time() - stamp.stat().st_mtime < HOUR_SECONDS:
         return
     stamp.touch()
-    for part in folder.glob(f"{PART}*"):
+    for part in folder.glob(f"{PARTIAL_PREFIX}*"):
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > HOUR_SECONDS:
                 part.unlink()
     files = sorted(
         ((entry.stat(), entry.path) for entry in os.scandir(folder) if not entry.name.startswith(".")),
-        key=lambda file: -file[0].st_atime,
+        key=lambda file: -file[0].st_atime,  # the most recently read first, which stay
     )
     total = 0
     for status, path in files:

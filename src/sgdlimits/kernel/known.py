@@ -1,7 +1,7 @@
-"""A name for what a program is made from, which the next process has for it too: what was compiled is then not even traced.
+"""Process-independent names of the objects that a program is made from: later processes load its code without tracing it.
 
-Only what belongs to this package has such a name, with numbers, texts and functions of JAX and NumPy. A user's own class or
-function may be another one tomorrow, and has none.
+Objects of this package have names, as do floats, texts, arrays, and functions of JAX and NumPy. A user's own class or function
+has none, since its code may change from one process to the next without any sign.
 """
 
 from __future__ import annotations
@@ -17,51 +17,57 @@ import equinox as eqx
 import jax
 import numpy as np
 
-OURS = (__name__.partition(".")[0], "jax", "numpy")
+DESCRIBED_PACKAGES = (__name__.partition(".")[0], "jax", "numpy")
+"""Packages whose classes and functions are identified by their names, together with the versions of the packages."""
 
 
 class Unnamed(Exception):
-    """Something has no name that the next process would have for it."""
+    """Error for an object without a process-independent name."""
 
 
-def name_of(*things: Any) -> str | None:
-    """The name of all things together, or None where one of them has none."""
+def persistent_name(*things: Any) -> str | None:
+    """Return a name of several objects together that is the same in every process, or None if one of them has none."""
     try:
-        text = repr([_named(thing) for thing in things])
+        text = repr([_describe(thing) for thing in things])
     except Unnamed:
         return None
     versions = [each.__version__ for each in (jax, np, eqx)]
     return hashlib.sha256("\0".join([text, *versions, _sources()]).encode()).hexdigest()
 
 
-def pattern(values: np.ndarray) -> np.ndarray:
-    """What a program depends on of the numbers that it takes as inputs: zeros and ones, which simplify it; 2 for all others."""
+def simplification_pattern(values: np.ndarray) -> np.ndarray:
+    """Mark the values that simplify a program, 0 and 1, by themselves, and all others by 2: programs depend on nothing else."""
     return np.where(np.isin(values, (0.0, 1.0)), values, 2.0).astype(np.int8)
 
 
-def _named(thing: Any) -> Any:
+def _describe(thing: Any) -> Any:
+    """Return a description of an object by plain values, whose text is its identity; raise `Unnamed` if it has none."""
     if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
         return thing
     if isinstance(thing, (tuple, list)):
-        kind = type(thing).__name__ if type(thing) in (tuple, list) else _place(type(thing))
-        return [kind, *(_named(each) for each in thing)]
-    if isinstance(thing, dict):
-        return {_named(key): _named(value) for key, value in sorted(thing.items())}
+        kind = type(thing).__name__ if type(thing) in (tuple, list) else _address(type(thing))
+        return [kind, *(_describe(each) for each in thing)]
+    if isinstance(thing, dict):  # equal dictionaries may differ in order
+        return {_describe(key): _describe(value) for key, value in sorted(thing.items())}
     if isinstance(thing, jax.ShapeDtypeStruct):
         return str(thing)
     if isinstance(thing, (np.ndarray, np.generic, jax.Array)):
         values = np.asarray(thing)
-        values = pattern(values) if values.dtype == np.float64 else values
+        # Doubles are inputs of programs, so that only their pattern counts; integers are part of the code.
+        values = simplification_pattern(values) if values.dtype == np.float64 else values
         return values.dtype.str, values.shape, values.tobytes()
     if isinstance(thing, eqx.Module):
-        return _place(type(thing)), [_named(getattr(thing, field.name)) for field in dataclasses.fields(thing)]
-    return _place(thing)
+        return _address(type(thing)), [_describe(getattr(thing, field.name)) for field in dataclasses.fields(thing)]
+    return _address(thing)
 
 
-def _place(thing: Any) -> str:
-    """Where a class or a function is found: there and nowhere else, so that nothing made from it has its name."""
+def _address(thing: Any) -> str:
+    """Return module and name of a class or function; raise `Unnamed` unless that name leads to this very object.
+
+    A decorated or local function has the name of another object, or of none.
+    """
     module, name = (str(getattr(thing, each, "")) for each in ("__module__", "__qualname__"))
-    found: Any = sys.modules.get(module) if module.partition(".")[0] in OURS else None
+    found: Any = sys.modules.get(module) if module.partition(".")[0] in DESCRIBED_PACKAGES else None
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not thing:
@@ -71,7 +77,7 @@ def _place(thing: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """When each file of the package was changed last, as one hash."""
+    """Return a hash of path, time of change and size of all files of the package, so that edited code is compiled anew."""
     found, folders = hashlib.sha256(), [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     while folders:
         for entry in sorted(os.scandir(folders.pop()), key=lambda entry: entry.name):

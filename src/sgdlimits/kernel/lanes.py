@@ -1,4 +1,4 @@
-"""The kernel `lanes`: a process as a flat program, compiled for vectors of replicas, on all cores."""
+"""Kernel `lanes`: a process as a flat program, compiled for SIMD vectors of replicas, on all cores."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, Ru
 from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.compiler.replica import ByBound, Replica
 from sgdlimits.kernel.stopping import HostBounds, find_bound
-from sgdlimits.kernel.trace import Numbers, replica_of
+from sgdlimits.kernel.trace import ParameterArrays, replica_of
 
-MOST_STATE = 2048
-"""States of more numbers are not unrolled."""
-PIECES = 4
-"""Into how many pieces the vectors are cut for each core, so that cores are done together."""
-SMALL = 2**25
-"""Calls of fewer operations, which take some 0.4 milliseconds, are not worth other threads."""
+MAX_STATE_SIZE = 2048
+"""Maximum number of coordinates of a state that is unrolled into single floats."""
+PIECES_PER_CORE = 4
+"""Number of pieces of work for each core: more than one, so that all cores finish at about the same time."""
+MIN_THREADED_OPERATIONS = 2**25
+"""Calls below this number of operations (about 0.4 ms) run on one thread."""
 
 
-class Code(NamedTuple):
-    """A compiled program: its function, what owns it, the replicas of a vector, which numbers it takes, and its length.
+class CompiledCode(NamedTuple):
+    """Compiled program of a step.
 
-    If the host supplies bounds on the stop condition, `bounded` are the indices of the coordinates that move.
+    `call` is its function and `owner` the object that keeps its memory alive; `width` is the number of replicas in a vector,
+    `numbers` the indices of the parameters that it takes, and `length` its number of operations. If the host supplies bounds on
+    the stop condition, `bounded` has the indices of the coordinates that a step changes, else None.
     """
 
     call: Any
@@ -44,33 +46,35 @@ class Code(NamedTuple):
     bounded: list[int] | None = None
 
 
-class Unrolled(Kernel):
-    """One process, whose runs have the last axis, as a flat program. Any number of runs is made with the same code.
+class FlatKernel(Kernel):
+    """Kernel with a flat program, for processes whose arrays have the runs last. Any number of runs uses the same code.
 
-    Runs that move are packed into vectors, so that ended ones cost nothing: numbers of the state first, then replicas.
+    Active runs are packed into vectors, with axes (vector, coordinate, lane), so that ended runs cost nothing.
     """
 
     recompiles = False
     xp: Any = np
-    """Where arrays are: NumPy, or a module like it."""
+    """Module of the arrays: NumPy, or CuPy on a GPU."""
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         if process.runs_axis != -1:
             raise Untranslated("a state with the runs first")
-        self.numbers = Numbers.of((process, until))
-        self.state, self.memory = jax.tree.structure(carry.state), jax.tree.structure(carry.memory)
+        self.numbers = ParameterArrays.of((process, until))
+        self.state = jax.tree.structure(carry.state)
+        self.memory = jax.tree.structure(carry.memory)
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(carry.state)]
         self.shapes = [leaf.shape[:-1] for leaf in leaves]
-        if sum(leaf[..., 0].size for leaf in leaves) > MOST_STATE or any(leaf.dtype != np.float64 for leaf in leaves):
+        if sum(leaf[..., 0].size for leaf in leaves) > MAX_STATE_SIZE or any(leaf.dtype != np.float64 for leaf in leaves):
             raise Untranslated("a large state")
-        zero = np.concatenate([(leaf == 0).all(-1).ravel() for leaf in leaves])
+        zero = np.concatenate([(leaf == 0).all(-1).ravel() for leaf in leaves])  # zero in every run
+        # Memories of conditions have the runs first, states last.
         remembered = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(carry.memory))
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
-        bound = find_bound(process, until)  # of the key too, since a user may register another one
+        bound = find_bound(process, until)  # part of the key, since a user may register another bound later
         key = (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes(), bound)
-        self.form = Form(self.numbers, *trees, single, key)
-        self.code = self.compiled(self.form)
+        self.form = ProgramSpec(self.numbers, *trees, single, key)
+        self.code = self.compile(self.form)
         self.block = int(process.block)
         self.every = int(max(1, min(process.block, float(process.check_interval))))
         self.row = self.numbers.flat[self.code.numbers]
@@ -81,52 +85,53 @@ class Unrolled(Kernel):
 
     @staticmethod
     @abc.abstractmethod
-    def compiled(form: Form) -> Code:
-        """The code of a program."""
+    def compile(form: ProgramSpec) -> CompiledCode:
+        """Return the compiled code of a program, from a cache if possible."""
 
     @abc.abstractmethod
-    def run(self, arrays: Arrays, span: StepRange) -> None:
-        """Make the steps of packed runs, in place."""
+    def run(self, arrays: KernelArrays, span: StepRange) -> None:
+        """Make the steps of packed runs, and write the results into `arrays`."""
 
-    def here(self, leaf: Any) -> Any:
-        """An array of a carry, where this kernel computes: another one that may be changed."""
+    def to_kernel(self, leaf: Any) -> Any:
+        """Copy an array of a carry to the device of this kernel, where it may be modified."""
         return np.array(leaf)
 
-    def back(self, array: Any) -> Any:
-        """An array for a carry."""
+    def to_carry(self, array: Any) -> Any:
+        """Return an array of the kernel as part of a carry."""
         return array
 
-    def host(self, array: Any) -> np.ndarray:
-        """An array where NumPy computes."""
+    def to_host(self, array: Any) -> np.ndarray:
+        """Return an array of the kernel as a NumPy array."""
         return array
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
         return self.advance_many([RunBatch(self, carry, seed, runs)], span)[0]
 
-    def advance_many(self, lots: Sequence[RunBatch], span: StepRange) -> list[Carry]:
+    def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
         xp, width = self.xp, self.code.width
-        open_ = [Opened(lot) for lot in lots]
-        ends = np.cumsum([each.moving.size for each in open_])
+        packed = [PackedRuns(batch) for batch in batches]
+        ends = np.cumsum([each.moving.size for each in packed])
         if not ends[-1]:
-            return [lot.carry for lot in lots]
+            return [batch.carry for batch in batches]
         vectors = -(-int(ends[-1]) // width)
-        filled = xp.minimum(xp.arange(vectors * width), int(ends[-1]) - 1)
-        joined = lambda parts: xp.concatenate(parts, axis=1)[:, filled].reshape(-1, vectors, width).swapaxes(0, 1)
-        arrays = (joined(parts) for parts in zip(*(each.rows() for each in open_), strict=True))
+        filled = xp.minimum(xp.arange(vectors * width), int(ends[-1]) - 1)  # the last run fills the last vector
+        to_vectors = lambda parts: xp.concatenate(parts, axis=1)[:, filled].reshape(-1, vectors, width).swapaxes(0, 1)
+        arrays = (to_vectors(parts) for parts in zip(*(each.pack() for each in packed), strict=True))
         state, memory, keys, numbers = map(xp.ascontiguousarray, arrays)
-        end, how = xp.full(vectors * width, -1, np.int64), xp.zeros(vectors * width, np.int64)
-        end[int(ends[-1]) :] = 0  # lanes that are there to fill up a vector
-        self.run(Arrays(state, memory, keys, end, how, numbers), span)
+        end = xp.full(vectors * width, -1, np.int64)
+        how = xp.zeros(vectors * width, np.int64)
+        end[int(ends[-1]) :] = 0  # lanes that only fill the last vector have ended
+        self.run(KernelArrays(state, memory, keys, end, how, numbers), span)
         state = state.swapaxes(0, 1).reshape(-1, vectors * width)
-        cuts = [slice(int(last) - each.moving.size, int(last)) for last, each in zip(ends, open_, strict=True)]
-        return [each.closed(state[:, cut], end[cut], how[cut]) for each, cut in zip(open_, cuts, strict=True)]
+        cuts = [slice(int(last) - each.moving.size, int(last)) for last, each in zip(ends, packed, strict=True)]
+        return [each.unpack(state[:, cut], end[cut], how[cut]) for each, cut in zip(packed, cuts, strict=True)]
 
 
-class Arrays(NamedTuple):
-    """The arguments of compiled code, vectors first.
+class KernelArrays(NamedTuple):
+    """Array arguments of compiled code, with the vectors first.
 
-    These are states, what conditions remember, the run and the two words of its seed, when and how each run ended, and the
-    numbers of its problem.
+    These are states, memories of stop conditions, keys (index of the run and the two words of its seed), the step at which each
+    run ended (-1 for none), how it ended (1 stopped, 2 diverged), and parameters.
     """
 
     state: Any
@@ -137,40 +142,42 @@ class Arrays(NamedTuple):
     numbers: Any
 
 
-class Opened:
-    """The runs of a lot that move: copies of the arrays of its carry, into which results are put."""
+class PackedRuns:
+    """Active runs of a batch: copies of the arrays of its carry, from which runs are packed and into which results go."""
 
-    def __init__(self, lot: RunBatch) -> None:
-        here = lot.kernel.here
-        self.lot, self.kernel, self.xp = lot, lot.kernel, lot.kernel.xp
-        self.on, self.stopped, self.ends = (here(part) for part in (lot.carry.moving, lot.carry.stopped, lot.carry.end))
+    def __init__(self, batch: RunBatch) -> None:
+        here = batch.kernel.to_kernel
+        self.batch, self.kernel, self.xp = batch, batch.kernel, batch.kernel.xp
+        self.on, self.stopped, self.ends = (here(part) for part in (batch.carry.moving, batch.carry.stopped, batch.carry.end))
         self.moving = self.xp.flatnonzero(self.on)
-        self.leaves = [here(leaf) for leaf in jax.tree.leaves(lot.carry.state)]
+        self.leaves = [here(leaf) for leaf in jax.tree.leaves(batch.carry.state)]
 
-    def rows(self) -> tuple[Any, ...]:
-        """States, memories, keys and numbers of the runs that move, which have the last axis."""
+    def pack(self) -> tuple[Any, ...]:
+        """Return states, memories, keys and parameters of the active runs, each of shape (floats, runs)."""
         xp, some, row = self.xp, self.moving, self.kernel.row
         state = xp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in self.leaves])[:, some]
-        memory = [self.kernel.here(leaf) for leaf in jax.tree.leaves(self.lot.carry.memory)]
+        memory = [self.kernel.to_kernel(leaf) for leaf in jax.tree.leaves(self.batch.carry.memory)]
         flat = [leaf.reshape(leaf.shape[0], -1).T.astype(float) for leaf in memory]
-        words = xp.broadcast_to(xp.asarray(np.asarray(self.lot.seed).astype(np.int64)[:, None]), (2, some.size))
-        keys = xp.concatenate([self.kernel.here(self.lot.runs)[some].astype(np.int64)[None], words])
+        words = xp.broadcast_to(xp.asarray(np.asarray(self.batch.seed).astype(np.int64)[:, None]), (2, some.size))
+        keys = xp.concatenate([self.kernel.to_kernel(self.batch.runs)[some].astype(np.int64)[None], words])
         numbers = xp.broadcast_to(row[:, None], (row.size, some.size))
         return state, xp.concatenate([*flat, xp.zeros((0, self.on.size))])[:, some], keys, numbers
 
-    def closed(self, state: Any, end: Any, how: Any) -> Carry:
-        """The carry after steps, from the states of the runs that moved, and when and how they ended."""
+    def unpack(self, state: Any, end: Any, how: Any) -> Carry:
+        """Return the carry after steps, from the new states of the active runs and when and how they ended."""
         cuts = np.cumsum([leaf[..., 0].size for leaf in self.leaves])[:-1]
         for leaf, part in zip(self.leaves, self.xp.split(state, cuts), strict=True):
             leaf[..., self.moving] = part.reshape(*leaf.shape[:-1], -1)
-        self.on[self.moving], self.stopped[self.moving], self.ends[self.moving] = end < 0, how == 1, end
-        after = jax.tree.unflatten(self.kernel.state, [self.kernel.back(leaf) for leaf in self.leaves])
-        on, stopped, ends = map(self.kernel.host, (self.on, self.stopped, self.ends))
-        return Carry(after, on, stopped, ends, self.lot.carry.memory)
+        self.on[self.moving] = end < 0
+        self.stopped[self.moving] = how == 1
+        self.ends[self.moving] = end
+        after = jax.tree.unflatten(self.kernel.state, [self.kernel.to_carry(leaf) for leaf in self.leaves])
+        on, stopped, ends = map(self.kernel.to_host, (self.on, self.stopped, self.ends))
+        return Carry(after, on, stopped, ends, self.batch.carry.memory)
 
 
-class Lanes(Unrolled):
-    """Vectors of the processor, on all cores."""
+class Lanes(FlatKernel):
+    """Kernel of SIMD vectors of replicas on all cores of the processor."""
 
     name = "lanes"
 
@@ -181,29 +188,31 @@ class Lanes(Unrolled):
 
     @property
     def key(self) -> Any:
-        return super().key if self.bounds is None else id(self)
+        return super().key if self.bounds is None else id(self)  # bounds are those of one kernel's condition
 
     @staticmethod
-    def compiled(form: Form) -> Code:
-        return _code(form, _machine().key)
+    def compile(form: ProgramSpec) -> CompiledCode:
+        return _compiled_code(form, _machine().key)
 
-    def run(self, arrays: Arrays, span: StepRange) -> None:
-        """The vectors in pieces, which the cores take one after the other."""
+    def run(self, arrays: KernelArrays, span: StepRange) -> None:
+        """Make the steps of all vectors, in pieces that the cores take from a queue."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         real, vectors, width = np.array([span.t, span.size], float), len(arrays.state), self.code.width
-        small = vectors * width * int(span.steps) * self.code.length < SMALL
-        pieces = min(vectors, 1 if small or cores == 1 else PIECES * cores)
+        small = vectors * width * int(span.steps) * self.code.length < MIN_THREADED_OPERATIONS
+        pieces = min(vectors, 1 if small or cores == 1 else PIECES_PER_CORE * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
         bounds, rows = self.bounds, None
         if bounds is not None:
             rows = bounds.rows_of(arrays.keys[:, 0], arrays.memory)
 
         def piece(low: int, high: int) -> None:
+            # `end` and `how` have an entry for each lane, the other arrays a row for each vector.
             parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
-            whole = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
-            call = partial(self.code.call, *(part.ctypes.data for part in parts), whole.ctypes.data, real.ctypes.data)
+            integers = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
+            call = partial(self.code.call, *(part.ctypes.data for part in parts), integers.ctypes.data, real.ctypes.data)
             if bounds is None or rows is None:
                 return call()
+            # The call releases the interpreter's lock, which the host's function takes again when it is called.
             with bounds.serving(arrays.memory[low:high]) as host:
                 call(rows[low:high].ctypes.data, host)
 
@@ -217,44 +226,57 @@ class Lanes(Unrolled):
             bounds.store(arrays.keys[:, 0], arrays.memory, rows)
 
 
-class Form:
-    """What a program is made from; two that need the same program are equal."""
+class ProgramSpec:
+    """Everything from which a program is made; equal objects need the same program.
 
-    def __init__(self, numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool, key: tuple) -> None:
-        self.numbers, self.state, self.memory, self.zero, self.single = numbers, state, memory, zero, single
+    Parameters are those of `sgdlimits.kernel.trace.replica_of`, and a `key` for comparisons.
+    """
+
+    def __init__(
+        self, numbers: ParameterArrays, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool, key: tuple
+    ) -> None:
+        self.numbers = numbers
+        self.state = state
+        self.memory = memory
+        self.zero = zero
+        self.single = single
         self.key = (*key, single)
 
     @property
     def fixed(self) -> PyTree:
-        """The process and its condition."""
+        """Process and stop condition."""
         return self.numbers.values(self.numbers.arrays)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Form) and self.key == other.key
+        return isinstance(other, ProgramSpec) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def replica(self, asks: bool) -> Replica:
-        """The program, of code that asks the host or not."""
+        """Trace the program of a step; `asks` says whether its code can call the host."""
         return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
 
 
 @lru_cache(maxsize=64)
-def _code(form: Form, key: tuple) -> Code:
-    """Compiled code, from an entry with its name where it has one: then nothing is traced."""
+def _compiled_code(form: ProgramSpec, key: tuple) -> CompiledCode:
+    """Load compiled code, without tracing anything if the program has a persistent name and an entry in the cache."""
     machine = _machine()
-    name = known.name_of(key, form.fixed, find_bound(*form.fixed), form.state, form.memory, form.zero, form.single)
-    make = lambda: _compiled(form)
-    about, _, code = (make() if name is None else cache.kept(f"step-{name}", make)).partition(b"\n")
+    name = known.persistent_name(key, form.fixed, find_bound(*form.fixed), form.state, form.memory, form.zero, form.single)
+    make = lambda: _compile(form)
+    # An entry is one line of JSON, then the object code.
+    about, _, code = (make() if name is None else cache.read_or_make(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)
     width, numbers, length, bounded = json.loads(about)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (8 if bounded is None else 10))
-    return Code(function(address), owner, width, numbers, length, bounded)
+    return CompiledCode(function(address), owner, width, numbers, length, bounded)
 
 
-def _compiled(form: Form) -> bytes:
-    """A line that says what there is to know of a program, and its code, which other forms may have as well."""
+def _compile(form: ProgramSpec) -> bytes:
+    """Trace and compile a program; return a line of JSON with its properties, followed by its object code.
+
+    The code alone is cached by its text, since different processes may have the same program.
+    """
     from sgdlimits.kernel.compiler import llvm
 
     machine, replica = _machine(), form.replica(asks=True)

@@ -1,4 +1,4 @@
-r"""How compiled code finds out that a run stops, without evaluating an expensive stop condition after each step.
+r"""Stop conditions in compiled code, without evaluating an expensive condition after each step.
 
 There are three ways, in the order in which `flatten_check` tries them:
 
@@ -38,10 +38,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 from sgdlimits.jaxtools import Layout, jit_bound
 from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
 from sgdlimits.kernel.compiler.bounds import with_radius
-from sgdlimits.kernel.compiler.checks import CONTINUES, STOPS
-from sgdlimits.kernel.compiler.flatten import about
+from sgdlimits.kernel.compiler.flatten import estimate_operations
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.replica import ByBound, EveryStep, WithinBall
+from sgdlimits.kernel.compiler.replica import CONTINUES, STOPS, ByBound, EveryStep, WithinBall
 from sgdlimits.kernel.compiler.walk import Flattening
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
@@ -112,14 +111,14 @@ def flatten_check(
     Parameters
     ----------
     walk : the flattening, whose program has the step already
-    numbers : the `sgdlimits.kernel.trace.Numbers` of the process and the condition
+    numbers : the `sgdlimits.kernel.trace.ParameterArrays` of the process and the condition
     stops : whether a run stops, a function of parameters, state, memory and time
     like : shapes of parameters, state and memory
     before, after : places of these three before and after the step
     asks_host : whether the code can call the host
     """
     program, flat = walk.program, lambda places: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(places)])
-    old, new = flat(before[1]), flat(after[1])
+    old, new = flat(before[1]), flat(after[1])  # a coordinate whose place does not change is never moved by a step
     timed = _depends_on_time(numbers, stops, like)
     asks_host = asks_host and not timed
     row = _flatten_bound(walk, numbers, like, before, np.flatnonzero(old != new)) if asks_host else None
@@ -132,6 +131,7 @@ def flatten_check(
         if not asks_host or jax.eval_shape(lambda *like: _evaluate_bound(numbers, False, *like), *like) is None:
             raise
         return ByBound(())
+    # The cost of the condition is what it needs beyond the values of the step.
     needed = program.order(new.tolist())
     cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_SHARE * len(needed)
     ball = None if cheap else _flatten_ball(walk, stops, like, before, old != new)
@@ -141,7 +141,7 @@ def flatten_check(
 def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
     """Flatten a condition and return its place."""
     jaxpr = jax.make_jaxpr(stops)(*like, REAL)
-    walk.program.check_size(about(jaxpr))
+    walk.program.check_size(estimate_operations(jaxpr))
     return int(walk.call(jaxpr, places)[0])
 
 
@@ -154,6 +154,7 @@ def _depends_on_time(numbers: Any, stops: Callable, like: tuple) -> bool:
 
 
 def _evaluate_bound(numbers: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
+    """Return the registered bound around a state, for parameters in `arrays`; None if there is none."""
     process, until = numbers.values(arrays)
     bound = find_bound(process, until)
     return None if bound is None else bound(process, state, memory, cheap)
@@ -180,7 +181,7 @@ def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, 
     radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
 
     def both(radii, arrays, state, memory):
-        return bounded(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
+        return with_radius(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
 
     try:
         found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *jax.tree.leaves(places)])
@@ -199,13 +200,13 @@ class HostBounds:
         """Compile the function that answers, for runs like those of `carry` whose coordinates `moved` change."""
         one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
-        self.ask = jit_bound(_answer, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
+        self.ask = jit_bound(_answer_call, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
         self.columns, self.coordinates = 1 + 2 * len(moved), Layout.of(one).size
         self.known = np.zeros((0, 1 + Layout.of(own).size + self.columns))
 
     def rows_of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Return the rows of runs, vectors first and lanes last; a row not known yet is zero and proves nothing."""
-        rows, keys = np.zeros((runs.size, self.columns)), _keys(runs, memory)
+        rows, keys = np.zeros((runs.size, self.columns)), _run_keys(runs, memory)
         _, new, old = np.intersect1d(keys[:, 0], self.known[:, 0], return_indices=True)
         same = (keys[new] == self.known[old, : keys.shape[1]]).all(1)
         rows[new[same]] = self.known[old[same], keys.shape[1] :]
@@ -213,7 +214,7 @@ class HostBounds:
 
     def store(self, runs: np.ndarray, memory: np.ndarray, rows: np.ndarray) -> None:
         """Store rows for later calls."""
-        self.known = np.concatenate([_keys(runs, memory), rows.swapaxes(1, 2).reshape(runs.size, -1)], axis=1)
+        self.known = np.concatenate([_run_keys(runs, memory), rows.swapaxes(1, 2).reshape(runs.size, -1)], axis=1)
 
     @contextmanager
     def serving(self, memory: np.ndarray) -> Iterator[Any]:
@@ -244,7 +245,7 @@ class HostBounds:
             raise errors[0]
 
 
-def _answer(
+def _answer_call(
     process: ProcessLike, until: StopCondition, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array
 ) -> Array:
     """Return whether a run stops, and the row of its bound. The condition is evaluated only where the bound is near zero."""
@@ -266,7 +267,7 @@ def _answer(
 
 
 def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
-    """Return the value of a bound in a state, and its row, both less what they leave to errors of quadrature."""
+    """Return the value of a bound in a state, and its row, both lowered by the error of quadrature that is allowed for."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     x, slope, bend = map(flat, (state, bound.slope, bound.bend))
     value = bound.value - MAX_VALUE_ERROR
@@ -275,6 +276,6 @@ def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[
     return [value, value - ((slope + bend * x) * x).sum(), *(slope + 2 * bend * x), *bend]
 
 
-def _keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Return the index of each run and what its condition remembers, one run a row."""
+def _run_keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """Return an array with a row for each run: its index, and the memory of its stop condition."""
     return np.concatenate([runs.reshape(-1, 1), memory.swapaxes(1, 2).reshape(runs.size, -1)], axis=1, dtype=float)

@@ -1,8 +1,8 @@
-"""Trace a process: its own `draw` and `step`, and the condition that ends a run, as the flat program of one replica's step.
+"""Trace the `draw` and `step` of a process, and its stop condition, into the flat program of one replica's step.
 
-The process is traced for one run and one step. Its numbers (learning rates, noise, dimension) are inputs, so that another
-value needs no other program, but for zeros and ones, which simplify it. Entries of the state that are zero in all runs, and
-that a step keeps at zero, are constants: the empty half of a triangular matrix costs nothing.
+The process is traced for one run and one step. Its parameters (learning rates, noise, dimension) are inputs, so that other
+values need no other program, except zeros and ones, which simplify it. Entries of the state that are zero in all runs, and that
+a step keeps at zero, are constants: the empty half of a triangular matrix costs nothing.
 """
 
 from __future__ import annotations
@@ -17,103 +17,121 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.kernel.compiler.flatten import about, lowered
-from sgdlimits.kernel.compiler.program import ABSENT, Program
+from sgdlimits.kernel.compiler.flatten import estimate_operations, lower_elementary
+from sgdlimits.kernel.compiler.program import ABSENT_PLACE, Program
 from sgdlimits.kernel.compiler.replica import ByBound, Replica
 from sgdlimits.kernel.compiler.walk import Flattening
-from sgdlimits.kernel.known import pattern
+from sgdlimits.kernel.known import simplification_pattern
 from sgdlimits.kernel.random import Stream
 from sgdlimits.kernel.stopping import REAL, flatten_check
 
-MOST_NODES = 50_000
-"""Programs of more operations take longer to compile than they save."""
-MOST_NUMBERS = 4096
-"""Larger arrays of a problem are no numbers of a step."""
+MAX_OPERATIONS = 50_000
+"""Maximum number of operations of a program; larger ones take longer to compile than they save."""
+MAX_ARRAY_SIZE = 4096
+"""Maximum size of an array of parameters that becomes inputs of a program; a program that reads a larger one is given up."""
 
 
-class Numbers(NamedTuple):
-    """The leaves of a process and its condition: arrays of doubles, which a program takes as inputs, and all else."""
+class ParameterArrays(NamedTuple):
+    """Leaves of a process and its stop condition, as a pytree `tree`.
+
+    `arrays` are those of doubles, the parameters, which are inputs of a program; `others` has all other leaves, with None in
+    the places of `arrays`.
+    """
 
     tree: Any
     others: tuple
     arrays: list[np.ndarray]
 
     @classmethod
-    def of(cls, fixed: PyTree) -> Numbers:
+    def of(cls, fixed: PyTree) -> ParameterArrays:
+        """Split the leaves of a process and its condition."""
         leaves, tree = jax.tree.flatten(fixed)
-        number = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype == np.float64 for leaf in leaves]
-        arrays = [np.asarray(leaf) for leaf, is_number in zip(leaves, number, strict=True) if is_number]
-        others = tuple(None if is_number else _hashable(leaf) for leaf, is_number in zip(leaves, number, strict=True))
+        real = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype == np.float64 for leaf in leaves]
+        arrays = [np.asarray(leaf) for leaf, is_real in zip(leaves, real, strict=True) if is_real]
+        others = tuple(None if is_real else _hashable(leaf) for leaf, is_real in zip(leaves, real, strict=True))
         return cls(tree, others, arrays)
 
     def values(self, arrays: Sequence[Any]) -> PyTree:
-        """The process and its condition, with these arrays in place of their own."""
+        """Return the process and its condition with `arrays`, which may be traced, in place of their own parameters."""
         rest = iter(arrays)
         return jax.tree.unflatten(self.tree, [next(rest) if leaf is None else _value(leaf) for leaf in self.others])
 
     @property
-    def process(self) -> Numbers:
-        """Those of the process alone."""
+    def process(self) -> ParameterArrays:
+        """Leaves of the process alone, without its condition."""
         tree = self.tree.children()[0]
         others = self.others[: tree.num_leaves]
-        return Numbers(tree, others, self.arrays[: others.count(None)])
+        return ParameterArrays(tree, others, self.arrays[: others.count(None)])
 
     @property
     def flat(self) -> np.ndarray:
-        """All doubles in a row."""
+        """All parameters in one array."""
         return np.concatenate([np.zeros(0), *(array.ravel() for array in self.arrays)])
 
     @property
     def form(self) -> tuple:
-        """All that a program depends on: shapes, and the values that simplify it."""
-        plain = tuple(pattern(array).tobytes() for array in self.arrays)
+        """Key of everything that a program depends on: structure, shapes, and which parameters are 0 or 1."""
+        plain = tuple(simplification_pattern(array).tobytes() for array in self.arrays)
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
 
 
 def replica_of(
-    numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False, asks: bool = True
+    numbers: ParameterArrays, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False, asks: bool = True
 ) -> Replica:
-    """The program of a process and its condition, for states and memories like these of one run (shapes without runs).
+    """Return the flat program of a step, and of the check whether the run stops.
 
-    Code that `asks` the host may have a bound in place of a condition.
+    Parameters
+    ----------
+    numbers : parameters and other leaves of the process and its condition
+    state, memory : shapes of one run's state, and of what the condition remembers of its start, without an axis of runs
+    zero : for each coordinate of the state, whether it is zero in all runs
+    single : whether normal variates are computed in single precision
+    asks : whether the code can call the host, so that a bound may replace the condition
     """
-    step, stops, like = _traced(numbers, state, memory, single)
-    Program(MOST_NODES).check_size(about(step))
-    while True:  # each time a program of its own, so that what was assumed in vain leaves nothing behind
-        program = Program(MOST_NODES)
-        walk, arrays = Flattening(program), _given(program, numbers)
+    step, stops, like = _trace(numbers, state, memory, single)
+    Program(MAX_OPERATIONS).check_size(estimate_operations(step))
+    # Coordinates are assumed to stay zero until a step is found to change them. Each attempt has a program of its own, so that
+    # nodes written under a wrong assumption leave nothing behind.
+    while True:
+        program = Program(MAX_OPERATIONS)
+        walk = Flattening(program)
+        arrays = _parameter_inputs(program, numbers)
         before, remembered = (
             _inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
         )
-        names, none = np.concatenate([leaf.ravel() for leaf in before]), program.const(0.0, "f64")
-        now, cuts = np.where(zero, none, names), np.cumsum([leaf.size for leaf in before])[:-1]
+        names = np.concatenate([leaf.ravel() for leaf in before])
+        none = program.const(0.0, "f64")
+        now = np.where(zero, none, names)
+        cuts = np.cumsum([leaf.size for leaf in before])[:-1]
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
-        after = walk.call(step, [*arrays[: len(numbers.process.arrays)], *shaped, *_keys(program)])
+        after = walk.call(step, [*arrays[: len(numbers.process.arrays)], *shaped, *_stream_inputs(program)])
         flat = np.concatenate([leaf.ravel() for leaf in after])
+        # A result is zero if simplification made it the one constant zero, so comparing places suffices.
         if not (wrong := zero & (flat != none)).any():
             break
         zero = zero & ~wrong
     check: Any = None
+    # The check is traced into the same program, in which it shares the values of the step.
     if stops is not None:
         check = flatten_check(walk, numbers, stops, like, [arrays, shaped, remembered], [arrays, after, remembered], asks)
     checked = () if check is None else check.row if isinstance(check, ByBound) else check
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
-    written, moved = lowered(program, [*now.tolist(), *flat.tolist(), *kept, *checked])
-    move = lambda places: tuple(moved[place] for place in places)
+    lowered, place_of = lower_elementary(program, [*now.tolist(), *flat.tolist(), *kept, *checked])
+    relocate = lambda places: tuple(place_of[place] for place in places)
     if check is not None:
-        check = ByBound(move(checked)) if isinstance(check, ByBound) else type(check)(*move(check))
-    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), check)
+        check = ByBound(relocate(checked)) if isinstance(check, ByBound) else type(check)(*relocate(check))
+    return Replica(lowered, relocate(now.tolist()), relocate(flat.tolist()), relocate(kept), check)
 
 
-def _keys(program: Program) -> list[np.ndarray]:
-    """What else a step is given: the seed, the run, the number of the step, when it is made and how long it is."""
+def _stream_inputs(program: Program) -> list[np.ndarray]:
+    """Return inputs for the other arguments of a step: seed, run, step, time, and length of the step."""
     word = lambda *names: np.array([program.input(name, "u32") for name in names])
     single = (("step", "u64"), ("t", "f64"), ("size", "f64"))
     return [word("seed", "seed_high"), word("run"), *(np.array(program.input(name, kind)) for name, kind in single)]
 
 
-def _given(program: Program, numbers: Numbers) -> list[np.ndarray]:
-    """Inputs for the numbers of a problem, and constants for zeros and ones. Large arrays have no places."""
+def _parameter_inputs(program: Program, numbers: ParameterArrays) -> list[np.ndarray]:
+    """Return inputs for the parameters, constants for those that are 0 or 1, and `ABSENT_PLACE` for too large arrays."""
     places = _inputs(program, "number", numbers.arrays)
     for at, array in zip(places, numbers.arrays, strict=True):
         for value in (0.0, 1.0):
@@ -122,36 +140,39 @@ def _given(program: Program, numbers: Numbers) -> list[np.ndarray]:
 
 
 def _inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray]:
-    """Arrays of inputs, numbered through."""
+    """Return arrays of inputs (name, i) with the shapes of `like`, numbered consecutively."""
     places, first = [], 0
     for leaf in like:
         count = int(np.prod(leaf.shape, dtype=int))
-        small = count <= MOST_NUMBERS
-        row = [program.input((name, i)) for i in range(first, first + count)] if small else [ABSENT] * count
+        small = count <= MAX_ARRAY_SIZE
+        row = [program.input((name, i)) for i in range(first, first + count)] if small else [ABSENT_PLACE] * count
         places.append(np.array(row, int).reshape(leaf.shape))
         first += count
     return places
 
 
-def _traced(numbers: Numbers, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
-    """The jaxpr of a step; whether a run stops, as a function of numbers, state, memory and time; and what these are like."""
+def _trace(numbers: ParameterArrays, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
+    """Return the jaxpr of a step, the stop condition as a function of parameters, state, memory and time, and their shapes.
+
+    The function is None without a condition.
+    """
 
     def stops(arrays, state, memory, t):
         process, until = numbers.values(arrays)
-        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))
+        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))  # a batch of one run
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]
 
-    leaves, tree = jax.tree.flatten(_like(state))
+    leaves, tree = jax.tree.flatten(_shapes_of(state))
     alone = numbers.process
-    step = _step(alone.tree, alone.others, tuple(_like(alone.arrays)), tuple(leaves), tree, single)
+    step = _step(alone.tree, alone.others, tuple(_shapes_of(alone.arrays)), tuple(leaves), tree, single)
     watched = numbers.values(numbers.arrays)[1] is not None
-    return step, stops if watched else None, (_like(numbers.arrays), _like(state), _like(memory))
+    return step, stops if watched else None, (_shapes_of(numbers.arrays), _shapes_of(state), _shapes_of(memory))
 
 
 @lru_cache(maxsize=64)
 def _step(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, single: bool) -> Any:
-    """The jaxpr of a step: the same whatever ends the runs, whose conditions are many where processes are few."""
-    numbers = Numbers(tree, others, [])
+    """Return the jaxpr of a step; it is cached without the condition, of which a process may have many."""
+    numbers = ParameterArrays(tree, others, [])
 
     def step(arrays, state, seed, run, number, t, size):
         process = numbers.values(arrays)
@@ -165,28 +186,30 @@ def _step(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, si
     return jax.make_jaxpr(step)(list(arrays), jax.tree.unflatten(state, leaves), *given)
 
 
-def _like(tree: PyTree) -> PyTree:
-    """The shapes of arrays."""
+def _shapes_of(tree: PyTree) -> PyTree:
+    """Return the shapes and types of the arrays of a tree."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
-class _Frozen:
-    """An array of whole numbers as part of a key."""
+class _HashableArray:
+    """Array of integers or bools that compares and hashes by its values, for keys of caches."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
         self.key = (np.asarray(array).dtype.str, np.shape(array), np.asarray(array).tobytes())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and self.key == other.key
+        return isinstance(other, _HashableArray) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
 
 def _hashable(leaf: Any) -> Any:
-    return _Frozen(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
+    """Wrap an array so that it can be part of a key; return other leaves as they are."""
+    return _HashableArray(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
 
 
 def _value(leaf: Any) -> Any:
-    return leaf.array if isinstance(leaf, _Frozen) else leaf
+    """Return the leaf that `_hashable` was given."""
+    return leaf.array if isinstance(leaf, _HashableArray) else leaf

@@ -1,4 +1,4 @@
-"""The kernel `xla`: a process as it is written, compiled by XLA. It takes any process, and the others are compared with it."""
+"""Kernel `xla`: the steps of any process, compiled by XLA as they are written. The other kernels are tested against it."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ from sgdlimits.kernel.random import Stream
 
 
 class XLA(Kernel):
-    """Blocks of steps of all runs at once, or of each group of runs in turn."""
+    """Kernel that makes blocks of steps with XLA, for all runs at once or for one group of runs after another."""
 
     name = "xla"
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, single: bool = False) -> None:
-        self.call = jit_bound(_grouped, process, until, single, fast_compile=process.fast_compile)
+        self.call = jit_bound(_advance_groups, process, until, single, fast_compile=process.fast_compile)
         self.recompiles = process.group_size is None
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
         return jax.block_until_ready(self.call(carry, seed, runs, span, np.array(len(runs))))
 
 
-def _grouped(
+def _advance_groups(
     process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange, wanted
 ) -> Carry:
-    """Make steps of all runs, or of each group in turn whose runs are not all ended."""
+    """Make the steps of a call for all runs at once, or for one group after another, skipping groups whose runs have ended."""
 
     def group(part: tuple[Carry, Array]) -> Carry:
         some, numbers = part
+        # The number of steps is a traced value: a group that has ended makes none, without another compilation.
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
-        return _steps(process, until, single, some, seed, numbers, span._replace(steps=steps))
+        return _advance_runs(process, until, single, some, seed, numbers, span._replace(steps=steps))
 
     return map_groups(group, process.group_size, wanted, (carry, runs))
 
 
-def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange) -> Carry:
-    """Blocks of steps: draw the numbers of a block, make its steps, and look for divergence at least once."""
+def _advance_runs(
+    process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange
+) -> Carry:
+    """Make the steps of a call in blocks: draw the random variates of a block, make its steps, and check for divergence."""
 
     def step(carry: Carry, numbers, number) -> Carry:
+        # Times are multiples of the step and not sums of steps, whose rounding errors would add up.
         now = StepTime(span.t + (number - span.first) * span.size, span.size)
         state = process.step(carry.state, numbers, now)
         if until is None:
@@ -62,7 +66,8 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
         t = span.t + (first - span.first + jnp.arange(count)) * span.size
         return process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single, t=t))
 
-    each = process.group_size is not None  # so few runs that their numbers are drawn step by step, and no more than are needed
+    # Groups have few runs: their variates are drawn step by step, and only for the steps that are left.
+    each = process.group_size is not None
 
     def drawn(first, steps, before: PyTree) -> PyTree:
         put = lambda j, kept: jax.tree.map(lambda old, new: old.at[j].set(new[0]), kept, draw(first + j, 1))
@@ -77,6 +82,7 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
         def part(i, carry: Carry) -> Carry:
             after = lax.fori_loop(i * every, jnp.minimum((i + 1) * every, steps), one, carry)
             bounded = _bounded(process, after.state)
+            # A run that diverges keeps its state at the beginning of this part, the last one known to be finite.
             broken = carry.moving & ~bounded
             return Carry(
                 state=_select(process, carry.moving & bounded, after.state, carry.state),
@@ -86,6 +92,7 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
                 memory=carry.memory,
             )
 
+        # The array of variates is carried from block to block, where it is overwritten.
         return lax.fori_loop(0, -(-steps // every), part, both[0]), numbers if each else ()
 
     shapes = jax.eval_shape(lambda: draw(span.first, process.block)) if each else ()
@@ -94,14 +101,18 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
 
 
 def _bounded(process: ProcessLike, state: PyTree) -> Bool[Array, " runs"]:
+    """Return whether all coordinates of each run are finite and at most `MAX_COORDINATE` in size."""
+
     def inside(leaf):
         rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
-        return (jnp.abs(rows) <= MAX_COORDINATE).all(1)
+        return (jnp.abs(rows) <= MAX_COORDINATE).all(1)  # false for NaN
 
     return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
 
 
 def _select(process: ProcessLike, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
+    """Select for each run the state `yes` where `choose` is true, else `no`."""
+
     def pick(a, b):
         shape = [1] * a.ndim
         shape[process.runs_axis] = -1

@@ -1,4 +1,4 @@
-"""Interface of a level: it binds to a problem and a start, and the resulting engine makes steppers of batches of runs."""
+"""Interface of levels: a level binds to a problem and a start; the resulting engine creates steppers of batches of runs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from jaxtyping import Float, PyTree
 from sgdlimits.jaxtools import GROUP_ALIGNMENT
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.condition import Condition
-from sgdlimits.level.observe import Observe
+from sgdlimits.level.observe import Observables
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
-FLAT_BATCH = 64
-"""Up to this size a batch of fast steps costs about the same, so that smaller sizes would only compile more often."""
+CONSTANT_COST_BATCH = 64
+"""Batch size up to which a call of a fast process takes about constant time: smaller sizes would only add compilations."""
 
 
 class Clock(NamedTuple):
-    """Saved times, the first of which is that of the runs' first state, and their numbers of SGD steps (NaN without d)."""
+    """Saved times, beginning with that of the initial state, and the number of SGD steps at each (NaN for levels without d)."""
 
     t: np.ndarray
     step: np.ndarray
@@ -34,27 +34,27 @@ class Clock(NamedTuple):
 class Request(NamedTuple):
     """Arguments of a stepper: seed, indices of the runs, saved times, stop condition, observables and kernel.
 
-    Without `save_start` the state at the first time of the clock need not be observed: it is not saved, or was saved before.
+    `save_start` is false if no snapshot is needed at the first time of the clock: it is not saved, or was saved before.
     """
 
     seed: int
     runs: np.ndarray
     clock: Clock
     until: Condition | None = None
-    observe: Observe = Observe()
+    observe: Observables = Observables()
     kernel: str | None = None
     save_start: bool = True
 
 
 class Snapshot(NamedTuple):
-    """Statistics and observables of a batch at one time, runs first. A run that has ended keeps its last state."""
+    """Statistics and observables of a batch of runs at one time, runs first. A run that has ended keeps its last state."""
 
     stats: PyTree
     observed: dict[str, np.ndarray]
 
 
 class RunStatus(NamedTuple):
-    """Status of each run, and the time at which it ended or, for an active run, which it has reached."""
+    """Status of each run, and the time at which it ended (for an active run: the time it has reached)."""
 
     status: np.ndarray
     t: np.ndarray
@@ -69,12 +69,12 @@ class Stepper(abc.ABC):
 
     request: Request
     kernel: str | None = None
-    """Name of the kernel that makes the steps; None for a solver."""
+    """Name of the kernel that executes the steps; None for an ODE solver."""
 
     @property
     @abc.abstractmethod
     def initial(self) -> Snapshot:
-        """Snapshot at the first time of the clock, for runs that were not resumed."""
+        """Snapshot at the first time of the clock; not available for resumed runs."""
 
     @property
     @abc.abstractmethod
@@ -83,41 +83,41 @@ class Stepper(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def share(self) -> float:
-        """Share of the time from the first to the last saved time that the runs have covered."""
+    def completed_fraction(self) -> float:
+        """Fraction of the simulated time, from the first to the last saved time, that the runs have covered."""
 
     @abc.abstractmethod
     def advance(self) -> list[Snapshot]:
-        """Advance the runs by one short call, and return the snapshots of the saved times reached, mostly none or one."""
+        """Advance all runs by one short call and return the snapshots of the saved times reached, usually none or one."""
 
     @property
     def batch_key(self) -> Hashable:
-        """Key of the next call: `advance_many` may take steppers with equal keys."""
+        """Key of the next call: steppers with equal keys may be passed to `advance_many` together."""
         return id(self)
 
     @classmethod
     def advance_many(cls, steppers: Sequence[Stepper]) -> list[list[Snapshot]]:
-        """Call `advance` on steppers with equal keys, as one batch where the level can."""
+        """Advance several steppers with equal `batch_key`, in one kernel call if the level supports it."""
         return [stepper.advance() for stepper in steppers]
 
     def drop_ended(self) -> None:
-        """Stop computing runs that have ended where that pays; their last state stays in all snapshots."""
+        """Remove ended runs from the computation if that saves time; snapshots continue to contain their last state."""
         return None
 
     @abc.abstractmethod
     def run_status(self) -> RunStatus:
-        """Return the status of each run."""
+        """Return the status of each run and the time it has reached."""
 
     @abc.abstractmethod
     def now(self) -> Snapshot:
-        """Observe the runs at their present time, which may lie between saved times."""
+        """Return a snapshot of the runs at the time they have reached, which may lie between saved times."""
 
     @abc.abstractmethod
     def state(self) -> Float[np.ndarray, "runs floats"]:
-        """Return the rows from which a stepper resumes, bit for bit, at the last saved time returned, or after it."""
+        """Return the state from which a new stepper resumes bit for bit, one row per run, at or after the last saved time."""
 
     def __iter__(self) -> Iterator[Snapshot]:
-        """Advance to the end, and yield a snapshot at each saved time; at the first one if the request has `save_start`."""
+        """Advance to the end and yield a snapshot at each saved time; at the first one only if the request has `save_start`."""
         if self.request.save_start:
             yield self.initial
         while not self.finished:
@@ -129,9 +129,9 @@ class Engine(eqx.Module):
 
     Parameters
     ----------
-    level : with the parameters it chose for itself
-    problem : in this level's own statistics
-    max_batch : number of runs to hold at once
+    level : the level, with defaults such as step sizes and tolerances filled in
+    problem : the problem, in the statistics of this level
+    max_batch : maximum number of runs in one batch
     """
 
     level: eqx.AbstractVar[Level]
@@ -140,16 +140,16 @@ class Engine(eqx.Module):
 
     @property
     def batch_multiple(self) -> int:
-        """Number of runs whose multiples are the sizes of batches."""
+        """Number that divides all batch sizes."""
         return GROUP_ALIGNMENT
 
     @property
     def floats_per_run(self) -> int:
-        """Approximate number of floats in memory per run while steps are made."""
+        """Approximate memory per run during a step, in floats."""
         return 0
 
     def starts(self, start: Start, stream: Stream) -> PyTree:
-        """Draw the initial statistics of the stream's runs, runs first, and check them."""
+        """Draw and check the initial statistics of the runs of a stream, runs first."""
         starts = self.level.first(self.problem, start, stream)
         self.problem.coordinates.check(starts)
         return starts
@@ -160,73 +160,81 @@ class Engine(eqx.Module):
 
     @abc.abstractmethod
     def stepper(self, starts: PyTree, request: Request, state: Float[np.ndarray, "runs floats"] | None = None) -> Stepper:
-        """Make the stepper of a batch of runs from their statistics (runs first), or from the `state` of an earlier stepper.
+        """Create the stepper of a batch of runs.
 
-        `starts` may hold more runs than the request: the last run is repeated to fill the batch.
+        Parameters
+        ----------
+        starts : initial statistics, runs first; rows after those of the request are padding
+        request : what to simulate: seed, runs, saved times, stop condition
+        state : `state()` of an earlier stepper, to resume from it; None begins at `starts`
         """
 
 
 class Level(Part):
-    """A description of a problem's SGD: its parameters, and `bind`.
+    """A level of description of SGD, such as `Chain` or `ODE`: its parameters, and `bind`.
 
-    A new level subclasses this and implements `bind`; the class variables tell the rest of the package what it needs to know.
+    A new level subclasses this and implements `bind`. The class variables declare its properties to the rest of the package.
     """
 
     name: ClassVar[str]
     batchable: ClassVar[bool] = False
-    """Whether steps of simulations that differ only in parameter values can be made in one call."""
+    """Whether simulations that differ only in parameter values can share one kernel call."""
     shared_batch: ClassVar[int | None] = None
-    """Size of the batches of `simulate_runs` where the rounding of a run depends on the other runs of its batch; None else."""
+    """Fixed batch size of `simulate_runs` if rounding in a run depends on the other runs of its batch; None if it does not."""
     leaves_cone: ClassVar[bool] = False
-    """Whether discretised noise may give statistics that no weights have: Q - M P^-1 M^T with negative eigenvalues."""
+    """Whether discretised noise may lead to overlaps of no weights, for which Q - M P^-1 M^T has negative eigenvalues."""
 
     @abc.abstractmethod
     def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:
-        """Return the engine for one problem and start; `first` holds the initial statistics of run 0."""
+        """Return the engine for a problem and a start; `first` holds the initial statistics of run 0."""
 
     def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
-        """Draw the initial statistics of the stream's runs, runs first, from the problem before it is bound, too."""
+        """Draw the initial statistics of the runs of a stream, runs first; `problem` need not be converted by `view`."""
         return start.batch(self.view(problem), stream)
 
     def view(self, problem: Problem) -> Problem:
-        """Return the problem in the statistics of this level."""
+        """Convert a problem to the statistics in which this level describes it."""
         return problem
 
 
-def _smallest(multiple: int) -> int:
-    """Return the size below which a batch costs about the same."""
-    return FLAT_BATCH if multiple == GROUP_ALIGNMENT else multiple
+def _constant_cost_batch(multiple: int) -> int:
+    """Return the batch size up to which the cost of a call is about constant."""
+    return CONSTANT_COST_BATCH if multiple == GROUP_ALIGNMENT else multiple
 
 
 @lru_cache(maxsize=64)
 def compiled_batch_sizes(multiple: int, max_batch: int) -> tuple[int, ...]:
-    """Return the batch sizes that are compiled: few, and multiples of `multiple`.
+    """Return the batch sizes for which code is compiled: a few multiples of `multiple`, about doubling up to `max_batch`.
 
-    Compiled code treats the floats of complete vectors alike, so that those of a run do not depend on the size of its batch.
+    Compiled code treats all floats of complete SIMD vectors alike, so that the results of a run do not depend on the size of
+    its batch.
 
     >>> compiled_batch_sizes(16, 1000), compiled_batch_sizes(1, 7)
     ((16, 64, 128, 256, 512, 1008), (1, 2, 4, 7))
     """
-    largest = -(-max_batch // multiple) * multiple
-    sizes = [size for size in sorted({multiple, _smallest(multiple)}) if size <= largest]
-    while 2 * sizes[-1] < largest:
+    largest = -(-max_batch // multiple) * multiple  # rounded up
+    sizes = [size for size in sorted({multiple, _constant_cost_batch(multiple)}) if size <= largest]
+    while 2 * sizes[-1] < largest:  # doubling keeps the number of compilations logarithmic
         sizes.append(2 * sizes[-1])
     return tuple(sizes) if sizes[-1] == largest else (*sizes, largest)
 
 
 def split_runs(runs: int, multiple: int, max_batch: int) -> list[tuple[int, int]]:
-    """Split runs into batches, (runs, size) each: sizes of the ladder, padded by at most a quarter where padding costs.
+    """Split runs into batches of compiled sizes, and return (number of runs, batch size) of each.
 
-    >>> batches(48, 16, 8192), batches(300, 16, 8192), batches(10, 1, 4), batches(10, 16, 7), batches(5, 4, 100)
+    A batch is filled up by padding runs: at most a quarter of it, unless its size is in the range of constant cost.
+
+    >>> split_runs(48, 16, 8192), split_runs(300, 16, 8192), split_runs(10, 1, 4), split_runs(10, 16, 7), split_runs(5, 4, 100)
     ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)], [(7, 16), (3, 16)], [(4, 4), (1, 4)])
     """
-    sizes, flat = compiled_batch_sizes(multiple, max_batch), _smallest(multiple)
+    sizes = compiled_batch_sizes(multiple, max_batch)
+    constant_cost = _constant_cost_batch(multiple)
     split: list[tuple[int, int]] = []
     left = runs
     while left:
         above = next((size for size in sizes if size >= left), sizes[-1])
         full = max((size for size in sizes if size <= left), default=above)
-        size = above if left >= 0.75 * above or above <= flat else full
+        size = above if left >= 0.75 * above or above <= constant_cost else full
         split.append((min(left, size, max_batch), size))
         left -= split[-1][0]
     return split

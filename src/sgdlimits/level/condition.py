@@ -1,4 +1,4 @@
-"""When a run stops."""
+"""Stop conditions: when a run ends before the last saved time."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from sgdlimits.trial import try_function
 
 
 class Condition(Part):
-    """When a run stops: a function of its statistics, and of what was remembered of its start.
+    """A stop condition: a function of the statistics of a run, and of values stored at its start (its memory).
 
-    A condition implements `margin`, and `begin` where it compares with the start, both for one run without a batch axis, as
-    pure JAX functions of the problem as it is at that time. Levels call `evaluate_start` or `begin_runs` once, and `stop_runs`
-    after each step.
+    A condition implements `margin`, and `begin` if it compares with the start, both for one run without a batch axis, as pure
+    JAX functions of the problem at the current time. Levels call `evaluate_start` or `begin_runs` once, and `stop_runs` after
+    each step.
     """
 
     def begin(self, problem: Problem, stats: PyTree) -> PyTree:
-        """What to remember of the start of one run."""
+        """Return the values to store from the initial statistics of one run."""
         return ()
 
     @abc.abstractmethod
     def margin(self, problem: Problem, stats: PyTree, memory: PyTree) -> Float[Array, ""] | Bool[Array, ""]:
-        """A number that is at least 0 where the run should stop, or a bool that is true there."""
+        """Return a number that is at least 0 where the run should stop, or a bool that is true there."""
 
     def __call__(self, problem: Problem, stats: PyTree, memory: PyTree) -> Bool[Array, ""]:
-        """Whether the run should stop."""
-        return reached(self.margin(problem, stats, memory))
+        """Return whether one run should stop."""
+        return is_reached(self.margin(problem, stats, memory))
 
     def evaluate_start(self, problem: Problem, stats: PyTree, risk: Float[Array, ""] | None) -> tuple[PyTree, Bool[Array, ""]]:
-        """What to remember of the start of one run, and whether it stops there; its risk where that is known already."""
+        """Return the values to store at the start of one run, and whether it stops there; `risk` is given if already known."""
         memory = self.begin(problem, stats)
         return memory, self(problem, stats, memory)
 
     def over_runs(self, problem: Problem, f: Callable, batch: PyTree) -> PyTree:
-        """Apply f to each run of a batch, runs first."""
+        """Apply f to each run of a batch, runs first, in groups of the size that the problem asks for."""
         return problem.numerics.over_runs(f, batch)
 
     def begin_runs(self, problem: Problem, stats: PyTree) -> PyTree:
-        """What to remember of the start of each run of a batch, runs first."""
+        """Return the values to store at the start of each run of a batch, runs first."""
         return self.over_runs(problem, lambda one: self.begin(problem, one), stats)
 
     def stop_runs(self, problem: Problem, stats: PyTree, memory: PyTree, t: Float[Array, " runs"]) -> Bool[Array, " runs"]:
-        """Whether each run of a batch should stop, at a time for each run."""
+        """Return whether each run of a batch should stop; `t` has a time for each run."""
         return self.over_runs(problem, lambda one: self(problem.at(one[2]), *one[:2]), (stats, memory, t))
 
 
 class Predicate(Condition):
-    """A user's own function of one run's statistics: true, or a number of at least 0, where the run should stop."""
+    """A stop condition from a user's function of the statistics of one run: true, or a number of at least 0, stops the run."""
 
     fn: Callable
 
@@ -66,11 +66,11 @@ class Predicate(Condition):
         return jnp.asarray(self.fn(select_students(stats)))
 
     def over_runs(self, problem, f, batch):
-        return jax.vmap(f)(batch)
+        return jax.vmap(f)(batch)  # no expectation is computed, so that no groups are needed to bound memory
 
 
 class Exits(Condition):
-    r"""The excess risk has fallen by the fraction T of what it was at the start of the run: equation (9) of [1]_.
+    r"""Stop a run when its excess risk has fallen by the fraction T of its initial value: equation (9) of [1]_.
 
     .. math:: R(t) - R_0 \le (1 - T)\,(R(0) - R_0),
 
@@ -83,15 +83,16 @@ class Exits(Condition):
        models*.
     """
 
+    # check_threshold is defined below, hence the lambda
     threshold: Float[Array, ""] | float = eqx.field(converter=lambda threshold: check_threshold(threshold))
 
     def begin(self, problem, stats):
         return self.evaluate_start(problem, stats, None)[0]
 
     def evaluate_start(self, problem, stats, risk):
-        risk = problem.risk(stats) if risk is None else risk
+        risk = problem.risk(stats) if risk is None else risk  # evaluated once, for the memory and for the margin
         memory = exit_risk(risk, problem.floor, self.threshold)
-        return memory, reached(memory - risk)
+        return memory, is_reached(memory - risk)
 
     def margin(self, problem, stats, memory):
         return memory - problem.risk(stats)
@@ -121,26 +122,29 @@ def exits(threshold: Unchecked[float]) -> Exits:
 
 
 def exit_risk(start, floor, threshold):
-    """The risk at which a run that started at the risk `start` exits."""
+    """Return the risk at which a run exits whose initial risk is `start`."""
     return start - threshold * (start - floor)
 
 
-def reached(margin):
-    """Where a margin, a bool or a number, says that the run should stop."""
+def is_reached(margin):
+    """Return whether a margin, a bool or a number, tells a run to stop."""
     return margin if margin.dtype == bool else margin >= 0
 
 
 def as_condition(until: Any) -> Condition | None:
-    """A condition from a condition or from a user's function; None stays None."""
+    """Convert the argument `until` of `simulate`, a condition or a function of statistics, to a condition; None stays None."""
     if until is None or isinstance(until, Condition):
         return until
     if callable(until):
         return Predicate(until)
-    raise BadInput(f"until must be a condition or a function of one run's statistics; got {until!r}. Give, say, exits(0.5).")
+    raise BadInput(
+        f"until must be a condition or a function of the statistics of one run; got {until!r}. Give, for instance, exits(0.5)."
+    )
 
 
 def check_condition(condition: Condition, problem: Problem, stats: PyTree, name: str = "until") -> None:
-    """Raise `BadInput` unless the condition can be asked at the statistics of one run and answers with one bool or number."""
+    """Raise `BadInput` unless the condition can be evaluated at the statistics of one run and gives one bool or number."""
+    # the statistics of one run serve as its start and as its present state
     margin = lambda one: condition.margin(problem, one, condition.begin(problem, one))
     own = (condition.fn, select_students(stats)) if isinstance(condition, Predicate) else None
     fn, one = own or (margin, stats)
@@ -148,9 +152,12 @@ def check_condition(condition: Condition, problem: Problem, stats: PyTree, name:
 
 
 def check_threshold(threshold: Any) -> Float[Array, ""]:
-    """The threshold as an array, which compiled code takes as an argument, or `BadInput` where it is no fraction."""
+    """Return the threshold as an array, or raise `BadInput` if it is not in (0, 1].
+
+    As an array it is an argument of compiled code: another threshold needs no compilation.
+    """
     check_number("threshold", threshold, above=0)
     value = threshold if is_traced(threshold) else float(threshold)
     if not is_traced(threshold) and value > 1:
-        raise BadInput(f"threshold must be at most 1, all of the excess risk; got {value:g}. Give a fraction such as 0.5.")
+        raise BadInput(f"threshold must be at most 1, the whole excess risk; got {value:g}. Give a fraction such as 0.5.")
     return jnp.asarray(value, float)

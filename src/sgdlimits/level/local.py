@@ -1,6 +1,6 @@
-r"""The linear diffusion that the chain becomes near a fixed point.
+r"""The linear diffusion that approximates the chain near a fixed point.
 
-Around a fixed point :math:`u^*` of the drift the magnified statistics :math:`y = \sqrt d\,(u - u^*)` obey, as d grows,
+Around a fixed point :math:`u^*` of the drift the rescaled statistics :math:`y = \sqrt d\,(u - u^*)` obey, as d grows,
 
 .. math:: dy = J y\, dt + \Sigma^{1/2} dB,
 
@@ -32,24 +32,25 @@ from sgdlimits.problem.over_time import fix_time
 from sgdlimits.statistics.trees import as_batch, runs_first
 
 STEP_TIMES_RATE = 0.025
-NOTHING = 1e-12
-"""Coordinates below are zero: on which side of a kink they lie is rounding."""
+"""Default time between evaluations of the stop condition, times the fastest rate at the point."""
+ZERO_COORDINATE = 1e-12
+"""Coordinates of at most this size count as zero: on which side of a kink they lie is decided by rounding."""
 
 
 @checked
 class Local(Level):
-    r"""The diffusive limit at a fixed point: :math:`u^* + y/\sqrt d` with the linear diffusion y, in law exact at any step.
+    r"""The diffusive limit at a fixed point: :math:`u^* + y/\sqrt d` with a linear diffusion y, whose steps are exact in law.
 
     Parameters
     ----------
-    point : :math:`u^*`, statistics of one run; what the algorithm holds stays as it is there
-    d : dimension, which sets the scale of the fluctuations; None takes that of the start where it has one
-    dt : the step in t at which `until` is asked; None takes a fortieth of the fastest time scale, and at least one step of SGD
+    point : :math:`u^*`, statistics of one run; coordinates that the algorithm does not change keep their value at the point
+    d : dimension, which sets the scale of the fluctuations; None takes the dimension of the start if it has one
+    dt : time between evaluations of `until`; None takes a fortieth of the fastest time scale, and at least one step of SGD
 
     Notes
     -----
-    Without `until` there is one step between saved times. The point need not be fixed for this level to run, but then it
-    describes nothing: `local_limit` checks.
+    Without `until` there is one step between saved times. The level runs at any point, but is meaningless unless the point is
+    fixed; `local_limit` checks that.
 
     See Also
     --------
@@ -73,18 +74,18 @@ class Local(Level):
     def bind(self, problem, start, first):
         d = getattr(start, "d", None) if self.d is None else self.d
         if d is None:
-            raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
+            raise BadInput("the scale of the fluctuations is not known: the start has no dimension. Give Local(point, d=...).")
         problem, point = self.view(problem), problem.coordinates.in_limit(self.point)
         problem.coordinates.check(as_batch(point))
         _, J, Sigma = linearise_at(problem, point)
-        fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))
+        fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))  # bounded below, so that dt is finite if J = 0
         dt = self.dt or max(problem.numerics.samples_per_step / d, STEP_TIMES_RATE / fastest)
-        most = int(min(4096, max(64, 2**18 / problem.numerics.size)))
-        return LocalEngine(Local(point, d, self.dt), problem, most, d, J, Sigma, dt)
+        max_batch = int(min(4096, max(64, 2**18 / problem.numerics.size)))  # at most 2^18 floats, to bound memory
+        return LocalEngine(Local(point, d, self.dt), problem, max_batch, d, J, Sigma, dt)
 
 
 class LocalEngine(SteppingEngine):
-    """An engine of exact steps: one between saved times, unless `until` is to be asked more often, about every dt."""
+    """An engine of exact steps: one between saved times, or with a stop condition equal steps of at most about dt."""
 
     level: Local
     problem: Problem
@@ -96,15 +97,16 @@ class LocalEngine(SteppingEngine):
 
     def stepper(self, starts, request, state=None):
         gaps = np.diff(request.clock.t)
+        # a gap of a whole number of dt up to rounding gets no additional step
         counts = np.ones(gaps.size, np.int64) if request.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
         segments = Segments(counts, gaps / counts, request.clock.t[:-1], np.zeros(gaps.size))
-        return ProcessStepper(
-            self._process(segments.sizes, 1 if request.until is None else 16), starts, request, segments, state
-        )
+        block = 1 if request.until is None else 16
+        return ProcessStepper(self._process(segments.sizes, block), starts, request, segments, state)
 
     def _process(self, sizes: np.ndarray, block: int) -> LinearDiffusion:
+        """Return the process with the transition matrices of all step sizes that occur."""
         sizes = np.unique(sizes)
-        factors, kicks = map(np.stack, zip(*(transition(self.J, self.Sigma, size) for size in sizes), strict=True))
+        factors, kicks = map(np.stack, zip(*(compute_transition(self.J, self.Sigma, size) for size in sizes), strict=True))
         point = self.level.point
         free = tuple(np.flatnonzero(self.problem.coordinates.moves(point)).tolist())
         steps = dict(sizes=sizes, factors=factors, kicks=kicks / np.sqrt(self.d))
@@ -112,51 +114,59 @@ class LocalEngine(SteppingEngine):
 
 
 def linearise_at(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(drift, J, Sigma) at a point, in the free coordinates of `problem.vector`.
+    """Return the drift, its Jacobian J and the covariance Sigma at a point, in the free coordinates of `problem.vector`.
 
-    A field at the kink of a piecewise linear unit stays there: its slope is that of the kink itself, not a smoothed one.
+    Kinks of piecewise linear units are not smoothed: a field exactly at a kink has the slope that the activation defines there.
     """
     free = np.flatnonzero(problem.coordinates.moves(point))
-    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.numerics.without_smoothing(), point))
+    drift, J, Sigma = (np.asarray(part) for part in _linearise(problem, problem.numerics.without_smoothing(), point))
     return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
 
 
 @eqx.filter_jit
-def _linear_parts(problem: Problem, sharp: Problem, point: PyTree):
+def _linearise(problem: Problem, unsmoothed: Problem, point: PyTree):
+    """Return drift, Jacobian and covariance in all coordinates of `problem.vector`."""
     vector = problem.vector(point)
-    vector = jnp.where(jnp.abs(vector) < NOTHING, 0.0, vector)
-    along = lambda vector: problem.vector(sharp.drift(problem.from_vector(vector, point)))
-    return along(vector), jax.jacfwd(along)(vector), problem.covariance(problem.from_vector(vector, point))
+    vector = jnp.where(jnp.abs(vector) < ZERO_COORDINATE, 0.0, vector)
+    drift = lambda vector: problem.vector(unsmoothed.drift(problem.from_vector(vector, point)))
+    return drift(vector), jax.jacfwd(drift)(vector), problem.covariance(problem.from_vector(vector, point))
 
 
-def transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
-    r"""(:math:`e^{Jh}`, a root of :math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`) by one matrix exponential (Van Loan).
+def compute_transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
+    r"""Return the factor and the noise matrix of a step of length h of a linear diffusion.
 
-    >>> factor, kick = transition(np.array([[-1.0]]), np.array([[2.0]]), 0.5)
+    The factor is :math:`e^{Jh}`, and the noise matrix the symmetric root of :math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`.
+    Both come from one matrix exponential (Van Loan).
+
+    >>> factor, kick = compute_transition(np.array([[-1.0]]), np.array([[2.0]]), 0.5)
     >>> bool(np.allclose([factor**2, kick**2], [[[np.exp(-1.0)]], [[1 - np.exp(-1.0)]]]))
     True
     """
     n = len(J)
+    # e^{-Jh}, a block of the exponential, overflows for large h: halve h until |J| h <= 1, and compose the steps afterwards
     halvings = max(0, int(np.ceil(np.log2(max(np.abs(J).sum(1).max() * h, 1e-300)))))
     small = h / 2**halvings
     block = scipy.linalg.expm(small * np.block([[-J, Sigma], [np.zeros((n, n)), J.T]]))
     factor = block[n:, n:].T
     covariance = factor @ block[:n, n:]
-    for _ in range(halvings):
+    for _ in range(halvings):  # two steps of half the length: the factor of the second acts on the noise of the first
         covariance, factor = covariance + factor @ covariance @ factor.T, factor @ factor
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)  # symmetric up to rounding, with small values below 0
     return factor, (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
 
 
 class LinearDiffusion(Process):
-    """Exact steps of a linear diffusion of the free coordinates, relative to the point, for a few step sizes.
+    """Exact steps of a linear diffusion of the free coordinates, relative to a fixed point, for a few step sizes.
 
     Parameters
     ----------
-    problem, point : where the diffusion lives
-    sizes : the step sizes in t, increasing
-    factors, kicks : what multiplies the state and standard normal numbers in a step of each size
-    free : which entries of `problem.vector` move
+    problem : problem whose statistics diffuse
+    point : statistics of the fixed point
+    sizes : step sizes in t, increasing
+    factors : for each step size, the matrix that multiplies the state
+    kicks : for each step size, the matrix that multiplies standard normal variates
+    free : indices of the entries of `problem.vector` that change
+    block : number of steps whose variates are drawn together
     """
 
     problem: Problem
@@ -169,7 +179,7 @@ class LinearDiffusion(Process):
 
     @eqx.filter_jit
     def start(self, stats: PyTree) -> Float[Array, "n runs"]:
-        """The free coordinates relative to the point."""
+        """Return the free coordinates of each run relative to the fixed point."""
         centre, free = self.problem.vector(self.point), np.asarray(self.free)
         return jax.vmap(lambda one: (self.problem.vector(one) - centre)[free], out_axes=-1)(stats)
 
@@ -177,7 +187,7 @@ class LinearDiffusion(Process):
         return stream.normal(Purpose.NOISE, len(self.free))
 
     def step(self, state, numbers, now: StepTime):
-        which = jnp.argmin(jnp.abs(self.sizes - now.size))
+        which = jnp.argmin(jnp.abs(self.sizes - now.size))  # sizes may differ from those of the list by rounding
         return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ numbers
 
     def statistics(self, state: Float[Array, "n runs"]) -> PyTree:

@@ -1,4 +1,4 @@
-"""The limit of infinite width: each unit moves in the field of all the others."""
+"""The mean-field limit of infinite width, in which each unit moves in the mean field of all units."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ import equinox as eqx
 from sgdlimits.domain import Count, Positive, Tolerance, checked
 from sgdlimits.errors import check_count
 from sgdlimits.level.base import Level
-from sgdlimits.level.ode import SolverEngine, shared_or_alone
+from sgdlimits.level.ode import SolverEngine, max_runs_per_system
 from sgdlimits.problem.mean_field import MeanFieldProblem
 
-NUMBERS_AT_ONCE = 2**20
+MAX_FLOATS_PER_BATCH = 2**20
+"""Maximum number of floats in the states of one batch of runs; bounds memory."""
 
 
 @checked
 class MeanField(Level):
     r"""The limit :math:`d\to\infty`, then :math:`p\to\infty` at fixed time :math:`(\text{lr}/p)\,t`.
 
-    The p units of the problem become the atoms of a measure, and every pair of them overlaps by what it has in common with the
-    fixed directions, :math:`Q_{il} = m_i^\top P^{-1} m_l` [5]_. The state is `Particles(a, M, q)`, p (k + 2) numbers. The ODE
-    at width p from the same units differs from it by a term of order 1/p.
+    The p units of the problem become the atoms of a measure. The overlap of two units comes from their components along the
+    fixed directions alone, :math:`Q_{il} = m_i^\top P^{-1} m_l` [5]_. The state is `Particles(a, M, q)`, which has p (k + 2)
+    entries. The ODE at width p from the same units differs from this limit by a term of order 1/p.
 
     Parameters
     ----------
-    rtol, atol : tolerances of the solver; None takes what the problem's expectations are worth, and a hundredth of that as the
-        absolute one
-    outside : how many dimensions there are outside the fixed directions, d - k, for the limit :math:`p\to\infty` at that d:
-        units' directions are then uniform on the sphere of dimension d - k - 1. None for infinitely many
+    rtol, atol : relative and absolute tolerance of the solver; None matches rtol to the accuracy of the problem's expectations,
+        and takes rtol / 100 for atol
+    outside : number of dimensions orthogonal to the fixed directions, d - k, for the limit :math:`p\to\infty` at finite d: the
+        orthogonal components of units are then uniform on the sphere of dimension d - k - 1. None takes :math:`d\to\infty`
 
     Notes
     -----
-    There is no corrector: the effect of the step size is lr/p times smaller than the drift. The flow is solved as `ODE` solves
-    it, by the implicit method for at most 256 numbers. A drift costs p times the nodes of a grid over the fixed fields for one
-    fixed direction and smooth functions, and p times p in bounded memory otherwise.
+    There is no corrector: the effect of the step size is lr/p times smaller than the drift. The solver is that of `ODE`, which
+    may switch to the implicit method for states of at most 256 entries. With one fixed direction and smooth functions, a drift
+    costs p times the number of nodes of a grid over the fixed fields. Otherwise it costs p squared, in bounded memory.
 
     See Also
     --------
@@ -52,16 +53,17 @@ class MeanField(Level):
     outside: Count | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
-        """The units of the problem as atoms; what is in this limit already stays as it is."""
+        """Return the mean-field limit of a projection problem; a `MeanFieldProblem` is returned as it is."""
         if isinstance(problem, MeanFieldProblem):
             return problem
         return MeanFieldProblem(problem, outside=None if self.outside is None else check_count("outside", self.outside))
 
     def first(self, problem, start, stream):
-        return start.particles(self.view(problem).problem, stream)
+        return start.particles(self.view(problem).problem, stream)  # overlaps of pairs of units are not drawn
 
     def bind(self, problem, start, first):
         view = self.view(problem)
         rtol = self.rtol or view.numerics.tolerance
-        most = min(shared_or_alone(rtol), max(1, NUMBERS_AT_ONCE // view.numerics.size))
-        return SolverEngine(MeanField(rtol, self.atol or rtol / 100, self.outside), view, most)
+        # the tolerance decides whether runs may share a system, and memory how many
+        max_batch = min(max_runs_per_system(rtol), max(1, MAX_FLOATS_PER_BATCH // view.numerics.size))
+        return SolverEngine(MeanField(rtol, self.atol or rtol / 100, self.outside), view, max_batch)

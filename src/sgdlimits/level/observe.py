@@ -1,4 +1,4 @@
-"""What is looked at beside the statistics: functions of one run's statistics."""
+"""Observables: functions of the statistics of one run that the user wants saved beside the risk."""
 
 from __future__ import annotations
 
@@ -14,23 +14,32 @@ from sgdlimits.statistics.overlaps import select_students
 from sgdlimits.trial import try_function
 
 
-class Observe(eqx.Module):
-    """Named functions of the statistics of one run, beside the risk."""
+class Observables(eqx.Module):
+    """Named functions of the statistics of one run, evaluated at every saved time beside the risk."""
 
     functions: tuple[tuple[str, Callable], ...] = eqx.field(static=True, default=())
 
     def of_runs(self, stats: PyTree) -> dict[str, Array]:
-        """The functions of each run of a batch, runs first."""
-        every = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
-        return {name: every(fn)(select_students(stats)) for name, fn in self.functions}
+        """Evaluate the functions at the statistics of each run of a batch, runs first."""
+        over_runs = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
+        return {name: over_runs(fn)(select_students(stats)) for name, fn in self.functions}
 
 
-def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observe:
-    """Checked functions: names that are free, and numbers or arrays of numbers for the statistics of one run."""
+def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observables:
+    """Check the argument `observe` of `simulate` and return it as observables.
+
+    Parameters
+    ----------
+    observe : functions by name; each must return one number or array
+    stats : statistics of one run, at which each function is tried
+    taken : names that datasets already use
+    """
     functions = dict(observe or {})
     for name, fn in functions.items():
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
-            raise BadInput(f"observe cannot use the name {name!r}: it is taken or no name. Give another, such as 'largest'.")
+            raise BadInput(
+                f"observe cannot use the name {name!r}: it is in use, or not an identifier. Give another, such as 'largest'."
+            )
         if not hasattr(try_function(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
             raise BadInput(f"observe {name!r} must return one array; got several. Stack them, or observe each by its own name.")
-    return Observe(tuple(functions.items()))
+    return Observables(tuple(functions.items()))

@@ -1,4 +1,4 @@
-"""The deterministic limit: the drift as an ordinary differential equation, and its flow."""
+"""The deterministic limit of large d: the ordinary differential equation of the drift, and its differentiable flow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.domain import Positive, Statistics, Times, Tolerance, checked
-from sgdlimits.errors import BadInput, shorten, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
@@ -19,7 +19,7 @@ from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import take_run
 
 MAX_STEPS = 2**16
-"""Steps of `flow`; the loop's checkpoints are laid out for so many, 16 to the power of 4."""
+"""Maximum number of solver steps in `flow`; diffrax lays out its checkpointed loop for this number, 16 to the power of 4."""
 
 
 @checked
@@ -29,14 +29,14 @@ class ODE(Level):
     Parameters
     ----------
     corrector : whether the drift contains the effect of the step size; without it this is gradient flow on the population risk
-    rtol, atol : tolerances of the solver; None takes what the problem's expectations are worth, 1e-9 in closed form and 1e-4
-        by Sobol points, and a hundredth of that as the absolute one
+    rtol, atol : relative and absolute tolerance of the solver; None matches the accuracy of the problem's expectations: rtol is
+        1e-9 for closed forms and 1e-4 for Sobol points, and atol is rtol / 100
 
     Notes
     -----
-    The runs are one system where tolerances are at most 1e-7, and one system each otherwise. It is solved by DOP853, and by
-    Radau with the exact Jacobian from where it proves stiff. Its steps do not depend on the times to save, which lie on its
-    polynomials. `flow` is the same map, differentiable.
+    All runs are solved as one system if rtol is at most 1e-7, and separately otherwise. The solver is DOP853, and Radau with
+    the exact Jacobian once the system proves stiff. Its steps do not depend on the saved times, at which its interpolating
+    polynomials are evaluated. `flow` is the same map, differentiable.
     """
 
     name: ClassVar[str] = "ode"
@@ -53,23 +53,26 @@ class ODE(Level):
             first, self.rtol if self.rtol and self.rtol < problem.numerics.tolerance else None
         )
         rtol = self.rtol or problem.numerics.tolerance
-        return SolverEngine(ODE(self.corrector, rtol, self.atol or rtol / 100), problem, shared_or_alone(rtol))
+        return SolverEngine(ODE(self.corrector, rtol, self.atol or rtol / 100), problem, max_runs_per_system(rtol))
 
 
-def shared_or_alone(rtol: float) -> int:
-    """Runs that are one system share its steps, which shows where the tolerance is large: then each run is its own."""
+def max_runs_per_system(rtol: float) -> int:
+    """Return the number of runs that may be solved as one system: many at small tolerances, otherwise one.
+
+    Runs in one system share its step sizes. At large tolerances the error of a run would visibly depend on the other runs.
+    """
     return 4096 if rtol <= SHARED_TOLERANCE else 1
 
 
 class SolverEngine(Engine):
-    """An engine that solves the drift's equation for all runs of a batch at once."""
+    """An engine that solves the differential equation of the drift for all runs of a batch as one system."""
 
     level: Any
     problem: Problem
     max_batch: int
 
     def snap(self, times):
-        return Clock(times, np.full(times.size, np.nan))
+        return Clock(times, np.full(times.size, np.nan))  # any time can be saved; there is no d to count steps with
 
     def stepper(self, starts, request, state=None):
         return Solver(self, starts, request, state)
@@ -85,21 +88,21 @@ def flow(
     rtol: Tolerance | None = None,
     atol: Positive | None = None,
 ) -> PyTree:
-    """The statistics at time `t` of the ODE's solution that starts from `stats`, differentiable in all of them.
+    """Solve the ODE from `stats` and return the statistics at time `t`, differentiable with respect to all arguments.
 
     Parameters
     ----------
-    problem : any problem; its numbers may be traced, so that `jax.grad` with respect to the learning rate works
+    problem : any problem; its parameters may be traced, so that `jax.grad` with respect to the learning rate works
     stats : statistics of one run, without a batch axis (use `jax.vmap` for many)
-    t : time in samples per dimension: one number, or increasing numbers, which put an axis of times in front
+    t : time in samples per dimension: a number, or an increasing array, in which case the result has a first axis of times
     corrector : as for `ODE`
-    rtol, atol : tolerances of the solver, as for `ODE`: None takes what the problem's expectations are worth
+    rtol, atol : tolerances of the solver, as for `ODE`: None matches the accuracy of the problem's expectations
 
     Notes
     -----
-    Derivatives, `jax.grad` as well as `jax.jvp`, are those of the solver's steps. Tolerances bound the error of the statistics,
-    not that of derivatives, which may be far larger with respect to a time at which a rate has a kink, such as the end of a
-    warmup: compare with a smaller `rtol` there.
+    `jax.grad` and `jax.jvp` differentiate the steps of the solver. Tolerances bound the error of the statistics, not that of
+    derivatives. The latter may be far larger for a derivative with respect to a time at which a rate has a kink, such as the
+    end of a warmup: compare with a smaller `rtol` there.
 
     Examples
     --------
@@ -118,9 +121,9 @@ def flow(
     if not is_traced(times):
         check_schedules(problem, float(times.max()))
     if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
-        raise BadInput(f"t must be a number or an increasing array; got {shorten(np.asarray(t).tolist())}. Sort them.")
+        raise BadInput(f"t must be a number or an increasing array; got {shorten(np.asarray(t).tolist())}. Sort the times.")
     controller: Any = diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol)
-    if (knots := knots_of(problem)).size:
+    if (knots := knots_of(problem)).size:  # steps end at the kinks of schedules, so that the solver keeps its order
         controller = diffrax.ClipStepSizeController(controller, jump_ts=knots)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector, t)(y)),
@@ -132,10 +135,10 @@ def flow(
         saveat=diffrax.SaveAt(ts=times),
         stepsize_controller=controller,
         max_steps=MAX_STEPS,
-        adjoint=diffrax.DirectAdjoint(),  # the one that has both modes of differentiation
+        adjoint=diffrax.DirectAdjoint(),  # supports both forward and reverse mode
         throw=False,
     )
-    lost = solution.result != diffrax.RESULTS.successful
+    failed = solution.result != diffrax.RESULTS.successful
     remedy = "Give a larger rtol or a shorter t, or use ODE(), which has an implicit solver for stiff problems."
-    ys = eqx.error_if(solution.ys, lost, f"flow needs more than {MAX_STEPS} steps, or its solution diverges. {remedy}")
+    ys = eqx.error_if(solution.ys, failed, f"flow needs more than {MAX_STEPS} steps, or its solution diverges. {remedy}")
     return ys if t.ndim else take_run(ys)

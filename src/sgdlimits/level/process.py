@@ -1,4 +1,4 @@
-"""Markov chains of statistics, and their steps in time."""
+"""Interface of levels that make steps: a Markov chain on states of many runs, and its steps between saved times."""
 
 from __future__ import annotations
 
@@ -19,58 +19,62 @@ from sgdlimits.level.base import Clock, Engine
 from sgdlimits.problem.base import Problem
 
 MAX_STEPS = 2.0**53
-"""Steps are counted by doubles in places, and nobody waits for so many."""
+"""Maximum number of steps: step counts are stored as doubles in places, which are exact up to this number."""
 
 
 class Process(eqx.Module):
-    """A Markov chain on the states of many runs at once, one step a call.
+    """A Markov chain on the states of a batch of runs, advanced by one step per call.
 
-    `draw` makes the random numbers of several steps, on which `step` then depends; splitting the two lets the compiler
-    vectorise the generator and keep the step small. Numbers are keyed by the run and the step, so nothing depends on batches.
-    How steps are made is up to a kernel (see `sgdlimits.kernel`).
+    `draw` generates the random variates of several steps, and `step` makes one step from them. The split lets the compiler
+    vectorise the generator and keeps the code of a step small. Variates are keyed by run and step, so that results do not
+    depend on how runs are split into batches. A kernel (see `sgdlimits.kernel`) decides how steps are executed.
     """
 
     runs_axis: ClassVar[int] = -1
     problem: eqx.AbstractVar[Problem]
     block: eqx.AbstractVar[int]
-    """Steps drawn at once."""
+    """Number of steps whose random variates are drawn together."""
 
     @abc.abstractmethod
     def start(self, stats: PyTree) -> PyTree:
-        """The states of runs with these statistics (runs first)."""
+        """Return the states of runs with the given statistics (runs first)."""
+
+    def check_start(self, stats: PyTree) -> None:
+        """Raise `BadInput` unless runs can start with the given statistics; `start` may make part of the checks itself."""
+        self.problem.coordinates.check(stats)
 
     @abc.abstractmethod
     def draw(self, stream: Stream) -> PyTree:
-        """The random numbers of the stream's steps: a pytree of arrays with the steps first.
+        """Draw the random variates of the steps of a stream: a pytree of arrays, steps first.
 
-        Where their law changes with time, `draw_by_step` draws those of each step from the problem at its time.
+        If their law changes with time, use `draw_by_step`, which draws each step from the problem at its time.
         """
 
     @abc.abstractmethod
     def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
-        """The states after one step with one step's random numbers."""
+        """Return the states after one step, from the random variates of that step."""
 
     @abc.abstractmethod
     def statistics(self, state: PyTree) -> PyTree:
-        """The statistics of the states, runs first."""
+        """Compute the statistics of the states, runs first."""
 
     def risk(self, state: PyTree, stats: PyTree, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
-        """The population risk of the states, which have these statistics, at a time for each run."""
+        """Compute the population risk of the states, whose statistics are `stats`, with a time `t` for each run."""
         return self.problem.numerics.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
 
     @property
     def group_size(self) -> int | None:
-        """Number of runs per group when runs are processed in groups of fixed size; None processes all runs at once."""
+        """Number of runs per group if runs are processed in groups of fixed size; None processes all runs at once."""
         return None
 
     @property
     def floats_per_run(self) -> int:
-        """About how many numbers the steps of one run take."""
+        """Approximate memory per run during a step, in floats."""
         return 0
 
     @property
     def fast_compile(self) -> bool:
-        """Whether a step is so cheap that compilation time matters more than speed."""
+        """Whether a step is cheap enough that compilation time matters more than the speed of the code."""
         return False
 
     @property
@@ -80,33 +84,41 @@ class Process(eqx.Module):
 
 
 def reports_problem_risk(process: Process) -> bool:
-    """Return whether the risk that a process reports is that of its problem at the statistics, which conditions evaluate."""
+    """Return whether a process reports the risk of its problem at the statistics, the risk that stop conditions evaluate."""
     return type(process).risk is Process.risk
 
 
 def draw_by_step(process: Process, stream: Stream) -> PyTree:
-    """The numbers of a stream's steps where their law changes with time: of each step from the problem at its time."""
+    """Draw the random variates of a stream's steps one step after the other, each from the problem at its time.
+
+    For processes whose variates have a law that changes with time.
+    """
     t = jnp.zeros(stream.steps) if stream.t is None else stream.t
-    there = lambda i: eqx.tree_at(lambda process: process.problem, process, process.problem.at(t[i])).draw(stream.step(i))
+
+    def draw(i):
+        return eqx.tree_at(lambda process: process.problem, process, process.problem.at(t[i])).draw(stream.step(i))
+
     if stream.steps == 1:
-        return there(0)
-    return jax.tree.map(lambda leaf: leaf[:, 0], lax.map(there, jnp.arange(stream.steps)))
+        return draw(0)
+    # lax.map, not vmap: one step's variates are generated at a time, by code that is compiled once
+    return jax.tree.map(lambda leaf: leaf[:, 0], lax.map(draw, jnp.arange(stream.steps)))
 
 
 class SteppingEngine(Engine):
-    """An engine at a finite dimension, which saves after whole steps of SGD."""
+    """An engine at finite dimension, whose saved times are whole numbers of SGD steps."""
 
     d: eqx.AbstractVar[int]
 
     @property
     def step_time(self) -> float:
-        """One step of SGD, in t."""
+        """Duration of one step of SGD, in t."""
         return self.problem.numerics.samples_per_step / self.d
 
     def snap(self, times):
         samples = self.problem.numerics.samples_per_step
         if times[-1] > MAX_STEPS * self.step_time:
-            raise BadInput(f"t_max = {times[-1]:g} is more steps of {self.step_time:g} than can be made. Use a smaller t_max.")
+            raise BadInput(f"t_max = {times[-1]:g} needs more than 2^53 steps of {self.step_time:g}. Use a smaller t_max.")
+        # two times in the same step are saved once
         steps = np.unique(np.rint(times * self.d / samples).astype(np.int64))
         if steps[-1] < 1:
             raise BadInput(
@@ -116,24 +128,24 @@ class SteppingEngine(Engine):
 
 
 class Segments(NamedTuple):
-    """The steps between neighbouring times to show: how many, the size of each in t, and where the first begins.
+    """Steps between neighbouring saved times: their number, their size in t, and the time at which the first begins.
 
-    What is shown may lie a part of a step behind the last one, by `rests`.
+    A saved time may lie a fraction of a step after the last whole step of its segment: `remainders` has that time, or zero.
     """
 
     counts: np.ndarray
     sizes: np.ndarray
     begins: np.ndarray
-    rests: np.ndarray
+    remainders: np.ndarray
 
     @classmethod
     def on_grid(cls, times: np.ndarray, size: float) -> Segments:
-        """Steps of one size from t = 0 on, whatever the times."""
-        steps = np.floor(times / size + 1e-9)
-        rests = np.where(times - steps * size > 1e-9 * size, times - steps * size, 0.0)
-        return cls(np.diff(steps).astype(np.int64), np.full(steps.size - 1, size), steps[:-1] * size, rests[1:])
+        """Return the segments between `times` of steps that lie on the grid 0, size, 2 size, ..."""
+        steps = np.floor(times / size + 1e-9)  # times on the grid up to rounding count as on it
+        remainders = np.where(times - steps * size > 1e-9 * size, times - steps * size, 0.0)
+        return cls(np.diff(steps).astype(np.int64), np.full(steps.size - 1, size), steps[:-1] * size, remainders[1:])
 
-    def when(self, steps: np.ndarray) -> np.ndarray:
-        """The times of numbers of steps since the first segment began."""
+    def time_after(self, steps: np.ndarray) -> np.ndarray:
+        """Return the times after numbers of steps, counted from the beginning of the first segment."""
         ends = self.begins[-1:] + self.counts[-1:] * self.sizes[-1:]
         return np.interp(steps, np.concatenate([[0], np.cumsum(self.counts)]), np.concatenate([self.begins, ends]))

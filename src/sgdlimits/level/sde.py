@@ -1,15 +1,15 @@
-r"""The diffusion that the chain becomes for large d.
+r"""The diffusion that approximates the chain for large d.
 
 .. math:: dX = b(X)\, dt + d^{-1/2} \Sigma(X)^{1/2} dB,
 
-where b is the drift of the ODE and :math:`\Sigma` the covariance of one sample's increment (times d). Where that is closed and
-small, the noise of a step is Gaussian, by a root of it. Elsewhere neither is needed: for N fresh samples with increments
-:math:`\Delta_i`, taken in pairs, the vector
+where b is the drift of the ODE and :math:`\Sigma` the covariance of one sample's increment (times d). If :math:`\Sigma` has a
+closed form and few statistics, the noise of a step is Gaussian, from its matrix root. Otherwise no covariance is computed: for
+N fresh samples with increments :math:`\Delta_i`, taken in pairs, the vector
 
 .. math:: \eta = N^{-1/2} \sum_i (\Delta_{2i-1} - \Delta_{2i})
 
-has mean zero, covariance exactly :math:`\Sigma` and no odd moments. That is all a weak scheme asks for, at the cost of N
-gradients for any width, activation and loss; it is zero where the increments are (perfect recovery) and stays on the sphere.
+has mean zero, covariance exactly :math:`\Sigma` and no odd moments. A weak scheme needs no more, and the cost is N gradients
+for any width, activation and loss. This noise vanishes where the increments do (perfect recovery) and respects the sphere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
-from sgdlimits.algorithm.limit import Drawn, any_changes, placed
+from sgdlimits.algorithm.limit import StepInputs, place_inputs, step_increments
+from sgdlimits.algorithm.needs import input_count, is_linear
 from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
@@ -43,35 +44,38 @@ from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import FieldFactor, factor_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, repeat_for_samples, as_floats, runs_first, runs_last
+from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_first, runs_last
 
-STEP_TIMES_RATE, DIFFERENCE = 0.025, 1e-6
-TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
-"""At which the rates of a problem that changes with time are looked at."""
-SAMPLES = 4
-"""One number for all steps, so that another learning rate or dimension compiles nothing."""
-FEW_STATISTICS = 8
-"""So many have a covariance whose root costs less than the steps of the chain that a step stands for."""
-NUMBERS_AT_ONCE = 2**16
-"""About so many numbers a step of all runs may need."""
+STEP_TIMES_RATE = 0.025
+"""Default step times the fastest rate of the drift at the start."""
+RELATIVE_DIFFERENCE = 1e-6
+"""Step of the central differences for the fastest rate, relative to coordinates above 1; only the scale of a rate is needed."""
+RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
+"""Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
+DEFAULT_SAMPLES = 4
+"""Samples behind the noise of a step. The same for all problems, so that another learning rate or d needs no compilation."""
+MAX_STATISTICS_FOR_ROOT = 8
+"""Number of statistics up to which the root of the covariance costs less than the steps of the chain that a step replaces."""
+MAX_FLOATS_PER_STEP = 2**16
+"""Approximate maximum number of floats in a step of all runs of a batch; bounds memory."""
 
 
 @checked
 class SDE(Level):
-    """The diffusion of the statistics in dimension `d`.
+    """The diffusion approximation of the statistics in dimension `d`.
 
     Parameters
     ----------
     d : dimension
-    dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one step of SGD
-    samples : N, an even number of fresh samples behind each step's noise: more make a single step's noise closer to Gaussian;
-        None takes Gaussian noise where the covariance is closed and of few statistics, and four samples elsewhere
+    dt : step in t; None takes a fortieth of the fastest time scale of the drift at the start, and at least one step of SGD
+    samples : N, an even number of fresh samples behind the noise of each step: more make the noise of a single step closer to
+        Gaussian; None takes Gaussian noise for a closed covariance of few statistics, and four samples otherwise
 
     Notes
     -----
-    One step is noise, drift, noise, with half of the noise before and half after a Heun step of the drift: weak order 1, and
-    order 2 in what is not multiplied by 1/d. It costs two drifts and N gradients and stands for d dt steps of the chain, which
-    is exact, and cheaper where a drift costs more than half of these.
+    One step applies half of the noise, a Heun step of the drift, and the same half of the noise again: weak order 1, and order
+    2 in the terms without the factor 1/d. It costs two drifts and N gradients and replaces d dt steps of the chain. The chain
+    is exact, and cheaper if a drift costs more than half of these steps.
 
     See Also
     --------
@@ -88,7 +92,7 @@ class SDE(Level):
 
     def __check_init__(self) -> None:
         if self.samples is not None and check_count("samples", self.samples, at_least=2) % 2:
-            raise BadInput(f"samples must be even, since they are taken in pairs; got {self.samples}. Give {self.samples + 1}.")
+            raise BadInput(f"samples must be even, since they are used in pairs; got {self.samples}. Give {self.samples + 1}.")
 
     def view(self, problem):
         return problem.limit
@@ -96,45 +100,49 @@ class SDE(Level):
     def bind(self, problem, start, first):
         problem = problem.limit.numerics.refined(first)
         dt = self.dt or max(problem.numerics.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
-        most = int(min(2048, max(16, NUMBERS_AT_ONCE / ((1 + (self.samples or SAMPLES)) * problem.numerics.size))))
+        floats_per_run = (1 + (self.samples or DEFAULT_SAMPLES)) * problem.numerics.size
+        max_batch = int(min(2048, max(16, MAX_FLOATS_PER_STEP / floats_per_run)))
         process = diffusion_process(problem, self.d, self.samples, first)
-        return ProcessEngine(SDE(self.d, dt, self.samples), problem, most, self.d, process, dt)
+        return ProcessEngine(SDE(self.d, dt, self.samples), problem, max_batch, self.d, process, dt)
 
 
 def fastest_rate(problem: Problem, stats: PyTree) -> float:
-    """The largest modulus of the drift's linear rates at statistics of one run, from differences: it sets a scale only.
+    """Return the largest modulus of the eigenvalues of the drift's Jacobian at the statistics of one run.
 
-    Where the problem changes with time, that is the largest over times: a learning rate may begin at zero.
+    The Jacobian comes from finite differences, since the rate only sets a scale. For a time-dependent problem the rate is the
+    largest over several times: a learning rate may begin at zero.
     """
     vector = np.asarray(problem.vector(stats))
-    along = jit_bound(_along, problem, stats, fast_compile=True)
-    slope = lambda t, x: np.asarray(along(t, x))
-    steps = DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
+    compiled_drift = jit_bound(_drift_vector, problem, stats, fast_compile=True)
+    drift = lambda t, x: np.asarray(compiled_drift(t, x))
+    steps = RELATIVE_DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
 
     def rate(t: float) -> float:
-        columns = [(slope(t, vector + step) - slope(t, vector - step)) / (2 * step.max()) for step in steps]
+        columns = [(drift(t, vector + step) - drift(t, vector - step)) / (2 * step.max()) for step in steps]
         return float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
 
-    return max(1e-6, *map(rate, (0.0,) if problem.at(1.0) is problem else (*TIMES, *knots_of(problem).tolist())))
+    times = (0.0,) if problem.at(1.0) is problem else (*RATE_TIMES, *knots_of(problem).tolist())
+    return max(1e-6, *map(rate, times))  # bounded below, so that the step is finite at a point where nothing moves
 
 
-def _along(problem: Problem, stats: PyTree, t: Any, x: Any) -> Float[Array, " n"]:
+def _drift_vector(problem: Problem, stats: PyTree, t: Any, x: Any) -> Float[Array, " n"]:
+    """Return the drift at the statistics with the vector `x`, as a vector; `stats` has all other entries."""
     return problem.vector(problem.drift(problem.from_vector(x, stats), t))
 
 
-def _largest(state: PyTree) -> Float[Array, " runs"]:
-    """The largest modulus among the numbers of each run, the runs last."""
+def _largest_modulus(state: PyTree) -> Float[Array, " runs"]:
+    """Return the largest modulus of the entries of each run's state; runs are on the last axis."""
     return jnp.stack([jnp.abs(leaf).reshape(-1, leaf.shape[-1]).max(0) for leaf in jax.tree.leaves(state)]).max(0)
 
 
 @singledispatch
 def diffusion_process(problem: Problem, d: int, samples: int | None, first: PyTree) -> Process:
-    """The diffusion of a problem: from its covariance, unless a way without it is registered for its kind."""
+    """Return the diffusion of a problem, with noise from its covariance; register a function for kinds with other noise."""
     return CovarianceDiffusion(problem, d, first)
 
 
 class Diffusion(Process):
-    """Weak steps of a diffusion, on statistics with the runs last."""
+    """Weak steps of the diffusion approximation; states are statistics with the runs last."""
 
     small: ClassVar[bool] = True
     d: eqx.AbstractVar[Float[Array, ""]]
@@ -143,9 +151,10 @@ class Diffusion(Process):
         return runs_last(stats)
 
     def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
-        """Half of the noise, two drifts by Heun's rule in a loop, so compiled once, and the other half.
+        """Apply half of the noise, a Heun step of the drift, and the same half of the noise again.
 
-        Both drifts are those of the middle of the step in time, which is as exact, and safe where a drift begins as 1/t.
+        Both drifts are evaluated at the time of the middle of the step: the order is the same, and a drift that diverges as 1/t
+        at time zero is not evaluated there.
         """
         size, t = now.size, now.t + now.size / 2
         half = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, t)
@@ -158,22 +167,24 @@ class Diffusion(Process):
             )
             return add(middle, drift, size), add(slopes, drift)
 
+        # a loop of two rounds, so that the drift is compiled once
         _, slopes = lax.fori_loop(0, 2, stage, (middle, jax.tree.map(jnp.zeros_like, state)))
-        there = add(add(middle, half), slopes, size / 2)
-        held = self.problem.coordinates.admissible(there)
-        lost = _largest(add(held, there, -1.0)) > _largest(state)  # no rounding and no noise: the step is far too long
-        return jax.tree.map(lambda leaf: jnp.where(lost, jnp.nan, leaf), held)
+        new = add(add(middle, half), slopes, size / 2)
+        corrected = self.problem.coordinates.admissible(new)
+        # a correction larger than the state is neither rounding nor noise: the step is far too long, and the run diverges
+        lost = _largest_modulus(add(corrected, new, -1.0)) > _largest_modulus(state)
+        return jax.tree.map(lambda leaf: jnp.where(lost, jnp.nan, leaf), corrected)
 
     @abc.abstractmethod
     def noise(self, state: PyTree, numbers: PyTree, scale: Array, t: Array) -> PyTree:
-        """Noise of the covariance at the states, times `scale`."""
+        """Return noise with the covariance at the states, times `scale`."""
 
     def statistics(self, state: PyTree) -> PyTree:
         return runs_first(state)
 
 
 class CovarianceDiffusion(Diffusion):
-    """Gaussian noise from a root of the covariance: for problems with few statistics."""
+    """A diffusion with Gaussian noise from the matrix root of the covariance, for problems with few statistics."""
 
     problem: Problem
     d: Float[Array, ""]
@@ -191,14 +202,15 @@ class CovarianceDiffusion(Diffusion):
         def one(pair):
             stats, xi = pair
             kick = scale * square_root(self.problem.covariance(stats, t)) @ xi
-            still = jnp.zeros_like(self.problem.vector(stats))
-            return add(self.problem.from_vector(kick, stats), self.problem.from_vector(still, stats), -1.0)
+            # from_vector takes entries outside the vector from stats: the difference has zeros there
+            zeros = jnp.zeros_like(self.problem.vector(stats))
+            return add(self.problem.from_vector(kick, stats), self.problem.from_vector(zeros, stats), -1.0)
 
         return self.problem.numerics.over_runs(one, (state, numbers), axis=-1)
 
 
-class Kicks(NamedTuple):
-    """The samples behind one step's noise: standard normal coordinates, label noise, classes."""
+class NoiseSamples(NamedTuple):
+    """The fresh samples behind the noise of one step: standard normal coordinates of inputs, label noise, classes."""
 
     points: Float[Array, "L s samples runs"]
     z: Float[Array, "b samples runs"]
@@ -206,7 +218,10 @@ class Kicks(NamedTuple):
 
 
 class SampledDiffusion(Diffusion):
-    """Noise made of fresh samples, or of fresh steps where the algorithm is not linear in the gradient: for any width."""
+    """A diffusion with noise from the increments of fresh samples, or of fresh steps if the algorithm is not linear.
+
+    Its cost grows with the width as that of a step, without a covariance matrix.
+    """
 
     problem: ProjectionProblem
     d: Float[Array, ""]
@@ -217,35 +232,37 @@ class SampledDiffusion(Diffusion):
         self.problem, self.d, self.samples, self.block = problem, as_floats(d), samples, 4
 
     @property
-    def _each(self) -> tuple[int, int]:
-        """Of what noise is made: samples and inputs in each, one sample or those of a step."""
-        algorithm = self.problem.algorithm
-        return (1, 1) if algorithm.linear else (algorithm.batch, algorithm.inputs(self.problem.network.width))
+    def _samples_and_inputs(self) -> tuple[int, int]:
+        """Numbers of samples and of input vectors in one increment: (1, 1), or those of a step of a nonlinear algorithm."""
+        algorithm, width = self.problem.algorithm, self.problem.network.width
+        return (1, 1) if is_linear(algorithm, width) else (algorithm.batch, input_count(algorithm, width))
 
-    def draw(self, stream: Stream) -> Kicks:
+    def draw(self, stream: Stream) -> NoiseSamples:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
-        problem, N, (b, L) = self.problem, self.samples, self._each
+        problem, N, (b, L) = self.problem, self.samples, self._samples_and_inputs
         s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
         normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)
         points, z = jnp.split(normal, [s * L], axis=1)
         c = problem.model.inputs.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
-        return Kicks(points.reshape(stream.steps, L, s, N, -1), z, c)
+        return NoiseSamples(points.reshape(stream.steps, L, s, N, -1), z, c)
 
     def noise(self, state, numbers, scale, t):
-        problem, kicks, (b, _) = self.problem.at(t), numbers, self._each
+        problem, (b, _) = self.problem.at(t), self._samples_and_inputs
+        # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = factor_fields(state, problem.frame)
-        x = placed(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
-        if problem.algorithm.linear:
+        x = place_inputs(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
+        if is_linear(problem.algorithm, problem.network.width):
             return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
-        one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
+        one = lambda stats, x: add(*step_increments(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
+        # increments are per sample, of steps of b samples: their variance per unit of t has the factor b
         return jax.tree.map(lambda leaf: (leaf * (weights * np.sqrt(b))).sum(-2), each)
 
     @staticmethod
-    def _sums(problem: ProjectionProblem, state: Overlaps, x: Drawn, weights: Float[Array, "samples 1"]) -> Moments:
-        """Weighted sums of the products of one-sample gradients."""
+    def _sums(problem: ProjectionProblem, state: Overlaps, x: StepInputs, weights: Float[Array, "samples 1"]) -> Moments:
+        """Return weighted sums over samples of the products of one-sample gradients with fields and with each other."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]
         scalars = repeat_for_samples(state.a, students.shape[1], axis=-2)
@@ -261,7 +278,7 @@ class SampledDiffusion(Diffusion):
 
 @diffusion_process.register
 def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) -> Diffusion:
-    small = problem.numerics.closed_covariance and problem.vector(first).size <= FEW_STATISTICS
-    if samples is None and small:
+    cheap_root = problem.numerics.closed_covariance and problem.vector(first).size <= MAX_STATISTICS_FOR_ROOT
+    if samples is None and cheap_root:
         return CovarianceDiffusion(problem, d, first)
-    return SampledDiffusion(problem, d, samples or SAMPLES)
+    return SampledDiffusion(problem, d, samples or DEFAULT_SAMPLES)

@@ -1,4 +1,4 @@
-"""The real algorithm, with its weights in R^d."""
+"""SGD itself, with its weights in R^d."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.algorithm.base import combined, moves
+from sgdlimits.algorithm.base import compute_updates, multiply_by_past
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.algorithm.limit import Drawn, view
+from sgdlimits.algorithm.limit import StepInputs, make_context
+from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
@@ -27,30 +28,30 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, replace_scalars
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_scalars, rows_of
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
 GROUPS = {4096: 1, 512: 4, 128: 8}
-"""From each of these dimensions on, how many runs are computed together: the fewest that cost hardly more than many do."""
+"""Minimum dimension to number of runs per group: the smallest groups that cost hardly more per run than large ones."""
 
 
 @checked
 class SGD(Level):
     """One-pass SGD on the weights themselves, in dimension `d`: the ground truth of the other levels.
 
-    Inputs are isotropic, so the axes are chosen with the fixed directions along the first k of them. Given statistics are
-    embedded as weights that have them.
+    Inputs are isotropic, so the axes are chosen with the fixed directions along the first k of them. A start given as
+    statistics is converted to weights with these statistics.
 
     Parameters
     ----------
     d : dimension
-    reuse : how many samples there are, which SGD then takes in turn, again and again: no longer one-pass. With batches of as
-        many it is gradient descent on the empirical risk. None for new ones at each step
+    reuse : size of a dataset whose samples SGD takes in turn, again and again: no longer one-pass. With batches of this size it
+        is gradient descent on the empirical risk. None draws fresh samples at each step
 
     See Also
     --------
-    sgdlimits.Chain : the same law of the statistics, at a cost without d
+    sgdlimits.Chain : the same law of the statistics, at a cost independent of d
     """
 
     name: ClassVar[str] = "sgd"
@@ -58,32 +59,38 @@ class SGD(Level):
     reuse: Count | None = eqx.field(static=True, default=None)
 
     def bind(self, problem, start, first):
-        """Few enough runs that memory stays bounded."""
-        most = int(min(4096, max(1, 2**17 // (self.d * problem.numerics.samples_per_step))))
+        """Bind to a problem, with batches small enough to bound the memory of the inputs."""
+        max_batch = int(min(4096, max(1, 2**17 // (self.d * problem.numerics.samples_per_step))))
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):
                 raise BadInput(f"reuse is not written for {type(problem).__name__}. Leave it out.")
             process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
-        return ProcessEngine(self, problem, most, self.d, process)
+        return ProcessEngine(self, problem, max_batch, self.d, process)
 
 
-def group_of(d: int) -> int | None:
-    """How many runs of SGD in R^d are computed together, where these are not all. A GPU takes all."""
-    return next((size for least, size in GROUPS.items() if d >= least), None) if platform() == "cpu" else None
+def runs_per_group(d: int) -> int | None:
+    """Return the number of runs of SGD in R^d that are computed together; None computes all at once, as on a GPU."""
+    return next((size for min_d, size in GROUPS.items() if d >= min_d), None) if platform() == "cpu" else None
 
 
-def block_of(d: int, inputs: int, rows: int) -> int:
-    """How many steps of so many inputs are drawn before they are made, and so many rows of weights looked at for divergence.
+def steps_per_block(d: int, inputs: int, rows: int) -> int:
+    """Return the number of steps whose inputs are drawn together; divergence is checked once per block.
 
-    Their numbers should stay near a core. In groups they are at least two, lest they be drawn again wherever they are used.
+    Parameters
+    ----------
+    d : dimension
+    inputs : input vectors per step
+    rows : rows of the weight matrix
     """
-    runs = group_of(d)
+    runs = runs_per_group(d)
+    # the inputs of a block should stay in a core's cache; in groups a block has at least two steps, because XLA would
+    # fuse the generator of a single step into each use of its inputs and so draw them several times
     return max(1, min(16, 1024 // (d * inputs))) if runs is None else max(2, min(8, 2 * rows, 2**16 // (runs * d * inputs)))
 
 
-def drawable(d: int) -> int:
-    """d, or `BadInput` where a step's random numbers do not reach for an input."""
+def check_drawable(d: int) -> int:
+    """Return d, or raise `BadInput` if the random variates of a step do not suffice for one input of dimension d."""
     if d >= MAX_NORMALS:
         raise BadInput(f"SGD goes up to d = {MAX_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
     return d
@@ -91,12 +98,12 @@ def drawable(d: int) -> int:
 
 @singledispatch
 def sgd_process(problem: Problem, d: int) -> Process:
-    """SGD on the weights of a problem; register one for a new kind of problem."""
+    """Return the process of SGD on the weights of a problem; register a function for a new kind of problem."""
     raise BadInput(f"SGD is not written for {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
 
 
-class Weights(eqx.Module):
-    """Scalars and all directions, in the order of the algorithm, runs first; and what it keeps."""
+class WeightState(eqx.Module):
+    """State of SGD in R^d: scalars, the rows of all directions in the order of the algorithm, its memory. Runs first."""
 
     a: Scalars
     W: Float[Array, "runs n d"]
@@ -105,7 +112,7 @@ class Weights(eqx.Module):
 
 
 class Batch(NamedTuple):
-    """One step's inputs x, label noise and classes of its samples; an algorithm's own noise is further inputs."""
+    """Inputs, label noise and classes of the samples of one step; noise vectors of the algorithm are further inputs."""
 
     x: Float[Array, "b runs d"]
     z: Float[Array, "b runs"]
@@ -113,7 +120,7 @@ class Batch(NamedTuple):
 
 
 class WeightProcess(Process):
-    """SGD on the weights of a projection problem."""
+    """SGD on the weights of a projection problem, with the fixed directions along the first axes of R^d."""
 
     runs_axis: ClassVar[int] = 0
     problem: ProjectionProblem
@@ -125,114 +132,124 @@ class WeightProcess(Process):
     def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
         self.problem, self.frame, self.reuse = problem, problem.frame, reuse
         algorithm = problem.algorithm
-        if reuse is not None and algorithm.inputs(problem.network.width) != algorithm.batch:
-            raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave reuse out.")
-        self.d = drawable(check_dimension(d, problem.target.teachers))
+        if reuse is not None and input_count(algorithm, problem.network.width) != algorithm.batch:
+            raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave out reuse.")
+        self.d = check_drawable(check_dimension(d, problem.target.teachers))
         width = problem.network.width
-        self.block = block_of(d, algorithm.inputs(width), width * len(algorithm.names))
+        self.block = steps_per_block(d, input_count(algorithm, width), width * len(algorithm.names))
 
     @property
     def group_size(self):
-        return group_of(self.d)
+        return runs_per_group(self.d)
 
     @property
     def floats_per_run(self):
         width, algorithm = self.problem.network.width, self.problem.algorithm
-        return self.d * (width * len(algorithm.names) + algorithm.inputs(width) * self.block)
+        return self.d * (width * len(algorithm.names) + input_count(algorithm, width) * self.block)
 
-    def _along(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
-        """The coordinates of rows in the frame of the fixed directions, which are along the first axes."""
+    def _frame_coordinates(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
+        """Return the coordinates of vectors in the frame of the fixed directions, which consists of the first axes."""
         return rows[..., : self.frame.shape[0]]
 
-    def _shifted(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
-        """Inputs moved by coordinates in that frame."""
+    def _shift_in_frame(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
+        """Add vectors with the given coordinates in the frame to inputs."""
         return x.at[..., : self.frame.shape[0]].add(centre)
 
-    def start(self, stats: Overlaps) -> Weights:
+    def check_start(self, stats: Overlaps) -> None:
+        self.problem.coordinates.check_form(stats)  # `start` factors them
+
+    def start(self, stats: Overlaps) -> WeightState:
         n, k = stats.M.shape[1:]
         room = min(n, self.d - k)
         at = runs_first(frame_of(stats, self.frame, room))
+        # rows of W: coordinates along the fixed directions, then T along the next axes; the law does not depend on the axes
         W: Any = np.zeros((len(at.m), n, self.d))
         W[:, :, :k], W[:, :, k : k + room] = at.m, at.T.swapaxes(1, 2)[:, :, :room]
-        return Weights(at.a, W, at.kept, stats.names)
+        return WeightState(at.a, W, at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
-        stream = stream.repeated_after(self.reuse)
+        stream = stream.repeated_after(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
-        sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
-        return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shifted))
+        sizes = Sizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
+        return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
 
-    def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:
-        problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
+    def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
+        problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
         algorithm, names = problem.algorithm, state.names
-        X = jnp.swapaxes(x, 0, 1)
+        X = jnp.swapaxes(x, 0, 1)  # runs first, as the weights have them
         fields = runs_last(products(state.W, X))
-        fixed = jnp.einsum("ks,brs->kbr", self.frame, self._along(x))
+        fixed = jnp.einsum("ks,brs->kbr", self.frame, self._frame_coordinates(x))
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
-        def one(drawn: Drawn, at: Weights, Q, K):
+        def one(drawn: StepInputs, at: WeightState, Q, K):
             among = lambda i, j: Q[rows[i], rows[j]]
-            return moves(algorithm, view(algorithm, problem.model, per, now.t, drawn, at, among, lambda: K))
+            return compute_updates(algorithm, make_context(algorithm, problem.model, inv_d, now.t, drawn, at, among, lambda: K))
 
-        gram = products(state.W, state.W), per * products(X, X)  # computed for rules that ask for them
-        drawn = Drawn(fields, fixed, inputs.z, inputs.c)
-        found, numbers = jax.vmap(one, (-1, 0, 0, 0), -1)(drawn, state, *gram)
-        C = per * jnp.concatenate([move.inputs for move in found])
-        W = jnp.moveaxis(combined(found, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
-        if any(move.unit for move in found):
-            held = np.repeat([move.unit for move in found], problem.network.width)
+        gram = products(state.W, state.W), inv_d * products(X, X)  # removed by the compiler if the algorithm does not use them
+        drawn = StepInputs(fields, fixed, inputs.z, inputs.c)
+        updates, numbers = jax.vmap(one, (-1, 0, 0, 0), -1)(drawn, state, *gram)
+        C = inv_d * jnp.concatenate([update.inputs for update in updates])
+        W = jnp.moveaxis(multiply_by_past(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
+        if any(update.unit for update in updates):
+            held = np.repeat([update.unit for update in updates], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
-        scalars = {**runs_first({move.name: move.scalars for move in found}), **numbers}
-        return Weights(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
+        scalars = {**runs_first({update.name: update.scalars for update in updates}), **numbers}
+        return WeightState(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
-    def statistics(self, state: Weights) -> Overlaps:
-        M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)
+    def statistics(self, state: WeightState) -> Overlaps:
+        M = jnp.einsum("rps,ks->rpk", self._frame_coordinates(state.W), self.frame)
         algorithm = self.problem.algorithm
         kept = {name: state.kept[name] for name in (*algorithm.memory, *algorithm.numbers)}
         return Overlaps(state.a, M, products(state.W, state.W), kept, state.names)
 
 
 class CoordinateProcess(WeightProcess):
-    """An algorithm on coordinates, of which it may remember more than directions: that is kept, and not shown.
+    """SGD by an algorithm that treats coordinates one by one, such as Adam, with diffuse fixed directions and starts.
 
-    Fixed directions and starts are spread over all axes, along a cosine basis.
+    Fixed directions and initial weights are spread over all axes, along a cosine basis. The state has the algorithm's memory
+    of each coordinate; the statistics do not.
     """
 
     def _basis(self, rows: int) -> Float[np.ndarray, "rows d"]:
-        """Orthonormal vectors whose coordinates are all of order one over the root of d."""
+        """Return orthonormal vectors (a discrete cosine basis) whose coordinates are all of order 1/sqrt(d)."""
         angles = np.pi * np.outer(np.arange(1, rows + 1), np.arange(self.d) + 0.5) / self.d
         return np.sqrt(2 / self.d) * np.cos(angles)
 
-    def _along(self, rows):
+    def _frame_coordinates(self, rows):
         basis = self._basis(self.frame.shape[0])
         return products(rows, jnp.broadcast_to(basis, (rows.shape[0], *basis.shape)))
 
-    def _shifted(self, x, centre):
+    def _shift_in_frame(self, x, centre):
         return x + centre @ self._basis(self.frame.shape[0])
 
-    def start(self, stats: Overlaps) -> Weights:
+    def start(self, stats: Overlaps) -> WeightState:
         n, k = stats.M.shape[1:]
         if n + k >= self.d:
-            raise BadInput(f"diffuse weights need d above {n + k}, the number of all directions; got {self.d}. Use a larger d.")
+            raise BadInput(
+                f"diffuse weights need d above {n + k}, the number of trained and fixed directions; got {self.d}. "
+                "Use a larger d."
+            )
         at = runs_first(frame_of(stats, self.frame, n))
         W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._basis(k + n)
         algorithm = self.problem.algorithm
         assert isinstance(algorithm, Coordinatewise)
         kept = {name: jnp.full_like(W, value) for name, value in algorithm.coordinates.items()}
-        return Weights(at.a, W, kept, stats.names)
+        return WeightState(at.a, W, kept, stats.names)
 
-    def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:
-        problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
+    def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
+        problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
         algorithm = problem.algorithm
         assert isinstance(algorithm, Coordinatewise)
         X = jnp.swapaxes(x, 0, 1)
-        fields, fixed = runs_last(products(state.W, X)), jnp.einsum("ks,rbs->kbr", self.frame, self._along(X))
+        fields = runs_last(products(state.W, X))
+        fixed = jnp.einsum("ks,rbs->kbr", self.frame, self._frame_coordinates(X))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
-        step, kept = algorithm.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
-        return Weights(state.a, (1 - algorithm.lr * algorithm.ridge * per) * state.W + step, dict(kept), state.names)
+        # unlike directions, memory of single coordinates cannot be combined from inputs: the mean gradient itself is formed
+        step, kept = algorithm.update(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
+        return WeightState(state.a, (1 - algorithm.lr * algorithm.ridge * inv_d) * state.W + step, dict(kept), state.names)
 
 
 @sgd_process.register

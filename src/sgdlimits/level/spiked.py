@@ -1,7 +1,7 @@
 r"""Spiked tensors at finite dimension: the exact chain of (m, r), SGD on x, and SGD on whole tensors.
 
-All rest on the noise of the gradient. For a k-tensor W of independent standard normal numbers, the sum over its axes of W
-contracted with x on all others is exactly
+The first two use the law of the gradient's noise. For a k-tensor W of independent standard normal entries, the sum over its
+axes of the contraction of W with x along all other axes is exactly
 
 .. math:: \xi = \sqrt k\,|x|^{k-1}\,\big(g + (\sqrt k - 1)\,\hat x\,(\hat x\cdot g)\big), \qquad g \sim N(0, I_d):
 
@@ -23,41 +23,43 @@ from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Process
-from sgdlimits.level.sgd import block_of, drawable, group_of, sgd_process
+from sgdlimits.level.sgd import check_drawable, runs_per_group, sgd_process, steps_per_block
 from sgdlimits.problem.spiked import SpikedTensor, contract_noise
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import as_floats, runs_first
 
-MOST_ENTRIES = 2**22
-"""Tensors of more entries are not drawn one by one."""
-ENTRIES_AT_ONCE = 2**18
-"""Runs whose tensors have together at most so many entries are stepped side by side."""
+MAX_TENSOR_ENTRIES = 2**22
+"""Maximum number of entries of a tensor that `direct=True` draws; bounds the memory of one run."""
+MAX_ENTRIES_PER_CALL = 2**18
+"""Number of tensor entries up to which runs make their steps together; bounds memory."""
 
 
 class Polar(eqx.Module):
-    """The overlap m and the length r of the rest, at least 0."""
+    """State of the chain: the overlap m with the spike, and the length r >= 0 of the component of x orthogonal to it."""
 
     m: Float[Array, " runs"]
     r: Float[Array, " runs"]
 
     @property
     def spike(self) -> Spike:
+        """Statistics of the state, with r squared."""
         return Spike(self.m, self.r**2)
 
 
 class SpikeDraws(NamedTuple):
-    """One step's normal numbers along v and along x outside v, and the squared length of the rest."""
+    """Random variates of one step: normal ones along v and along the part of x orthogonal to v, and a chi-square one."""
 
     inside: Float[Array, "2 runs"]
     outside: Float[Array, " runs"]
 
 
 class SpikeChain(Process):
-    r"""The exact chain of a spiked tensor, at a cost without d.
+    r"""The exact chain of a spiked tensor, at a cost independent of d.
 
-    In the plane of v and of x the noise is :math:`(\xi_v, \xi_w)`, outside of it :math:`\sqrt k R^{k-1}` times a normal vector
-    in d - 2 dimensions. With :math:`\kappa = 1 - (\text{lr}/d)(2kR^{2k-2} + \text{ridge})` and :math:`\beta = 2\,\text{lr}/d`,
+    In the plane of v and x the noise is :math:`(\xi_v, \xi_w)`. Orthogonal to the plane, it is :math:`\sqrt k R^{k-1}` times a
+    standard normal vector in d - 2 dimensions. With :math:`\kappa = 1 - (\text{lr}/d)(2kR^{2k-2} + \text{ridge})` and
+    :math:`\beta = 2\,\text{lr}/d`,
 
     .. math:: m \leftarrow \kappa m + \beta k\lambda m^{k-1} + \beta\xi_v, \qquad
               r^2 \leftarrow (\kappa r + \beta\xi_w)^2 + \beta^2 kR^{2k-2}\chi^2_{d-2}.
@@ -68,17 +70,18 @@ class SpikeChain(Process):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
-        self.problem, self.d, self.block = problem, as_floats(_check_room(d)), 64
+        self.problem, self.d, self.block = problem, as_floats(_check_dimension(d)), 64
 
     @property
     def check_interval(self):
-        """A sixteenth of a unit of t."""
+        """Number of steps in a sixteenth of a unit of t."""
         return self.d / 16
 
     def start(self, stats: Spike) -> Polar:
         return Polar(stats.m, jnp.sqrt(stats.r2))
 
     def draw(self, stream: Stream) -> SpikeDraws:
+        # d is an array, so that another dimension needs no compilation
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
         return SpikeDraws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
@@ -89,6 +92,7 @@ class SpikeChain(Process):
         x = jnp.stack([state.m, state.r])
         noise = contract_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
         m, w = (1 - rate * inward) * x + 2 * rate * noise
+        # all noise orthogonal to the plane adds to r^2 by its squared length alone, which is chi-square
         outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
         return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
 
@@ -97,7 +101,7 @@ class SpikeChain(Process):
 
 
 class EstimateProcess(Process):
-    """SGD on x in R^d, v along the first axis."""
+    """SGD on the estimate x in R^d of a spiked tensor's direction v, which is along the first axis."""
 
     runs_axis: ClassVar[int] = 0
     problem: SpikedTensor
@@ -105,15 +109,16 @@ class EstimateProcess(Process):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
-        self.problem, self.d = problem, drawable(_check_room(d))
-        self.block = block_of(d, 1, 1)
+        self.problem, self.d = problem, check_drawable(_check_dimension(d))
+        self.block = steps_per_block(d, 1, 1)
 
     @property
     def group_size(self):
-        return group_of(self.d)
+        return runs_per_group(self.d)
 
     def start(self, stats: Spike) -> Float[Array, "runs d"]:
         x = jnp.zeros((stats.m.size, self.d))
+        # by symmetry around v, any vector with these statistics will do
         return x.at[:, 0].set(stats.m).at[:, 1].set(jnp.sqrt(stats.r2))
 
     def statistics(self, state: Float[Array, "runs d"]) -> Spike:
@@ -121,7 +126,7 @@ class EstimateProcess(Process):
 
 
 class VectorProcess(EstimateProcess):
-    """SGD on x with the noise of its gradient, made of d normal numbers a step."""
+    """SGD on x from draws of the gradient's noise, which needs d normal variates per step instead of a tensor."""
 
     def draw(self, stream: Stream) -> Float[Array, "steps runs d"]:
         return stream.normal_rows(Purpose.INPUT, self.d)
@@ -134,8 +139,8 @@ class VectorProcess(EstimateProcess):
         return state - (problem.lr / self.d) * gradient
 
 
-class Tickets(NamedTuple):
-    """What the runs need to draw their tensors of one step."""
+class TensorKeys(NamedTuple):
+    """Keys from which each run draws its tensor within a step: seed, run indices, step number."""
 
     seed: UInt32[Array, "2"]
     runs: UInt32[Array, " runs"]
@@ -143,38 +148,42 @@ class Tickets(NamedTuple):
 
 
 class TensorProcess(EstimateProcess):
-    """SGD on x from whole tensors Y, by the gradient of the loss: nothing is assumed about its noise.
+    """SGD on x from complete tensors Y, by automatic differentiation of the loss: no law of the noise is assumed.
 
-    A tensor lives while its run makes its step: memory holds the tensors of a few runs at a time.
+    Tensors are drawn inside the step, so that memory holds those of a few runs at a time.
     """
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
         super().__init__(problem, d)
-        if d**problem.order > MOST_ENTRIES:
+        if d**problem.order > MAX_TENSOR_ENTRIES:
             raise BadInput(
-                f"direct=True draws whole tensors, of at most {MOST_ENTRIES} entries; got {d}^{problem.order}. "
+                f"direct=True draws whole tensors, of at most {MAX_TENSOR_ENTRIES} entries; got {d}^{problem.order}. "
                 "Use direct=False, which has the same law."
             )
 
-    def draw(self, stream: Stream) -> Tickets:
-        each = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))
-        return Tickets(each(stream.seed), each(stream.runs), stream.first + jnp.arange(stream.steps, dtype=jnp.uint64))
+    def draw(self, stream: Stream) -> TensorKeys:
+        per_step = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))
+        steps = stream.first + jnp.arange(stream.steps, dtype=jnp.uint64)
+        return TensorKeys(per_step(stream.seed), per_step(stream.runs), steps)
 
-    def step(self, state: Float[Array, "runs d"], numbers: Tickets, now: StepTime):
+    def step(self, state: Float[Array, "runs d"], numbers: TensorKeys, now: StepTime):
         problem = self.problem.at(now.t)
         k, entries = problem.order, self.d**problem.order
 
         def one(pair):
             x, run = pair
+            # rolled: the ten rounds of the generator are a loop, which compiles faster
             W = Stream(numbers.seed, run[None], numbers.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
             Y = W.reshape((self.d,) * k).at[(0,) * k].add(problem.snr)
             return x - (problem.lr / self.d) * jax.grad(problem.sample_loss)(x, Y)
 
-        return lax.map(one, (state, numbers.runs), batch_size=max(1, ENTRIES_AT_ONCE // entries))
+        return lax.map(one, (state, numbers.runs), batch_size=max(1, MAX_ENTRIES_PER_CALL // entries))
 
 
-def _check_room(d: int) -> int:
-    return check_count("d", d, at_least=2, remedy="The spike and the rest of x need a dimension each: use a larger d.")
+def _check_dimension(d: int) -> int:
+    """Return d, or raise `BadInput` if it is below 2."""
+    remedy = "The spike and the orthogonal part of x need a dimension each: use a larger d."
+    return check_count("d", d, at_least=2, remedy=remedy)
 
 
 chain_process.register(SpikedTensor, SpikeChain)

@@ -1,4 +1,4 @@
-r"""Lower bounds on the risk around a state, which prove that a run of the exact chain has not reached its exit risk.
+r"""Lower bounds on the risk around a state, which prove that a run of the exact chain has not yet reached its exit risk.
 
 `sgdlimits.kernel.stopping` uses them to skip evaluations of `exits` where the risk is an integral without a cheap closed form.
 
@@ -61,16 +61,16 @@ from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import STUDENT, rows_of
 
 MIN_FIELD = 1e-8
-"""Fields without variance count as at least this large: a smaller change is within what bounds leave to rounding."""
+"""Minimum size of fields without variance in a bound: smaller ones change within the margin that bounds leave for rounding."""
 MAX_ACCURATE_WIDTH = 2
-"""Up to this width, risks by quadrature and their derivatives are accurate in all states."""
+"""Maximum width at which the risk by quadrature and its derivatives are accurate in all states."""
 MAX_GRID_ERROR = 1e-5
-"""Largest amount by which the risk of wider networks on a grid falls below the true one, where units coincide."""
+"""Maximum amount by which the risk of wider networks on a grid is below the true one; reached where units coincide."""
 
 
 @register_bound(Exits, ProjectionProblem)
 def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic | None:
-    """Bound the excess of the risk over the exit risk around a state of the exact chain."""
+    """Return a quadratic lower bound on the excess of the risk over the exit risk, around a state of the exact chain."""
     if not isinstance(state, Frame) or state.m.ndim != 2:  # other levels; inputs of several blocks
         return None
     problem, k = process.problem, process.frame.shape[0]
@@ -92,10 +92,16 @@ def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic 
 def risk_bound(
     expectation: Expectation, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"], cheap: bool
 ) -> Quadratic | None:
-    """Bound the risk around units with coordinates S, those of the frame first; None if no bound is known.
+    """Return a quadratic lower bound on the risk around given weights, or None if no bound is known.
 
-    Register a bound here for a new kind of expectation. A cheap bound consists of few operations; its value may be below the
-    risk.
+    Register a function for a new kind of expectation.
+
+    Parameters
+    ----------
+    expectation, model : how the risk is computed, and of what
+    a : second layer
+    S : coordinates of the units in an orthonormal frame, those along the fixed directions first
+    cheap : whether the bound must consist of few operations; its value may then be below the risk
     """
     return None
 
@@ -122,7 +128,7 @@ def _(expectation, model, a, S, cheap):
 
 
 def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Quadratic | None:
-    """Bound the risk of a two-layer network by its value and gradient; None if the loss or activation has no such bound."""
+    """Return a lower bound on the risk of a two-layer network from its value and gradient; None if no such bound is known."""
     network, loss, readout = cast(Any, model.network), cast(Any, model.loss), cast(Any, model.target.readout)
     classes = isinstance(loss, CrossEntropy) and isinstance(readout, ClassLabels)
     derivative_bounds = network.activation.derivative_bounds if network.plain and (classes or loss.quadratic) else None
@@ -133,7 +139,7 @@ def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Floa
     law = model.coordinates
     max_slope, max_curvature = derivative_bounds
     weights, squares = law.weights, _mean_squares(law)
-    typical = jnp.sqrt(value / 2 if classes else 4 * loss.weight * value)
+    typical = jnp.sqrt(value / 2 if classes else 4 * loss.weight * value)  # bound on the root mean square of l'
     if network.activation.kinked:
         rows = jnp.abs(a) * (weights * _lowering_share(model, a, jnp.asarray(readout.labels)) * _max_bend(model, S)).sum(1)
     else:
@@ -142,9 +148,10 @@ def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Floa
 
 
 def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Quadratic:
-    """Bound the cross-entropy of piecewise linear units from below by the loss of the mean output of each class."""
+    """Return a lower bound on the cross-entropy of piecewise linear units from the loss of the mean output of each class."""
     network, law = cast(Any, model.network), model.coordinates
     labels = jnp.asarray(cast(Any, model.target.readout).labels)
+    # E[max(x, 0)] of a Gaussian x is mean Phi(mean / length) + length phi(mean / length)
     unit, weights, centres, sigma = network.activation, law.weights, law.means.fixed, jnp.sqrt(law.variance)
 
     def mean_loss(a, S):
@@ -161,9 +168,9 @@ def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Q
 
 
 def _quadratic(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Quadratic:
-    """Assemble a bound: `both` is the bend of each number of both layers, `rows` that of each row of the first beyond it.
+    """Assemble a bound from its parts: `both` is the curvature for all parameters, `rows` what each row of S adds to it.
 
-    On inputs without variance, coordinates outside the span of the means have no effect, and a bend of exactly zero.
+    For inputs without variance, coordinates outside the span of the means have no effect, and a curvature of exactly zero.
     """
     acts = np.arange(slope[1].shape[1]) < model.teachers if model.on_means else True
     bend = jnp.full_like(slope[0], both), jnp.broadcast_to(jnp.where(acts, (both + rows)[:, None], 0.0), slope[1].shape)
@@ -171,21 +178,21 @@ def _quadratic(model: Model, value: Array, slope: PyTree, both: Array, rows: Flo
 
 
 def _mean_squares(law: FieldLaw) -> Float[Array, " classes"]:
-    """Mean square of an input along the mean of its class and along one orthogonal direction, together."""
+    """Return sigma^2 + |b_c|^2 of each class, the largest mean square of an input along any direction."""
     return law.variance + (law.means.fixed**2).sum(0)
 
 
 def _lowering_share(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]) -> Float[Array, "p classes"]:
-    """Largest slope of the loss, by unit and class, on the side on which a bending unit lowers the risk.
+    """Return the maximum slope of the loss, by unit and class, in the direction in which the kink of a unit lowers the risk.
 
-    The slope is at most `below` in size on the negative side and 1 - `below` on the positive one.
+    The slope is between -`below` and 1 - `below`. The direction is the sign of a times the change of slope at the kink.
     """
     unit = cast(Any, model.network).activation
     return jnp.where((a * (unit.right - unit.left) > 0)[:, None], below, 1 - below)
 
 
 def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
-    """Largest mean of the part beyond the linear one of each unit in each class, divided by the square of the unit's change."""
+    """Return, by unit and class, a bound on the mean nonlinear part of a unit's change over the square of the unit's change."""
     unit, law = cast(Any, model.network).activation, model.coordinates
     centres = law.means.fixed
     if model.on_means:
@@ -195,7 +202,9 @@ def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]
     length = sigma * jnp.linalg.norm(S, axis=1)[:, None]
     m = S[:, : len(centres)] @ centres / length
     across = 1 + ((centres / sigma) ** 2).sum(0) - m**2
+    # letters of the module's docstring, with `across` for V^2
     A, C, U = across / np.sqrt(8 * np.pi), jnp.sqrt(across) * ndtr(jnp.abs(m)), jnp.sqrt(1 + m**2)
     ahead, back = (A + jnp.hypot(A, C)) / 2, (U**2 + C**2) / (4 * U)
+    # `ahead` and `back` are the cases t > 0 and t < 0 of the module's docstring
     largest = jnp.where(2 * ahead < U, jnp.maximum(ahead, back), ahead)
     return abs(unit.right - unit.left) * law.variance / length * largest

@@ -1,4 +1,4 @@
-"""One sample: data, target, network and loss."""
+"""The model of one sample: inputs, target, network and loss."""
 
 import sgdlimits._x64
 from sgdlimits.inputs import Data, gaussian, mixture

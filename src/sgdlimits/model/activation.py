@@ -1,4 +1,4 @@
-"""What a unit does with its field."""
+"""Activations: functions that a unit applies to its field."""
 
 from __future__ import annotations
 
@@ -20,41 +20,47 @@ from sgdlimits.errors import BadInput, shorten
 from sgdlimits.part import Part
 from sgdlimits.trial import fields, try_function
 
-HIGHEST_HERMITE = 12
-SCAN = np.linspace(-30, 30, 20_001)
-"""Where slopes are looked at for the largest."""
+MAX_HERMITE = 12
+"""Highest degree of the Hermite polynomials that have a name, he1 to he12."""
+SLOPE_GRID = np.linspace(-30, 30, 20_001)
+"""Points at which the largest slope of an activation is searched for."""
 
 
 class Activation(Part):
-    """A function applied to each entry of an array."""
+    """A function that a unit applies to its field, entry by entry."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The function of each entry."""
+        """Evaluate the activation at each entry."""
 
     @property
     def smooth(self) -> bool:
-        """Whether quadrature with few nodes converges on it and on its first two derivatives."""
+        """Whether quadrature with few nodes converges on the activation and on its first two derivatives."""
         return True
 
     @property
     def derivative_bounds(self) -> tuple[float, float] | None:
-        """The largest slope, and for smooth functions the largest curvature, both in size; None where these are not bounded."""
-        return _steepest(self) if self.smooth and not jax.tree.leaves(self) else None
+        """Upper bounds on the absolute first and second derivative (away from a kink); None if they are unbounded."""
+        return _scan_derivatives(self) if self.smooth and not jax.tree.leaves(self) else None
 
     def as_argument(self):
-        """By its name, where it has one."""
+        """Return the name of the activation for printing, or its function or constructor if it has no name."""
         name = next((name for name, known in ACTIVATIONS.items() if known == self), "")
         return repr(name) if name else getattr(getattr(self, "fn", None), "__qualname__", "") or repr(self)
 
     @property
     def kinked(self) -> bool:
-        """Whether it is known to be a line on each side of zero, with a kink there."""
+        """Whether the activation is known to be linear on each side of zero with a kink at zero."""
         return False
 
 
 class FunctionActivation(Activation):
-    """A JAX function; `smooth` unless told by comparing two quadrature rules on it.
+    """An activation from a user's JAX function.
+
+    Parameters
+    ----------
+    fn : a function of arrays that acts on each entry
+    smooth : whether quadrature converges fast on it; None compares two quadrature rules
 
     >>> FunctionActivation(jnp.tanh).smooth, FunctionActivation(jnp.abs).smooth
     (True, False)
@@ -64,7 +70,8 @@ class FunctionActivation(Activation):
     known_smooth: bool = eqx.field(static=True)
 
     def __init__(self, fn: Callable, smooth: bool | None = None) -> None:
-        self.fn, self.known_smooth = fn, looks_smooth(fn) if smooth is None else smooth
+        self.fn = fn
+        self.known_smooth = looks_smooth(fn) if smooth is None else smooth
 
     @property
     def smooth(self):
@@ -104,23 +111,25 @@ class Polynomial(Activation):
             raise BadInput(
                 f"a polynomial needs finite coefficients, not all zero; got {shorten(coefficients)}. Give, say, [0, 0, 1]."
             )
-        self.coefficients = tuple(np.trim_zeros(values, "b").tolist())
+        self.coefficients = tuple(np.trim_zeros(values, "b").tolist())  # so that equal polynomials compare equal
 
     @property
     def degree(self) -> int:
+        """The degree of the polynomial."""
         return len(self.coefficients) - 1
 
     def __call__(self, fields):
         fields = jnp.asarray(fields)
         value = self.coefficients[-1] * jnp.ones_like(fields)
         for coefficient in self.coefficients[-2::-1]:
+            # A zero coefficient is not added: compilers cannot drop the addition, which changes the sign of a zero.
             value = value * fields + coefficient if coefficient else value * fields
         return value
 
 
 @checked
 class PiecewiseLinear(Activation):
-    """A line on each side of zero: slope `left` below and `right` above.
+    """A piecewise linear activation with slope `left` below zero and `right` above, such as relu or leaky relu.
 
     >>> leaky = PiecewiseLinear(left=0.1)                 # PiecewiseLinear() is relu
     >>> float(leaky(-2.0)), float(leaky(3.0))
@@ -144,12 +153,13 @@ class PiecewiseLinear(Activation):
 
     def __call__(self, fields):
         fields = jnp.asarray(fields)
+        # A selected slope times the field: the derivative at zero is `left`, as in SGD.
         return jnp.where(fields > 0, self.right, self.left) * fields
 
 
 @checked
 def hermite(n: Annotated[int, integer(below=151)]) -> Polynomial:
-    """He_n, the Hermite polynomial of the standard normal law, with leading coefficient 1.
+    """Return He_n, the Hermite polynomial of the standard normal law with leading coefficient 1.
 
     >>> hermite(3).coefficients
     (0.0, -3.0, 0.0, 1.0)
@@ -158,12 +168,16 @@ def hermite(n: Annotated[int, integer(below=151)]) -> Polynomial:
 
 
 @lru_cache(maxsize=64)
-def _steepest(unit: Activation) -> tuple[float, float] | None:
-    """By a scan, with a tenth more; unbounded is what is largest far out."""
+def _scan_derivatives(unit: Activation) -> tuple[float, float] | None:
+    """Bound the absolute first and second derivative by a scan, with a margin of 10 %.
+
+    Derivatives whose largest value lies in the outer half of the scan count as unbounded, and the result is None.
+    """
+    # The bounds are static, so they are computed now even while the caller is being traced.
     derivatives = (jax.grad(unit), jax.grad(jax.grad(unit)))
     with jax.ensure_compile_time_eval():
-        values = [np.abs(np.asarray(jax.jit(jax.vmap(f))(SCAN))) for f in derivatives]
-    near, far = abs(SCAN) < SCAN[-1] / 2, abs(SCAN) >= SCAN[-1] / 2
+        values = [np.abs(np.asarray(jax.jit(jax.vmap(f))(SLOPE_GRID))) for f in derivatives]
+    near, far = abs(SLOPE_GRID) < SLOPE_GRID[-1] / 2, abs(SLOPE_GRID) >= SLOPE_GRID[-1] / 2
     if not all(np.isfinite(f).all() and f[far].max() <= (1 + 1e-3) * f[near].max() for f in values):
         return None
     first, second = (1.1 * float(f.max()) for f in values)
@@ -189,10 +203,10 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": FunctionActivation(sigmoid, smooth=True),
     "linear": Polynomial([0, 1]),
     "square": Polynomial([0, 0, 1]),
-    **{f"he{n}": hermite(n) for n in range(1, HIGHEST_HERMITE + 1)},
+    **{f"he{n}": hermite(n) for n in range(1, MAX_HERMITE + 1)},
 }
 
-SAME = {
+NAMED_FUNCTIONS = {
     jnp.abs: "abs",
     jnp.absolute: "abs",
     jnp.square: "square",
@@ -200,11 +214,11 @@ SAME = {
     jax.nn.relu: "relu",
     jax.nn.sigmoid: "sigmoid",
 }
-"""Functions that users write for activations that have a name, and more is known of."""
+"""Functions of JAX that have a named activation, which has closed forms."""
 
 
 def as_activation(activation: str | Callable | Activation) -> Activation:
-    """An activation from its name, or from a user's own JAX function of one number.
+    """Convert a name or a user's elementwise JAX function to an `Activation`.
 
     The names are erf (of x over the root of 2, as Saad and Solla have it), erf_plain, relu, abs, tanh, sigmoid, linear, square,
     and he1, he2, ... for Hermite polynomials.
@@ -218,13 +232,13 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
     if isinstance(activation, str):
         if activation not in ACTIVATIONS:
             names = [name for name in ACTIVATIONS if not name.startswith("he")]
-            known = f"{', '.join(names)}, he1 to he{HIGHEST_HERMITE}"
+            known = f"{', '.join(names)}, he1 to he{MAX_HERMITE}"
             raise BadInput(f"unknown activation {activation!r}. Give one of {known}, or a JAX function.")
         return ACTIVATIONS[activation]
     if not callable(activation):
         raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, jnp.abs.")
-    if activation in SAME:
-        return ACTIVATIONS[SAME[activation]]
+    if activation in NAMED_FUNCTIONS:
+        return ACTIVATIONS[NAMED_FUNCTIONS[activation]]
     name = f"activation {shorten(activation)}"
     shape = getattr(
         try_function(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None), "shape", "several arrays"
@@ -235,7 +249,8 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
 
 
 def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
-    """Whether trapezoidal rules of two steps agree on the function and its slope, and on their squares, under N(0, 1)."""
+    """Return whether two trapezoidal rules agree on the means, under N(0, 1), of a function, its slope and their squares."""
+    # Not symmetric about zero, where the errors of odd functions such as the sign would cancel.
     lines = [np.linspace(-6.3, 6.1, nodes) for nodes in (24, 38)]
     values = np.asarray(_value_and_slope(fn, np.concatenate(lines)))
     if not np.isfinite(values).all():
@@ -245,14 +260,17 @@ def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
     for x, here in zip(lines, np.split(values, [lines[0].size], axis=1), strict=True):
         weights = np.exp(-(x**2) / 2) / np.exp(-(x**2) / 2).sum()
         means.append([(value**power * weights).sum() for value in here for power in (1, 2)])
+    # Both rules are exponentially accurate for smooth functions, and off by a power of the step at a kink or jump.
     few, many = np.asarray(means)
     return bool(np.abs(few - many).max() <= tolerance * np.abs(many).max())
 
 
 @partial(jax.jit, static_argnums=0)
 def _value_and_slope(fn: Callable, x: Float[Array, " n"]) -> Float[Array, "2 n"]:
+    """Evaluate an elementwise function and its derivative."""
     return jnp.stack([fn(x), jax.vmap(jax.grad(lambda x: fn(x[None])[0]))(x)])
 
 
 def is_square(activation: Activation) -> bool:
+    """Return whether an activation is the square, x^2."""
     return isinstance(activation, Polynomial) and activation.coefficients == (0.0, 0.0, 1.0)

@@ -1,4 +1,4 @@
-r"""Hermite tensors of a target of several directions, and the leaps in which its directions can be learnt.
+r"""Hermite tensors of a target of several directions, and the leaps by which one-pass SGD learns its directions.
 
 For standard normal coordinates z in an orthonormal frame of the k fixed directions the tensors are
 :math:`T_n = E[g(z)\,H_n(z)]`, with the entry :math:`E[g \prod_i He_{\alpha_i}(z_i)]` for each multi-index of order n.
@@ -20,22 +20,23 @@ from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.model.target import Target
 
-POINTS = 2**21
-"""About so many points has the grid that targets are integrated on."""
-MOST_NODES = 64
-HIGHEST = 8
-"""The highest order of a leap, and of functions of directions that are known."""
+GRID_POINTS = 2**21
+"""Approximate number of points of the grid on which targets are integrated."""
+MAX_NODES = 64
+"""Largest number of nodes per direction."""
+MAX_ORDER = 8
+"""Highest order of a leap, and of the functions of known directions."""
 
 
 class Leap(NamedTuple):
-    r"""One stage of learning.
+    r"""One stage of learning, in which one-pass SGD finds new directions.
 
     Parameters
     ----------
-    order : the leap, the smallest order in new directions that the label has a mean product with, given those already known
+    order : smallest order of a Hermite tensor in new directions with which the label is correlated, given known directions
     directions : an orthonormal basis of the new directions, in the frame of the fixed ones, shape (r, k)
-    samples : the exponent of d in the number of samples that one-pass SGD needs for it, max(1, order - 1); with a factor
-        log d for a leap of 2
+    samples : exponent of d in the number of samples that one-pass SGD needs, max(1, order - 1); a leap of 2 has a further
+        factor log d
     """
 
     order: int
@@ -45,9 +46,15 @@ class Leap(NamedTuple):
 
 @checked
 def hermite_tensor(target: Target, order: Count) -> Float[np.ndarray, "..."]:
-    r"""The Hermite tensor of a target, :math:`T_{i_1\dots i_n} = E[g\,(H_n)_{i_1\dots i_n}]`, shape (k, ..., k).
+    r"""Compute the Hermite tensor of a target, :math:`T_{i_1\dots i_n} = E[g\,(H_n)_{i_1\dots i_n}]`, shape (k, ..., k).
 
-    Indices are along the orthonormal frame of the fixed directions, which for an identity Gram matrix are they themselves.
+    Indices refer to the orthonormal frame of the fixed directions, which for an identity Gram matrix is the directions
+    themselves.
+
+    Parameters
+    ----------
+    target : a target of at most a few directions
+    order : n, the order of the tensor
 
     >>> import sgdlimits as sl
     >>> target = sl.Target(lambda x: x[0] + x[0] * x[1], teachers=2)
@@ -55,26 +62,26 @@ def hermite_tensor(target: Target, order: Count) -> Float[np.ndarray, "..."]:
     [[0.0, 1.0], [1.0, 0.0]]
     """
     k = target.teachers
-    moments = _moments(target, np.eye(k), order)
+    moments = _hermite_moments(target, np.eye(k), order)
     shape = (k,) * order
     return np.array([moments[_counts(index, k)] for index in np.ndindex(shape)]).reshape(shape)
 
 
 @checked
 def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
-    r"""In which order, and in leaps of which size, one-pass SGD can find the directions of a target.
+    r"""Compute the leaps of a target: the order in which one-pass SGD finds its directions, and how many samples it needs.
 
-    With U the span of the directions that are known, the next leap is the smallest n for which a function :math:`\psi` has
+    With U the span of the known directions, the next leap is the smallest n for which some function :math:`\psi` has
 
     .. math:: E[g(z)\,\psi(z_U)\,H_n(z_{U^\perp})] \ne 0,
 
-    and the directions that these tensors span are found next. A leap of 1 takes of the order of d samples, of 2 d log d, of n
-    :math:`d^{n-1}`. The information exponent is the first leap. Products up to order 8 are looked at.
+    and the directions that these tensors span are found next. A leap of 1 takes of the order of d samples, a leap of 2
+    d log d, and a leap of n :math:`d^{n-1}`. The information exponent is the first leap. Products up to order 8 are examined.
 
     Parameters
     ----------
-    target : of at most a few directions; smooth ones are integrated exactly, and others up to what a grid sees of them
-    tolerance : tensors whose entries are below this share of the target's size count as zero
+    target : a target of at most a few directions; smooth ones are integrated exactly, others with the error of a grid
+    tolerance : tensors with entries below this fraction of the target's root mean square count as zero
 
     >>> import sgdlimits as sl
     >>> stairs = sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3)
@@ -82,33 +89,34 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
     [(1, 1), (2, 2)]
     """
     k = target.teachers
-    found, known = list[Leap](), np.zeros((0, k))
-    each = np.array([math.factorial(n) for n in range(HIGHEST + 1)], float)
-    scale = np.prod(np.meshgrid(*[each] * k, indexing="ij"), axis=0)
+    stages, known = list[Leap](), np.zeros((0, k))
+    factorials = np.array([math.factorial(n) for n in range(MAX_ORDER + 1)], float)
+    scale = np.prod(np.meshgrid(*[factorials] * k, indexing="ij"), axis=0)
     while len(known) < k:
-        frame = np.concatenate([known, _rest(known)])
-        moments = _moments(target, frame, HIGHEST)
+        frame = np.concatenate([known, _complement(known)])
+        moments = _hermite_moments(target, frame, MAX_ORDER)
         zero = tolerance * np.sqrt(float((moments**2 / scale).sum()))
-        for order in range(1, HIGHEST + 1):
+        for order in range(1, MAX_ORDER + 1):
             new = _span(moments, len(known), order, zero)
             if len(new):
                 break
         else:
             break
         directions = new @ frame[len(known) :]
-        found.append(Leap(order, directions, max(1, order - 1)))
+        stages.append(Leap(order, directions, max(1, order - 1)))
         known = np.concatenate([known, directions])
-    if not found:
+    if not stages:
         raise BadInput(
-            f"the target has no Hermite tensor of order 1 to {HIGHEST} above {tolerance:g} of its size. Give another."
+            f"the target has no Hermite tensor of order 1 to {MAX_ORDER} above {tolerance:g} of its size. Give another."
         )
-    return found
+    return stages
 
 
-def _moments(target: Target, frame: np.ndarray, order: int) -> np.ndarray:
-    r""":math:`E[g \prod_i He_{\alpha_i}(z_i)]` for all :math:`\alpha_i` up to an order, along the rows of a frame."""
+def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarray:
+    r"""Compute :math:`E[g \prod_i He_{\alpha_i}(z_i)]` for all :math:`\alpha_i \le` order, along the rows of a frame."""
     k = len(frame)
-    nodes = min(MOST_NODES, int(POINTS ** (1 / k)) // 2 * 2)
+    # An even number of nodes, so that none is at zero, where targets often have a jump.
+    nodes = min(MAX_NODES, int(GRID_POINTS ** (1 / k)) // 2 * 2)
     if nodes <= order:
         raise BadInput(f"Hermite tensors of {k} directions need too fine a grid. Give a target of fewer directions.")
     x, w = hermite_e.hermegauss(nodes)
@@ -122,7 +130,10 @@ def _moments(target: Target, frame: np.ndarray, order: int) -> np.ndarray:
 
 
 def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarray:
-    """The directions that tensors of an order in the unknown coordinates span, for all products of the known ones."""
+    """Return an orthonormal basis of the unknown directions that tensors of a given order span.
+
+    `moments` has one axis per coordinate, the known ones first; all powers of known coordinates are considered.
+    """
     k = moments.ndim
     unknown = k - known
     columns = []
@@ -135,12 +146,12 @@ def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarra
 
 
 def _counts(index: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """How often each coordinate is among those of an index."""
+    """Return how often each of k coordinates occurs in a tensor index, its multi-index."""
     return tuple(index.count(i) for i in range(k))
 
 
-def _rest(known: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of what is orthogonal to the known directions, near the axes."""
+def _complement(known: np.ndarray) -> np.ndarray:
+    """Return an orthonormal basis of the orthogonal complement of the known directions."""
     k = known.shape[1]
     left = np.eye(k) - known.T @ known
     values, vectors = np.linalg.eigh(left)

@@ -1,4 +1,4 @@
-"""How a prediction is scored."""
+"""Loss functions of a prediction and a label."""
 
 from __future__ import annotations
 
@@ -20,35 +20,37 @@ from sgdlimits.trial import try_function
 
 
 class Loss(Part):
-    """A function of a prediction, which is a number or has its outputs on the first axis, and of a label, entry by entry."""
+    """A loss function of predictions, scalars or vectors of outputs on the first axis, and labels, entry by entry."""
 
     classifies: ClassVar[bool] = False
-    """Whether labels are classes, so that predictions are right or wrong."""
+    """Whether labels are classes, so that a prediction has an accuracy."""
     quadratic: ClassVar[bool] = False
-    """Whether it is a multiple, `weight`, of the square of the residual."""
+    """Whether the loss is the squared residual times `weight`."""
 
     @abc.abstractmethod
     def __call__(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """The loss of each entry."""
+        """Evaluate the loss of each entry."""
 
-    def probability_correct(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """The probability that a prediction is of the right class; classes that are predicted alike are drawn by lot."""
+    def probability_correct(
+        self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]
+    ) -> Float[Array, "*batch"]:
+        """Compute the probability that the predicted class is the label; ties between classes are broken at random."""
         raise BadInput(f"{type(self).__name__} knows no classes. Give CrossEntropy() or SoftmaxCrossEntropy().")
 
     def check(self, data: Any, target: Any, outputs: tuple[int, ...]) -> None:
-        """Raise `BadInput` where labels or outputs, of a shape, are not of the kind that it is made for."""
+        """Raise `BadInput` if the loss does not support the labels of the target or the shape of the outputs."""
 
     def floor(self, law: Any, target: Any) -> Float[Array, ""] | None:
-        """The mean over inputs and label noise of loss(label without noise, label), where it is closed; None otherwise.
+        """Compute the mean of loss(label without noise, label), or return None if it has no closed form.
 
-        `law` has the `weights` of the classes.
+        `law` provides the probabilities of the classes as `weights`.
         """
         return None
 
 
 @checked
 class SquaredLoss(Loss):
-    """weight (f - y)^2. The weight is 1/2 in most papers and 1 in some."""
+    """The squared loss, weight (f - y)^2; the weight is 1/2 in most papers and 1 in some."""
 
     quadratic: ClassVar[bool] = True
     weight: Positive = eqx.field(static=True, default=0.5)
@@ -72,31 +74,33 @@ class CrossEntropy(Loss):
     classifies: ClassVar[bool] = True
 
     def check(self, data, target, outputs):
-        """A label outside of [0, 1] has no least loss."""
+        """Raise `BadInput` for labels outside [0, 1], for which the loss is not bounded below."""
         labels = getattr(target.readout, "labels", None)
+        # Traced labels have no values to check.
         if any(map(is_traced, jax.tree.leaves(target))):
             return
-        labels = _some_labels(target) if labels is None else np.asarray(labels)
+        labels = _sample_labels(target) if labels is None else np.asarray(labels)
         outside = labels[(labels < 0) | (labels > 1)]
         if outside.size:
             raise BadInput(f"CrossEntropy needs labels between 0 and 1; got {outside[0]:g}. Give ClassLabels of 0 and 1.")
 
     def __call__(self, prediction, label):
-        return jax.nn.softplus(prediction) - label * prediction
+        return jax.nn.softplus(prediction) - label * prediction  # log(1 + e^f) without overflow
 
     def probability_correct(self, prediction, label):
-        """A label between 0 and 1 is the probability of class 1, which is predicted where f is positive."""
-        one = jnp.heaviside(prediction, 0.5)
+        """Compute the accuracy: class 1 is predicted if f is positive, and its probability is the label."""
+        one = jnp.heaviside(prediction, 0.5)  # a tie at f = 0 counts half
         return label * one + (1 - label) * (1 - one)
 
-    def least(self, label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """The least loss of any prediction: the entropy of the label, zero for 0 and 1."""
+    def min_loss(self, label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """Compute the minimum of the loss over predictions: the entropy of the label, zero for 0 and 1."""
+        # xlogy is zero at zero, where x log x is NaN
         return -(xlogy(label, label) + xlogy(1 - label, 1 - label))
 
     def floor(self, law, target):
-        """For labels of classes their mean entropy, the loss of a network that is sure of every class."""
+        """Compute the mean entropy of class labels; None for other labels."""
         labels = getattr(target.readout, "labels", None)
-        return None if labels is None else law.weights @ self.least(labels)
+        return None if labels is None else law.weights @ self.min_loss(labels)
 
 
 class SoftmaxCrossEntropy(Loss):
@@ -111,19 +115,20 @@ class SoftmaxCrossEntropy(Loss):
     classifies: ClassVar[bool] = True
 
     def __call__(self, prediction, label):
-        return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._is(prediction, label)).sum(0)
+        return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._one_hot(prediction, label)).sum(0)
 
     def probability_correct(self, prediction, label):
-        """The class of the largest output is predicted."""
+        """Compute the accuracy: the class of the largest output is predicted."""
         best = prediction == prediction.max(0)
-        return (best & self._is(prediction, label)).sum(0) / best.sum(0)
+        return (best & self._one_hot(prediction, label)).sum(0) / best.sum(0)
 
     def floor(self, law, target):
-        """Zero, the loss of a network that is sure of every class."""
+        """Return zero, the loss of a network that predicts every class with certainty."""
         return jnp.zeros(())
 
     def check(self, data, target, outputs):
-        labels, C = getattr(target.readout, "labels", None), outputs[0] if outputs else 1
+        labels = getattr(target.readout, "labels", None)
+        C = outputs[0] if outputs else 1
         if not outputs:
             raise BadInput("SoftmaxCrossEntropy needs an output for each class; the network has one. Give TwoLayer(outputs=C).")
         if not is_traced(target.noise) and float(target.noise):
@@ -136,18 +141,20 @@ class SoftmaxCrossEntropy(Loss):
             return
         if len(labels) != data.classes or not np.isin(labels, np.arange(C)).all():
             raise BadInput(
-                f"labels must be {data.classes} numbers, one for each class of the data, from 0 to {C - 1} for {C} outputs; "
+                f"labels must be {data.classes} integers, one for each class of the data, from 0 to {C - 1} for {C} outputs; "
                 f"got {labels.tolist()}. Give ClassLabels(range(C)), and C outputs."
             )
 
     @staticmethod
-    def _is(prediction: Float[Array, "C *batch"], label: Float[Array, "*batch"]) -> Bool[Array, "C *batch"]:
+    def _one_hot(prediction: Float[Array, "C *batch"], label: Float[Array, "*batch"]) -> Bool[Array, "C *batch"]:
+        """Return the labels in one-hot form, with the outputs on the first axis."""
+        # By comparison instead of indexing, since labels are floating point.
         outputs = jnp.arange(prediction.shape[0])
         return outputs.reshape(-1, *(1 for _ in range(prediction.ndim - 1))) == label
 
 
 class FunctionLoss(Loss):
-    """A user's own differentiable function loss(prediction, label) of a number, or of a vector of outputs, and a number."""
+    """A user's differentiable function loss(prediction, label) of one prediction, a scalar or a vector, and a scalar label."""
 
     fn: Callable = eqx.field(static=True)
 
@@ -155,32 +162,37 @@ class FunctionLoss(Loss):
         label = jnp.asarray(label)
         if label.ndim == 0:
             return self.fn(prediction, label)
+        # The user's function takes one prediction: all batch axes become one, over which it is mapped.
         outputs = prediction.shape[: prediction.ndim - label.ndim]
         return jax.vmap(self.fn, -1)(prediction.reshape(*outputs, -1), label.ravel()).reshape(label.shape)
 
 
 def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
-    """A loss, or one from a user's JAX function, checked: a prediction of the outputs' shape and a label in, a number out."""
+    """Convert a user's JAX function loss(prediction, label) to a `Loss`, after a check that it returns a scalar.
+
+    A `Loss` is checked and returned unchanged; `outputs` is the shape of one prediction.
+    """
     kind = "a vector of outputs and a number" if outputs else "two numbers, prediction and label"
     what = "the loss, SoftmaxCrossEntropy() if labels are classes," if outputs else "the loss"
     try_function(what, loss, kind, np.full(outputs, 0.6), np.asarray(0.5), values=not isinstance(loss, Loss))
     return loss if isinstance(loss, Loss) else FunctionLoss(loss)
 
 
-def _some_labels(target: Any) -> np.ndarray:
-    """The labels of a few inputs, each once."""
+def _sample_labels(target: Any) -> np.ndarray:
+    """Return the distinct labels of a few fixed inputs."""
+    # Arbitrary but fixed inputs, so that the check gives the same answer in every process.
     fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
     with jax.ensure_compile_time_eval():
         return np.unique(np.asarray(target.readout(jnp.asarray(fixed))))
 
 
 def _check_classes(target: Any, C: int) -> None:
-    """Raise `BadInput` where the readout of a few inputs is not a class from 0 to C - 1."""
+    """Raise `BadInput` if the readout of a few inputs is not a class from 0 to C - 1."""
     if any(map(is_traced, jax.tree.leaves(target))):
         return
-    found = _some_labels(target)
-    if not np.isin(found, np.arange(C)).all():
-        wrong = found[~np.isin(found, np.arange(C))][0]
+    labels = _sample_labels(target)
+    if not np.isin(labels, np.arange(C)).all():
+        wrong = labels[~np.isin(labels, np.arange(C))][0]
         raise BadInput(
             f"SoftmaxCrossEntropy needs labels that are classes, from 0 to {C - 1}; the readout gives {wrong:g}. "
             "Give ClassLabels(range(C)), or a readout with such values."

@@ -1,8 +1,8 @@
-r"""Dropout of units: inputs that come with a mask, drawn anew for each sample.
+r"""Dropout of units: inputs with a random mask of the units, drawn independently for each sample.
 
-Each unit is kept with probability 1 - rate, independently, and then counts :math:`1/(1 - \text{rate})` times. The mask of a
-sample is a number below :math:`2^p` whose bits say which units are kept. It travels with the class, as
-:math:`c + C\,\text{mask}` for C classes, so that levels draw it, and averages go over it, as they do for classes.
+Each unit is kept with probability 1 - rate, independently, and is then rescaled by :math:`1/(1 - \text{rate})`. The mask of a
+sample is an integer below :math:`2^p`; bit j is 1 if unit j is kept. The integer :math:`c + C\,\text{mask}` encodes class c of
+C and the mask together, so that levels draw masks, and expectations average over them, as they do for classes.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from sgdlimits.inputs.base import Inputs
 from sgdlimits.kernel.random import Purpose, Stream
 
 MAX_MASKED_WIDTH = 24
-"""Units whose masks fit into a 32-bit integer beside the class."""
+"""Maximum number of units with dropout: a 32-bit integer encodes the mask and the class."""
 
 
 def kept_units(mask: Int[Array, "*batch"], width: int) -> Float[Array, "p *batch"]:
-    """Return 1 for each unit that a mask keeps and 0 for the others."""
+    """Decode masks: 1 for each unit that is kept, and 0 for dropped units."""
     return jnp.stack([(mask // (1 << j)) % 2 for j in range(width)]).astype(float)
 
 
 def all_masks(width: int) -> Float[np.ndarray, "masks p"]:
-    """Return every mask as a row of ones and zeros, in the order of their numbers."""
+    """Return the 2^p masks of p units as rows of ones (kept) and zeros; row m is the mask encoded by the integer m."""
     return np.asarray((np.arange(1 << width)[:, None] >> np.arange(width)) & 1, float)
 
 
-def mask_weights(rate: Any, width: int) -> Float[Array, " masks"]:
-    """Return the probability of each mask."""
+def mask_probabilities(rate: Any, width: int) -> Float[Array, " masks"]:
+    """Return the probability of each of the 2^p masks at a dropout rate."""
     kept = all_masks(width).sum(1)
     return (1 - rate) ** kept * rate ** (width - kept)
 
 
 class MaskedInputs(Inputs):
-    """Inputs of samples with masks of units: classes are numbered with the masks, and everything else is that of the base.
+    """Inputs with random masks of units, whose class numbers encode the class and the mask.
 
     Parameters
     ----------
-    base : the inputs
+    base : inputs without masks, which define everything but the class
     rate : probability that a unit is dropped
     width : p, the number of units
     """
@@ -68,8 +68,8 @@ class MaskedInputs(Inputs):
         return self.base.squared_length
 
     @property
-    def outcomes(self):
-        return (mask_weights(self.rate, self.width)[:, None] * self.base.outcomes).ravel()
+    def class_probabilities(self):
+        return (mask_probabilities(self.rate, self.width)[:, None] * self.base.class_probabilities).ravel()
 
     def check(self, fixed):
         self.base.check(fixed)
@@ -98,7 +98,7 @@ class MaskedInputs(Inputs):
         return x, z, self._with_mask(c, stream)
 
     def _with_mask(self, c: Int[Array, "steps samples runs"], stream: Stream) -> Int[Array, "steps samples runs"]:
-        """Draw a mask for each sample and number classes and masks together."""
+        """Draw a mask for each sample and encode it with the sample's class c."""
         steps, samples, runs = c.shape
         u = stream.per_sample(samples).uniform(Purpose.MASK, self.width).reshape(steps, samples, self.width, runs)
         bits = (u > self.rate).astype(np.int32) * np.asarray(1 << np.arange(self.width), np.int32)[:, None]

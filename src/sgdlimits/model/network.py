@@ -1,4 +1,4 @@
-"""What learns: a two-layer network, or any function of the fields and of some scalars."""
+"""Trained networks: a two-layer network, or any function of the fields and of network scalars."""
 
 from __future__ import annotations
 
@@ -27,77 +27,80 @@ RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
     "teacher", "output", "task", "task_risk",
 }  # fmt: skip
-"""Names in datasets that scalars cannot have."""
+"""Names of variables and dimensions in datasets, which network scalars cannot have."""
 
 
 Dropout = Annotated[InTime, OverTime(number(at_least=0, below=1))]
-"""A probability of dropping a unit, or a schedule of it."""
+"""A dropout probability, or a schedule of it."""
 
 
 class AnyNetwork(Part):
-    """A function of the fields of p units and of scalars: one array `a`, shape (p,), of a plain network, or several by name."""
+    """A function of the fields of p units and of network scalars, which are one array `a`, shape (p,), or several by name."""
 
     width: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[Any]
-    """What each unit does with its field; None where that is not known."""
+    """The activation of each unit; None if the network is not a sum of units."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "p *batch"], a: Scalars) -> Float[Array, "*shape *batch"]:
-        """The prediction; each scalar has the axes of `batch` after its own."""
+        """Evaluate the prediction; each scalar has the axes of `batch` after its own."""
 
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Of one prediction: () for a number, (C,) for C of them."""
+        """The shape of one prediction: () for a scalar, (C,) for C outputs."""
 
     @property
     @abc.abstractmethod
     def smooth(self) -> bool:
-        """Whether it can be differentiated twice in the fields."""
+        """Whether the network is twice differentiable in the fields."""
 
     @abc.abstractmethod
     def initial(self, second: float) -> Scalars:
-        """The scalars at the start, those of a second layer all equal to `second`."""
+        """Return the initial network scalars, with all second-layer weights equal to `second`."""
 
     @property
     @abc.abstractmethod
     def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """The names of the axes of each scalar in datasets."""
+        """The names of the dimensions of each network scalar in datasets."""
 
     @property
     def plain(self) -> bool:
-        """Whether it is a sum of units, each times its own entry of `a`: what closed forms are made for."""
+        """Whether the network is a sum of units times the entries of `a`, as closed forms require."""
         return False
 
     @property
     def one_array(self) -> bool:
-        """Whether its scalars are one array of shape (p,), not a dictionary."""
+        """Whether the network's scalars are one array of shape (p,) rather than a dictionary."""
         return self.plain
 
     @property
-    def tasks(self) -> int:
-        """The number of second layers: one for each class of the data, or one for all."""
+    def head_count(self) -> int:
+        """Number of second layers: one for each class of the data, or one for all classes."""
         return 1
 
     @property
     def mask_rate(self) -> Any:
-        """The probability that a unit is dropped in training, or None without dropout."""
+        """Probability that a unit is dropped in a training step, or None without dropout."""
         return None
 
-    def tested(self) -> AnyNetwork:
-        """Return the network without dropout, as it is tested."""
+    def without_dropout(self) -> AnyNetwork:
+        """Return the network with all units kept, by which risk and accuracy are defined."""
         return self
 
     def head(self, a: Scalars, c: Array | int) -> Scalars:
-        """Return the scalars of the second layer of class `c`."""
+        """Select the scalars `a` of the second layer that predicts the labels of class `c`."""
         return a
 
-    def masked(self, a: Scalars, kept: Array | None) -> Scalars:
-        """Return the scalars with the second layer of dropped units at zero, and that of kept units rescaled."""
+    def mask(self, a: Scalars, kept: Array | None) -> Scalars:
+        """Set the second layer of dropped units in the scalars `a` to zero, and rescale that of kept units."""
         return a
 
     def output(self, fields: Float[Array, "p *batch"], a: Scalars, c: Array, kept: Array | None) -> Float[Array, "*batch"]:
-        """Return the prediction for inputs of class `c`, by the units that are `kept`: ones and zeros, or None for all."""
+        """Evaluate the prediction for inputs of class `c` with some units dropped.
+
+        `kept` is 1 for kept and 0 for dropped units, or None to keep all.
+        """
         return self(fields, a)
 
 
@@ -109,8 +112,8 @@ class TwoLayer(AnyNetwork):
     ----------
     width : p, the number of units
     activation : s, by name, as a JAX function or as an `Activation`
-    mean : whether f is the mean over the units; their sum otherwise
-    outputs : C; above 1 the prediction is a vector, :math:`f_o = \frac1p\sum_j a_{jo}\, s(\lambda_j)`
+    mean : whether f is the mean over the units instead of their sum
+    outputs : C, the number of outputs; above 1 the prediction is a vector, :math:`f_o = \frac1p\sum_j a_{jo}\, s(\lambda_j)`
     bias : whether a scalar `bias`, one for each output, is added
     heads : number of second layers, one for each class of the data; above 1 the prediction for an input of class c is
         :math:`f = \frac1p\sum_j a_{jc}\, s(\lambda_j)`, and its label trains this head alone
@@ -118,7 +121,7 @@ class TwoLayer(AnyNetwork):
         units count 1/(1 - dropout) times. Risk and accuracy are those of all units. None or 0 for no dropout
 
     With several outputs, several heads or a bias the scalars are a dictionary: `a`, of shape (p,), (p, C) or (p, heads), and
-    `bias`, a number or of shape (C,) or (heads,), which starts at zero.
+    `bias`, of shape (), (C,) or (heads,), which starts at zero.
 
     >>> import jax.numpy as jnp
     >>> float(TwoLayer(2, "square")(jnp.array([1.0, 2.0]), a=jnp.ones(2)))
@@ -137,8 +140,8 @@ class TwoLayer(AnyNetwork):
     heads: int = eqx.field(static=True)
     dropout: Any
 
-    unwritten: ClassVar[dict[str, Any]] = {"heads": 1, "dropout": None}
-    """Arguments that files leave out where they have these values, as files did before there were such arguments."""
+    omitted_in_files: ClassVar[dict[str, Any]] = {"heads": 1, "dropout": None}
+    """Arguments that files omit at these defaults, so that networks without them are written as by earlier versions."""
 
     def __init__(
         self,
@@ -157,14 +160,14 @@ class TwoLayer(AnyNetwork):
             raise BadInput(
                 f"a network has several heads or several outputs; got heads = {heads}, outputs = {outputs}. Drop one."
             )
-        held = is_schedule(dropout) or is_traced(dropout) or bool(dropout)
-        self.dropout = as_floats(dropout) if held else None
-        if held and width > MAX_MASKED_WIDTH:
+        drops = is_schedule(dropout) or is_traced(dropout) or bool(dropout)
+        self.dropout = as_floats(dropout) if drops else None
+        if drops and width > MAX_MASKED_WIDTH:
             raise BadInput(f"dropout is for networks of at most {MAX_MASKED_WIDTH} units; got {width}. Use fewer units.")
 
     @property
     def factor(self) -> float:
-        """What stands before the sum over units: 1/p or 1."""
+        """The prefactor of the sum over units: 1/p or 1."""
         return 1 / self.width if self.mean else 1.0
 
     @property
@@ -172,7 +175,7 @@ class TwoLayer(AnyNetwork):
         return self.one_array and self.dropout is None
 
     @property
-    def tasks(self):
+    def head_count(self):
         return self.heads
 
     @property
@@ -193,7 +196,7 @@ class TwoLayer(AnyNetwork):
 
     @property
     def _columns(self) -> tuple[int, ...]:
-        """The shape of the bias: of what there is for each unit in the second layer."""
+        """Shape of the bias, which is that of one unit's part of the second layer: (heads,), (C,) or ()."""
         return (self.heads,) if self.heads > 1 else self.shape
 
     def initial(self, second):
@@ -205,32 +208,32 @@ class TwoLayer(AnyNetwork):
         column = ("task",) if self.heads > 1 else ("output",) * len(self.shape)
         return {"a": ("student", *column), **({"bias": column} if self.bias else {})}
 
-    def tested(self):
+    def without_dropout(self):
         return self if self.dropout is None else eqx.tree_at(lambda own: own.dropout, self, None, is_leaf=lambda x: x is None)
 
     def head(self, a, c):
-        """Return the scalars of the head of class `c`, an integer or an array of classes with the trailing axes of scalars."""
+        """Select the scalars of the head of class `c`, an integer or an array with the trailing axes of the scalars."""
         if self.heads == 1:
             return a
-        pick = lambda leaf, axis: _picked(jnp.moveaxis(jnp.asarray(leaf), axis, 0), c)
+        pick = lambda leaf, axis: _select_class(jnp.moveaxis(jnp.asarray(leaf), axis, 0), c)
         return {name: pick(leaf, 1 if name == "a" else 0) for name, leaf in a.items()}
 
-    def masked(self, a, kept):
+    def mask(self, a, kept):
         if kept is None:
             return a
-        of = lambda leaf: leaf * (kept / (1 - self.dropout)).reshape(kept.shape[0], *(1,) * len(self.shape), *kept.shape[1:])
-        return {**a, "a": of(a["a"])} if isinstance(a, dict) else of(a)
+        factor = (kept / (1 - self.dropout)).reshape(kept.shape[0], *(1,) * len(self.shape), *kept.shape[1:])
+        return {**a, "a": a["a"] * factor} if isinstance(a, dict) else a * factor
 
     def output(self, fields, a, c, kept):
         if self.heads == 1 and kept is None:
             return self(fields, a)
-        a = self.masked(self.head(a, c), kept)
+        a = self.mask(self.head(a, c), kept)
         values, second = self.activation(fields), a["a"] if isinstance(a, dict) else a
         f = self.factor * (second * (values[:, None] if self.shape else values)).sum(0)
         return f + a["bias"] if self.bias else f
 
     def __call__(self, fields, a):
-        """Return the prediction of all units; of several heads that of each, on the first axis."""
+        """Evaluate the prediction with all units kept; with several heads, that of each, on the first axis."""
         values = self.activation(fields)
         if self.one_array:
             return self.factor * (a * values).sum(0)
@@ -238,26 +241,26 @@ class TwoLayer(AnyNetwork):
         return f + a["bias"] if self.bias else f
 
 
-def _picked(leaf: Float[Array, "heads *axes"], c: Array) -> Float[Array, "*axes"]:
-    """Return the entry of class c, or for each sample that of its class."""
-    found = leaf[0]
+def _select_class(leaf: Float[Array, "heads *axes"], c: Array) -> Float[Array, "*axes"]:
+    """Select entry c of the first axis, or, for an array of classes, the entry of each sample's class."""
+    entry = leaf[0]
     for i in range(1, leaf.shape[0]):
-        found = jnp.where(jnp.asarray(c) == i, leaf[i], found)
-    return found
+        entry = jnp.where(jnp.asarray(c) == i, leaf[i], entry)
+    return entry
 
 
 @checked
 class Network(AnyNetwork):
-    r"""Any JAX function of the fields :math:`\lambda_1, \dots, \lambda_p` of one input and of scalars.
+    r"""A network given by any JAX function of the fields :math:`\lambda_1, \dots, \lambda_p` of one input and of scalars.
 
     Parameters
     ----------
-    fn : fn(fields, scalars), from an array of shape (p,) and a dictionary of arrays to a number or a vector of outputs
+    fn : fn(fields, scalars), from an array of shape (p,) and a dictionary of arrays to a scalar or a vector of outputs
     width : p, the number of trained directions
-    scalars : the names of the scalars, and the numbers or arrays that they start from
-    smooth : whether fn can be differentiated twice in the fields; looked at unless told
+    scalars : initial values of the network scalars, numbers or arrays by name
+    smooth : whether fn is twice differentiable in the fields; None tests it numerically
 
-    In datasets an axis of a scalar is called `student` where it comes first and has length p, and `output` where it is the last
+    In datasets a dimension of a scalar is called `student` if it comes first and has length p, and `output` if it comes last
     and has the length of a vector of outputs.
 
     >>> import jax.numpy as jnp
@@ -278,7 +281,8 @@ class Network(AnyNetwork):
     def __init__(
         self, fn: Callable, width: Width, scalars: Annotated[Mapping[str, Any], by_name(array())], smooth: bool | None = None
     ) -> None:
-        self.fn, self.width, self.activation = fn, width, None
+        self.fn, self.width = fn, width
+        self.activation = None
         self.scalars = {name: as_floats(value) for name, value in scalars.items()}
         for name in self.scalars:
             if not isinstance(name, str) or not name.isidentifier() or name in RESERVED_NAMES:
@@ -286,8 +290,8 @@ class Network(AnyNetwork):
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        found = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
-        self.known_shape = getattr(found, "shape", (0, 0))
+        prediction = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
+        self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
             raise BadInput(
                 f"the network must return a number or a vector; got shape {self.known_shape}. Flatten what it returns."
@@ -310,7 +314,9 @@ class Network(AnyNetwork):
         return {name: self._axes(name, np.shape(value)) for name, value in self.scalars.items()}
 
     def _axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Name the dimensions of one network scalar of the given shape."""
         axes = [f"{name}_{i}" for i in range(len(shape))]
+        # In this order: an axis that fits both names is an axis of students.
         if shape and self.shape == shape[-1:]:
             axes[-1] = "output"
         if shape and shape[0] == self.width:
@@ -321,15 +327,17 @@ class Network(AnyNetwork):
         batch = fields.shape[1:]
         if not batch:
             return self.fn(fields, a)
+        # All batch axes become one, over which the user's function is mapped.
         flat = lambda leaf: leaf.reshape(*leaf.shape[: leaf.ndim - len(batch)], -1)
         each = jax.vmap(self.fn, -1, -1)(flat(fields), jax.tree.map(flat, a))
         return each.reshape(*each.shape[:-1], *batch)
 
     def _looks_smooth(self) -> bool:
-        """Along a line through the fields, at random scalars."""
+        """Test smoothness numerically along a random line through the fields, at random scalars."""
         rng = np.random.default_rng(0)
         line = rng.normal(size=self.width)
         scalars = {name: rng.normal(size=np.shape(value)) for name, value in self.scalars.items()}
         at = lambda x: jnp.sum(self.fn(x * line, scalars))
+        # The answer is static, so the function is evaluated now even while the caller is being traced.
         with jax.ensure_compile_time_eval():
             return looks_smooth(jax.vmap(at))

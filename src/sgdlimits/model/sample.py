@@ -1,4 +1,4 @@
-"""One sample: what a network makes of an input, and how it is scored."""
+"""The model of one sample: inputs, target, network and loss."""
 
 from __future__ import annotations
 
@@ -22,10 +22,17 @@ from sgdlimits.statistics.products import Moments
 
 @checked
 class Model(Part):
-    r"""Inputs, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
+    r"""Inputs, target, network and loss of one sample, independent of averages and of the algorithm.
 
     Fields :math:`\lambda_j = u_j\cdot x` and :math:`\lambda^*_r = e_r\cdot x` have shapes (p, ...) and (k, ...), with any
     trailing axes: runs, nodes or none.
+
+    Parameters
+    ----------
+    data : the law of the inputs
+    target : the labels, as a function of the fixed fields
+    network : the trained network
+    loss : the loss of a prediction and a label
     """
 
     data: Inputs
@@ -45,51 +52,55 @@ class Model(Part):
 
     @property
     def centred(self) -> bool:
-        """Return whether all fields have mean zero, by structure."""
+        """Whether all fields have mean zero, by the structure of the inputs rather than by values."""
         return self.data.centred
 
     @property
     def on_means(self) -> bool:
-        """Return whether every input is the mean of its class, by structure."""
+        """Whether every input equals the mean of its class, by the structure of the inputs rather than by values."""
         return self.data.on_means
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """B, the fixed directions in their orthonormal frame: P = B B^T."""
+        """The coordinates B of the fixed directions in their orthonormal frame, with Gram matrix P = B B^T."""
         return cholesky_factor(self.target.gram)
 
     def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
-        r""":math:`\Omega`, the Gram matrix of all directions: sigma squared times it is the covariance of the fields."""
+        r"""Assemble :math:`\Omega`, the Gram matrix of all directions; the fields have covariance :math:`\sigma^2\Omega`."""
         return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
 
     def law(self, stats: Overlaps) -> FieldLaw:
-        """Return the law of the fields at statistics of one run."""
+        """Compute the law of the fields at the statistics of one run."""
         return self.data.law(stats, self.target.gram)
 
     def law_of_factor(self, F: FieldFactor) -> FieldLaw:
-        """Return the same from coordinates of the directions."""
+        """Compute the law of the fields from coordinates F of the directions, whose first k axes are the frame."""
         return self.data.law_of_factor(F, self.target.gram)
 
     @property
     def coordinates(self) -> FieldLaw:
         """The law of the coordinates of an input in the frame of the fixed directions."""
+        # The axes themselves as fixed directions: their fields are the coordinates.
         k = self.teachers
         return self.law_of_factor(FieldFactor(jnp.zeros((0, k)), jnp.eye(k)))
 
     @property
     def inputs(self) -> Inputs:
-        """The data, with masks of units where the network has dropout: what samples of training are drawn from."""
+        """Law of the training inputs: the data and, with dropout, the masks of units."""
         rate = self.network.mask_rate
         return self.data if rate is None else MaskedInputs(self.data, rate, self.width)
 
     @property
-    def tested(self) -> Model:
-        """The model as it is tested: without dropout."""
-        plain = self.network.tested()
-        return self if plain is self.network else eqx.tree_at(lambda model: model.network, self, plain)
+    def without_dropout(self) -> Model:
+        """The model with all units kept, by which risk and accuracy are defined."""
+        network = self.network.without_dropout()
+        return self if network is self.network else eqx.tree_at(lambda model: model.network, self, network)
 
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
-        """The loss of one sample; with dropout its class says which units are kept, too (see `model.masks`)."""
+        """Evaluate the loss of samples with student fields, fixed fields, network scalars, label noise z and class c.
+
+        With dropout, c also encodes the mask of units (see `model.masks`).
+        """
         kept = None
         if self.network.mask_rate is not None:
             c, mask = c % self.data.classes, c // self.data.classes
@@ -97,12 +108,16 @@ class Model(Part):
         return self.loss(self.network.output(fields, a, c, kept), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:
-        """(G, dl/da) of one sample, by automatic differentiation; each scalar has the trailing axes of the fields."""
+        """Differentiate the loss of samples in the student fields and in the scalars: (G, dl/da).
+
+        Each network scalar in `a` has the trailing axes of the fields.
+        """
+        # The sum over samples has the gradients of all of them at once, since samples are independent.
         total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()
         return jax.grad(total, argnums=(0, 1))(fields, a)
 
     def products(self, fields, fixed, a, z, c) -> Moments:
-        """The products behind one sample's increment."""
+        """Compute the products of gradients and fields of samples, in which increments of the statistics are affine."""
         G, second = self.gradient(fields, fixed, a, z, c)
         loss = self.sample_loss(fields, fixed, a, z, c)
         return Moments(loss, G[:, None] * fixed[None], G[:, None] * fields[None], G[:, None] * G[None], second)

@@ -1,4 +1,4 @@
-"""What is to be learnt: a readout of the fields of k fixed directions."""
+"""Targets: labels that are a function of the fields of k fixed directions, plus noise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array
 from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
-from sgdlimits.errors import BadInput, check_count, shorten, is_traced
+from sgdlimits.errors import BadInput, check_count, is_traced, shorten
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.part import Part, at_start, is_schedule
 from sgdlimits.schedule import Time
@@ -26,25 +26,31 @@ from sgdlimits.trial import fields, try_function
 
 
 class Readout(Part):
-    """A function of the fixed fields (k, ...) and of the class whose value has the trailing shape (...)."""
+    """The noiseless label as a function of the fixed fields, shape (k, ...), and of the class; its values have shape (...)."""
 
     @abc.abstractmethod
     def __call__(self, fixed: Float[Array, "k *batch"], c: Array | int = 0) -> Float[Array, "*batch"]:
-        """The label without noise of inputs of class `c`."""
+        """Evaluate the label without noise of inputs of class `c`."""
 
     @property
     def smooth(self) -> bool:
-        """Whether quadrature converges fast on it."""
+        """Whether quadrature with few nodes converges on the readout."""
         return False
 
     def quadratic(self, teachers: int) -> Float[Array, "k k"] | None:
-        """The matrix R where the readout is the quadratic form of R; None where it is something else."""
+        """Return the symmetric matrix R if the readout is the quadratic form of R, else None."""
         return None
 
 
 @checked
 class CommitteeReadout(Readout):
-    r"""A teacher network, :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)`, with :math:`a^*_r = 1` unless given."""
+    r"""A committee (two-layer) teacher, :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)`.
+
+    Parameters
+    ----------
+    activation : s, by name, as a JAX function or as an `Activation`
+    second : second layer :math:`a^*`, shape (k,); ones unless given
+    """
 
     activation: Activation
     second: Float[Array, " k"] | None
@@ -60,7 +66,8 @@ class CommitteeReadout(Readout):
         return (self.second.reshape(-1, *(1 for _ in fixed.shape[1:])) * values).mean(0)
 
     def weights(self, teachers: int) -> Float[Array, " k"] | Float[np.ndarray, " k"]:
-        """The factor of each unit, 1/k included."""
+        """Return the coefficient of each teacher unit, including the factor 1/k."""
+        # Without a second layer a NumPy array: a constant of compiled code, not an argument.
         return jnp.asarray(self.second) / teachers if self.second is not None else np.full(teachers, 1 / teachers)
 
     @property
@@ -71,8 +78,8 @@ class CommitteeReadout(Readout):
         return self.weights(teachers) * np.eye(teachers) if is_square(self.activation) else None
 
 
-def square(name: str, value: Any) -> Any:
-    """A matrix with as many rows as columns."""
+def check_square(name: str, value: Any) -> Any:
+    """Return a matrix, or raise `BadInput` if it is not square."""
     array(ndim=2)(name, value)
     if len(shape := np.shape(value)) == 2 and shape[0] != shape[1]:
         raise BadInput(f"{name} must have as many rows as columns; got shape {shape}. Give a square matrix.")
@@ -81,10 +88,10 @@ def square(name: str, value: Any) -> Any:
 
 @checked
 class QuadraticReadout(Readout):
-    r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
+    r"""A quadratic form of the fixed fields, :math:`\lambda^{*\top} R \lambda^*`, with a matrix R of shape (k, k)."""
 
     smooth: ClassVar[bool] = True
-    R: Annotated[Float[Array, "k k"], square] = eqx.field(converter=as_floats)
+    R: Annotated[Float[Array, "k k"], check_square] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -95,25 +102,26 @@ class QuadraticReadout(Readout):
         return (fixed[:, None] * R * fixed[None]).sum((0, 1))
 
     def quadratic(self, teachers):
-        return (self.R + self.R.T) / 2
+        return (self.R + self.R.T) / 2  # only the symmetric part of R enters the quadratic form
 
 
 class FunctionReadout(Readout):
-    """A user's own function of one vector of k fields."""
+    """A readout from a user's JAX function of one vector of k fields."""
 
     fn: Callable = eqx.field(static=True)
 
     def __call__(self, fixed, c=0):
         if fixed.ndim == 1:
             return self.fn(fixed)
+        # The user's function takes one vector: all trailing axes become one, over which it is mapped.
         flat = jax.vmap(self.fn, in_axes=-1)(fixed.reshape(fixed.shape[0], -1))
         return flat.reshape(fixed.shape[1:])
 
 
 class TimedReadout(Readout):
-    """A user's own function of one vector of k fields and of the time, in samples per dimension.
+    """A user's own function of one vector of k fields and of the time t, in samples per dimension.
 
-    The time is a schedule, so that `at(t)` puts the present time in its place.
+    Its clock is a schedule, which `at(t)` replaces by the time t.
     """
 
     fn: Callable = eqx.field(static=True)
@@ -126,7 +134,7 @@ class TimedReadout(Readout):
 
 
 def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
-    """Return a readout, made from a user's function fn(fixed) or fn(fixed, t), which is tried on one vector of fields."""
+    """Convert a user's function fn(fixed) or fn(fixed, t) to a readout, after a trial on one vector of fields."""
     if isinstance(readout, Readout):
         try_function("the readout", at_start(readout), count(teachers, "field"), fields(teachers), values=False)
         return readout
@@ -138,18 +146,18 @@ def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
 
 
 def takes_time(fn: Any) -> bool:
-    """Return whether a function of fields has a second argument for the time: one without a default, or one called t."""
+    """Whether a function of fields has a second argument for the time: one without a default, or one called t."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         return False
-    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    return len(placed) > 1 and (placed[1].default is inspect.Parameter.empty or placed[1].name == "t")
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "t")
 
 
 @checked
 class ClassLabels(Readout):
-    """A label for each class of the data, whatever the fields are; `ClassLabels(range(C))` numbers the classes.
+    """A label for each class of the data, independent of the fields; `ClassLabels(range(C))` labels classes by their index.
 
     >>> ClassLabels([1.0, 0.0])(jnp.zeros((1, 3)), c=jnp.array([0, 1, 1])).tolist()
     [1.0, 0.0, 0.0]
@@ -205,18 +213,21 @@ class Target(Part):
 
     @property
     def teachers(self) -> int:
+        """k, the number of fixed directions."""
         return self.gram.shape[0]
 
     def label(self, fixed: Float[Array, "k *batch"], z: Float[Array, "*batch"], c: Array) -> Float[Array, "*batch"]:
-        """The label of inputs with these fixed fields, standard normal label noise `z` and class `c`."""
+        """Evaluate the label of inputs with the given fixed fields, standard normal label noise `z` and class `c`."""
         return self.readout(fixed, c) + jnp.sqrt(self.noise) * z
 
 
 def _check_gram(gram: Float[Array, "k k"], teachers: int) -> None:
+    """Raise `BadInput` unless a Gram matrix has shape (k, k) and, if its values are known, is positive definite."""
     if gram.shape != (teachers, teachers):
         raise BadInput(f"gram must have shape ({teachers}, {teachers}); got {gram.shape}. Give the k-by-k Gram matrix.")
     if is_traced(gram):
         return
+    # Linearly dependent directions would make the Cholesky factor, the frame, singular.
     P = np.asarray(gram)
     if not np.allclose(P, P.T) or np.linalg.eigvalsh(P)[0] <= 1e-12 * np.abs(P).max():
         raise BadInput(

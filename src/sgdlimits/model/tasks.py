@@ -1,8 +1,8 @@
 r"""Several tasks in one problem: readouts that depend on the class of a sample, and teachers that rotate.
 
-A task is a class of the data. Its probability may change with time, so that learning one task after another, replay of an old
-one and interleaving are schedules of the weights of the classes. Its label is a readout of its own, of the fixed fields turned
-by a matrix :math:`T_c`, :math:`y = r_c(T_c\lambda^*)`: teachers with any overlap, one included, share one orthonormal frame.
+A task is a class of the data. Its probability may change with time: sequential training, replay and interleaving are schedules
+of the class probabilities. The label of task c is :math:`y = r_c(T_c\lambda^*)`, its own readout :math:`r_c` of the fixed
+fields transformed by a matrix :math:`T_c`, so that teachers with any overlap, 1 included, share one orthonormal frame.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from jaxtyping import Array, Float
 
 from sgdlimits.checks import each_of
 from sgdlimits.domain import RealsInTime, checked
-from sgdlimits.errors import BadInput, shorten, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.model.target import Readout
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule
 from sgdlimits.statistics.trees import as_floats
 
-SINGULAR = 1e-9
-"""Smallest singular value of a turn, relative to the largest, for which the turned fields still determine the fields."""
+MIN_SINGULAR_VALUE_RATIO = 1e-9
+"""Minimum ratio of the smallest to the largest singular value of a matrix T, for which it counts as invertible."""
 
 
-def _readout(name: str, value: Any) -> Readout:
-    """Return a readout, or raise `BadInput` for anything else."""
+def _check_readout(name: str, value: Any) -> Readout:
+    """Return the value if it is a readout, or raise `BadInput`."""
     if not isinstance(value, Readout):
         raise BadInput(f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give one a class.")
     return value
 
 
-Readouts = Annotated[Sequence[Readout], each_of(_readout)]
+Readouts = Annotated[Sequence[Readout], each_of(_check_readout)]
 
 
 @checked
 class ClassReadouts(Readout):
-    r"""A readout for each class of the data, :math:`y = r_c(T_c\lambda^*)`.
+    r"""Labels by a readout of its own for each class c of the data, :math:`y = r_c(T_c\lambda^*)`.
 
     Parameters
     ----------
@@ -65,15 +65,15 @@ class ClassReadouts(Readout):
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Number of classes."""
         return len(self.readouts)
 
     @property
     def smooth(self):
         return all(each.smooth for each in self.readouts)
 
-    def turned(self, fixed: Float[Array, "k *batch"], i: int) -> Float[Array, "k *batch"]:
-        """Return the fixed fields as the readout of class i is given them."""
+    def turn_fields(self, fixed: Float[Array, "k *batch"], i: int) -> Float[Array, "k *batch"]:
+        """Apply the matrix T of class i to the fixed fields."""
         if self.turns is None:
             return fixed
         if is_schedule(self.turns):
@@ -81,18 +81,18 @@ class ClassReadouts(Readout):
         return (self.turns[i].reshape(*self.turns[i].shape, *(1 for _ in fixed.shape[1:])) * fixed[None]).sum(1)
 
     def __call__(self, fixed, c=0):
-        label = self.readouts[0](self.turned(fixed, 0))
+        label = self.readouts[0](self.turn_fields(fixed, 0))
         for i, readout in enumerate(self.readouts[1:], 1):
-            label = jnp.where(jnp.asarray(c) == i, readout(self.turned(fixed, i)), label)
+            label = jnp.where(jnp.asarray(c) == i, readout(self.turn_fields(fixed, i)), label)
         return label
 
 
 class Rotation(Schedule):
-    """The matrix of a rotation at constant speed, which turns fields of two fixed directions into those of rotating ones.
+    """Matrices T of a rotation at constant speed: they map the fields of two fixed directions to those of rotating ones.
 
     Parameters
     ----------
-    speed : angle in a unit of time, in radians
+    speed : angular velocity, in radians per unit of t
 
     >>> Rotation(np.pi / 2)(1.0).round(12).tolist()
     [[[0.0, 1.0], [-1.0, 0.0]]]
@@ -106,7 +106,7 @@ class Rotation(Schedule):
 
 
 def _check_turns(turns: Any, classes: int) -> None:
-    """Raise `BadInput` unless there is an invertible matrix for each class."""
+    """Raise `BadInput` unless the turns are one invertible matrix for each class."""
     if turns is None:
         return
     shape = tuple(turns.shape)
@@ -114,5 +114,5 @@ def _check_turns(turns: Any, classes: int) -> None:
         raise BadInput(f"turns must have shape ({classes}, k, k), a matrix for each class; got {shape}. Give such matrices.")
     for each in turns.examples() if is_schedule(turns) else [] if is_traced(turns) else [turns]:
         values = np.linalg.svd(np.asarray(each), compute_uv=False)
-        if not (values[:, -1] > SINGULAR * values[:, 0]).all():
+        if not (values[:, -1] > MIN_SINGULAR_VALUE_RATIO * values[:, 0]).all():
             raise BadInput(f"turns must be invertible; got {np.asarray(each).tolist()}. Give rotations, for instance.")

@@ -67,6 +67,7 @@ def format_cells(numbers: dict[str, Any]) -> tuple[str, str, str, str]:
     show = lambda key: f"{0.0 if abs(numbers[key]) <= 1e-12 else numbers[key]:.4g}" if key in numbers else ""
     bound = numbers["relation"] if numbers["relation"] != "=" else ""
     tolerance, sigma, right = numbers["tolerance"], numbers["sigma"], numbers.get("right")
+    # statistical numbers show an interval, exact ones a tolerance
     low, high = numbers["number"] - tolerance, numbers["number"] + tolerance
     within = f"{low:.4g} to {high:.4g}" if sigma else "" if right is None or bound else f"± {tolerance:.1g}"
     theirs = bound + show("printed" if "printed" in numbers else "right")
@@ -175,10 +176,12 @@ class AuditInterrupted(KeyboardInterrupt):
 def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
     """List the claims of one paper, or of all, whose name, place or title contains a word."""
     for file in FILES:
+        # importing a module registers its claims
         import_module(f"{FOLDER}.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
     papers, files = list(PAPERS), [f"{FOLDER}.{file}" for file in FILES]
     file_of = lambda each: files.index(module) if (module := each.compute.__module__) in files else len(files)
+    # by paper, module and position in the module
     place = lambda each: (papers.index(each.paper), file_of(each), each.compute.__code__.co_firstlineno)
     chosen = [
         each
@@ -227,6 +230,7 @@ def audit(
     --------
     check : check a dataset against the form that `simulate` writes
     """
+    # a list outside of the loop survives Ctrl-C
     chosen, judged = find_claims(paper, only), list[JudgedClaim]()
     try:
         with bar(chosen, desc="audit", unit=" claims", disable=not progress) as steps:
@@ -239,6 +243,7 @@ def audit(
 
 def judge(claim: Claim, effort: Effort) -> JudgedClaim:
     """Compute and judge one claim; a computation that fails leaves it open, with the reason."""
+    # CPU time: claims may run beside other work
     begin = time.process_time()
     try:
         with warnings.catch_warnings():

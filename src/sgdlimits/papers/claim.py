@@ -99,6 +99,7 @@ class Comparison:
         """Return how far each number lies beyond the formula's value, after the tolerance is subtracted."""
         gap = self.number - other
         gap = {"=": np.abs(gap), "<": gap, ">": -gap}[self.relation]
+        # NaN agrees with nothing
         return np.where(np.isfinite(self.number), gap - self.tolerance, np.inf)
 
     def agrees(self, other: np.ndarray) -> bool:
@@ -113,6 +114,7 @@ class Comparison:
         if self.printed is None:
             return "holds" if ours else "disagreement"
         theirs = self.agrees(self.printed)
+        # neither is right, or the tolerance cannot tell them apart
         if ours == theirs:
             return "open"
         return "holds" if theirs else kind if kind in ("misprint", "remark", "disagreement") else "misprint"
@@ -151,6 +153,7 @@ def compare(
     return Comparison(numbers, ours, flat(printed), errors, MAX_STANDARD_ERRORS * errors + rtol * scale + atol, relation)
 
 
+# modules are named relative to this package
 FOLDER = "sgdlimits.papers"
 FILES = {
     "mediocrity.claims.process": "mediocrity",
@@ -211,14 +214,14 @@ def claim(
     """Register a computation as the test of a claim of the paper to which its module belongs.
 
     If `right` is given, the claim is recorded as a misprint unless `kind` says otherwise.
-
-    Where something else is right, the claim is a misprint unless it is said to be a remark or a disagreement.
     """
+    # an explicit kind wins
     more = {"kind": "misprint", **more} if "right" in more else more
 
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
         paper = FILES[compute.__module__.removeprefix(f"{FOLDER}.")]
         name = f"{paper}.{compute.__name__}"
+        # a module imported twice, or two computations of one name
         assert name not in CLAIMS, name
         CLAIMS[name] = Claim(name, paper, where, title, says, compute, **more)
         return compute

@@ -26,6 +26,7 @@ DISAGREEMENTS = """## Disagreements of result
 
 No misprints: here the computation of this package ends elsewhere than the paper.
 """
+# markers of the generated part of docs/audit.md
 BEGIN, END = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up to here -->\n"
 
 
@@ -34,7 +35,9 @@ def build_errata() -> str:
     parts, every = [HEAD], find_claims()
     for key, paper in PAPERS.items():
         rows = [
-            (each.where, each.says, each.right, _shown(each)) for each in every if (each.paper, each.kind) == (key, "misprint")
+            (each.where, each.says, each.right, _format_evidence(each))
+            for each in every
+            if (each.paper, each.kind) == (key, "misprint")
         ]
         if rows:
             about = f"{paper.authors} ([{paper.number}] in the [bibliography](bibliography.md)). {paper.letters}".strip()
@@ -44,7 +47,7 @@ def build_errata() -> str:
             )
     for kind, head in (("remark", REMARKS), ("disagreement", DISAGREEMENTS)):
         rows = [
-            (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _shown(each))
+            (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _format_evidence(each))
             for each in every
             if each.kind == kind
         ]
@@ -52,7 +55,7 @@ def build_errata() -> str:
     return "\n".join(parts)
 
 
-def _shown(claim: Claim) -> str:
+def _format_evidence(claim: Claim) -> str:
     """Return the tests and the claim that show an entry of the errata."""
     return "; ".join(part for part in (claim.tests, f"`{claim.name}`") if part)
 
@@ -79,5 +82,6 @@ def rewrite_pages(docs: Path) -> dict[Path, str]:
     """Return the new text of the two generated pages, from the audit stored in the same folder."""
     stored = json.loads((docs / "audit.json").read_text(encoding="utf-8"))
     page = (docs / "audit.md").read_text(encoding="utf-8")
+    # text outside of the markers is written by hand
     before, after = page.split(BEGIN)[0], page.split(END)[-1]
     return {docs / "errata.md": build_errata(), docs / "audit.md": f"{before}{BEGIN}\n{build_tables(stored)}\n{END}{after}"}

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 
 import sgdlimits as sl
-from sgdlimits.analysis.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
+from sgdlimits.analysis.plot.style import OKABE_ITO as OKABE_ITO, curve_styles as curve_styles
 from sgdlimits.papers.index import QUICK_NOTE
 from sgdlimits.progress import bar as bar
 
@@ -71,6 +71,7 @@ def format_parameter(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{format_parameter(number)} at {format_parameter(key)}" for key, number in value.items())
     if isinstance(value, (tuple, list, np.ndarray)):
+        # long lists are shortened to their ends
         few = [format_parameter(each) for each in value]
         return ", ".join(few) if len(few) < 6 else f"{few[0]} to {few[-1]}, {len(few)} of them"
     return "all" if value is None else value if isinstance(value, str) else f"{value:g}".replace("e+0", "e").replace("e+", "e")

@@ -53,6 +53,7 @@ quick figure says which parameters are smaller.</p>
 
 def read_summary(name: str) -> str:
     """Return the first sentence of a figure's docstring, without importing its module."""
+    # parsed rather than imported: a list of figures needs no JAX
     source = Path(__file__).parent.joinpath(*FIGURES[name].split(".")[2:]).with_suffix(".py").read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source)) or ""
     return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
@@ -66,7 +67,7 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
         if name in failed:
             kind, body = "failed", f"<p>It could not be made. {escape(failed[name])}</p>"
         elif made:
-            kind, body = _shown(folder, name, line)
+            kind, body = _build_section(folder, name, line)
         else:
             continue
         head = f'<h2>{name} <span class="soft">{kind}</span></h2>\n<p>{line}.</p>'
@@ -77,10 +78,11 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
     return PAGE.format(counts=counts, contents=contents, sections="\n".join(section for _, section in sections.values()))
 
 
-def _shown(folder: Path, name: str, line: str) -> tuple[str, str]:
+def _build_section(folder: Path, name: str, line: str) -> tuple[str, str]:
     """Return "quick" or "full", and the HTML of a figure's picture, caption and files."""
     text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
     caption, mark, smaller = text.partition(QUICK_NOTE)
+    # files of mediocrity-1-left are not those of a figure mediocrity-1
     longer = tuple(f"{other}{end}" for other in FIGURES if other.startswith(f"{name}-") for end in ".-")
     files = sorted({path.name for end in ".-" for path in folder.glob(f"{name}{end}*") if not path.name.startswith(longer)})
     body = [

@@ -14,6 +14,7 @@ def gauss_grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
     With n nodes in a dimension the grid is exact up to degree 2 n - 1 in it.
     """
     lines = [hermegauss(n) for n in nodes]
+    # the product grid of all dimensions
     points = np.stack([axis.ravel() for axis in np.meshgrid(*(x for x, _ in lines), indexing="ij")])
     weights = np.prod(np.meshgrid(*(w / w.sum() for _, w in lines), indexing="ij"), axis=0).ravel()
     return points, weights
@@ -75,6 +76,7 @@ def step_on_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14)
     field = m * fixed + np.sqrt(1 - m**2) * own
     c = 2 * lr / d * (fixed**2 + np.sqrt(noise) * z - field**2) * field
     rest = d - 2 + np.sqrt(2 * (d - 2)) * np.array([[-1.0], [1.0]])  # the moments of chi-square that matter
+    # the norm after the step, of which the orthogonal inputs contribute by their sum of squares
     after = (m + c * fixed) / np.sqrt(1 + 2 * c * field + c**2 * (fixed**2 + own**2 + rest))
     return after.ravel(), np.tile(weights, 2) / 2
 

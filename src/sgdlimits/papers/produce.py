@@ -52,10 +52,13 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     with plt.rc_context(PAPER):
         size = module.QUICK if quick else module.FULL
         drawn = module.make(size, seed, keep)
+        # no date: equal figures have equal files
         for kind, metadata in (("png", None), ("svg", {"Date": None})):
             with atomic_replacement(folder / f"{name}.{kind}") as path:
                 drawn.figure.savefig(path, metadata=metadata)
+        # pyplot keeps figures alive until they are closed
         plt.close(drawn.figure)
+    # formulas must not be broken at hyphens
     caption = textwrap.fill(
         " ".join([*drawn.caption, describe_reduction(size, module.FULL, module.WORDS)]),
         width=110,
@@ -84,6 +87,7 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
             yield f"{name}, {number} of {len(names)}"
             try:
                 yield from produce(name, folder, quick=quick, seed=seed)
+            # a full disk would fail for all other figures too
             except WriteError:
                 raise
             except Exception as reason:

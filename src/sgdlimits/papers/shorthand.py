@@ -33,6 +33,7 @@ def simulate(problem: sl.Problem, level: sl.Level, start: Any, t_max: float, **h
 
 def simulate_chain(problem: sl.Problem, d: int, t_max: float, start: Any = None, **how: Any) -> xr.Dataset:
     """Simulate the exact chain, from random starts unless another start is given."""
+    # the dimension of the start is that of the chain
     return simulate(problem, sl.Chain(d), sl.RandomInit(d) if start is None else start, t_max, **how)
 
 
@@ -43,6 +44,7 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 def log_slope(sizes: Any, ends: Any) -> tuple[float, float]:
     """Return the slope of a mean in the logarithm of a size, with its error, from means and errors at two sizes."""
+    # independent errors add in quadrature
     (soon, e), (late, f) = ends
     step = np.log(sizes[1] / sizes[0])
     return (late - soon) / step, np.hypot(e, f) / step

@@ -1,4 +1,4 @@
-"""What is learnt: problems and the parts they are made of."""
+"""Learning problems: statistics of SGD with their drift, covariance and risk."""
 
 import sgdlimits._x64
 from sgdlimits.problem import presets

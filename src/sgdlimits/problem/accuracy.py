@@ -1,4 +1,4 @@
-"""How well the expectations of a problem are known, and more nodes where that is not enough."""
+"""Accuracy of the expectations of a problem: error estimates, refinement of the nodes, warnings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sgdlimits.algorithm.limit import extended, linear_changes
+from sgdlimits.algorithm.limit import extend_moments, linear_step_increments
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import AccuracyWarning, check_number
 from sgdlimits.expectation.base import linearise_increment
 from sgdlimits.expectation.gaussian import Estimate
@@ -19,49 +20,56 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
-SMALL_SIGNAL = 5e-2
-RISK = 1e-3
-TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
+MAX_SIGNAL_ERROR = 5e-2
+"""Maximum relative error of the drift of small overlaps."""
+MAX_RISK_ERROR = 1e-3
+"""Maximum relative error of the risk."""
+SMALLEST_NORMAL = float(np.finfo(float).tiny)
+"""Lower bound on divisors, so that 0/0 is 0."""
+ROUNDING = 1e-12
+"""Relative error below which an error estimate is rounding."""
 
 
-def moments(problem: Any, stats: Overlaps, tolerance: float | None) -> Estimate:
-    """The moments of a projection problem with their error estimates, or a warning where these are above a tolerance."""
+def estimate_moments(problem: Any, stats: Overlaps, tolerance: float | None) -> Estimate:
+    """Return the moments of a projection problem with error estimates; warn if an error is above `tolerance`."""
     estimate = Estimate(*_estimate(problem, stats))
     if tolerance is not None:
         check_number("tolerance", tolerance, above=0)
-        _warn(problem, _relative(estimate), tolerance, stacklevel=4)
+        _warn(problem, _relative_error(estimate), tolerance, stacklevel=4)
     return estimate
 
 
-def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
-    """A projection problem with more nodes where its expectations need them at statistics of one run, or a warning.
+def refine_expectation(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
+    """Return a projection problem with enough nodes for accurate expectations at the statistics of one run.
 
-    The moments should have the usual accuracy of the expectation, or `tolerance`, relative to the largest. And small signals
-    should be seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`). The risk should
-    be known to a thousandth, unless the expectation was given, which is kept; so are the nodes of steps that are not linear in
-    the gradient.
+    The moments must have the usual accuracy of the expectation, or `tolerance`, relative to the largest moment. The drift of M
+    along each fixed direction must have an error of at most five per cent, so that small signals are resolved (see
+    `_relative_errors`), and the risk one of at most 0.1 per cent. An expectation that the user gave is not refined, and its
+    risk not checked. Steps that are not linear in the gradient keep their nodes. A warning reports accuracy not reached.
     """
     usual = problem.expectation.accuracy(problem.model)
-    if usual is None or not problem.algorithm.linear:
+    if usual is None or not is_linear(problem.algorithm, problem.network.width):
         return problem
     better, finer = problem, None if problem.asked is not None else problem.expectation.finer()
-    wanted = np.array([tolerance or usual, SMALL_SIGNAL, RISK if problem.asked is None else np.inf])
-    reached = np.array(_unsure(problem, stats))
-    while not (reached <= wanted).all() and finer is not None:
+    wanted = np.array([tolerance or usual, MAX_SIGNAL_ERROR, MAX_RISK_ERROR if problem.asked is None else np.inf])
+    reached = np.array(_relative_errors(problem, stats))
+    while not (reached <= wanted).all() and finer is not None:  # also while an error is NaN
         better, finer = problem.with_expectation(finer), finer.finer()
-        reached = np.array(_unsure(better, stats))
+        reached = np.array(_relative_errors(better, stats))
     worst = int(np.argmax(reached / wanted))
     _warn(better, reached[worst], wanted[worst], stacklevel=7, what=("expectations", "small overlaps", "risks")[worst])
     return better
 
 
 @eqx.filter_jit
-def _of_risk(problem: Any, stats: Overlaps) -> tuple[Array, Array]:
-    own = stats.of(STUDENT)
-    return problem.risk(stats), problem.expectation.risk_error(problem.model, own.a, problem.model.law(own))
+def _risk_and_error(problem: Any, stats: Overlaps) -> tuple[Array, Array]:
+    """Return the risk and an estimate of its error."""
+    students = stats.of(STUDENT)
+    return problem.risk(stats), problem.expectation.risk_error(problem.model, students.a, problem.model.law(students))
 
 
 def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
+    """Warn if the relative error `reached` is NaN or above the tolerance."""
     if not reached <= tolerance:
         warnings.warn(
             f"the {what} of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was asked for. "
@@ -73,44 +81,53 @@ def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what:
 
 @eqx.filter_jit
 def _estimate(problem: Any, stats: Overlaps) -> tuple[Moments, Moments]:
-    own = stats.of(STUDENT)
-    return problem.expectation.estimate(problem.model, own.a, problem.model.law(own))
+    """Return the moments and their error estimates."""
+    students = stats.of(STUDENT)
+    return problem.expectation.estimate(problem.model, students.a, problem.model.law(students))
 
 
-def _relative(estimate: Estimate) -> float:
-    """The largest error relative to the largest moment."""
+def _relative_error(estimate: Estimate) -> float:
+    """Return the largest error of the moments, relative to the largest moment."""
     largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))
     return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
 
 
-def _unsure(problem: Any, stats: Overlaps) -> tuple[float, float, float]:
-    r"""Relative errors: of the moments to the largest of them, of the drift of M to the smallest signal, and of the risk.
+def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float]:
+    r"""Return relative errors of the moments (to the largest), of the drift of M (to the smallest signal), and of the risk.
 
     The signal along a fixed direction is the largest entry of the drift in its column of M, so that overlaps of order
-    :math:`1/\sqrt d` count as much as large ones. It counts as no less than a tenth of
+    :math:`1/\sqrt d` count as much as large ones. It is taken to be at least a tenth of
     :math:`|M|\,\text{lr}\sqrt{E[G^2]/Q}`, the overlap itself times the rate of a unit's steps: a drift that happens to vanish
-    is no alarm. Nor is rounding, which is all the error where a drift is zero by symmetry.
+    causes no refinement. Errors within rounding count as zero: a drift that vanishes by symmetry has only these.
     """
     value, error = _estimate(problem, stats)
-    *numbers, gross = (np.abs(leaf) for leaf in _reach(problem, stats, value, error))
-    drift, wrong = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in numbers)
-    own = stats.of(STUDENT)
-    steps = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / np.diagonal(own.Q).clip(TINY))
-    signal = np.concatenate([drift, 0.1 * np.abs(own.M) * steps[:, None]]).max(0)
-    wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0).max(0)
-    risk, spread = (float(part) for part in _of_risk(problem, stats))
-    return _relative(Estimate(value, error)), float((wrong / signal.clip(TINY)).max()), spread / max(abs(risk), TINY)
+    *drift_and_error, terms = (np.abs(leaf) for leaf in _drift_and_bounds(problem, stats, value, error))
+    drift, drift_error = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in drift_and_error)
+    students = stats.of(STUDENT)
+    norms = np.diagonal(students.Q).clip(SMALLEST_NORMAL)
+    step_rates = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / norms)
+    signal = np.concatenate([drift, 0.1 * np.abs(students.M) * step_rates[:, None]]).max(0)
+    drift_error = np.where(drift_error > ROUNDING * terms.max(), drift_error, 0.0).max(0)
+    risk, risk_error = (float(part) for part in _risk_and_error(problem, stats))
+    return (
+        _relative_error(Estimate(value, error)),
+        float((drift_error / signal.clip(SMALLEST_NORMAL)).max()),
+        risk_error / max(abs(risk), SMALLEST_NORMAL),
+    )
 
 
 @eqx.filter_jit
-def _reach(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
-    """The drift, how far the errors of the moments can move it, and how far the moments themselves."""
-    column, own = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
-    all_fields = lambda products: extended(problem.model, own, stats, products)[0]
-    increment = lambda products: problem.vector(
-        add(*linear_changes(problem.algorithm, problem.t, problem.data.squared_length, column, all_fields(products)))
-    )
-    slope = jax.tree.leaves(linearise_increment(increment, own.a, own.M.shape))
+def _drift_and_bounds(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
+    """Return the drift, a bound on its error from the errors of the moments, and the sum of the sizes of its terms."""
+    column, students = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
+
+    def increment(products: Moments) -> Array:
+        products = extend_moments(problem.model, students, stats, products)[0]
+        length = problem.data.squared_length
+        return problem.vector(add(*linear_step_increments(problem.algorithm, problem.t, length, column, products)))
+
+    # the drift is linear in the moments: its error is at most the sum of the moments' errors times the sizes of coefficients
+    slope = jax.tree.leaves(linearise_increment(increment, students.a, students.M.shape))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
-    reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
-    return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)
+    bound = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
+    return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], bound(error), bound(value)

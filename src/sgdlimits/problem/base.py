@@ -1,4 +1,4 @@
-"""The interface of a learning problem."""
+"""Interface of learning problems."""
 
 from __future__ import annotations
 
@@ -23,64 +23,69 @@ from sgdlimits.renamed import attribute_of
 from sgdlimits.statistics.trees import add, as_floats
 
 Method = TypeVar("Method", bound=Callable)
-NOW = array(at_least=0, ndim=0)
-"""What a time may be."""
+CHECK_TIME = array(at_least=0, ndim=0)
+"""Check of a time: one number of at least 0."""
 
 
-def compiled_for_all_times(method: Method) -> Method:
-    """Compile a method of statistics and a time, which is traced; without a time, schedules have their first value."""
-    inside, of_limit = eqx.filter_jit(method), method.__name__ != "risk"
+def compiled_at_time(method: Method) -> Method:
+    """Decorate a method of statistics and a time t: check its arguments and compile it for all times.
+
+    The time is traced, so that another one needs no compilation. For t = None, schedules have their initial value.
+    """
+    compiled_method = eqx.filter_jit(method)
+    needs_limit = method.__name__ != "risk"
 
     @wraps(method)
-    def with_number(self, stats: PyTree, t: Any = None) -> Any:
+    def evaluate(self, stats: PyTree, t: Any = None) -> Any:
         self.coordinates.fits(stats)
-        if of_limit:
-            _ = self.limit  # which there may not be
-        answer = inside(self, stats, None if t is None else as_floats(NOW("t", t)))
-        if any(not is_traced(leaf) and not np.isfinite(leaf).all() for leaf in jax.tree.leaves(answer)):
-            self.coordinates.check_one(stats)  # what weights cannot have
-        return answer
+        if needs_limit:
+            _ = self.limit  # raises BadInput if the problem has no limit
+        result = compiled_method(self, stats, None if t is None else as_floats(CHECK_TIME("t", t)))
+        if any(not is_traced(leaf) and not np.isfinite(leaf).all() for leaf in jax.tree.leaves(result)):
+            # the full check is expensive, and only looks for a cause: statistics that no weights have
+            self.coordinates.check_one(stats)
+        return result
 
-    return cast(Method, with_number)
+    return cast(Method, evaluate)
 
 
 def at_time(problem: Any, t: Float[Array, ""] | float | None) -> Any:
-    """A problem at a time; without one, at the start."""
-    return at_start(problem) if t is None else problem.at(t)
+    """Return a problem at time t, with schedules replaced by their values; None stands for time zero."""
+    return at_start(problem) if t is None else problem.at(t)  # begun replaces schedules by their initial values
 
 
 class Problem(Presented):
-    """What is learnt, and how the statistics of SGD on it move. Immutable, a pytree, its numbers traceable.
+    """A learning problem: statistics of SGD with their drift, covariance and risk. An immutable pytree.
 
     A problem of a new form implements `_drift_parts`, `_covariance` and `_risk` for one state without a batch axis, as pure JAX
-    functions, and says which `directions` there are and what the `rate` of its paper's clock is; `jax.vmap`, `jax.grad` and
-    `jax.jit` of them must work. Its statistics are an `equinox.Module` of arrays with a class attribute `dims`, which names the
-    axes of each. With these, the ODE, its flow and every analysis of the flow work. Where `Coordinates` or `Numerics` are not
-    right as they are, the class defines some of their methods itself, such as `from_overlaps`, or returns a subclass. The exact
-    chain and SGD in R^d are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`), and the
-    equations as text by `analysis.equations.equations_of`.
+    functions for which `jax.vmap`, `jax.grad` and `jax.jit` work. It also defines its `directions`, and the `rate` of its
+    paper's clock. Its statistics are an `equinox.Module` of arrays with a class attribute `dims`, which names the axes of each.
+    With these, the ODE, its flow and every analysis of the flow work. If a default in `Coordinates` or `Numerics` does not
+    apply, the class defines that method itself, such as `from_overlaps`, or returns a subclass. The exact chain and SGD in R^d
+    are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`), and the equations as text by
+    `analysis.equations.equations_of`.
 
-    Any number in it may be a schedule, which `at(t)` replaces: every level takes drift, covariance, risk, observables and floor
-    from the problem at its time, and conditions are given that. What users call (`drift`, `drift_parts`, `covariance`, `risk`)
-    is compiled here; what implementers write is not.
+    Any parameter may be a schedule, which `at(t)` replaces by its value: every level takes drift, covariance, risk, observables
+    and floor from the problem at the current time, and passes it to stop conditions. The methods that users call (`drift`,
+    `drift_parts`, `covariance`, `risk`) are compiled here; those that implementers write are not.
     """
 
     @abc.abstractmethod
     def _drift_parts(self, stats: PyTree) -> tuple[PyTree, PyTree]:
-        """`drift_parts` at the time this problem stands at."""
+        """Return `drift_parts` at the statistics of one run, at the time for which this problem has the values of schedules."""
 
     @abc.abstractmethod
     def _covariance(self, stats: PyTree) -> Float[Array, "n n"]:
-        """`covariance`, at statistics of one run."""
+        """Return `covariance` at the statistics of one run."""
 
     @abc.abstractmethod
     def _risk(self, stats: PyTree) -> Float[Array, ""]:
-        """`risk`, at statistics of one run."""
+        """Return `risk` at the statistics of one run."""
 
     @property
     @abc.abstractmethod
     def directions(self) -> Directions:
-        """The trained and the fixed directions, which starts are drawn for."""
+        """Trained and fixed directions, from which a start is drawn."""
 
     @property
     @abc.abstractmethod
@@ -89,7 +94,7 @@ class Problem(Presented):
 
     @property
     def sphere(self) -> bool:
-        """Whether the norms of the trained directions are held at 1."""
+        """Whether the trained directions are normalised to 1 after each step."""
         return False
 
     @property
@@ -99,61 +104,61 @@ class Problem(Presented):
 
     @property
     def floor(self) -> Float[Array, ""] | float:
-        """The risk that remains where the prediction is the label without its noise."""
+        """Risk of a network that predicts every label without its noise."""
         return 0.0
 
     def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
-        """Return the numbers shown beside the risk, by name, at statistics of one run."""
+        """Return the quantities that datasets have beside the risk, by name, at the statistics of one run."""
         return {}
 
     @property
     def limit(self) -> Problem:
-        """The problem whose statistics move by the drift: itself, unless they are others as d grows.
+        """Problem in the limit of large d: itself, unless the limit has other statistics.
 
-        Raises `BadInput` where the statistics have no drift as d grows.
+        Raises `BadInput` if the statistics have no drift as d grows.
         """
         return self
 
     @property
     def coordinates(self) -> Coordinates:
-        """Statistics as vectors, and which of them weights can have."""
+        """Statistics as vectors, and checks of statistics."""
         return Coordinates(self)
 
     @property
     def numerics(self) -> Numerics:
-        """How large the problem is, how exact its drift, and how runs are computed together."""
+        """Size of the problem, accuracy of its drift, and the number of runs that are computed together."""
         return Numerics(self)
 
-    @compiled_for_all_times
+    @compiled_at_time
     def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> tuple[PyTree, PyTree]:
-        """(population, corrector): d stats/dt as d -> infinity, split into gradient flow and the effect of the step size."""
+        """Return (population, corrector): the drift, split into gradient flow on the risk and the effect of the step size."""
         return at_time(self, t)._drift_parts(stats)
 
-    @compiled_for_all_times
+    @compiled_at_time
     def drift(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> PyTree:
-        """Drift of the statistics, d stats/dt as d -> infinity, with t in samples per dimension."""
+        """Return the drift of the statistics, d stats/dt as d -> infinity, with t in samples per dimension."""
         return add(*at_time(self, t)._drift_parts(stats))
 
-    @compiled_for_all_times
+    @compiled_at_time
     def covariance(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, "n n"]:
-        """Covariance of d times the one-sample increment as d -> infinity."""
+        """Return the covariance of d times the one-sample increment as d -> infinity, in the order of `vector`."""
         return at_time(self, t)._covariance(stats)
 
-    @compiled_for_all_times
+    @compiled_at_time
     def risk(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, ""]:
-        """Population risk, noise floor included."""
+        """Return the population risk, noise floor included."""
         return at_time(self, t)._risk(stats)
 
     def vector(self, stats: PyTree) -> Float[Array, " n"]:
-        """The numbers of one run's statistics that can move, in the order of `covariance`."""
+        """Return the entries of one run's statistics that can change as a vector, in the order of `covariance`."""
         return self.coordinates.vector(stats)
 
     def from_vector(self, vector: Float[Array, " n"], like: PyTree) -> PyTree:
-        """The inverse of `vector`; what it leaves out is taken from `like`."""
+        """Return the statistics of a vector, the inverse of `vector`; entries outside the vector are taken from `like`."""
         return self.coordinates.from_vector(vector, like)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """What `coordinates` and `numerics` have now, by its old name, with a warning."""
+            """Return an attribute that moved to `coordinates` or `numerics`, with a deprecation warning."""
             return attribute_of(self, name, ("coordinates", Coordinates), ("numerics", Numerics))

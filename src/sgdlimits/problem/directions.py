@@ -1,4 +1,4 @@
-"""The directions behind the statistics, which starts are drawn for."""
+"""Trained and fixed directions of a problem, and the law of initial weights."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sgdlimits.part import Part
 
 @checked
 class InitialWeights(Part):
-    """The law of the weights a paper starts from: `RandomInit` follows it.
+    """The law of the initial weights of a problem, from which `RandomInit` draws.
 
     Parameters
     ----------
-    scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
-    unit : whether every direction is scaled to that norm
-    second : value of each entry of the second layer, or its mean where `second_spread` is not zero
+    scale : standard deviation of sqrt(d) times a weight; with `unit`, the norm of each direction
+    unit : whether each direction is scaled to the norm `scale`
+    second : mean of each entry of the second layer
     second_spread : standard deviation of each entry of the second layer
 
-    The second layer are the scalars `a`. Other scalars start from the values that the network has for them.
+    The second layer are the scalars `a`. Other scalars begin at the values that the network defines.
     """
 
     scale: Positive = 1.0
@@ -33,10 +33,15 @@ class InitialWeights(Part):
 
 
 class Directions(NamedTuple):
-    """How many directions are trained, the Gram matrix of the fixed ones, and the law of the trained ones at the start.
+    """Trained and fixed directions of a problem.
 
-    `scalars` are the values that the scalars start from, by name, where they are more than a second layer, and `trained` the
-    names of those that are trained.
+    Parameters
+    ----------
+    width : number of trained directions, p
+    gram : Gram matrix of the fixed directions
+    initial : law of the trained directions at the start
+    scalars : initial values of named scalars, for networks with more scalars than a second layer; otherwise None
+    trained : names of the scalars that are trained
     """
 
     width: int
@@ -47,5 +52,5 @@ class Directions(NamedTuple):
 
     @property
     def fixed(self) -> int:
-        """k, the number of fixed directions."""
+        """Number of fixed directions, k."""
         return self.gram.shape[0]

@@ -1,4 +1,4 @@
-"""Whether the parts of a problem belong together."""
+"""Consistency checks between the parts of a problem."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from sgdlimits.part import at_start
 
 
 def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
-    """Raise `BadInput` where data, target, loss and outputs do not fit each other, or learning rates not the scalars."""
+    """Raise `BadInput` if data, target, loss and network outputs do not fit, or a learning rate is for an unknown scalar."""
     data.check(target.teachers)
     if isinstance(target.readout, ClassLabels) and not is_traced(target.readout.labels):
         labels = np.shape(target.readout.labels)
         if labels != (data.classes,):
             raise BadInput(
-                f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. Give such labels."
+                f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. "
+                "Give one label for each class."
             )
     _check_tasks(data, target, network)
     if isinstance(loss, Loss):
@@ -31,26 +32,26 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
     check_memory(algorithm, RESERVED_NAMES | {"a"})
     names, known = algorithm.trained_scalars, () if network.one_array else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
-        which = (
+        scalars = (
             f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
         )
-        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
+        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {scalars}")
 
 
 def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
-    """Raise `BadInput` where readouts or heads of classes do not fit the classes of the data."""
-    readout, heads = target.readout, network.tasks
-    own, turns = (readout.classes, readout.turns) if isinstance(readout, ClassReadouts) else (None, None)
-    if own is None and heads == 1:
+    """Raise `BadInput` if readouts or heads by class do not match the classes of the data."""
+    readout, heads = target.readout, network.head_count
+    readouts, turns = (readout.classes, readout.turns) if isinstance(readout, ClassReadouts) else (None, None)
+    if readouts is None and heads == 1:
         return
     if not isinstance(data, Mixture):
         raise BadInput(f"readouts and heads of classes need a mixture; got {type(data).__name__}. Make it with mixture(means).")
-    if own is not None and own != data.classes:
-        raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {own}. Give as many.")
+    if readouts is not None and readouts != data.classes:
+        raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {readouts}. Give as many.")
     if heads not in (1, data.classes):
         raise BadInput(f"heads must be 1, or {data.classes} as the classes of the data; got {heads}. Give one of these.")
     if turns is not None and turns.shape[1] != target.teachers:
-        k, got = target.teachers, turns.shape[1]
+        k, rows = target.teachers, turns.shape[1]
         raise BadInput(
-            f"turns must be matrices of {k} rows, one for each fixed direction; got {got}. Give shape ({own}, {k}, {k})."
+            f"turns must be matrices of {k} rows, one for each fixed direction; got {rows}. Give shape ({readouts}, {k}, {k})."
         )

@@ -1,4 +1,4 @@
-"""A problem whose width has gone to infinity."""
+"""Projection problems in the limit of infinite width."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sgdlimits.algorithm.limit import rates
+from sgdlimits.algorithm.limit import step_rates
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import freeze_zero_units
 from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particle_expectation
@@ -19,29 +20,31 @@ from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.particles import Particles
 
-MOST_IMPLICIT = 256
+MAX_IMPLICIT_SIZE = 256
+"""Maximum number of entries of a state for the implicit solver, whose Jacobian is dense."""
 TOLERANCE = 1e-9
+"""Tolerance of the checks of statistics."""
 
 
 class MeanFieldProblem(Problem):
     r"""A projection problem in the limit of infinite width, at fixed time :math:`(\text{lr}/p)\,t`.
 
-    The p units of the problem are the atoms of the measure of units: each stands for infinitely many with the same second
-    layer, overlaps and norm, whose directions outside the span of the fixed ones are independent. So every pair of units, also
-    a unit with its like, has the overlap :math:`Q_{il} = m_i^\top P^{-1} m_l`, and with :math:`G = \partial l/\partial\lambda`
+    The p units of the problem are the atoms of the measure of units: each represents infinitely many with the same second
+    layer, overlaps and norm, whose components orthogonal to the fixed directions are independent. So two units, even of the
+    same atom, have the overlap :math:`Q_{il} = m_i^\top P^{-1} m_l`, and with :math:`G = \partial l/\partial\lambda`
 
     .. math::
         \dot m_i &= -\text{lr}\,(E[G_i\lambda^*] + \text{ridge}\, m_i), \\
         \dot q_i &= -2\,\text{lr}\,(E[G_i\lambda_i] + \text{ridge}\, q_i), \\
         \dot a_i &= -\text{lr}_2\,(E[\partial_{a_i} l] + \text{ridge}\, a_i),
 
-    in t. There is no corrector: it is lr/p times smaller than the rest. On the sphere the change of each norm is taken out.
+    in t. There is no corrector: it is lr/p times smaller than the rest. On the sphere the change of each norm is projected out.
 
     Parameters
     ----------
-    problem : the problem at its width
-    expectation : how expectations over particles are computed; chosen unless given
-    outside : as for `MeanField`
+    problem : the problem at finite width
+    expectation : how expectations over particles are computed; None chooses
+    outside : number of dimensions orthogonal to the fixed directions, as for `MeanField`
 
     >>> import sgdlimits as sl
     >>> limit = MeanFieldProblem(sl.presets.committee(width=3, teachers=2))
@@ -64,9 +67,9 @@ class MeanFieldProblem(Problem):
             raise BadInput(
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
             )
-        self.problem = problem.limit
+        self.problem = problem.limit  # d grows before p does
         algorithm = self.problem.algorithm
-        if not algorithm.linear or len(algorithm.names) > 1:
+        if not is_linear(algorithm, problem.network.width) or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
         self.expectation = choose_particle_expectation(problem.model, outside) if expectation is None else expectation
 
@@ -75,9 +78,8 @@ class MeanFieldProblem(Problem):
         return self if now is self.problem else MeanFieldProblem(now, self.expectation)
 
     def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
-        population = self._changes(
-            stats, freeze_zero_units(self.problem.model, stats.q, self.expectation.moments(self.problem.model, stats))
-        )
+        moments = freeze_zero_units(self.problem.model, stats.q, self.expectation.moments(self.problem.model, stats))
+        population = self._population_drift(stats, moments)
         return population, jax.tree.map(jnp.zeros_like, population)
 
     def _risk(self, stats: Particles):
@@ -88,7 +90,7 @@ class MeanFieldProblem(Problem):
         return {"accuracy": self.expectation.accuracy(model, stats)} if model.loss.classifies else {}
 
     def _covariance(self, stats: Particles):
-        raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at its width.")
+        raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at finite width.")
 
     @property
     def floor(self):
@@ -110,17 +112,18 @@ class MeanFieldProblem(Problem):
     def numerics(self):
         return ParticleNumerics(self)
 
-    def _changes(self, stats: Particles, moments: ParticleMoments) -> Particles:
-        """The drift, on the sphere without what it does to the norms."""
-        rate, trained = rates(self.problem.algorithm, self.problem.t), self.problem.trains_second
+    def _population_drift(self, stats: Particles, moments: ParticleMoments) -> Particles:
+        """Return the drift from the moments, with the change of norms projected out on the sphere."""
+        rate, trained = step_rates(self.problem.algorithm, self.problem.t), self.problem.trains_second
         M = rate.past[0, 0] * stats.M + rate.gradient[0] * moments.gradient_fixed
         q = 2 * (rate.past[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
         a = rate.second[0, 0] * stats.a + rate.second[0, 1] * moments.gradient_second if trained else jnp.zeros_like(stats.a)
+        # on the sphere q = 1, and the change of norms is projected out
         return Particles(a, M - stats.M * (q / 2)[:, None], q - stats.q * q) if rate.unit[0] else Particles(a, M, q)
 
 
 class ParticleNumerics(Numerics):
-    """One run after the other: the units of one are enough to keep a machine busy."""
+    """Numerics of the mean-field limit: runs are computed one by one, since the units of one run fill the machine."""
 
     @cached_property
     def runs_at_once(self) -> int:
@@ -137,11 +140,11 @@ class ParticleNumerics(Numerics):
 
     @cached_property
     def implicit(self) -> bool:
-        return self.size <= MOST_IMPLICIT
+        return self.size <= MAX_IMPLICIT_SIZE
 
 
 class ParticleCoordinates(Coordinates):
-    """The numbers of particles."""
+    """Coordinates of particles: second layer, overlaps with the fixed directions, squared norms."""
 
     def check(self, stats: Particles) -> None:
         problem = self.problem.problem
@@ -149,7 +152,7 @@ class ParticleCoordinates(Coordinates):
         values = {name: np.asarray(getattr(stats, name)) for name in Particles.dims}
         check_arrays(values, {"a": (p,), "M": (p, k), "q": (p,)}, p, k, "particles")
         q, m = values["q"], np.linalg.solve(np.asarray(problem.frame), np.swapaxes(values["M"], -1, -2))
-        outside = q - (m**2).sum(-2)
+        outside = q - (m**2).sum(-2)  # squared norm orthogonal to the fixed directions
         if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():
             raise BadInput(
                 f"no weights have these particles: q - M P^-1 M^T is {outside.min():.3g} for one of them. "

@@ -1,4 +1,4 @@
-"""Numerics of a problem: its size, how exact its drift is, and how many runs are computed at once."""
+"""Numerics of a problem: its size, the accuracy of its drift, and the number of runs computed together."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from sgdlimits.problem.view import View
+from sgdlimits.problem.view import ProblemView
 
 
-class Numerics(View):
-    """How a problem is computed.
+class Numerics(ProblemView):
+    """Numerical properties of a problem: size, tolerances, number of runs computed together.
 
-    This class is right for drifts in closed form. A problem with others returns a subclass as its `numerics`, or defines some
-    of this itself.
+    These defaults are for drifts in closed form. A problem with other expectations returns a subclass as its `numerics`, or
+    defines some of these attributes itself.
     """
 
-    own = ("size", "samples_per_step", "tolerance", "implicit", "over_runs", "sharp", "refined")
+    overridable = ("size", "samples_per_step", "tolerance", "implicit", "over_runs", "sharp", "refined")
 
     @cached_property
     def size(self) -> int:
-        """About how many numbers the state of one run is."""
+        """Approximate number of floats in the state of one run."""
         directions = self.problem.directions
         return directions.width * (directions.width + directions.fixed)
 
     @cached_property
     def samples_per_step(self) -> int:
-        """Samples of one step of SGD: the time t is the number of steps times this over d."""
+        """Number of samples in one step of SGD, b: the time after n steps is t = n b/d."""
         return 1
 
     @cached_property
     def tolerance(self) -> float:
-        """A relative tolerance worth asking of a solver of the drift."""
+        """Relative tolerance for solving the ODE that matches the accuracy of the drift."""
         return 1e-9
 
     @cached_property
     def implicit(self) -> bool:
-        """Whether the Jacobian of one run's drift is small enough to be made, as an implicit solver needs."""
+        """Whether the state is small enough for an implicit solver, which needs the Jacobian of the drift."""
         return True
 
     @cached_property
     def runs_at_once(self) -> int | None:
-        """The most runs whose drift is computed at once; None for all."""
+        """Maximum number of runs whose drift is computed together, to bound memory; None for no maximum."""
         return None
 
     def over_runs(self, f: Callable, batch: PyTree, axis: int = 0) -> PyTree:
-        """Apply f to each run of a batch, the runs on an axis, `runs_at_once` at a time."""
-        few = self.runs_at_once
-        if few is None or few >= jax.tree.leaves(batch)[0].shape[axis]:
+        """Apply f to each run of a batch, with runs on the given axis, at most `runs_at_once` runs at a time."""
+        at_once = self.runs_at_once
+        if at_once is None or at_once >= jax.tree.leaves(batch)[0].shape[axis]:
             return jax.vmap(f, axis, axis)(batch)
         first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
-        return jax.tree.map(
-            lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=None if few == 1 else few)
-        )
+        # a loop over single runs needs no vmap inside, which batch_size=1 would add
+        results = jax.lax.map(f, first, batch_size=None if at_once == 1 else at_once)
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), results)
 
     def without_smoothing(self) -> Any:
-        """The problem with kinks as they are, where its drift smooths them for solvers."""
+        """Return the problem with exact kinks, if its drift smooths the kinks of activations for ODE solvers."""
         return self.problem
 
     def refined(self, stats: PyTree, tolerance: float | None = None) -> Any:
-        """The problem with expectations fine enough at these statistics of one run, or a warning where they are not."""
+        """Return the problem with enough nodes for accurate expectations at the statistics of one run; warn if impossible."""
         return self.problem

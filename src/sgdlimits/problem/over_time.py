@@ -1,4 +1,4 @@
-"""Problems whose numbers change with time: which numbers these are, their values, and the problem at one time."""
+"""Problems whose parameters change with time: their schedules, checks of these, and the problem at one time."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ AnyPart = TypeVar("AnyPart", bound=Any)
 TIME = array(at_least=0, ndim=0)
 """Check of one time."""
 CHECKED_TIMES = 1025
-"""Equally spaced times at which `simulate` checks a schedule, beside its knots; a step between two of them may escape."""
+"""Number of equally spaced times at which `simulate` checks a schedule, beside its knots; a short excursion may be missed."""
 NAMES = {"spread": "sigma"}
-"""Names of numbers that differ from the attribute in the tree."""
+"""Names of parameters that differ from the name of the attribute."""
 CHECKS: dict[str, Check] = {"sigma": not_negative, "weights": probabilities}
-"""Checks that differ from those of the argument of the same name: mixtures hold sigma where users give a variance or an snr."""
+"""Checks that replace those of the argument: mixtures store sigma, while users give a variance or an snr."""
 
 
-def scheduled(problem: Any) -> dict[str, Schedule]:
-    """Return the schedules in a problem by the names of the numbers they replace.
+def find_schedules(problem: Any) -> dict[str, Schedule]:
+    """Return the schedules in a problem by the names of the parameters that they replace.
 
     >>> import sgdlimits as sl
-    >>> scheduled(sl.presets.committee(2, 1, lr=sl.Cosine(0.1, 0.0, 50.0), noise=0.1))
+    >>> find_schedules(sl.presets.committee(2, 1, lr=sl.Cosine(0.1, 0.0, 50.0), noise=0.1))
     {'lr': Cosine(first=0.1, last=0, span=50)}
     """
     return {name: schedule for name, schedule, _ in _entries(problem)}
 
 
 def evaluate_schedule(schedule: Schedule, times: Any) -> np.ndarray:
-    """Return the values of a schedule at times, which come first in the shape."""
+    """Return the values of a schedule at several times, with times on the first axis."""
     return schedule.values_at(np.asarray(times, float))
 
 
 def check_schedules(problem: Any, t_max: float) -> None:
-    """Raise `BadInput` if a schedule of a problem leaves the domain of its number between time 0 and `t_max`."""
+    """Raise `BadInput` if a schedule of a problem leaves the domain of its parameter between time 0 and `t_max`."""
     for name, schedule, check in _entries(problem):
-        if any(map(is_traced, jax.tree.leaves(schedule))):
+        if any(map(is_traced, jax.tree.leaves(schedule))):  # its values are not known
             continue
-        times = _times(schedule, t_max)
+        times = _times_to_check(schedule, t_max)
         values = evaluate_schedule(schedule, times)
         try:
             check(name, values)
         except BadInput:
-            _refuse(name, check, times, values)
+            _raise_at_first_time(name, check, times, values)
 
 
 def fix_time(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dimension.") -> AnyPart:
-    """Return a problem at time `t`, which may be None only where no number of the problem changes with time."""
+    """Return a problem at time `t`, which may be None only if no parameter of the problem changes with time."""
     if t is not None:
         return problem.at(TIME("t", t))
-    for name, schedule in scheduled(problem).items():
+    for name, schedule in find_schedules(problem).items():
         raise BadInput(f"{name} changes with time, as {as_source(schedule)}, and so does this result. {remedy}")
     return problem
 
 
 def _entries(problem: Any) -> Iterator[tuple[str, Schedule, Check]]:
-    """Yield name, schedule and check of the values of each number that changes with time."""
+    """Yield name, schedule and check of the values of each parameter that changes with time.
+
+    The name is that of the attribute, with the names of its owners in front if another schedule has the same name.
+    """
     taken: set[str] = set()
     for path, leaf in jax.tree_util.tree_flatten_with_path(problem, is_leaf=is_schedule)[0]:
         if not is_schedule(leaf) or isinstance(leaf, Time):  # a bare time is the clock of an algorithm, such as an average
@@ -71,7 +74,7 @@ def _entries(problem: Any) -> Iterator[tuple[str, Schedule, Check]]:
         words = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path]
         last = max(i for i, key in enumerate(path) if isinstance(key, jax.tree_util.GetAttrKey))
         name = "_".join([NAMES.get(words[last], words[last]), *words[last + 1 :]])
-        while name in taken and last > 0:
+        while name in taken and last > 0:  # the name of the owner in front tells equal names apart
             last -= 1
             name = f"{words[last]}_{name}"
         taken.add(name)
@@ -79,7 +82,7 @@ def _entries(problem: Any) -> Iterator[tuple[str, Schedule, Check]]:
 
 
 def _check_of(problem: Any, path: tuple, words: list[str], name: str) -> Check:
-    """Return the check of a schedule's values: that of the constructor's argument, or else finite numbers."""
+    """Return the check of the values of a schedule: that of the constructor argument it replaces, or else of finite numbers."""
     owner, attribute = problem, next(word for word, key in zip(words[::-1], path[::-1], strict=True) if hasattr(key, "name"))
     for key in path[: words.index(attribute)]:
         owner = getattr(owner, key.name) if hasattr(key, "name") else owner[getattr(key, "key", getattr(key, "idx", None))]
@@ -89,16 +92,16 @@ def _check_of(problem: Any, path: tuple, words: list[str], name: str) -> Check:
     return many(found.values) if isinstance(found, OverTime) else array()
 
 
-def _times(schedule: Schedule, t_max: float) -> np.ndarray:
-    """Return times to check: equally spaced, at each knot, just before it, and between it and the next one."""
+def _times_to_check(schedule: Schedule, t_max: float) -> np.ndarray:
+    """Return times at which a schedule is checked: equally spaced, at its knots, and halfway between knots."""
     knots = np.asarray(schedule.knots, float)
     knots = np.unique(knots[(knots > 0) & (knots < t_max)])
     ends = np.concatenate([[0.0], knots, [t_max]])
     return np.unique(np.concatenate([np.linspace(0.0, t_max, CHECKED_TIMES), knots, (ends[1:] + ends[:-1]) / 2]))
 
 
-def _refuse(name: str, check: Check, times: np.ndarray, values: np.ndarray) -> None:
-    """Raise `BadInput` that names the first time at which a schedule leaves its domain."""
+def _raise_at_first_time(name: str, check: Check, times: np.ndarray, values: np.ndarray) -> None:
+    """Raise `BadInput` with the first time at which the values of a schedule fail their check."""
     for t, value in zip(times, values, strict=True):
         try:
             check(name, value)

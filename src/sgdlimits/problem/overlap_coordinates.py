@@ -1,4 +1,4 @@
-"""Coordinates of the overlaps of a projection problem, and whether weights have them."""
+"""Coordinates of the overlaps of a projection problem: vectors, names of entries, and checks that weights with them exist."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
 
 class OverlapCoordinates(Coordinates):
-    """Overlaps of all directions of an algorithm, the scalars of the network, and what the algorithm keeps."""
+    """Coordinates of statistics that consist of overlaps, the scalars of the network, and the memory of the algorithm."""
 
     def from_overlaps(self, overlaps):
-        """Overlaps in the statistics of the algorithm. What it remembers is taken from them where they have all of it.
+        """Convert overlaps to the statistics of the algorithm, with its memory.
 
-        Otherwise memory begins at zero, or as a copy of the students. What the algorithm does not remember is left out.
+        The memory is taken from the overlaps if they contain all of it. Otherwise it begins as the algorithm declares, at zero
+        or as a copy of the students. Memory of other algorithms is left out.
         """
         algorithm, runs = self.problem.algorithm, overlaps.M.shape[0]
         remembered = {*algorithm.memory, *algorithm.numbers}
         if set(algorithm.names) <= set(overlaps.names) and remembered <= set(overlaps.kept):
             return overlaps.reorder(algorithm.names, remembered)
-        overlaps = overlaps.of(STUDENT)
-        alive = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
-        M = np.concatenate([overlaps.M * lives for lives in alive], axis=-2)
-        Q = np.block([[overlaps.Q * (one and other) for other in alive] for one in alive])
+        overlaps = overlaps.of(STUDENT)  # memory that is incomplete, or of another algorithm, is ignored
+        # the directions of a name are copies of the students, or zero
+        is_copy = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
+        M = np.concatenate([overlaps.M * copied for copied in is_copy], axis=-2)
+        Q = np.block([[overlaps.Q * (one and other) for other in is_copy] for one in is_copy])
         trained = algorithm.trained(overlaps.a)
         kept = {
-            name: jax.tree.map(lambda leaf, lives=lives: leaf * lives, trained)
-            for name, lives in zip(algorithm.names, alive, strict=True)
+            name: jax.tree.map(lambda leaf, copied=copied: leaf * copied, trained)
+            for name, copied in zip(algorithm.names, is_copy, strict=True)
             if name != STUDENT
         }
-        each = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
-        numbers = {name: each(value) for name, value in algorithm.numbers.items()}
+        of_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
+        numbers = {name: of_runs(value) for name, value in algorithm.numbers.items()}
         return Overlaps(overlaps.a, as_floats(M), as_floats(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
-        """M row by row, the upper triangle of Q row by row, the scalars that are trained, and what the algorithm keeps."""
+        """Return M row by row, the upper triangle of Q row by row, the trained scalars, and the algorithm's memory."""
         return to_vector(stats, self.problem.algorithm.trained_scalars)
 
     def from_vector(self, vector, like):
@@ -71,12 +73,13 @@ class OverlapCoordinates(Coordinates):
         return take_run(limit.coordinates.from_overlaps(as_batch(jax.tree.map(np.asarray, stats))))
 
     def moves(self, stats):
-        """All but the norms on the sphere."""
+        """Return the mask of the entries that the algorithm changes: all but the norms of students on the sphere."""
         n, k = stats.M.shape
         free = np.ones(len(self.names(stats)), bool)
         if self.problem.algorithm.sphere:
             row, column = np.triu_indices(n)
             student = np.arange(n)[rows_of(stats.names, STUDENT, self.problem.network.width)]
+            # in `vector`, the upper triangle of Q follows the n k entries of M
             free[n * k :][: row.size] = ~((row == column) & np.isin(row, student))
         return free
 
@@ -84,7 +87,7 @@ class OverlapCoordinates(Coordinates):
         return admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
 
     def fits(self, stats: Any) -> None:
-        """Raise `BadInput` unless these are overlaps of one run of the problem's width, traced or not."""
+        """Raise `BadInput` unless `stats` are overlaps of one run, traced or not, with the width of the problem."""
         problem = self.problem
         _check_kind(problem, stats)
         p, k, M, Q = problem.network.width, problem.target.teachers, np.shape(stats.M), np.shape(stats.Q)
@@ -97,18 +100,23 @@ class OverlapCoordinates(Coordinates):
         super().fits(stats)
 
     def check(self, stats: Overlaps) -> None:
+        self.check_form(stats)
+        frame_of(stats, self.problem.frame, stats.M.shape[-2])  # raises BadInput if no weights have these overlaps
+
+    def check_form(self, stats: Overlaps) -> None:
+        """Raise `BadInput` unless the overlaps of a batch of runs are finite, symmetric and of the right shapes."""
         problem = self.problem
         p, k = problem.network.width, problem.target.teachers
         _check_kind(problem, stats)
         check_names(problem.algorithm, stats)
         n = p * len(stats.names)
-        shapes = {name: np.shape(value) for name, value in _named(problem.network.initial(problem.initial.second)).items()}
-        values = {**_named(stats.a), "M": stats.M, "Q": stats.Q}
+        shapes = {name: np.shape(value) for name, value in _by_name(problem.network.initial(problem.initial.second)).items()}
+        values = {**_by_name(stats.a), "M": stats.M, "Q": stats.Q}
         check_arrays(values, {**shapes, "M": (n, k), "Q": (n, n)}, p, k, "statistics")
         runs = {name: len(value) for name, value in values.items()}
         if len(set(runs.values())) > 1:
-            each = ", ".join(f"{name} of {number}" for name, number in runs.items())
-            raise BadInput(f"the statistics have different numbers of runs: {each}. Give all of the same runs.")
+            numbers = ", ".join(f"{name} of {number}" for name, number in runs.items())
+            raise BadInput(f"the statistics have different numbers of runs: {numbers}. Give all of the same runs.")
         Q = np.asarray(stats.Q)
         if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
             raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
@@ -118,11 +126,10 @@ class OverlapCoordinates(Coordinates):
                 f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
                 "Give Q with ones on its diagonal, or sphere=False."
             )
-        frame_of(stats, problem.frame, n)
 
 
 def check_names(algorithm: Any, stats: Overlaps) -> None:
-    """Raise `BadInput` unless statistics have rows for the names of an algorithm."""
+    """Raise `BadInput` unless statistics have the rows that an algorithm needs: those of students and of its memory."""
     if stats.names != algorithm.names:
         raise BadInput(
             f"the statistics of {type(algorithm).__name__} have rows for {', '.join(algorithm.names)}; "
@@ -131,9 +138,9 @@ def check_names(algorithm: Any, stats: Overlaps) -> None:
 
 
 def _check_kind(problem: Any, stats: Any) -> None:
-    """Overlaps, with the scalars of the network."""
+    """Raise `BadInput` unless `stats` are overlaps with the scalars of the problem's network."""
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give those.")
+        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give overlaps.")
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
     if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
         got = "one array" if plain else ", ".join(stats.a)
@@ -142,6 +149,6 @@ def _check_kind(problem: Any, stats: Any) -> None:
         raise BadInput(f"a must be one array for a plain second layer; got {', '.join(stats.a)}. Give an array.")
 
 
-def _named(scalars: Scalars) -> dict[str, Any]:
-    """The scalars by name, a second layer as `a`."""
+def _by_name(scalars: Scalars) -> dict[str, Any]:
+    """Return the scalars by name; a plain second layer has the name `a`."""
     return scalars if isinstance(scalars, dict) else {"a": scalars}

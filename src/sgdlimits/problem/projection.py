@@ -1,4 +1,4 @@
-"""Problems of projections: everything depends on the input through a few of its fields."""
+"""Projection problems: target, network and loss depend on the input through its fields along a few directions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
-from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
+from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments, is_timed, linear_step_increments
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
-from sgdlimits.expectation.base import linearise_increment, freeze_zero_units
-from sgdlimits.expectation.choose import for_tests
+from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
+from sgdlimits.expectation.choose import choose_without_dropout
 from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
@@ -28,8 +29,9 @@ from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
 from sgdlimits.part import at_start
-from sgdlimits.problem import accuracy as accuracy_of, fits
-from sgdlimits.problem.base import NOW, Problem
+from sgdlimits.problem import fits
+from sgdlimits.problem.accuracy import estimate_moments, refine_expectation
+from sgdlimits.problem.base import CHECK_TIME, Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.overlap_coordinates import OverlapCoordinates, check_names
@@ -38,35 +40,39 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 from sgdlimits.text import count
 
-CLASS_NODES = Sobol(10)  # leaves 1e-3 of the accuracy of XOR
-"""Where inputs are classified, unless the problem's expectations are sums over nodes."""
+ACCURACY_NODES = Sobol(10)  # leaves an error of 1e-3 in the accuracy of XOR
+"""Nodes for the accuracy of a classifier, unless the problem's expectations are sums over nodes of their own."""
 
 
 class ModelProblem(Problem):
-    """A problem made of the model of one sample and an algorithm, whose parts are at hand by name."""
+    """A problem that consists of the model of one sample and an algorithm, with their parts as attributes."""
 
     model: Model
     algorithm: Algorithm
 
     @property
     def data(self) -> Inputs:
+        """Law of the inputs."""
         return self.model.data
 
     @property
     def target(self) -> Target:
+        """Law of the labels."""
         return self.model.target
 
     @property
     def network(self) -> AnyNetwork:
+        """Network that is trained."""
         return self.model.network
 
     @property
     def loss(self) -> Loss:
+        """Loss of one prediction and one label."""
         return self.model.loss
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """B, the fixed directions in their orthonormal frame: P = B B^T."""
+        """Matrix B, whose rows are the fixed directions in their orthonormal frame: P = B B^T."""
         return self.model.frame
 
     @property
@@ -89,7 +95,7 @@ class ModelProblem(Problem):
 
 @checked
 class ProjectionProblem(ModelProblem):
-    r"""A network that learns a target from Gaussian data by one-pass SGD, from its parts.
+    r"""A network that learns a target from Gaussian data by one-pass SGD.
 
     With fields :math:`\lambda_j = u_j\cdot x`, :math:`\lambda^*_r = e_r\cdot x`, loss l and
     :math:`G = \partial l/\partial\lambda` the statistics obey, as :math:`d\to\infty`,
@@ -100,21 +106,21 @@ class ProjectionProblem(ModelProblem):
         \dot a &= -\text{lr}_2\,(E[\partial_a l] + \text{ridge}\, a),
 
     for plain SGD, where the last term of Q is the corrector and the rest the population drift. On the sphere the change of each
-    norm is taken out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2` and
+    norm is projected out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2` and
     :math:`\dot Q_{jl} \mathrel{-}= Q_{jl}(\dot Q_{jj} + \dot Q_{ll})/2`.
 
     Parameters
     ----------
-    target : `Target`, the labels
+    target : law of the labels, a `Target`
     network : `TwoLayer`, or any function of fields and scalars as a `Network`
     loss : `SquaredLoss`, `CrossEntropy`, `SoftmaxCrossEntropy`, or a JAX function loss(prediction, label)
-    algorithm : how weights move, `OnePassSGD` or another `Algorithm`
-    data : `Inputs`, such as a `mixture`; standard normal inputs unless given
-    expectation : how expectations are computed: None chooses; a quadrature rule such as `GaussHermite(32)` or `Sobol(12)`, or
-        an `Expectation`, overrides
-    initial : the law of the start that `RandomInit` follows
-    paper_time : paper time per unit of lr t; None where no paper has its own clock
-    name : how the problem is called in tables and files
+    algorithm : optimiser, `OnePassSGD` or another `Algorithm`
+    data : law of the inputs, such as a `mixture`; None takes standard normal inputs
+    expectation : how expectations are computed: a quadrature rule such as `GaussHermite(32)` or `Sobol(12)`, or an
+        `Expectation`; None chooses
+    initial : law of the initial weights, from which `RandomInit` draws
+    paper_time : paper time per unit of lr t; None if no paper has a clock for the problem
+    name : name of the problem in tables and files
 
     Examples
     --------
@@ -156,7 +162,7 @@ class ProjectionProblem(ModelProblem):
 
     @property
     def expectation(self) -> Expectation:
-        """How expectations are computed: as given, or else as suits the model at present."""
+        """Expectation over a sample: as given by the user, or else chosen for the model."""
         return choose(at_start(self.model)) if self.asked is None else self.asked
 
     @property
@@ -176,28 +182,32 @@ class ProjectionProblem(ModelProblem):
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
 
     def at(self, t):
-        now = super().at(NOW("t", t))
-        return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(at_start(self.algorithm), at_start(self.model)) else now
+        now = super().at(CHECK_TIME("t", t))
+        # the time itself is needed only by algorithms that read it
+        return (
+            eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(at_start(self.algorithm), at_start(self.model)) else now
+        )
 
     @property
     def limit(self) -> ProjectionProblem:
-        """The problem as d grows, in its own statistics."""
+        """Problem in the limit of large d, whose algorithm and statistics may be others than at finite d."""
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     @property
     def rate(self):
+        # paper time counts lr t, with the learning rate at the start where it is a schedule
         return 1.0 if self.paper_time is None else self.paper_time * at_start(self.algorithm).lr_sample
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
-        """Return the problem with its expectations computed in another way."""
+        """Return the problem with expectations computed by another quadrature rule or `Expectation`."""
         asked = as_expectation(expectation, self.model)
         return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
 
     @checked
     def with_algorithm(self, algorithm: Algorithm | None) -> ProjectionProblem:
-        """The problem with another algorithm; None leaves it. On the sphere random starts have norm 1."""
+        """Return the problem with another algorithm; None keeps the present one. On the sphere random starts have norm 1."""
         if algorithm is None:
             return self
         fits.check_parts(self.data, self.target, self.network, self.loss, algorithm)
@@ -207,67 +217,70 @@ class ProjectionProblem(ModelProblem):
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
         problem, stats = self.limit, symmetric(stats)
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.linear:
-            return step_mean(problem).drift_parts(problem.t, stats)
+        if not is_linear(problem.algorithm, problem.network.width):
+            return step_averages(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
-        moments = freeze_zero_units(self.model, jnp.diagonal(students.Q), moments)
-        return linear_increments(problem, stats, extended(self.model, students, stats, moments)[0])
+        moments = freeze_zero_units(self.model, jnp.diagonal(students.Q), moments)  # relu units of norm zero stay at rest
+        return linear_increments(problem, stats, extend_moments(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.linear:
-            return step_mean(problem).covariance(problem.t, stats, self.vector)
+        if not is_linear(problem.algorithm, problem.network.width):
+            return step_averages(problem).covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*linear_increments(problem, column, products)))
-        all_fields = lambda products: extended(self.model, students, stats, products)[0]
+        all_fields = lambda products: extend_moments(self.model, students, stats, products)[0]
         law = self.model.law(students)
         covariance = self.expectation.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
         if len(stats.names) == 1:
             return covariance
+        # directions beside the students, such as averages: the part of an input's field that is independent of the gradient
+        # adds to the covariance
         moments = self.expectation.moments(self.model, students.a, law)
-        rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
+        rest = self.data.squared_length * extend_moments(self.model, students, stats, moments)[1]
         slope = linearise_increment(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def observables(self, stats):
-        """The risk of averages, and where labels are classes the accuracy of students and of averages.
+        """Return the risk of averaged weights and, for classifiers, the accuracy of students and of averaged weights.
 
-        An accuracy that is a sum over nodes comes with `accuracy_error`, its standard error. Where classes have readouts or
-        heads of their own, `task_risk` is the risk on each class.
+        An accuracy computed as a sum over nodes comes with `accuracy_error`, its standard error. If classes
+        have their own readouts or heads, `task_risk` is the risk on each class.
         """
-        model = self.model.tested
+        model = self.model.without_dropout
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
-        shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
+        values = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
-            rule = rule_of(tested_expectation(self)) or CLASS_NODES
-            of = lambda own: accuracy(model, own.a, model.law(own), rule)
+            rule = rule_of(risk_expectation(self)) or ACCURACY_NODES
+            of = lambda weights: accuracy(model, weights.a, model.law(weights), rule)
             right, error = of(stats.of(STUDENT))
-            shown |= {"accuracy": right, **({} if is_closed(model) else {"accuracy_error": error})}
-            shown |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
+            values |= {"accuracy": right, **({} if is_closed(model) else {"accuracy_error": error})}
+            values |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
         if has_tasks(model):
-            own = stats.of(STUDENT)
-            shown["task_risk"] = risk_by_class(tested_expectation(self), model, own.a, model.law(own))
-        return shown
+            students = stats.of(STUDENT)
+            values["task_risk"] = risk_by_class(risk_expectation(self), model, students.a, model.law(students))
+        return values
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        own, model = stats.of(STUDENT), self.model.tested
-        return tested_expectation(self).risk(model, own.a, model.law(own))
+        students, model = stats.of(STUDENT), self.model.without_dropout
+        return risk_expectation(self).risk(model, students.a, model.law(students))
 
     @property
     @eqx.filter_jit
     def floor(self) -> Float[Array, ""]:
-        """The mean over inputs and label noise of loss(label without noise, label): weight noise for a squared loss.
+        """Noise floor: the mean of loss(label without noise, label), which is weight times noise for a squared loss.
 
-        For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
+        For the cross-entropy of class labels it is their mean entropy, the loss of a perfectly confident network.
         """
-        return jnp.asarray(tested_expectation(self).floor(at_start(self.model.tested)))
+        # of the label noise at the start, if that is a schedule
+        return jnp.asarray(risk_expectation(self).floor(at_start(self.model.without_dropout)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
-        """The moments behind drift and risk with their error estimates, which are zero for closed forms.
+        """Return the moments that drift and risk consist of, with error estimates, which are zero for closed forms.
 
-        Where an error is above `tolerance`, relative to the largest moment, an `AccuracyWarning` says so.
+        An `AccuracyWarning` reports an error above `tolerance`, relative to the largest moment.
 
         >>> import sgdlimits as sl
         >>> problem = sl.presets.committee(2, 1, "tanh")
@@ -276,30 +289,36 @@ class ProjectionProblem(ModelProblem):
         True
         """
         self.coordinates.fits(stats)
-        return accuracy_of.moments(at_start(self), stats, tolerance)
+        return estimate_moments(at_start(self), stats, tolerance)
 
 
-def tested_expectation(problem: ProjectionProblem) -> Expectation:
-    """Return how the risk and other results of tests are computed: for the network without dropout."""
+def risk_expectation(problem: ProjectionProblem) -> Expectation:
+    """Return the expectation that computes risk and accuracy, which are those of the network without dropout."""
     if problem.network.mask_rate is None:
         return problem.expectation
-    return for_tests(problem.asked, at_start(problem.model.tested))
+    return choose_without_dropout(problem.asked, at_start(problem.model.without_dropout))
 
 
-def changes(
+def linear_increments(
     problem: ProjectionProblem, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
-    return linear_changes(problem.algorithm, problem.t, problem.data.squared_length, stats, sums, total)
+    """Return the increments (population, corrector) of the statistics from sums of products, for a linear algorithm.
+
+    Parameters
+    ----------
+    sums : weighted sums over samples of products of gradients and fields; expectations give the drift
+    total : sum of the weights
+    """
+    return linear_step_increments(problem.algorithm, problem.t, problem.data.squared_length, stats, sums, total)
 
 
-def step_mean(problem: ProjectionProblem) -> StepMean:
-    """Averages over steps that are not linear in the gradient."""
-    return StepMean(problem.algorithm, problem.model, rule_of(problem.asked) or Sobol())
+def step_averages(problem: ProjectionProblem) -> StepAverages:
+    """Return the averages over steps of an algorithm that is not linear in the gradient."""
+    return StepAverages(problem.algorithm, problem.model, rule_of(problem.asked) or Sobol())
 
 
 class ProjectionNumerics(Numerics):
-    """The numerics of expectations: in closed form, or sums over nodes, of which a few runs are enough at a time."""
+    """Numerics of projection problems, whose expectations are closed forms or sums over many nodes."""
 
     @cached_property
     def size(self) -> int:
@@ -315,26 +334,29 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         return (
             problem.expectation.tolerance(at_start(problem.model))
-            if problem.algorithm.limit.linear
-            else step_mean(problem).rule.tolerance
+            if is_linear(problem.algorithm.limit, problem.network.width)
+            else step_averages(problem).rule.tolerance
         )
 
     @cached_property
     def runs_at_once(self) -> int | None:
         problem = self.problem
-        if problem.algorithm.linear:
+        if is_linear(problem.algorithm, problem.network.width):
             return problem.expectation.runs_at_once(at_start(problem.model))
-        return max(1, MAX_NODES_AT_ONCE // step_mean(problem).nodes)
+        return max(1, MAX_NODES_AT_ONCE // step_averages(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:
-        """Whether the covariance of the increments is a formula, not a sum over many points."""
-        return self.problem.algorithm.limit.linear and self.problem.expectation.closed_covariance
+        """Whether the covariance of the increments has a closed form, instead of a sum over many nodes."""
+        return (
+            is_linear(self.problem.algorithm.limit, self.problem.network.width) and self.problem.expectation.closed_covariance
+        )
 
     def without_smoothing(self) -> ProjectionProblem:
-        own = self.problem.expectation
-        return self.problem if own.without_smoothing() is own else self.problem.with_expectation(own.without_smoothing())
+        expectation = self.problem.expectation
+        exact = expectation.without_smoothing()
+        return self.problem if exact is expectation else self.problem.with_expectation(exact)
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        better = accuracy_of.refined(at_start(self.problem), stats, tolerance)
+        better = refine_expectation(at_start(self.problem), stats, tolerance)
         return self.problem if better.asked is self.problem.asked else self.problem.with_expectation(better.asked)

@@ -1,4 +1,4 @@
-"""Spiked matrices and tensors: a direction is inferred from noisy copies of its tensor power."""
+"""Spiked matrices and tensors: estimation of a direction from noisy samples of its tensor power."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sgdlimits.statistics.trees import as_floats
 class SpikedTensor(Problem):
     r"""Estimation of v from samples :math:`Y = \lambda v^{\otimes k} + W` by one-pass SGD.
 
-    W is a k-tensor of independent standard normal numbers, and the loss
+    W is a k-tensor of independent standard normal entries, and the loss
     :math:`|Y - x^{\otimes k}|^2 + \frac{\text{ridge}}2|x|^2` has the gradient
 
     .. math:: (2kR^{2k-2} + \text{ridge})\,x - 2k\lambda m^{k-1} v - 2\xi, \qquad
               \xi \sim N\big(0,\; kR^{2k-2} I + k(k-1)R^{2k-4}\, xx^\top\big),
 
-    where :math:`\xi` is the sum over the k axes of W, contracted with x on all others. So :math:`m = x\cdot v` and
+    where :math:`\xi` is the sum, over the k axes of W, of its contraction with x along the others. So :math:`m = x\cdot v` and
     :math:`r_\perp^2 = |x - mv|^2` are a Markov chain, and as :math:`d\to\infty`
 
     .. math::
@@ -47,10 +47,10 @@ class SpikedTensor(Problem):
     ----------
     order : k, at least 2; 2 for matrices
     snr : :math:`\lambda`, the signal-to-noise ratio
-    lr : the learning rate; a step is lr/d
+    lr : learning rate; the step size is lr/d
     ridge : strength of the ridge penalty
-    direct : whether `SGD` draws every tensor, instead of drawing :math:`\xi`, which has the same law
-    name : how the problem is called in tables and files
+    direct : whether `SGD` draws complete tensors, instead of the gradient noise :math:`\xi`, which gives the same law
+    name : name of the problem in tables and files
 
     >>> problem = SpikedTensor(order=3, snr=4.0)
     >>> [part.m.item() for part in problem.drift_parts(Spike(m=0.5, r2=1.0))]
@@ -64,20 +64,24 @@ class SpikedTensor(Problem):
     direct: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     name: str = eqx.field(static=True, default="spiked_tensor", kw_only=True)
 
-    def pulls(self, stats: Spike) -> tuple[Float[Array, "*runs"], Float[Array, "*runs"]]:
-        """(inward, along): the gradient of the population loss is `inward` times x minus `along` times v."""
+    def gradient_coefficients(self, stats: Spike) -> tuple[Float[Array, "*runs"], Float[Array, "*runs"]]:
+        """Return (inward, along): the gradient of the population loss is `inward` times x minus `along` times v."""
         k = self.order
         return 2 * k * stats.squared_norm ** (k - 1) + self.ridge, 2 * k * self.snr * stats.m ** (k - 1)
 
     def _drift_parts(self, stats: Spike) -> tuple[Spike, Spike]:
-        inward, along = self.pulls(stats)
+        inward, along = self.gradient_coefficients(stats)
         population = Spike(self.lr * (along - inward * stats.m), -2 * self.lr * inward * stats.r2)
         corrector = 4 * self.order * self.lr**2 * stats.squared_norm ** (self.order - 1)
         return population, Spike(jnp.zeros_like(stats.m), corrector)
 
     def _covariance(self, stats: Spike) -> Float[Array, "2 2"]:
-        r"""Of :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)`, d times the increments of (m, r2), with w along x outside v."""
+        r"""Return the covariance of :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)`, which is d times the increment of (m, r2).
+
+        Here w is the unit vector along the part of x that is orthogonal to v.
+        """
         k, m, r2, R2 = self.order, stats.m, stats.r2, stats.squared_norm
+        # the two terms of the covariance of xi: along all directions, and along x
         every, more = k * R2 ** (k - 1), k * (k - 1) * R2 ** (k - 2)
         mixed = 2 * more * m * r2
         return 4 * self.lr**2 * jnp.array([[every + more * m**2, mixed], [mixed, 4 * r2 * (every + more * r2)]])
@@ -91,7 +95,7 @@ class SpikedTensor(Problem):
         return SpikeCoordinates(self)
 
     def _risk(self, stats: Spike) -> Float[Array, ""]:
-        r""":math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the population loss without the constant :math:`E|W|^2 = d^k`."""
+        r"""Return :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`, the population loss without :math:`E|W|^2 = d^k`."""
         k = self.order
         return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k
 
@@ -100,21 +104,21 @@ class SpikedTensor(Problem):
         return at_start(self).lr
 
     def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
-        """The loss of one tensor."""
+        """Return the loss of the estimate x on one tensor Y, ridge penalty included."""
         return ((Y - reduce(jnp.multiply.outer, [x] * self.order)) ** 2).sum() + self.ridge / 2 * (x @ x)
 
 
 class SpikeCoordinates(Coordinates):
-    """The overlap with the spike and the squared length of the rest."""
+    """Coordinates of spike statistics: the overlap with the spike, and the squared norm orthogonal to it."""
 
     def from_overlaps(self, overlaps: Overlaps) -> Spike:
-        """Convert overlaps to m = M and r2 = Q - M², zero where it is so up to rounding."""
+        """Convert overlaps to m = M and r2 = Q - M^2, where an r2 within rounding of zero becomes zero."""
         m, square = overlaps.M[..., 0, 0], overlaps.Q[..., 0, 0]
         rest = square - m**2
         return Spike(m, jnp.where(jnp.abs(rest) <= 1e-14 * square, 0.0, rest))
 
     def admissible(self, stats):
-        return Spike(stats.m, jnp.maximum(stats.r2, 0.0))
+        return Spike(stats.m, jnp.maximum(stats.r2, 0.0))  # noise may make a squared length negative
 
     def fits(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
@@ -139,8 +143,18 @@ class SpikeCoordinates(Coordinates):
 def contract_noise(
     order: int, x: Float[Array, "..."], g: Float[Array, "..."], product: Callable[[Array, Array], Array]
 ) -> Float[Array, "..."]:
-    r""":math:`\xi` of vectors x from standard normal numbers g, by an inner product: x times its share of g is made larger."""
+    r"""Return the gradient noise :math:`\xi` at vectors x from standard normal vectors g.
+
+    It has the law of the contraction of a Gaussian tensor: g, with its component along x multiplied by :math:`\sqrt k`, times
+    :math:`\sqrt k\,|x|^{k-1}`.
+
+    Parameters
+    ----------
+    order : order k of the tensor
+    x, g : vectors, in any layout
+    product : inner product of two vectors in this layout
+    """
     square = product(x, x)
-    share = product(x, g) / jnp.where(square > 0, square, 1.0)
+    share = product(x, g) / jnp.where(square > 0, square, 1.0)  # at x = 0 the noise vanishes, and the share has no effect
     root = math.sqrt(order)
     return root * jnp.sqrt(square) ** (order - 1) * (g + (root - 1) * share * x)

@@ -1,4 +1,4 @@
-"""Trajectories: simulate, the dataset, files."""
+"""Simulations: the run loop, the dataset that it returns, and files."""
 
 from sgdlimits.run.io import load, problem_of, rerun, save
 from sgdlimits.run.record import register

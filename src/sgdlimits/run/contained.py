@@ -1,7 +1,7 @@
-"""Files from others: an HDF5 file is read only where all of it is in itself and fits into memory.
+"""Check of HDF5 files from untrusted sources before they are read: self-contained, and small enough for memory.
 
-HDF5 can keep the numbers of a variable in other files, by external storage, external links or virtual layouts, and reads
-whatever the reader may read. A variable may say that it has more numbers than any memory, and groups may hold themselves.
+HDF5 can store the values of a variable in other files, by external storage, external links or virtual layouts, and reads any
+file that the process may read. A variable may declare more values than fit into memory, and a group may contain itself.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     import h5py
 
 MAX_DEPTH = 8
-"""Groups inside groups: files of the package have at most one level of them."""
+"""Maximum nesting of groups in a file that is read; files written by the package have at most one level."""
 
 
 def check_contained(group: h5py.Group, depth: int = 0) -> None:
-    """Raise `BadInput` where a group refers to other files or paths, or holds more numbers than this machine has memory for."""
+    """Raise `BadInput` if an HDF5 group refers to other files or paths, or has a variable too large for memory.
+
+    Subgroups are checked recursively; `depth` is the nesting of this group.
+    """
     import h5py
 
+    # Hard links can make a group a member of itself, so that the recursion would not end.
     if depth > MAX_DEPTH:
         raise BadInput("it has groups inside groups without end. Give a dataset that was saved.")
     for name in group:
+        # Hard links are names of objects in this file; soft and external links may lead anywhere.
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
             raise BadInput(f"its {name!r} is a link to another place, which is not followed. Give a dataset that was saved.")
@@ -37,5 +42,6 @@ def check_contained(group: h5py.Group, depth: int = 0) -> None:
                 raise BadInput(
                     f"its variable {name!r} is kept in another file, which is not read. Give a dataset that was saved."
                 )
+            # The product is taken in floats: shapes of a crafted file overflow any integer type.
             if words := describe_excess(math.prod(map(float, item.shape or ())) * item.dtype.itemsize / 8):
                 raise BadInput(f"its variable {name!r} takes {words}. Give a smaller dataset.")

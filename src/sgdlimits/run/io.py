@@ -1,4 +1,4 @@
-"""Datasets on disk: netCDF files that hold all that is needed to make them again."""
+"""Datasets on disk: netCDF files that record the problem, level and start, so that the simulation can be repeated."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ from sgdlimits.files import atomic_replacement
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.contained import check_contained
 from sgdlimits.run.record import find, from_json, reading
-from sgdlimits.run.schema import ResumeState, check, check_form, plain_variable, state_of
+from sgdlimits.run.schema import ResumeState, check, check_form, plain_variable, resume_state_of
 from sgdlimits.run.simulate import simulate
 from sgdlimits.text import format_bytes, printable
 
 STATE = {"state": ("run", "number"), "state_t": ("run",)}
-"""Variables of files that hold what runs need to go on, and from when."""
-IN_MEMORY, OVERHEAD = 2**28, 2**16
-"""Bytes up to which a file is made in memory first, and what a file needs beside its numbers."""
+"""Variables of a file for the state from which runs resume, and its time, with their dimensions."""
+MAX_BUFFERED_BYTES = 2**28
+"""Size up to which a file is built in memory and written at once; larger ones are written by HDF5 piece by piece."""
+OVERHEAD_BYTES = 2**16
+"""Room for names, attributes and tables of a file, beside its values, when the free disk space is checked."""
 
 
 @checked
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
-    """Write a dataset of `simulate` to a netCDF file, whole or not at all, and return the path."""
-    state = state_of(check_form(dataset))
+    """Write a dataset of `simulate` to a netCDF file atomically, complete or not at all, and return the path."""
+    state = resume_state_of(check_form(dataset))
     if state is not None and len(state.t) == dataset.sizes["run"]:
         dataset = dataset.assign(
             {name: plain_variable(dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)}
@@ -47,20 +49,23 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
-    """Write a netCDF file, whole or not at all, and return the path."""
+    """Write any dataset to a netCDF file atomically, complete or not at all, and return the path.
+
+    Raise `BadInput` if an attribute has a type that files cannot store, or if the disk is full.
+    """
     from sgdlimits.run import netcdf
 
     with atomic_replacement(path) as partial:
-        room = shutil.disk_usage(partial.parent).free
-        if room < dataset.nbytes + OVERHEAD:  # the HDF5 library crashes where it finds no room
-            raise OSError(errno.ENOSPC, f"it needs {format_bytes(dataset.nbytes)} and the disk has {format_bytes(room)} left")
+        free = shutil.disk_usage(partial.parent).free
+        if free < dataset.nbytes + OVERHEAD_BYTES:  # the HDF5 library crashes on a full disk
+            raise OSError(errno.ENOSPC, f"it needs {format_bytes(dataset.nbytes)} and the disk has {format_bytes(free)} left")
         for of, attributes in {"the dataset": dataset.attrs, **{str(name): dataset[name].attrs for name in dataset}}.items():
             for name, value in attributes.items():
                 if np.asarray(value).dtype.kind not in "fiubU":
                     raise BadInput(
                         f"the attribute {name!r} of {of} is {shorten(value)}, which files do not hold. Make it text."
                     )
-        if dataset.nbytes < IN_MEMORY:
+        if dataset.nbytes < MAX_BUFFERED_BYTES:
             buffer = io.BytesIO()
             netcdf.write(dataset, buffer)
             partial.write_bytes(buffer.getbuffer())
@@ -71,21 +76,21 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 @checked
 def load(path: str | os.PathLike) -> xr.Dataset:
-    """The dataset in a file that `save` wrote, in memory and checked; with a warning where a newer version wrote it."""
+    """Read a dataset that `save` wrote into memory and check it; warn if a newer version of the package wrote it."""
     if not os.path.isfile(path):
         if os.path.exists(path):
             raise BadInput(printable(f"{path} is not a plain file. Give the path of a dataset that was saved."))
         raise BadInput(printable(f"there is no file {path}. Give the path of a dataset that was saved."))
-    with readable(path):
+    with explain_read_errors(path):
         dataset = _read(path)
-    if _newer(dataset):
-        warnings.warn(f"{path}: {_newer(dataset)}", VersionWarning, stacklevel=2)
+    if _newer_version_note(dataset):
+        warnings.warn(f"{path}: {_newer_version_note(dataset)}", VersionWarning, stacklevel=2)
     return dataset
 
 
 @contextmanager
-def readable(path: str | os.PathLike) -> Iterator[None]:
-    """One sentence with the file's name for all that goes wrong inside: damaged files make the HDF5 library raise anything."""
+def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
+    """Turn any exception in the block into a `BadInput` that names the file: the HDF5 library raises any type for bad ones."""
     try:
         yield
     except BadInput as reason:
@@ -98,13 +103,15 @@ def readable(path: str | os.PathLike) -> Iterator[None]:
 
 
 def _read(path: str | os.PathLike) -> xr.Dataset:
+    """Read a file into memory, with the state of its runs in the encoding, and check it."""
     import h5py  # not before a file is read: a simulation has no use for it
 
+    # Before xarray opens it: that would follow links and allocate arrays of any size.
     with h5py.File(path, "r") as whole_file:
         check_contained(whole_file)
     with xr.open_dataset(path, engine="h5netcdf") as file:
         dataset = file.load()
-    if "status" in dataset.variables:
+    if "status" in dataset.variables:  # text comes back as objects, and as a variable
         dataset["status"] = dataset.status.astype(str)
         dataset = dataset.set_coords("status")
     if set(STATE) <= set(dataset.variables):
@@ -115,12 +122,13 @@ def _read(path: str | os.PathLike) -> xr.Dataset:
 
 
 class VersionWarning(UserWarning):
-    """A file was written by a newer version of the package."""
+    """Warning that a file was written by a newer version of the package."""
 
 
-def _newer(dataset: xr.Dataset) -> str:
-    """One sentence where a newer version than this one made a dataset; nothing otherwise."""
+def _newer_version_note(dataset: xr.Dataset) -> str:
+    """Return a sentence if a newer version of the package made a dataset, else an empty text."""
     theirs, ours = str(dataset.attrs["version"]), version("sgdlimits")
+    # Only the three numbers of a release count, not suffixes of development versions.
     numbers = lambda text: [int(part) for part in re.findall(r"\d+", text)[:3]]
     if numbers(theirs) <= numbers(ours):
         return ""
@@ -129,7 +137,7 @@ def _newer(dataset: xr.Dataset) -> str:
 
 @checked
 def problem_of(dataset: xr.Dataset) -> Problem:
-    """The problem that a dataset of `simulate` was made from, as its attributes have it.
+    """Return the problem from which a dataset of `simulate` was made, read from its attributes.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1)
@@ -147,7 +155,7 @@ def problem_of(dataset: xr.Dataset) -> Problem:
 
 @checked
 def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
-    """Simulate again what a dataset came from. `changes` are arguments of `simulate` to replace, such as `seed=1`.
+    """Repeat the simulation of a dataset. `changes` are arguments of `simulate` to replace, such as `seed=1`.
 
     >>> import numpy as np, sgdlimits as sl
     >>> first = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(d=50), sl.RandomInit(d=50), t_max=1, runs=2, save=3)
@@ -160,8 +168,8 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
             f"{unknown[0]} is no argument of simulate. Give some of {', '.join(known)}; problem.replace has the others."
         )
     attributes = check_form(dataset).attrs
-    if _newer(dataset) and not changes.keys() >= {"problem", "level", "start"}:
-        raise BadInput(f"the dataset cannot be made again: {_newer(dataset)}")
+    if _newer_version_note(dataset) and not changes.keys() >= {"problem", "level", "start"}:
+        raise BadInput(f"the dataset cannot be made again: {_newer_version_note(dataset)}")
     until = attributes["until"]
     if until and not until.startswith("{") and "until" not in changes:
         raise BadInput(f"the runs stopped at {until}, which files do not hold. Pass until= to rerun.")
@@ -176,6 +184,7 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
         functions = json.loads(attributes.get("observe", "{}"))
         if "observe" not in changes:
             arguments["observe"] = {name: find(address) for name, address in functions.items()}
+    # Arguments that are replaced are not decoded, so that they may be such as files cannot name.
     recorded = {"problem": "problem", "level": "level_parameters", "start": "start", **({"until": "until"} if until else {})}
     for name, attribute in recorded.items():
         arguments[name] = changes.pop(name) if name in changes else from_json(attributes[attribute])

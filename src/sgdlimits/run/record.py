@@ -1,8 +1,12 @@
 """Problems, levels, starts and conditions as JSON, so that a file says how it was made and can be made again.
 
-What a file holds are public names and the arguments of constructors, not where the code lies: it may move. Nothing in a file
-runs: a name is looked up among the package's own modules, JAX's elementary functions and what the user has registered, and all
-that a file describes is made by constructors, which check their arguments.
+The JSON holds public names and the arguments of constructors, not the modules in which the code lies, which may move. Reading
+it executes and imports nothing. A name is looked up among the package's own modules, among some functions of JAX, and among the
+functions and classes that the user has registered or passed; constructors build everything else, and check their arguments.
+
+Two tables hold the functions and classes of the user. `register` fills the one, on request and until Python ends. `to_json`
+fills the other with what it names; it is weak: a dataset can be made again while the functions behind it exist, and the table
+keeps none of them alive. Modules that happen to be imported are never searched: they hold `os.system` too.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ import importlib
 import inspect
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakValueDictionary
 
 import equinox as eqx
 import jax
@@ -24,32 +29,38 @@ from sgdlimits.model.activation import sigmoid, tanh
 from sgdlimits.part import arguments, is_default
 
 PACKAGE = "sgdlimits"
-ROOMS = (
+PUBLIC_MODULES = (
     "statistics", "inputs", "model", "expectation", "expectation.gaussian", "algorithm", "problem", "level", "start",
     "model.activation", "schedule", "schedule_forms",
 )  # fmt: skip
-"""Where public names are looked up: what these modules export, the first that has a name counts."""
+"""Modules whose exported classes files may name; the first one that has a name counts."""
 RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
-"""Names in files written before, and what they are called now."""
-WRITTEN = {"Mixture": "Data"}
-"""Classes that files name as they did before, so that older files go on and sweeps find what they have."""
-WRITTEN_ARGUMENTS = {("ProjectionProblem", "expectation"): "rule", ("MeanFieldProblem", "expectation"): "rule"}
-"""Arguments of classes that files name as they did before, for the same reason."""
-OWN = {"sigmoid": sigmoid, "tanh": tanh}
+"""Present names of classes by the names in files of earlier versions."""
+# Files keep the two earlier kinds of names below, so that the hashes by which sweeps find their files stay the same.
+NAMES_IN_FILES = {"Mixture": "Data"}
+"""Names in files by the present names of classes."""
+ARGUMENTS_IN_FILES = {("ProjectionProblem", "expectation"): "rule", ("MeanFieldProblem", "expectation"): "rule"}
+"""Names in files by class and the present names of arguments."""
+PACKAGE_FUNCTIONS = {"sigmoid": sigmoid, "tanh": tanh}
 """Functions of the package that files may name."""
-ELEMENTARY = frozenset([
+JAX_FUNCTIONS = frozenset([
     "abs", "absolute", "arcsinh", "arctan", "celu", "cos", "cosh", "elu", "erf", "erfc", "exp", "expm1", "gelu", "hard_sigmoid",
     "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu", "log1p", "log_sigmoid", "logistic", "mish", "negative",
     "positive", "reciprocal", "relu", "relu6", "selu", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "soft_sign",
     "softplus", "square", "squareplus", "swish", "tanh",
 ])  # fmt: skip
-"""JAX's functions that files may name: of one number, and free of side effects."""
-KNOWN: dict[str, Any] = {}
-"""Functions and classes of the user that files may name."""
+"""Functions of JAX that files may name: functions of one number without side effects."""
+
+_registered: dict[str, Any] = {}
+"""Functions and classes of the user that were given to `register`, by name."""
+_named: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""Functions and classes of the user that `to_json` has named, by name, while they exist."""
 
 
 def to_json(thing: Any) -> str:
-    """A module of the package, or of a user, as JSON: its public name, what it was made of, its functions by name.
+    """Return a module of the package or of the user as JSON: its public name, its arguments, and its functions by name.
+
+    In this process, `from_json` finds what is named here while it exists.
 
     >>> from sgdlimits.level import Chain
     >>> to_json(Chain(d=30))
@@ -59,14 +70,14 @@ def to_json(thing: Any) -> str:
 
 
 def from_json(text: str) -> Any:
-    """What `to_json` wrote. Functions and classes from outside the package must be known (see `register`)."""
+    """Build what `to_json` wrote. Functions and classes from outside the package must be known (see `register`)."""
     with reading():
         return _decode(json.loads(text))
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """A file may hold anything: what goes wrong while it is read is one sentence."""
+    """Turn any exception into one sentence while a file is read, which may hold anything."""
     try:
         yield
     except BadInput:
@@ -78,7 +89,7 @@ def reading() -> Iterator[None]:
 def register(thing: Any) -> Any:
     """Let files name a function or a class of yours, so that `load`, `rerun` and the command line can make it again.
 
-    What you pass to `simulate` is known until Python ends; a file of another process needs this, once, before it is read.
+    What you pass to `simulate` is known while it exists; a file of another process needs this, once, before it is read.
 
     Parameters
     ----------
@@ -99,18 +110,20 @@ def register(thing: Any) -> Any:
         raise BadInput(
             f"only functions and classes with a name can be registered; got {thing!r}. Define it at the top of a module."
         )
-    KNOWN[name] = thing
+    _named.pop(name, None)  # which would count before
+    _registered[name] = thing
     return thing
 
 
 def condition_text(condition: Condition | None) -> str:
-    """A condition as a dataset holds it: JSON, or the name of a user's function, or nothing."""
+    """Return a condition as a dataset holds it: JSON, the name of a user's function, or an empty text for None."""
     if isinstance(condition, Predicate):
         return getattr(condition.fn, "__qualname__", repr(condition.fn))
     return "" if condition is None else to_json(condition)
 
 
 def _encode(thing: Any) -> Any:
+    """Return a thing as a tree of JSON."""
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return thing
     if isinstance(thing, (jax.Array, np.ndarray, np.generic)):
@@ -120,16 +133,15 @@ def _encode(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {"dict": {name: _encode(part) for name, part in thing.items()}}
     if isinstance(thing, eqx.Module):
-        return {
-            "class": noted(type(thing)),
-            "fields": {_written(type(thing), name): _encode(value) for name, value in _recorded(thing)},
-        }
+        fields = {_name_in_files(type(thing), name): _encode(value) for name, value in _recorded_arguments(thing)}
+        return {"class": record_name(type(thing)), "fields": fields}
     if callable(thing):
-        return {"function": noted(thing)}
+        return {"function": record_name(thing)}
     raise BadInput(f"{type(thing).__name__} cannot be written to a file. Build problems from numbers, functions and modules.")
 
 
 def _decode(value: Any) -> Any:
+    """Build what `_encode` made a tree of."""
     if not isinstance(value, dict):
         return value
     if "array" in value:
@@ -141,8 +153,8 @@ def _decode(value: Any) -> Any:
     if "function" in value:
         return find(value["function"])
     cls, fields = find(value["class"]), {name: _decode(field) for name, field in value["fields"].items()}
-    before = getattr(cls, "recorded", {})  # files written before held attributes, under their names
-    spellings = {name: (_written(cls, name), name, before.get(name)) for name in inspect.signature(cls).parameters}
+    recorded = getattr(cls, "recorded", {})  # files of earlier versions hold arguments by the names of their attributes
+    spellings = {name: (_name_in_files(cls, name), name, recorded.get(name)) for name in inspect.signature(cls).parameters}
     found = {name: next((key for key in keys if key in fields), None) for name, keys in spellings.items()}
     try:
         return cls(**{name: fields[key] for name, key in found.items() if key is not None})
@@ -150,40 +162,46 @@ def _decode(value: Any) -> Any:
         raise BadInput(f"the file's {value['class']} cannot be made again: {reason}. Pass it to rerun yourself.") from reason
 
 
-def _recorded(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments that a file holds: all but those that its class leaves out at their default, as older files do."""
-    left_out = getattr(type(thing), "unwritten", {})
-    yield from ((name, value) for name, value in arguments(thing) if not (name in left_out and is_default(value, left_out[name])))
+def _recorded_arguments(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a module that a file holds: all but those of `omitted_in_files` that have their default."""
+    defaults = getattr(type(thing), "omitted_in_files", {})
+    for name, value in arguments(thing):
+        if not (name in defaults and is_default(value, defaults[name])):
+            yield name, value
 
 
-def _written(cls: type, name: str) -> str:
+def _name_in_files(cls: type, name: str) -> str:
     """Return the name by which files hold an argument of a class."""
-    return WRITTEN_ARGUMENTS.get((cls.__name__, name), name)
+    return ARGUMENTS_IN_FILES.get((cls.__name__, name), name)
 
 
-def noted(thing: Any) -> str:
-    """The name of a class or function that the user has passed: files may name it from now on."""
+def record_name(thing: Any) -> str:
+    """Return the name of a class or function for a file, and let files of this process name it while it exists."""
     name = name_of(thing)
     if ":" in name and "<" not in name:
-        KNOWN[name] = thing
+        with suppress(TypeError):  # few callables, such as ufuncs of NumPy, have no weak references: they need `register`
+            _named[name] = thing
     return name
 
 
 def name_of(thing: Any) -> str:
-    """The public name of a class or function of the package; of others the module and the name in it."""
+    """Return the public name of a class or function of the package, and `module:name` of any other."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
-    return WRITTEN.get(name, name) if module.split(".")[0] == PACKAGE else f"{module}:{name}"
+    return NAMES_IN_FILES.get(name, name) if module.split(".")[0] == PACKAGE else f"{module}:{name}"
 
 
 def find(name: str) -> Any:
-    """The class or the function of a name. Addresses in files written before end in the public name."""
+    """Look up the class or function that a file names, without importing or executing anything.
+
+    In files of earlier versions, the module comes before the public name of a class of the package; the name alone counts.
+    """
     module, _, path = str(name).rpartition(":")
     top = module.split(".")[0]
     if top in ("", PACKAGE):
-        found = _public(RENAMED.get(path, path)) or OWN.get(path)
+        found = _public_class(RENAMED.get(path, path)) or PACKAGE_FUNCTIONS.get(path)
     else:
-        found = KNOWN.get(name) or (_elementary(path) if top == "jax" else None)
+        found = _named.get(name) or _registered.get(name) or (_jax_function(path) if top == "jax" else None)
     if found is None and "<" in path:
         raise BadInput(
             f"the file refers to {name}, a function without a name. Define it with def at the top of a module, give it to "
@@ -197,16 +215,16 @@ def find(name: str) -> Any:
     return found
 
 
-def _public(name: str) -> Any:
-    """A module of the package by its public name, or None."""
-    for room in ROOMS:
-        found = vars(importlib.import_module(f"{PACKAGE}.{room}")).get(name)
+def _public_class(name: str) -> Any:
+    """Return a class of the package by its public name, or None."""
+    for module in PUBLIC_MODULES:
+        found = vars(importlib.import_module(f"{PACKAGE}.{module}")).get(name)
         if isinstance(found, type) and issubclass(found, eqx.Module) and found.__module__.split(".")[0] == PACKAGE:
             return found
     return None
 
 
-def _elementary(name: str) -> Any:
-    """One of JAX's elementary functions, or None."""
-    rooms = (jax.nn, jax.numpy, jax.scipy.special, jax.lax)
-    return next((getattr(room, name) for room in rooms if hasattr(room, name)), None) if name in ELEMENTARY else None
+def _jax_function(name: str) -> Any:
+    """Return one of the functions of JAX that files may name, or None."""
+    modules = (jax.nn, jax.numpy, jax.scipy.special, jax.lax)
+    return next((getattr(room, name) for room in modules if hasattr(room, name)), None) if name in JAX_FUNCTIONS else None

@@ -10,11 +10,15 @@ import xarray as xr
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import FINISHED, Clock, Engine
 from sgdlimits.run.record import to_json
-from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, state_of
+from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, resume_state_of
 
 
 class BatchCheckpoint(NamedTuple):
-    """Checkpoint of one batch: dataset, rows of its stepper, saved times from there on, and which runs had ended."""
+    """Checkpoint of one batch of runs.
+
+    `dataset` has their saved times so far, `rows` the state of their stepper, `clock` the time of the checkpoint and the saved
+    times after it, and `ended` marks the runs that had stopped or diverged.
+    """
 
     dataset: xr.Dataset
     rows: np.ndarray
@@ -23,7 +27,7 @@ class BatchCheckpoint(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Dataset that a simulation resumes, with the state of its runs; the dataset is None for a simulation from the start."""
+    """Dataset from which a simulation resumes, with the state of its runs; the dataset is None if it begins at the start."""
 
     dataset: xr.Dataset | None
     state: ResumeState
@@ -33,21 +37,21 @@ class Checkpoint(NamedTuple):
         """Number of runs that resume."""
         return 0 if self.dataset is None else self.dataset.sizes["run"]
 
-    def groups(self) -> list[int]:
-        """Return the sizes of groups of neighbouring runs that resume from the same time."""
+    def group_sizes(self) -> list[int]:
+        """Return the sizes of the groups of consecutive runs that resume from the same time."""
         if self.dataset is None:
             return []
         t = self.state.t
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
-    def of(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
-        """Return the checkpoint of these runs, or None where they begin at the start."""
+    def for_runs(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
+        """Return the checkpoint of these runs, or None if they begin at the start; `clock` has all saved times."""
         if self.dataset is None or runs[0] >= self.runs:
             return None
         state = ResumeState(*(part[runs] for part in self.state))
         mine = self.dataset.isel(run=runs, t=self.dataset.t.values <= state.t[0])
         mine.encoding = {"state": state}
-        later = clock.t > state.t[0] * (1 + 1e-12)
+        later = clock.t > state.t[0] * (1 + 1e-12)  # times that agree up to rounding are one saved time
         rest = [
             np.concatenate([here.values[-1:], there[later]]) for here, there in zip((mine.t, mine.step), clock, strict=True)
         ]
@@ -55,10 +59,14 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_of(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int) -> Checkpoint:
-    """Return the checkpoint in a dataset of the same simulation; `BadInput` for a dataset of another one."""
+    """Return the checkpoint in the dataset `resume`; raise `BadInput` if it is not of the same simulation.
+
+    `attributes` are those of the simulation that resumes, with `runs` runs.
+    """
     if resume is None:
         return Checkpoint(None, ResumeState(np.zeros((0, 0)), np.zeros(0)))
     attrs = check_form(resume).attrs
+    # The bound level has the parameters that it chose for itself; they must agree too.
     same = {**attributes, "level_parameters": to_json(engine.level)}
     for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
         if attrs.get(name, "{}" if name == "observe" else None) != same[name]:
@@ -67,7 +75,7 @@ def checkpoint_of(resume: xr.Dataset | None, engine: Engine, attributes: dict, r
             )
     if resume.sizes["run"] > runs:
         raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
-    state = state_of(resume)
+    state = resume_state_of(resume)
     if state is None or len(state.t) != resume.sizes["run"] or not np.isin(state.t.max(), resume.t.values):
         raise BadInput(
             "resume does not hold the state of its runs at its last time: it was cut, is too large, or was written by an older "

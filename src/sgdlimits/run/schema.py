@@ -1,4 +1,4 @@
-"""The one dataset that every simulation returns (docs/schema.md), built and checked."""
+"""Schema of the dataset that every simulation returns (docs/schema.md): build, join and check it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from sgdlimits.run.record import find, name_of, to_json
 from sgdlimits.schedule import Schedule
 
 INTERRUPTED = "interrupted"
+"""Status of runs that had not ended when the dataset was built."""
 STATUSES = (FINISHED, STOPPED, DIVERGED, INTERRUPTED)
 ATTRIBUTES = (
     "level",
@@ -44,13 +45,14 @@ ATTRIBUTES = (
     "until",
     "version",
 )
-TEXTS = ("level", "level_parameters", "problem", "problem_name", "statistics", "start", "save", "until", "version")
-"""Attributes that are text; the others are numbers, or text that says one."""
+TEXT_ATTRIBUTES = ("level", "level_parameters", "problem", "problem_name", "statistics", "start", "save", "until", "version")
+"""Attributes that are text; the others are numbers, or text that can be read as a number."""
 COORDINATES = {"step": ("t",), "status": ("run",), "t_end": ("run",)}
+"""Coordinates that every dataset has besides run and t, with their dimensions."""
 PSD_TOLERANCE = 1e-4
-"""As much as the coarsest solver may lose."""
-MOST_STATE = 2**22
-"""States of more numbers are not kept: such runs cannot be resumed."""
+"""Magnitude of negative eigenvalues of Q - M P^-1 M^T, relative to Q, that `check` attributes to the coarsest solver."""
+MAX_STATE_FLOATS = 2**22
+"""Largest state, in floats over all runs, that a dataset stores (32 MiB); runs with a larger one cannot be resumed."""
 _LONG_NAMES = {
     "a": "second layer",
     "M": "overlap of student and teacher",
@@ -69,21 +71,21 @@ _LONG_NAMES = {
     "status": "how the run ended",
 }
 RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", "task", *_LONG_NAMES}
-"""Names that nothing else in a dataset can have."""
+"""Names of variables and dimensions that observables and schedules cannot use."""
 
-AXES = {"task_risk": ("task",)}
-"""Names of the axes of observables that have some."""
+_AXES = {"task_risk": ("task",)}
+"""Names of the axes, beside runs and times, of observables that are arrays."""
 
 
 class ResumeState(NamedTuple):
-    """State from which runs resume: a row of floats for each, as its stepper wrote it, and the last saved time before it."""
+    """State from which runs resume: a row of floats for each run, written by its stepper, and the time of that state."""
 
     rows: np.ndarray
     t: np.ndarray
 
 
-def describe(problem: Problem, level: Level, attributes: dict) -> dict:
-    """The attributes of all pieces of a simulation, `problem` in the statistics of the level."""
+def simulation_attributes(problem: Problem, level: Level, attributes: dict) -> dict:
+    """Return the attributes of every dataset of a simulation; `attributes` are those of the call, such as seed and t_max."""
     return {
         "level": level.name,
         "d": int(getattr(level, "d", None) or 0),
@@ -96,7 +98,7 @@ def describe(problem: Problem, level: Level, attributes: dict) -> dict:
     }
 
 
-def build(
+def build_dataset(
     problem: Problem,
     attributes: dict,
     runs: np.ndarray,
@@ -106,16 +108,23 @@ def build(
     state: ResumeState,
     schedules: Mapping[str, Schedule] = MappingProxyType({}),
 ) -> xr.Dataset:
-    """The dataset of runs by number at some saved times, of which each has a snapshot.
+    """Build the dataset of some runs at some saved times.
 
-    Its encoding holds the state that its runs need to go on, unless that is large. The values of `schedules` at the saved times
-    are coordinates under their names.
+    Parameters
+    ----------
+    problem : in the statistics of the level
+    attributes : of the simulation
+    runs : indices of the runs
+    clock, snapshots : saved times and, for each of them, statistics, risk and observables of all runs
+    ends : status of each run and the time at which it ended
+    state : state from which the runs resume; stored in the encoding unless it is large
+    schedules : schedules by name, whose values at the saved times become coordinates
     """
-    stats, observed = _over_times([tuple(snapshot) for snapshot in snapshots])
+    stats, observed = _stack_times([tuple(snapshot) for snapshot in snapshots])
     found = problem.coordinates.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
-        axes = AXES.get(name) or tuple(f"{name}_{i}" for i in range(values.ndim - 2))
+        axes = _AXES.get(name) or tuple(f"{name}_{i}" for i in range(values.ndim - 2))
         variables[name] = plain_variable(("run", "t", *axes), values)
     coordinates = {
         "run": plain_variable(("run",), pd.Index(runs)),
@@ -132,7 +141,8 @@ def build(
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
     named = {"scalars": json.dumps(scalars)} if scalars else {}
     dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
-    if state.rows.size <= MOST_STATE:
+    # Most operations of xarray drop the encoding, and so they should: a dataset that was cut or edited cannot resume.
+    if state.rows.size <= MAX_STATE_FLOATS:
         dataset.encoding = {"state": state}
     for name in dataset.variables:
         if name in _LONG_NAMES or name in variables:
@@ -140,20 +150,20 @@ def build(
     return dataset
 
 
-def _over_times(trees: list[PyTree]) -> PyTree:
-    """Trees of arrays, runs first, as one with the times behind the runs."""
+def _stack_times(trees: list[PyTree]) -> PyTree:
+    """Stack the pytrees of all times, whose arrays have the runs first, into one with axes (run, t, ...)."""
     columns = zip(*map(jax.tree.leaves, trees), strict=True)
     return jax.tree.unflatten(jax.tree.structure(trees[0]), [np.stack(column, axis=1) for column in columns])
 
 
 def plain_variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attributes: Mapping | None = None) -> xr.Variable:
-    """A variable of plain numbers. Where xarray has to look what they are, it imports all of dask to see if they are dask's."""
+    """Return an xarray variable of a NumPy array without xarray's inspection of it, which would import all of dask."""
     return xr.Variable(dims, values, attributes, fastpath=True)
 
 
 @checked
 def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Pieces of a `stream` as one dataset. A batch of runs that did not come as far as others keeps its last state.
+    """Join the pieces of a `stream` into one dataset; runs with fewer times than others are extended by their last state.
 
     >>> import sgdlimits as sl
     >>> go = sl.stream(sl.presets.phase_retrieval(), sl.Chain(d=50), sl.RandomInit(d=50), t_max=1, runs=3, save=4)
@@ -172,20 +182,25 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
             if begin <= seen.get(run, -math.inf):
                 raise BadInput(f"pieces have run {run} at t = {begin:g} twice. Give each piece once, as they came.")
             seen[run] = end
-    return gathered(sorted(pieces, key=_first_run))
+    return join_pieces(sorted(pieces, key=_first_run))
 
 
-def gathered(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dataset:
-    """`join` of pieces as they come. With the number of all `runs` given, no two copies of a large array are held at once."""
+def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dataset:
+    """Join pieces as they arrive: consecutive ones of a batch of runs along t, then all batches along run.
+
+    If the total number of `runs` is given, arrays of the result are allocated once and filled batch by batch, so that the peak
+    memory is that of the result and one batch.
+    """
     rows: list[xr.Dataset] = []
     whole: dict[Any, np.ndarray] = {}
     done = 0
-    for _, group in groupby(pieces, _first_run):
-        row = _concatenated(list(group), "t")
+    for _, group in groupby(pieces, _first_run):  # pieces of one batch are consecutive
+        row = _concatenate(list(group), "t")
+        # A single batch is the result already; with more of them each is copied into the arrays of the result.
         if runs and row.sizes["run"] < runs:
             whole = whole or {name: np.empty((runs, *row[name].shape[1:]), row[name].dtype) for name in row.data_vars}
             if all(row[name].shape[1:] == array.shape[1:] for name, array in whole.items()):
-                row = _moved(row, {name: array[done : done + row.sizes["run"]] for name, array in whole.items()})
+                row = _copy_into(row, {name: array[done : done + row.sizes["run"]] for name, array in whole.items()})
         rows.append(row)
         done += row.sizes["run"]
     if not rows:
@@ -194,31 +209,33 @@ def gathered(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Datase
     over_time = {name: each for name, each in longest.coords.items() if each.dims[:1] == ("t",)}
     if any(row.sizes["t"] != longest.sizes["t"] for row in rows):
         rows = [row.isel(t=np.minimum(np.arange(longest.sizes["t"]), row.sizes["t"] - 1)) for row in rows]
-        whole = {}
-    return _concatenated([row.assign_coords(over_time) for row in rows], "run", whole if done == runs else {})
+        whole = {}  # its arrays have the shapes of a batch with fewer times
+    return _concatenate([row.assign_coords(over_time) for row in rows], "run", whole if done == runs else {})
 
 
 def _first_run(piece: xr.Dataset) -> int:
+    """Return the index of the first run of a piece."""
     return int(piece.run.values[0])
 
 
-def _moved(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset:
-    """The dataset with its arrays in other places of memory."""
+def _copy_into(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset:
+    """Copy the arrays of a dataset into the given ones, and return the dataset with these."""
     for name, place in places.items():
         place[...] = dataset[name].values
     return dataset.copy(data=places)
 
 
-def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
-    """Datasets along one dimension, of which `whole` has arrays together already.
+def _concatenate(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
+    """Concatenate datasets along `dim`; arrays in `whole` are concatenated already and replace their parts.
 
-    What has no such dimension, and the attributes, are those of the last.
+    Variables without the dimension, and the attributes, are taken from the last dataset.
     """
     if len(parts) == 1:
         return parts[0]
-    last, known = parts[-1], whole or {}
+    last = parts[-1]
+    known = whole or {}
 
-    def of(name):
+    def concatenated(name):
         variable = last[name].variable
         if dim not in variable.dims:
             return variable
@@ -227,8 +244,9 @@ def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndar
         values = np.concatenate([part[name].values for part in parts], axis=variable.dims.index(dim))
         return plain_variable(variable.dims, values, variable.attrs)
 
-    states = [state_of(part) for part in parts]
-    joined = xr.Dataset({name: of(name) for name in last.data_vars}, {name: of(name) for name in last.coords}, last.attrs)
+    states = [resume_state_of(part) for part in parts]
+    variables = {name: concatenated(name) for name in last.data_vars}
+    joined = xr.Dataset(variables, {name: concatenated(name) for name in last.coords}, last.attrs)
     if dim == "t":
         joined.encoding = last.encoding
     elif all(states):
@@ -236,26 +254,29 @@ def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndar
     return joined
 
 
-def repeats(dataset: xr.Dataset, seed: int, runs: int) -> bool:
-    """Return whether some of so many runs with a seed, from where those of a dataset ended, have led there themselves."""
+def repeats_random_numbers(dataset: xr.Dataset, seed: int, runs: int) -> bool:
+    """Return whether runs 0 to `runs` with `seed`, started from the end of a dataset, would reuse its random numbers.
+
+    Random numbers follow from seed, run and step: a run repeats them if it starts from the run with its own index and seed.
+    """
     if str(seed) != dataset.attrs["seed"] or not dataset.t.values[-1] > 0 or np.isnan(dataset.step.values).any():
         return False  # levels without steps are not random
-    numbers = dataset.run.values
-    return bool(numbers[0] < runs if numbers.size == 1 else (numbers[:runs] == np.arange(min(runs, numbers.size))).any())
+    indices = dataset.run.values
+    return bool(indices[0] < runs if indices.size == 1 else (indices[:runs] == np.arange(min(runs, indices.size))).any())
 
 
-def state_of(dataset: xr.Dataset) -> ResumeState | None:
-    """What the runs of a dataset need to go on, where it is there."""
+def resume_state_of(dataset: xr.Dataset) -> ResumeState | None:
+    """Return the state from which the runs of a dataset can resume, or None if the dataset does not have it."""
     return dataset.encoding.get("state")
 
 
 @checked
 def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
-    """The dataset itself, or `BadInput` that names the first thing in which it departs from the schema.
+    """Check that a dataset follows the schema and return it; otherwise raise `BadInput` with the first violation.
 
-    It is complete (dimensions, variables, attributes, those of its statistics included), of a version and with statuses that
-    are known, its numbers are finite and its times increase. At levels that cannot leave them, all but `SDE` and `Local`, its
-    statistics are those of weights: Q - M P^-1 M^T is positive semi-definite, up to the accuracy of solvers.
+    A dataset follows the schema if it has all dimensions, variables and attributes, its version and statuses are known, its
+    values are finite and its times increase. At all levels but `SDE` and `Local`, whose noise can violate it, statistics must
+    also be those of weights: Q - M P^-1 M^T is positive semi-definite, up to the accuracy of solvers.
 
     >>> import xarray as xr
     >>> check(xr.Dataset())
@@ -266,12 +287,12 @@ def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
     check_form(dataset)
     worst = 0.0 if _may_leave_cone(dataset) else least_eigenvalue(dataset)
     if worst < -PSD_TOLERANCE:
-        _fail(f"no weights have its statistics, which have the eigenvalue {worst:.3g}")
+        _refuse(f"no weights have its statistics, which have the eigenvalue {worst:.3g}")
     return dataset
 
 
 def _may_leave_cone(dataset: xr.Dataset) -> bool:
-    """Whether the level of a dataset is one whose noise may leave the cone; a class that is not known here is not."""
+    """Return whether noise at the level of a dataset can give statistics that no weights have; False for unknown levels."""
     try:
         level = find(json.loads(dataset.attrs["level_parameters"])["class"])
     except (ValueError, KeyError, TypeError, BadInput):
@@ -280,79 +301,88 @@ def _may_leave_cone(dataset: xr.Dataset) -> bool:
 
 
 def check_form(dataset: Any) -> xr.Dataset:
-    """`check` without a look at each state."""
+    """Check everything that `check` does except that statistics are those of weights, and return the dataset."""
     if not isinstance(dataset, xr.Dataset):
-        _fail(f"it is a {type(dataset).__name__}")
+        _refuse(f"it is a {type(dataset).__name__}")
     for dim in ("run", "t"):
         if not dataset.sizes.get(dim):
-            _fail(f"it has no dimension {dim!r}")
+            _refuse(f"it has no dimension {dim!r}")
     for name in ATTRIBUTES:
         if name not in dataset.attrs:
-            _fail(f"it has no attribute {name!r}")
+            _refuse(f"it has no attribute {name!r}")
+    # All attributes are present; now their types, which later checks rely on.
     for name in ATTRIBUTES:
         value = dataset.attrs[name]
-        if not isinstance(value, str) and (name in TEXTS or np.ndim(value) != 0 or not np.isfinite(float(value))):
-            _fail(f"its attribute {name!r} is {shorten(value)}")
+        if not isinstance(value, str) and (name in TEXT_ATTRIBUTES or np.ndim(value) != 0 or not np.isfinite(float(value))):
+            _refuse(f"its attribute {name!r} is {shorten(value)}")
     if not hasattr(find(dataset.attrs["statistics"]), "dims"):
-        _fail(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
+        _refuse(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
     for name in ("risk", *COORDINATES, *find(dataset.attrs["statistics"]).dims):
         if name not in dataset.variables and not (name == "a" and "scalars" in dataset.attrs):
-            _fail(f"it has no variable {name!r}")
+            _refuse(f"it has no variable {name!r}")
     for name in COORDINATES:
         if dataset[name].dims != COORDINATES[name]:
-            _fail(f"{name} has dimensions {dataset[name].dims}")
+            _refuse(f"{name} has dimensions {dataset[name].dims}")
     for each, variable in {**dataset.data_vars, "t": dataset.t, "t_end": dataset.t_end}.items():
         if each in dataset.data_vars and variable.dims[:2] != ("run", "t"):
-            _fail(f"{each} has dimensions {variable.dims}")
+            _refuse(f"{each} has dimensions {variable.dims}")
         if variable.dtype.kind not in "fiub" or not np.isfinite(variable.values).all():
-            _fail(f"{each} is not finite")
+            _refuse(f"{each} is not finite")
     if (np.diff(dataset.t.values) <= 0).any() or dataset.t.values[0] < 0:
-        _fail("its times do not increase")
+        _refuse("its times do not increase")
     if unknown := set(dataset.status.values.tolist()) - set(STATUSES):
-        _fail(f"it has the status {str(sorted(map(str, unknown))[0])[:40]!r}")
+        _refuse(f"it has the status {str(sorted(map(str, unknown))[0])[:40]!r}")
     if not re.match(r"\d", str(dataset.attrs["version"])):
-        _fail(f"its version is {str(dataset.attrs['version'])[:40]!r}")
+        _refuse(f"its version is {str(dataset.attrs['version'])[:40]!r}")
     return dataset
 
 
-def _fail(reason: str) -> NoReturn:
+def _refuse(reason: str) -> NoReturn:
+    """Raise the `BadInput` of a dataset that violates the schema."""
     raise BadInput(f"not a dataset of simulate: {reason}. Make one with sgdlimits.simulate.")
 
 
 def least_eigenvalue(dataset: xr.Dataset) -> float:
-    """The least eigenvalue of Q - M P^-1 M^T over all states, relative to their size, or of what stands for it."""
+    """Return the least eigenvalue of Q - M P^-1 M^T over all runs and times, relative to Q where that exceeds 1.
+
+    For statistics without these matrices it is the least value of the squared norms `r2` or `q`.
+    """
     if "Q" not in dataset or "M" not in dataset:
         return float(min(dataset[name].values.min() for name in ("r2", "q") if name in dataset))
     try:
         gram = json.loads(dataset.attrs["problem"])["fields"]["target"]["fields"]["gram"]["array"]
-        inverse, least = np.linalg.inv(np.asarray(gram, float)), np.inf
+        inverse = np.linalg.inv(np.asarray(gram, float))
     except (ValueError, KeyError, TypeError, np.linalg.LinAlgError):
-        _fail("its problem has no Gram matrix")
-    for M, Q in zip(dataset.M.values, dataset.Q.values, strict=True):  # run by run: all at once are as large as the dataset
+        _refuse("its problem has no Gram matrix")
+    least = np.inf
+    # One run at a time: the temporary arrays of all runs would be as large as the dataset.
+    for M, Q in zip(dataset.M.values, dataset.Q.values, strict=True):
         if M.shape[1:] != (Q.shape[1], len(inverse)) or Q.shape[1] != Q.shape[2]:
-            _fail(f"M has shape {M.shape[1:]} and Q {Q.shape[1:]}")
+            _refuse(f"M has shape {M.shape[1:]} and Q {Q.shape[1:]}")
         outside = Q - M @ inverse @ M.swapaxes(-1, -2)
+        # With one unit the matrix is a number, and an eigenvalue solver would be the slowest part of `check`.
         values = outside[:, 0] if Q.shape[1] == 1 else np.linalg.eigvalsh(outside)[:, :1]
         least = min(least, float((values / np.maximum(np.abs(Q).max((1, 2)), 1.0)[:, None]).min()))
     return least
 
 
 def statistics(dataset: xr.Dataset) -> PyTree:
-    """The statistics in a dataset as the module that problems take, with runs and then times first."""
+    """Return the statistics of a dataset as an object of their class, such as `Overlaps`; arrays have axes (run, t, ...)."""
     cls = find(dataset.attrs["statistics"])
     values = lambda names: {name: dataset[name].values for name in names}
+    # If `a` is a dictionary of scalars, each of them is a variable of its own, and the attribute lists their names.
     if "scalars" not in dataset.attrs:
         return cls(**values(cls.dims))
     return cls(**{"a": values(json.loads(dataset.attrs["scalars"])), **values(name for name in cls.dims if name != "a")})
 
 
-def end_of(dataset: xr.Dataset) -> PyTree:
-    """The statistics in which the runs of a dataset ended, runs first; of a single run without an axis."""
+def final_statistics(dataset: xr.Dataset) -> PyTree:
+    """Return the statistics of each run at the last time, with the runs first, or without that axis for a single run."""
     last = jax.tree.map(lambda leaf: leaf[:, -1], statistics(check_form(dataset)))
     return last if dataset.sizes["run"] > 1 else jax.tree.map(lambda leaf: leaf[0], last)
 
 
-def taken_names(problem: Problem, stats: PyTree) -> set[str]:
-    """Names that a dataset of such statistics has for its variables and their axes, or that its file has for the state."""
+def reserved_names(problem: Problem, stats: PyTree) -> set[str]:
+    """Return the names that variables, dimensions or the resume state take in a dataset of these statistics."""
     found = problem.coordinates.variables(stats)
     return RESERVED | set(found) | {axis for axes, _ in found.values() for axis in axes}

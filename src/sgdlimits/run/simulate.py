@@ -1,4 +1,4 @@
-"""The one verb: follow a problem's SGD at a level of description, all at once or piece by piece."""
+"""`simulate` and `stream`: runs of a problem's SGD at a level of description, as one dataset or piece by piece."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules, find_schedules
-from sgdlimits.run.record import condition_text, noted, to_json
+from sgdlimits.run.record import condition_text, record_name, to_json
 from sgdlimits.run.resume import checkpoint_of
 from sgdlimits.run.runner import Runner, Simulation
-from sgdlimits.run.schema import end_of, gathered, repeats, taken_names
+from sgdlimits.run.schema import final_statistics, join_pieces, repeats_random_numbers, reserved_names
 from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, select_students
@@ -32,11 +32,11 @@ from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import take_run
 
 MIN_PIECE_SECONDS = 0.06
-"""Pieces of a stream are at least so long apart."""
+"""Minimum time in seconds between two datasets of a stream."""
 
 
 class DivergedWarning(UserWarning):
-    """Some runs of a simulation diverged; they are in the dataset, with their last finite state."""
+    """Warning that some runs of a simulation diverged; the dataset has them with their last finite state."""
 
 
 @checked
@@ -56,39 +56,39 @@ def simulate(
     batch: Size | None = None,
     kernel: str | None = None,
 ) -> xr.Dataset:
-    """Follow `runs` independent runs of a problem's SGD from a start to `t_max`.
+    """Simulate `runs` independent runs of a problem's SGD from a start to `t_max`.
 
     Parameters
     ----------
-    problem : what is learnt, such as `presets.phase_retrieval(lr=0.05)`
-    level : how it is described: `SGD(d)`, `Chain(d)`, `SDE(d)`, `ODE()`, `MeanField()`, or `Local(point)` near a fixed point
-    start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`, or explicit `Overlaps` of one run or of each, which
-        `weights(W, E)` makes of weights, for `MeanField()` also `Particles`; or a dataset, for where its runs ended
-    t_max : the end, in samples per dimension
+    problem : learning problem, such as `presets.phase_retrieval(lr=0.05)`
+    level : level of description: `SGD(d)`, `Chain(d)`, `SDE(d)`, `ODE()`, `MeanField()`, or `Local(point)` at a fixed point
+    start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`; or explicit `Overlaps` of one run or of each, which
+        `weights(W, E)` computes from weights, for `MeanField()` also `Particles`; or a dataset, which is continued
+    t_max : final time, in samples per dimension
     runs : number of runs
-    seed : a whole number; run i with the same seed is the same run, whatever other runs are beside it
-    save : number of equally spaced times to save, from 0 to `t_max`, or the times themselves; None saves 200, or only the start
-        and the end where `until` is given
-    until : when a run stops: `exits(0.5)`, or a JAX function of one run's statistics that is true, or a number of at least 0,
-        where the run should stop
+    seed : an integer; run i with the same seed is the same run, whatever the number of runs
+    save : number of equally spaced times to save, from 0 to `t_max`, or an array of times; None saves 200, or only the start
+        and the end if `until` is given
+    until : stop condition: `exits(0.5)`, or a JAX function of one run's statistics; the run stops when it returns true, or a
+        number of at least 0
     observe : functions of one run's statistics by name, such as {"largest": lambda stats: abs(stats.M).max()}; the dataset has
         their values beside the risk
-    resume : a dataset of the same simulation that was interrupted, or is to go on to a later `t_max` or with more `runs`: its
-        runs go on from their last state, bit by bit as if they had not stopped
+    resume : dataset of the same simulation, interrupted, or with an earlier `t_max` or fewer `runs`: its runs continue from
+        their last state, bit by bit as if they had not stopped
     progress : whether to show a progress bar when the work takes more than a second
-    batch : at most so many runs are computed at once; changes memory and speed, not the result
-    kernel : how steps are made, "xla", "lanes" or "cuda" (docs/kernels.md); None takes the fastest one that is there and knows
-        all that a step does. Results agree up to rounding
+    batch : maximum number of runs computed at once; changes memory and speed, not the result
+    kernel : implementation of the steps, "xla", "lanes" or "cuda" (docs/kernels.md); None takes the fastest one available that
+        supports the problem and the level. Results agree up to rounding
 
     Returns
     -------
     xarray.Dataset with dimensions run, t and those of the statistics (docs/schema.md). A run that diverges or stops keeps its
-    last finite state; its `status` and `t_end` say so.
+    last finite state; `status` and `t_end` say how and when it ended.
 
     Raises
     ------
-    BadInput : an argument cannot be used; the message says why and what to do
-    Interrupted : on Ctrl-C, with all that was computed in its attribute `dataset`, up to where the runs were
+    BadInput : an argument cannot be used; the message gives the reason and the remedy
+    Interrupted : on Ctrl-C; its attribute `dataset` has the runs up to the time they had reached
 
     See Also
     --------
@@ -127,10 +127,10 @@ def stream(
     batch: Size | None = None,
     kernel: str | None = None,
 ) -> Iterator[xr.Dataset]:
-    """The dataset of `simulate`, piece by piece while it is computed: saved times of a batch of runs, then of the next batch.
+    """Yield the dataset of `simulate` in pieces while it is computed: saved times of a batch of runs, then of the next batch.
 
-    Each piece is a dataset with its own runs and times; runs that are still under way have the status "interrupted". `join`
-    puts pieces together, and `simulate(..., resume=join(pieces))` goes on from where one stopped to listen.
+    The arguments are those of `simulate`. Each piece is a dataset with its own runs and times; runs still in progress have the
+    status "interrupted". `join` concatenates pieces, and `simulate(..., resume=join(pieces))` continues after the last piece.
 
     Examples
     --------
@@ -147,76 +147,86 @@ def stream(
 
 
 def simulate_runs(
-    problem: Problem, level: Level, start: Start | Overlaps | Particles | Spike | xr.Dataset, numbers: range, **options: Any
+    problem: Problem, level: Level, start: Start | Overlaps | Particles | Spike | xr.Dataset, indices: range, **options: Any
 ) -> xr.Dataset:
-    """Return the dataset of `simulate` with the runs of these indices only, bit for bit the same whatever the range.
+    """Simulate only the runs with these indices, bit for bit the runs that `simulate` returns for any larger number of runs.
 
-    At levels with a `shared_batch`, runs are computed in batches that begin at its multiples, and those outside the range are
-    left out.
+    At levels with a `shared_batch`, whole batches that begin at its multiples are computed, and the runs outside `indices` are
+    dropped. `options` are further arguments of `simulate`.
     """
-    simulation = _prepare_runs(problem, level, start, numbers, **options)
+    simulation = _prepare_runs(problem, level, start, indices, **options)
     dataset = _gather(simulation, simulation.datasets(False, np.inf))
     if simulation.interrupted:
         raise KeyboardInterrupt
-    return _select(dataset, numbers)
+    return _select(dataset, indices)
 
 
-def simulate_together(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, xr.Dataset]]:
-    """Yield the dataset of `simulate_runs` for each of several arguments, few runs each, with its position, as it is done.
+def simulate_batched(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, xr.Dataset]]:
+    """Run several small simulations in shared batches; yield `(position, dataset)` as each of them finishes.
 
-    Simulations that differ in parameter values alone have the same compiled code: their steps are made in one call.
+    Simulations that differ only in the values of parameters have the same compiled code: one call makes the steps of all.
+
+    Parameters
+    ----------
+    arguments : keyword arguments of `simulate_runs`, one mapping for each simulation
     """
     simulations = [_prepare_runs(**each) for each in arguments]
+    # All runners are made first: their steps can then share calls from the beginning.
     position = {runner: at for at, simulation in enumerate(simulations) for runner in simulation.runners()}
     done: list[list[xr.Dataset]] = [[] for _ in simulations]
-    for runner in Runner.many(position):
+    for runner in Runner.run_many(position):
         at = position[runner]
         done[at].append(runner.dataset())
         if sum(part.sizes["run"] for part in done[at]) == simulations[at].request.runs.size:
             parts = sorted(done[at], key=lambda part: int(part.run.values[0]))
-            yield at, _select(_gather(simulations[at], iter(parts)), arguments[at]["numbers"])
+            yield at, _select(_gather(simulations[at], iter(parts)), arguments[at]["indices"])
 
 
-def _prepare_runs(problem, level, start, numbers: range, *, t_max: float, seed: int, **options: Any) -> Simulation:
-    """Prepare the runs of these indices, and those that must be computed with them."""
-    simulation = _prepare(problem, level, start, t_max, numbers.stop, seed, **options)
-    first, last = numbers.start, numbers.stop
+def _prepare_runs(problem, level, start, indices: range, *, t_max: float, seed: int, **options: Any) -> Simulation:
+    """Prepare the simulation of the runs with these indices, and of the runs that share a batch with them."""
+    simulation = _prepare(problem, level, start, t_max, indices.stop, seed, **options)
+    first, last = indices.start, indices.stop
     if shared := level.shared_batch:
+        # The rounding of a run depends on the others of its batch, so the limits of batches must not depend on `indices`.
         size = 2 ** int(np.log2(min(shared, simulation.max_batch)))
         simulation.max_batch = size
-        first, last = first - first % size, -(-last // size) * size
+        first -= first % size
+        last = -(-last // size) * size
     simulation.request = simulation.request._replace(runs=np.arange(first, last))
     return simulation
 
 
 def _gather(simulation: Simulation, datasets: Iterator[xr.Dataset]) -> xr.Dataset:
-    """Join the datasets of a simulation as they come."""
+    """Join the datasets of a simulation as they arrive; raise `KeyboardInterrupt` if there is none."""
     begin = next(datasets, None)
     if begin is None:  # interrupted before the first step
         raise KeyboardInterrupt
-    return gathered(chain([begin], datasets), simulation.request.runs.size)
+    return join_pieces(chain([begin], datasets), simulation.request.runs.size)
 
 
-def _select(dataset: xr.Dataset, numbers: range) -> xr.Dataset:
-    """Select the runs of these indices."""
+def _select(dataset: xr.Dataset, indices: range) -> xr.Dataset:
+    """Select the runs with these indices from a dataset of consecutive runs."""
     first = dataset.run.values[0]
-    return dataset.isel(run=slice(numbers.start - first, numbers.stop - first))
+    return dataset.isel(run=slice(indices.start - first, indices.stop - first))
 
 
 def _prepare(
     problem, level, start, t_max, runs, seed, save=None, until=None, observe=None, resume=None, batch=None, kernel=None
 ) -> Simulation:
-    """Check all arguments and bind the level. Nothing is computed but the start of run 0."""
+    """Check all arguments of `simulate` and bind the level; only the initial statistics of run 0 are computed."""
     ended = start if isinstance(start, xr.Dataset) else None
-    start = as_start(start if ended is None else end_of(ended))
+    start = as_start(start if ended is None else final_statistics(ended))
     if kernel is not None:
         check_kernel(kernel)
     _check_start(level, start, ended, seed, runs)
     check_schedules(problem, float(t_max))
-    condition, view = as_condition(until), level.view(problem)
+    condition = as_condition(until)
+    view = level.view(problem)
     times = (200 if until is None else 2) if save is None else save
+    # Memory is checked before anything is allocated: first the dataset, then, once the engine is known, a batch of steps.
     dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
     check_memory(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
+    # Run 0 alone fixes shapes and step sizes, so that these do not depend on the number of runs.
     first = take_run(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
@@ -226,8 +236,8 @@ def _prepare(
     if condition is not None:
         check_condition(condition, view, first)
     schedules = find_schedules(problem)
-    observed = as_observables(observe, select_students(first), taken_names(view, first) | set(schedules))
-    clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
+    observed = as_observables(observe, select_students(first), reserved_names(view, first) | set(schedules))
+    clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))  # runs begin at 0, whether that is saved or not
     save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {
         "problem": to_json(problem),
@@ -236,7 +246,7 @@ def _prepare(
         "t_max": float(t_max),
         "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
         "until": condition_text(condition),
-        "observe": json.dumps({name: noted(fn) for name, fn in observed.functions}),
+        "observe": json.dumps({name: record_name(fn) for name, fn in observed.functions}),
     }
     checkpoint = checkpoint_of(resume, engine, attributes, runs)
     request = Request(seed, np.arange(runs), clock, condition, observed, kernel, save_start)
@@ -244,11 +254,11 @@ def _prepare(
 
 
 def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int, runs: int) -> None:
-    """Raise `BadInput` if level and start differ in d; warn if the start is the end of runs, in `ended`, with the same seed."""
+    """Raise `BadInput` if level and start differ in d; warn if runs of the dataset `ended`, the start, had the same seed."""
     mine, theirs = getattr(level, "d", None), getattr(start, "d", None)
     if mine is not None and theirs is not None and mine != theirs:
         raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give both the same d.")
-    if ended is not None and mine is not None and repeats(ended, seed, runs):
+    if ended is not None and mine is not None and repeats_random_numbers(ended, seed, runs):
         warnings.warn(
             f"the start is where runs with seed {seed} ended, so that these repeat the random numbers that led there. "
             "Give another seed, or go on with resume=dataset.",
@@ -258,23 +268,26 @@ def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int
 
 
 def _count(save: int | np.ndarray) -> int:
-    """How many times are to be saved."""
+    """Return the number of times to save."""
     if np.ndim(save) == 0:
         return check_count("save", save, at_least=2, remedy="Give a number of times, or an array of times.")
     return np.size(save)
 
 
 def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
-    """The times to save: so many, evenly, or those that are given."""
+    """Return the times to save: `save` equally spaced times from 0 to `t_max`, or the sorted times given, checked."""
     if np.ndim(save) == 0:
         return np.linspace(0.0, t_max, _count(save))
     times = np.unique(np.asarray(save, float))
+    # Times are often computed as multiples of a step, so that the last may exceed t_max by rounding.
     if not times.size or not np.isfinite(times).all() or times[0] < 0 or times[-1] > t_max * (1 + 1e-12):
         raise BadInput(f"save must hold times from 0 to t_max = {t_max:g}; got {np.asarray(save).tolist()}. Give such times.")
+    # A dataset needs an end: if only t = 0 was asked for, t_max is saved as well.
     return np.unique(np.concatenate([times, [t_max]])) if times[-1] <= 0 else times
 
 
 def _warn_of_divergence(dataset: xr.Dataset) -> None:
+    """Warn if runs of a dataset diverged, with their number, the first time and the likely cause."""
     diverged = dataset.status.values == DIVERGED
     if diverged.any():
         first = dataset.t_end.values[diverged].min()

@@ -1,4 +1,4 @@
-"""What is followed: the summary statistics of weights, and their coordinates in a frame."""
+"""Summary statistics of the weights, their coordinates in a frame, and the law of the fields that follows from them."""
 
 import sgdlimits._x64
 from sgdlimits.statistics.overlaps import Overlaps, weights

@@ -1,4 +1,4 @@
-r"""The law of the fields of one sample: all that expectations see of the inputs.
+r"""The Gaussian law of the fields of one sample, the only property of the inputs that expectations depend on.
 
 Given the class c of a sample the fields are Gaussian,
 
@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.statistics.frame import FieldFactor, cholesky_columns, split_by_frame, cholesky_factor
+from sgdlimits.statistics.frame import FieldFactor, cholesky_columns, cholesky_factor, split_by_frame
 
 
 class Covariance(NamedTuple):
-    """The covariance of the fields in blocks."""
+    """The covariance of student and fixed fields, in blocks."""
 
     students: Float[Array, "p p"]
     cross: Float[Array, "p k"]
@@ -33,19 +33,22 @@ class Covariance(NamedTuple):
 
     @property
     def matrix(self) -> Float[Array, "n n"]:
-        """All blocks, the students first."""
+        """The full covariance matrix, the students first."""
         return jnp.block([[self.students, self.cross], [self.cross.T, self.fixed]])
 
 
 class Conditional(NamedTuple):
-    """Coefficients of the centred fields in standard normal x and z: students Ax + Rz with R R^T = `rest`, fixed Lx."""
+    """The law of the student fields given the fixed ones.
+
+    Centred fields are Ax + Rz for students, with R R^T = `rest`, and Lx for fixed directions, with standard normal x and z.
+    """
 
     A: Float[Array, "p k"]
     rest: Float[Array, "p p"]
     L: Float[Array, "k k"]
 
     def factor(self, root: Float[Array, "p p"]) -> FieldFactor:
-        """Return the factor of the covariance for a root R of `rest`."""
+        """Return the factor of the full covariance for a root R of `rest`."""
         return FieldFactor(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
 
 
@@ -54,14 +57,14 @@ class FieldLaw(eqx.Module):
 
     Parameters
     ----------
-    weights : the probabilities of the classes
-    mean : the mean of each field, with a column for each class; None where all are zero
-    unit : the variance of the field of a unit vector, which sets the scale of rounding; None where fields are their means
-    covariance : the covariance of the fields in every class; None where fields are their means, or where `factor` is given
-    factor : F with the covariance F F^T, which keeps its accuracy where the risk is tiny
+    weights : probabilities of the classes
+    mean : mean of each field, with a column for each class; None if all are zero
+    unit : variance of the field of a unit vector, which sets the scale of rounding; None if all fields equal their means
+    covariance : covariance of the fields in every class; None if all fields equal their means, or if `factor` is given
+    factor : F with the covariance F F^T, which keeps the relative accuracy of small risks
     shape : (p, k)
 
-    None is structure, never the value of a number: rules are chosen by it.
+    None is part of the structure, not of the values: expectations are chosen by it.
     """
 
     weights: Float[Array, " classes"]
@@ -73,58 +76,64 @@ class FieldLaw(eqx.Module):
 
     @property
     def classes(self) -> int:
+        """The number of classes."""
         return self.weights.shape[0]
 
     @property
     def variance(self) -> Float[Array, ""]:
-        """`unit`, or zero where it is None."""
+        """The variance of the field of a unit vector, zero if all fields equal their means."""
         return jnp.zeros(()) if self.unit is None else self.unit
 
     @property
     def means(self) -> FieldFactor:
-        """`mean`, with zeros where it is None."""
+        """The mean of each field in each class, zeros if there is none."""
         return self.mean or FieldFactor(*(jnp.zeros((rows, self.classes)) for rows in self.shape))
 
     @property
     def blocks(self) -> Covariance:
-        """The covariance: as given, from the factor, or zero."""
+        """The covariance of the fields: as given, computed from the factor, or zero."""
         if self.covariance is not None:
             return self.covariance
         student, fixed = self.factor or FieldFactor(*(jnp.zeros((rows, 0)) for rows in self.shape))
         return Covariance(student @ student.T, student @ fixed.T, fixed @ fixed.T)
 
     def conditional(self) -> Conditional:
-        """Split the fields into a part along the fixed ones and the rest, differentiably at singular covariances too."""
-        if self.unit is None:
+        """Condition the student fields on the fixed ones, differentiably also where the covariance is singular."""
+        if self.unit is None:  # the covariance is zero and has no Cholesky factor
             p, k = self.shape
             return Conditional(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
         C = self.blocks
         L = cholesky_factor(C.fixed)
         return Conditional(*split_by_frame(C.cross, C.students, L), L)
 
-    def triangular(self) -> Float[Array, "n p"]:
-        """Factor the covariance, students first, and return the students' columns; safe where it is singular."""
+    def student_columns(self) -> Float[Array, "n p"]:
+        """Return the first p columns of the triangular factor of the covariance, students first; it may be singular."""
         return self._columns(self.blocks.matrix)[:, : self.shape[0]]
 
     def triangular_factor(self) -> FieldFactor:
-        """Factor the covariance with the frame's axes first; the students' part outside of it is triangular."""
+        """Factor the covariance with the fixed fields first and a triangular factor of the conditional covariance."""
         split = self.conditional()
         return split.factor(self._columns(split.rest))
 
-    def root_of_students(self, order: Array) -> Float[Array, "p p"]:
-        """Factor the covariance of the students, taken in this order."""
+    def student_factor(self, order: Array) -> Float[Array, "p p"]:
+        """Return the triangular factor of the covariance of the student fields, taken in the given order."""
         return self._columns(self.blocks.students[order][:, order])
 
     def _columns(self, C: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        """Return the lower triangular factor of a covariance of fields."""
         # pivots are compared with the variance of a unit vector's field, so that sigma changes no decision
         return cholesky_columns(C[..., None], 1.0 if self.unit is None else self.unit)[:, :, 0].T
 
-    def place(self, F: FieldFactor, points: Float[Array, "n+1 samples"], c: Array) -> tuple[Array, Array, Array]:
-        """Return (fields, fixed fields, label noise) of class `c` at standard normal points, whose last row is the noise."""
+    def fields_at(self, F: FieldFactor, points: Float[Array, "n+1 samples"], c: Array) -> tuple[Array, Array, Array]:
+        """Evaluate student fields, fixed fields and label noise of class `c` at standard normal points.
+
+        F factors the covariance; the last row of the points is the label noise.
+        """
         at = lambda rows, mean: rows @ points[:-1] + mean[:, c][:, None]
         return at(F.student, self.means.student), at(F.fixed, self.means.fixed), points[-1]
 
     def over_classes(self, f: Callable[[Array], PyTree]) -> PyTree:
-        """Average a function of the class over the classes."""
+        """Average a function of the class over all classes, with their probabilities."""
+        # A loop over the few classes rather than a vmap, which would hold the nodes of all classes in memory.
         parts = [f(jnp.asarray(c)) for c in range(self.classes)]
         return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(self.weights, leaves, strict=True)), *parts)

@@ -1,4 +1,4 @@
-"""The statistics of a projection problem."""
+"""The summary statistics of a projection problem: overlaps of trained and fixed directions."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ Scalars = Any
 
 
 def as_scalars(value: Any) -> Scalars:
-    """Floating point, whatever numbers were given: in one array, or in arrays by name."""
+    """Convert network scalars to floating point: one array, or a dictionary of arrays by name."""
     return {name: as_floats(part) for name, part in value.items()} if isinstance(value, Mapping) else as_floats(value)
 
 
-def chosen(scalars: Scalars, which: bool | tuple[str, ...]) -> Scalars:
-    """All scalars, none, or those of some names."""
+def select_scalars(scalars: Scalars, which: bool | tuple[str, ...]) -> Scalars:
+    """Select all scalars (True), none (False), or those with the given names."""
     if isinstance(which, bool):
         return scalars if which else ()
     return {name: scalars[name] for name in which}
 
 
-def updated(scalars: Scalars, new: Scalars) -> Scalars:
-    """Scalars with new values: of all in one array, of some by name, or of none where `new` is empty."""
-    return {**scalars, **dict(new)} if isinstance(scalars, dict) else scalars if isinstance(new, tuple) else new
+def replace_scalars(scalars: Scalars, new: Scalars) -> Scalars:
+    """Replace the values of all scalars (one array), or of some by name; the empty tuple replaces none."""
+    if isinstance(scalars, dict):
+        return {**scalars, **dict(new)}
+    return scalars if isinstance(new, tuple) else new
 
 
-def some_names(name: str, value: Any) -> tuple[str, ...]:
-    """Whose directions rows are: at least one name."""
+def check_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return the names of groups of directions as a tuple, or raise `BadInput` if there is none."""
     if not (names := each_of(text)(name, value)):
         raise BadInput(f"{name} is empty. Give ('student',), or leave it out.")
     return names
@@ -50,15 +52,15 @@ def some_names(name: str, value: Any) -> tuple[str, ...]:
 
 @checked
 class Overlaps(Part):
-    r"""Summary statistics of p trained directions u_j and k fixed directions e_r.
+    r"""Summary statistics (overlaps) of p trained directions u_j and k fixed directions e_r.
 
     Parameters
     ----------
     a : second layer, shape (p,); or all scalars of another network, a dictionary of arrays by name
     M : overlaps :math:`u_j \cdot e_r`, shape (p, k)
     Q : overlaps :math:`u_j \cdot u_l`, shape (p, p)
-    kept : what the algorithm remembers beside directions, by name; nothing for plain SGD
-    names : whose directions the rows of M and Q are, p rows a name: the students first, then what the algorithm remembers
+    kept : memory of the algorithm beside directions, by name; empty for plain SGD
+    names : names of the groups of p rows in M and Q: the students first, then directions in the algorithm's memory
 
     The Gram matrix P of the fixed directions belongs to the problem. A batch of runs has one more axis: first in datasets and
     arguments, last inside the simulators.
@@ -71,7 +73,7 @@ class Overlaps(Part):
     M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=as_floats)
     Q: Annotated[Float[Array, "*runs p p"], some_numbers] = eqx.field(converter=as_floats)
     kept: dict[str, Any] = eqx.field(default_factory=dict)
-    names: Annotated[tuple[str, ...], some_names] = eqx.field(static=True, default=(STUDENT,))
+    names: Annotated[tuple[str, ...], check_names] = eqx.field(static=True, default=(STUDENT,))
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -97,38 +99,42 @@ class Overlaps(Part):
         return self.M.shape[-2] // len(self.names)
 
     def of(self, name: str, other: str | None = None) -> Overlaps:
-        """The overlaps of the directions of one name, such as those of the students; with those of another name as Q."""
+        """Return the overlaps of the directions called `name`, such as the students; Q with the directions called `other`."""
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
+        # Memory of scalars under the same name, such as their velocity, takes the place of the scalars.
         own = self.kept.get(name, ())
         own = own if jax.tree.leaves(own) else ()
         return Overlaps(replace_scalars(self.a, own), self.M[..., rows, :], self.Q[..., rows, columns])
 
     def variables(self, scalars: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """The arrays of a dataset by name, with their axes beyond those in front: `M`, and `velocity_M` of what is kept.
+        """Return the arrays of a dataset by name, each with the names of its last axes.
 
-        `scalars` names the axes of the scalars, unless they are a second layer.
+        Memory of the algorithm has prefixed names, such as `velocity_M`. `scalars` gives the axes of network scalars other than
+        a second layer.
         """
         students, axes = self.of(STUDENT), {**self.dims, **(scalars or {})}
-        named = lambda tree, before="": {
-            f"{before}{name}": (axes.get(name, ()), leaf)
-            for name, leaf in (tree if isinstance(tree, dict) else {"a": tree}).items()
-        }
-        found = {**named(self.a), "M": (axes["M"], students.M), "Q": (axes["Q"], students.Q)}
+
+        def scalar_variables(tree: Scalars, prefix: str = "") -> dict[str, tuple[tuple[str, ...], Any]]:
+            by_name = tree if isinstance(tree, dict) else {"a": tree}
+            return {f"{prefix}{name}": (axes.get(name, ()), leaf) for name, leaf in by_name.items()}
+
+        arrays = {**scalar_variables(self.a), "M": (axes["M"], students.M), "Q": (axes["Q"], students.Q)}
         for i, name in enumerate(self.names[1:], 1):
             own = self.of(name)
-            found |= {f"{name}_M": (axes["M"], own.M), f"{name}_Q": (axes["Q"], own.Q)}
-            found |= {f"{name}_{other}": (axes["Q"], self.of(name, other).Q) for other in self.names[:i]}
+            arrays |= {f"{name}_M": (axes["M"], own.M), f"{name}_Q": (axes["Q"], own.Q)}
+            arrays |= {f"{name}_{other}": (axes["Q"], self.of(name, other).Q) for other in self.names[:i]}
         for name, kept in self.kept.items():
             if name in self.names and jax.tree.leaves(kept):
-                found |= named(kept, f"{name}_")
+                arrays |= scalar_variables(kept, f"{name}_")
             elif name not in self.names:
-                found[name] = (("student",) * (np.ndim(kept) - self.M.ndim + 2), kept)
-        return found
+                # Memory without directions has no axis, or one or two of the students, behind the axes of M's batch.
+                arrays[name] = (("student",) * (np.ndim(kept) - self.M.ndim + 2), kept)
+        return arrays
 
     def reorder(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
-        """The overlaps of some names, in this order, and what is kept under the names `kept` (None: all of it)."""
+        """Select the directions with the given names, in this order, and the memory with the names `kept` (None for all)."""
         remembered = self.kept if kept is None else {name: self.kept[name] for name in self.kept if name in kept}
-        if names == self.names:
+        if names == self.names:  # no indexing, which would add operations to every step
             return Overlaps(self.a, self.M, self.Q, remembered, names)
         rows = np.concatenate([np.r_[rows_of(self.names, name, self.width)] for name in names])
         return Overlaps(self.a, self.M[..., rows, :], self.Q[..., rows[:, None], rows], remembered, names)
@@ -136,7 +142,7 @@ class Overlaps(Part):
 
 @checked
 def weights(W: Matrix, E: Matrix, a: Annotated[ArrayLike | Mapping[str, Any], finite_scalars] | None = None) -> Overlaps:
-    r"""The statistics of weights in R^d: :math:`M = WE^\top` and :math:`Q = WW^\top`, as a start or a point of analysis.
+    r"""Compute the overlaps of weights in R^d, :math:`M = WE^\top` and :math:`Q = WW^\top`, as a start or for analysis.
 
     Parameters
     ----------
@@ -156,12 +162,12 @@ def weights(W: Matrix, E: Matrix, a: Annotated[ArrayLike | Mapping[str, Any], fi
 
 
 def select_students(stats: Any) -> Any:
-    """The statistics that users' functions are given, of one run or runs first: of overlaps those of the students."""
+    """Remove the algorithm's memory from statistics, of one run or with runs first, before users' functions see them."""
     return stats.of(STUDENT) if isinstance(stats, Overlaps) and len(stats.names) > 1 else stats
 
 
 def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
-    """Where the directions of a name are among those of all."""
+    """Return the slice of the rows of the directions called `name`, where each of `names` has `width` rows."""
     if name not in names:
         raise BadInput(f"there are no directions of {name!r}. The statistics have those of {', '.join(names)}.")
     first = names.index(name) * width
@@ -169,29 +175,30 @@ def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
 
 
 def to_vector(stats: Overlaps, second_layer: bool | tuple[str, ...]) -> Float[Array, "n *batch"]:
-    """M row by row, the upper triangle of Q row by row, then the scalars that are trained, and what is kept.
+    """Flatten overlaps: M and the upper triangle of Q row by row, the trained scalars, and the memory of the algorithm.
 
-    All scalars are trained, none, or those of some names. Trailing axes stay.
+    `second_layer` says which scalars are trained: all, none, or those with the given names. Trailing axes are kept.
     """
     row, column = np.triu_indices(stats.Q.shape[0])
     batch = stats.M.shape[2:]
     flat = [
         leaf.reshape(-1, *batch)
-        for leaf in (stats.M, stats.Q[row, column], *jax.tree.leaves((chosen(stats.a, second_layer), stats.kept)))
+        for leaf in (stats.M, stats.Q[row, column], *jax.tree.leaves((select_scalars(stats.a, second_layer), stats.kept)))
     ]
     return jnp.concatenate(flat)
 
 
 def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool | tuple[str, ...]) -> Overlaps:
-    """The inverse of `to_vector` for one run; `like` gives the shapes, and the scalars that are not trained."""
+    """Invert `to_vector` for one run; `like` provides the shapes and the scalars that are not trained."""
     n, k = like.M.shape
     row, column = np.triu_indices(n)
     M, Q, rest = jnp.split(vector, [n * k, n * k + row.size])
+    # Only the upper triangle of Q is a coordinate, so symmetry cannot be lost.
     upper = jnp.zeros((n, n)).at[row, column].set(Q)
-    new, kept = ravel_pytree((chosen(like.a, second_layer), like.kept))[1](rest)
+    new, kept = ravel_pytree((select_scalars(like.a, second_layer), like.kept))[1](rest)
     return Overlaps(replace_scalars(like.a, new), M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
 
 
 def symmetric(stats: Overlaps) -> Overlaps:
-    """The statistics of one run with the symmetric part of Q: the drift must not feed what rounding makes of the rest."""
+    """Replace Q of one run by its symmetric part, so that the drift cannot amplify asymmetric rounding errors."""
     return Overlaps(stats.a, stats.M, (stats.Q + stats.Q.T) / 2, stats.kept, stats.names)

@@ -1,4 +1,4 @@
-"""The statistics of the mean-field limit: each unit on its own."""
+"""The summary statistics of the mean-field limit, without overlaps between units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Particles(Part):
-    r"""Units as the atoms of a measure: what each is, and nothing about pairs of them.
+    r"""Units as atoms of a measure: statistics of each unit, without overlaps between units.
 
     Parameters
     ----------
@@ -46,11 +46,12 @@ class Particles(Part):
 
     @property
     def width(self) -> int:
+        """The number of units, p."""
         return self.a.shape[-1]
 
 
 def particles_of(stats: Overlaps | Particles) -> Particles:
-    """What overlaps say about each unit: of Q the diagonal is kept."""
+    """Convert overlaps to particles, which keep the diagonal of Q only; particles are unchanged."""
     if isinstance(stats, Particles):
         return stats
     return Particles(stats.a, stats.M, as_floats(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
@@ -58,7 +59,8 @@ def particles_of(stats: Overlaps | Particles) -> Particles:
 
 @project_to_cone.register
 def _(stats: Particles, B):
-    """Units of the same norms, no longer along the fixed directions than at all."""
+    """Shrink M of units whose component along the fixed directions is longer than their norm, which is unchanged."""
+    # |P_frame u|^2 = |B^-1 M|^2 cannot exceed |u|^2 = q.
     inside = (np.linalg.solve(B, np.asarray(stats.M).swapaxes(-1, -2)) ** 2).sum(-2)
     scale = np.sqrt(np.minimum(1.0, np.divide(stats.q, inside, out=np.ones_like(inside), where=inside > 0)))
     return eqx.tree_at(lambda stats: stats.M, stats, scale[..., None] * stats.M)

@@ -1,4 +1,4 @@
-"""The products of one sample's gradient and fields that increments are made of."""
+"""Products of the gradient and the fields of one sample, in which increments of the statistics are affine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sgdlimits.statistics.overlaps import Scalars
 
 
 class Moments(NamedTuple):
-    r"""Products over one sample, or their expectations, with G = dl/d lambda and loss l; `gradient_second` is dl/da."""
+    r"""Products of one sample, or their expectations: l, G lambda*^T, G lambda^T, G G^T and dl/da, with G = dl/d lambda."""
 
     loss: Float[Array, "*batch"]
     gradient_fixed: Float[Array, "p k *batch"]

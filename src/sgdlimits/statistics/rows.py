@@ -1,7 +1,7 @@
-"""Sums over d in an order that the batch of runs does not change.
+"""Scalar products over d with an order of summation that does not depend on the batch of runs.
 
-A plain sum is compiled into vectors as it suits the whole batch. Products of matrices are computed run by run, in one
-way wherever there is more than one, and those with a vector in one way as long as their rows come in groups of eight.
+XLA vectorises a plain sum in an order that depends on the shape of the whole batch. Products of matrices are computed run by
+run, always in the same order if there are several rows, and matrix-vector products are so if rows come in groups of eight.
 """
 
 from __future__ import annotations
@@ -9,23 +9,31 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-PARTS = 8
+# Eight rows: the order of summation in a matrix-vector product is then the same for every batch.
+ROWS_PER_PRODUCT = 8
 
 
 def row_products(a: Float[Array, "... d"], b: Float[Array, "... d"]) -> Float[Array, "..."]:
-    """The product of each row with the same one of the other array: that of a matrix of eight parts with ones, and the rest.
+    """Compute the scalar product of each row of `a` with the same row of `b`.
+
+    Each row is split into eight parts of equal length, which a product with a vector of ones sums; the remainder is added.
 
     >>> row_products(jnp.ones(20), jnp.arange(20.0))
     Array(190., dtype=float64)
     """
-    terms, long = a * b, a.shape[-1] // PARTS
-    parts = terms[..., : PARTS * long].reshape(*terms.shape[:-1], PARTS, long) @ jnp.ones(long)
+    terms, long = a * b, a.shape[-1] // ROWS_PER_PRODUCT
+    parts = terms[..., : ROWS_PER_PRODUCT * long].reshape(*terms.shape[:-1], ROWS_PER_PRODUCT, long) @ jnp.ones(long)
+    remainder = [terms[..., i] for i in range(ROWS_PER_PRODUCT * long, a.shape[-1])]
     total = parts[..., 0]
-    for term in [*(parts[..., i] for i in range(1, PARTS)), *(terms[..., i] for i in range(PARTS * long, a.shape[-1]))]:
+    # Added one by one, since XLA may reorder a reduction but not a chain of additions.
+    for term in [*(parts[..., i] for i in range(1, ROWS_PER_PRODUCT)), *remainder]:
         total = total + term
     return total
 
 
 def products(a: Float[Array, "runs n d"], b: Float[Array, "runs m d"]) -> Float[Array, "runs n m"]:
-    """The products of all rows of each run, as of matrices; that of two rows alone would be compiled as a sum."""
+    """Compute the scalar products of all rows of `a` with all rows of `b`, for each run.
+
+    A product of two single rows would be compiled as a plain sum, and goes through `row_products` instead.
+    """
     return row_products(a, b)[..., None] if a.shape[1] * b.shape[1] == 1 else a @ jnp.swapaxes(b, 1, 2)

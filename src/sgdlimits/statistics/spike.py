@@ -1,4 +1,4 @@
-"""The statistics of a spiked tensor."""
+"""The summary statistics of an estimate of a spike."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Spike(Part):
     Parameters
     ----------
     m : the overlap :math:`x\cdot v`
-    r2 : the squared length of the rest, :math:`|x - mv|^2`
+    r2 : the squared length of the orthogonal component, :math:`|x - mv|^2`
 
-    Each is a single number. A batch of runs has one axis: first in datasets and arguments, last inside the simulators.
+    Both are scalars. A batch of runs has one axis: first in datasets and arguments, last inside the simulators.
 
     >>> float(Spike(m=0.5, r2=1).squared_norm)
     1.25
@@ -41,5 +41,5 @@ class Spike(Part):
 
     @property
     def squared_norm(self) -> Float[Array, "*runs"]:
-        r""":math:`R^2 = |x|^2 = m^2 + r_\perp^2`."""
+        r"""The squared norm of the estimate, :math:`|x|^2 = m^2 + r_\perp^2`."""
         return self.m**2 + self.r2

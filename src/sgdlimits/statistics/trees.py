@@ -1,4 +1,4 @@
-"""Trees of arrays: arithmetic leaf by leaf, and the axis of runs."""
+"""Operations on pytrees of arrays: conversion, arithmetic leaf by leaf, and the axis of runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from sgdlimits.kernel.random.transform import array_module
 
 
 def as_floats(value: Any) -> Any:
-    """Floating point, whatever numbers were given, on the host until something is computed with them.
+    """Convert a number or an array to floating point, as a NumPy array unless it is a JAX array.
 
-    Arrays of JAX stay where they are; what JAX puts into pytrees in between passes through.
+    Other objects, which JAX puts into pytrees in place of arrays, are returned unchanged.
     """
+    # Everything else stays on the host, as NumPy arrays, until something is computed with it.
     if isinstance(value, jax.Array):
         return value.astype(float) if not jnp.issubdtype(value.dtype, jnp.floating) else value
     numbers = isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) or hasattr(value, "to_numpy")
@@ -25,13 +26,13 @@ def as_floats(value: Any) -> Any:
 
 
 def repeat_for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
-    """The same scalars for each of so many samples, on a new axis."""
+    """Broadcast each leaf over `count` samples, on a new axis at position `axis`."""
     at = lambda shape: (*shape[: len(shape) + axis + 1], count, *shape[len(shape) + axis + 1 :])
     return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.expand_dims(leaf, axis), at(jnp.shape(leaf))), scalars)
 
 
 def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -> PyTree:
-    """Add factor times change to a state, leaf by leaf."""
+    """Add `factor` times `change` to `state`, leaf by leaf."""
     return jax.tree.map(lambda value, more: value + factor * more, state, change)
 
 
@@ -46,22 +47,23 @@ def runs_first(tree: PyTree) -> PyTree:
 
 
 def take_run(batch: PyTree, index=0) -> PyTree:
-    """One run of a batch, runs first; or the runs of an array of indices."""
+    """Select one run of a batch with runs first, or several by an array of indices."""
     return jax.tree.map(lambda leaf: leaf[index], batch)
 
 
 def as_batch(one: PyTree) -> PyTree:
-    """A batch of one run."""
+    """Convert the statistics of one run to a batch of one run, runs first."""
     return jax.tree.map(lambda leaf: leaf[None], one)
 
 
 def count_runs(stats: PyTree) -> int | None:
-    """How many runs statistics are of, runs first; None for those of one run, without an axis."""
+    """Return the number of runs of statistics with runs first, or None for statistics without an axis of runs."""
+    # `overlap` names a leaf that all classes of statistics have; one axis more than `dims` is the axis of runs.
     name = type(stats).overlap
     value = getattr(stats, name)
     return None if np.ndim(value) == len(type(stats).dims[name]) else value.shape[0]
 
 
-def repeated(one: PyTree, runs: int) -> PyTree:
-    """The statistics of one run for each of several, as arrays of the host unless they are traced."""
+def repeat_run(one: PyTree, runs: int) -> PyTree:
+    """Repeat the statistics of one run for a batch of runs, as NumPy arrays unless they are traced."""
     return jax.tree.map(lambda leaf: (jnp if is_traced(leaf) else np).tile(leaf, (runs, *[1] * np.ndim(leaf))), one)

@@ -1,4 +1,4 @@
-"""Exit times: what counts as the exit of a run, and what is known of runs that have not exited."""
+"""Exit times: the definition of an exit, and censored runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def go(level=None, problem=PROBLEM, **changes):
 
 @pytest.fixture(scope="module")
 def made():
-    """A function that makes a dataset of one statistic, M_11, which is also the excess risk, from rows of numbers."""
+    """Return a function that makes a dataset of one statistic, M_11, which is also the excess risk, from rows of values."""
     three = go(sl.ODE(), t_max=4.0, save=[0.0, 1.0, 2.0, 4.0], runs=3, start=sl.FixedInit(0.1))
 
     def make(rows, *, status="finished", t_end=None, d=0, until="", t=None):
@@ -268,9 +268,9 @@ def test_floor_can_be_differentiated():
 TWO = {"exits": np.array([1.0, 2.0])}
 BAD = {
     "threshold must be a finite number above 0; got 0": lambda: sl.exits(0),
-    "threshold must be at most 1, all of the excess risk; got 1.5": lambda: sl.exits(1.5),
+    "threshold must be at most 1, the whole excess risk; got 1.5": lambda: sl.exits(1.5),
     "threshold must be one number; got 'half'": lambda: sl.exits("half"),
-    "until must be a condition or a function of one run's statistics; got 0.5": lambda: go(until=0.5),
+    "until must be a condition or a function of the statistics of one run; got 0.5": lambda: go(until=0.5),
     "until must return one bool or one number; got shape (1, 1). Sum, index": lambda: go(until=lambda stats: stats.M > 0.5),
     "until must return a bool or real floating-point numbers; got integers": lambda: go(
         until=lambda stats: jnp.argmax(stats.M)

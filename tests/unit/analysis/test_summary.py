@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import CensoredData, binom, ecdf
 
 import sgdlimits as sl
-from sgdlimits.analysis.summary import Times, curve
+from sgdlimits.analysis.summary import OrderedTimes, survival_curve
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgdlimits.CensoredWarning")
 
@@ -20,18 +20,18 @@ def exits(t, censored) -> xr.Dataset:
 
 
 def ended_at(times, end) -> xr.Dataset:
-    """Exit times of which nothing is known after `end`."""
+    """Return exit times censored at `end`."""
     return exits(np.minimum(times, end), times > end)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_survival_curve_is_that_of_scipy(seed):
-    """Random ends of observation, and whole numbers, so that many times are equal."""
+    """Random censoring times, rounded to integers, so that many times are equal."""
     rng = np.random.default_rng(seed)
     t, end = rng.integers(1, 20, size=(2, 60))
     seen, censored = np.minimum(t, end), t > end
     theirs = ecdf(CensoredData(uncensored=seen[~censored], right=seen[censored])).sf
-    ours = curve(Times.of(exits(seen, censored)), confidence=0.9)
+    ours = survival_curve(OrderedTimes.of(exits(seen, censored)), confidence=0.9)
     np.testing.assert_allclose(ours.share[1:], theirs.evaluate(ours.t[1:]), atol=1e-12)
     inside = (ours.share > 0) & (ours.share < 1)
     with warnings.catch_warnings():
@@ -59,7 +59,7 @@ def test_bootstrap_does_not_depend_on_how_much_of_it_is_done_at_once(monkeypatch
 
     data = ended_at(np.random.default_rng(0).exponential(size=50), 1.5)
     whole = sl.summarise(data)
-    monkeypatch.setattr(summary, "NUMBERS_AT_ONCE", 777)
+    monkeypatch.setattr(summary, "MAX_FLOATS_AT_ONCE", 777)
     parts = sl.summarise(data)
     assert (parts.median, parts.quantiles) == (whole.median, whole.quantiles)
     np.testing.assert_allclose([parts.mean.low, parts.mean.high], [whole.mean.low, whole.mean.high], rtol=1e-12)

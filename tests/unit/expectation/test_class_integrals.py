@@ -23,7 +23,7 @@ RIDGE, LR = 0.1, 0.7
 
 
 def mixture(preset, snr, rule=None):
-    """The preset with another snr and rule, as arrays of one problem, so that one compilation serves all."""
+    """Build the preset with another snr and expectation, as arrays of one problem, so that it is compiled once."""
     if snr == np.inf:
         return preset(snr=snr, ridge=RIDGE, lr=LR).with_expectation(rule)
     problem = preset(snr=10.0, ridge=RIDGE, lr=LR)
@@ -32,7 +32,7 @@ def mixture(preset, snr, rule=None):
 
 
 def weights(p, k, seed, outside=1.0, size=0.9):
-    """Directions in R^8, the first k coordinates along the fixed ones, and a second layer."""
+    """Draw a second layer and directions in R^8, whose first k coordinates are along the fixed directions."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=p), rng.normal(size=(p, 8)) * np.repeat([size, outside * size], [k, 8 - k]) / 2
 
@@ -63,7 +63,7 @@ def gap(one, other):
 
 
 def upper_moments(c, degree):
-    """The integrals of z^m over [c, infinity), by parts."""
+    """Compute the integrals of z^m over [c, infinity), by parts."""
     moments = [norm.sf(c), norm.pdf(c)]
     for m in range(2, degree + 1):
         moments.append(c ** (m - 1) * norm.pdf(c) + (m - 1) * moments[m - 2])
@@ -129,7 +129,7 @@ def test_half_spaces_agree_with_the_normal_law():
 
 
 def quadrants(mean, C, panels=14, nodes=16):
-    """Points of the plane with the density of N(mean, C) in their weights; no panel crosses an axis."""
+    """Return nodes in the plane, weighted with the density of N(mean, C), in panels that no axis crosses."""
     x, w = leggauss(nodes)
     lines = []
     for m, s in zip(mean, np.sqrt(np.diagonal(C)), strict=True):
@@ -144,7 +144,7 @@ def quadrants(mean, C, panels=14, nodes=16):
 
 
 def paper_integrals(v, m, Q, snr):
-    """A^mu, A^perp and B of (4.3)."""
+    """Compute A^mu, A^perp and B of (4.3)."""
     A, perp, B = np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2))
     for y, mu in ((1.0, 1.0), (0.0, -1.0)):
         points, weight = quadrants(mu * m, Q / snr)
@@ -181,7 +181,7 @@ def test_binary_drift_is_that_of_proposition_4_1(snr):
 
 
 def wedges(v, W, snr, panels=20, nodes=16):
-    """Loss, A, E[G lambda] and E[G G] of the binary mixture, in polar coordinates around the point where both fields vanish."""
+    """Compute loss, A, E[G lambda] and E[G G] of the binary mixture, in polar coordinates around the crossing of the kinks."""
     L, sigma = np.linalg.cholesky(W @ W.T), snr**-0.5
     x, w = leggauss(nodes)
 
@@ -233,7 +233,7 @@ def test_nearly_parallel_units_differ_by_what_is_between_their_kinks(snr):
 
 
 def inputs_in_space(a, W, snr, seed, log2=15):
-    """(moments, covariance of d times the increments) of XOR from inputs x in R^8, one scrambled Sobol sequence."""
+    """Estimate the moments of XOR and the covariance of d times the increments, from inputs in R^8 at Sobol points."""
     p, d = W.shape
     g = norm.ppf(qmc.Sobol(d, rng=np.random.default_rng(seed)).random_base2(log2)).T / np.sqrt(snr)
     x = np.concatenate(
@@ -253,7 +253,7 @@ def inputs_in_space(a, W, snr, seed, log2=15):
 
 
 def xor_states():
-    """A random one, and one near the optimum whose units are almost parallel in pairs."""
+    """Return a random state, and one near the optimum whose units are almost parallel in pairs, by snr."""
     radius = np.sqrt(np.log(0.6) - np.log(0.4))
     optimum = radius * np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
     near = np.hstack([optimum, np.zeros((4, 6))]) + 0.02 * np.random.default_rng(5).normal(size=(4, 8))

@@ -32,7 +32,7 @@ def test_jacobian_at_nodes_agrees_with_that_of_the_closed_form(name, width):
 
 
 def pair_mean(f, s):
-    """E f(x, y) of standard normal y and x = M y + sqrt(S) z by adaptive quadrature over x, with the mean over y closed."""
+    """Compute E f(x, y) for standard normal y and x = M y + sqrt(S) z, by adaptive quadrature over x."""
     M, Q = s
     weight = lambda x: np.exp(-(x**2) / (2 * Q)) / np.sqrt(2 * np.pi * Q)
     return sum(quad(lambda x: f(x, M * x / Q, 1 - M**2 / Q) * weight(x), *ends, limit=200)[0] for ends in PIECES)
@@ -50,7 +50,7 @@ def step(x):
 
 
 def hard_tanh_drift(s):
-    """(M, Q, a) of the unit clip(x, -1, 1) that learns y: G = (s(x) - y) s'(x)."""
+    """Compute the drift of (M, Q, a) for the unit clip(x, -1, 1) that learns y, with G = (s(x) - y) s'(x)."""
     inside, value = lambda x: float(abs(x) < 1), lambda x: np.clip(x, -1, 1)
     M = pair_mean(lambda x, y, v: inside(x) * (x * y - y**2 - v), s)
     Q = pair_mean(lambda x, y, v: inside(x) * (x - y) * x, s)
@@ -60,7 +60,7 @@ def hard_tanh_drift(s):
 
 
 def step_drift(s):
-    """A step has no slope, and only the second layer learns: E[(s - y) s]."""
+    """Compute the drift of a step unit, which has no slope: only the second layer learns, by E[(s - y) s]."""
     return np.array([0.0, 0.0, -pair_mean(lambda x, y, v: float(x > 0) * (1 - y), s)])
 
 

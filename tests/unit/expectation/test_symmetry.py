@@ -15,7 +15,7 @@ ROUNDING = 1e-12
 
 
 def absolute(x):
-    """The absolute value under a name that the package does not know: by nodes."""
+    """The absolute value as a user's function, whose expectations are sums over nodes."""
     return jnp.abs(x)
 
 
@@ -112,7 +112,7 @@ def test_root_has_a_slope_where_eigenvalues_are_equal_or_zero():
 
 
 def erf_unit(x):
-    """erf(x / sqrt 2) under a name that the package does not know: by nodes."""
+    """erf(x / sqrt 2) as a user's function, whose expectations are sums over nodes."""
     return jax.scipy.special.erf(x / np.sqrt(2))
 
 
@@ -128,7 +128,7 @@ def test_a_large_group_costs_the_risk_no_accuracy():
         assert len(symmetries(here.model)) == 48
         assert float(here.risk(stats)) == pytest.approx(0.125, rel=bound)
     value, error = here.moments(stats)
-    assert float(value.loss) == pytest.approx(0.125, rel=1e-2)  # by symmetric nodes, with 2^7 points before they are turned
+    assert float(value.loss) == pytest.approx(0.125, rel=1e-2)  # by symmetric nodes, orbits of 2^7 points
     assert float(error.loss) < 1e-2 * float(value.loss)
 
 

@@ -22,11 +22,11 @@ of_four = jax.jit(_sign_absolute_moments)
 
 
 def bump(x):
-    """A function of nobody's: smooth, neither odd nor even."""
+    """A smooth activation that the package does not know, neither odd nor even."""
     return x * jnp.exp(-(x**2) / 4) + 0.3 * jnp.cos(x)
 
 
-def soft(x):
+def softplus(x):
     return jnp.log1p(jnp.exp(x))
 
 
@@ -57,7 +57,7 @@ def coefficients(problem, stats):
 
 
 def grid_mean(f, C, which, order):
-    """E f(x_i, x_j, ...) of the fields `which` by a product grid over those that differ."""
+    """Compute E f(x_i, x_j, ...) of the fields `which` on a product grid over the distinct ones."""
     z, w = roots_hermitenorm(order)
     distinct, place = np.unique(which, return_inverse=True)
     axes = np.meshgrid(*[z] * distinct.size, indexing="ij")
@@ -74,7 +74,7 @@ SMOOTH = {
 
 
 def by_grids(name, problem, stats, some):
-    """(E[G lambda*], E[G lambda], E[G G] for `some` pairs) summed from integrals over three and four fields."""
+    """Sum E[G lambda*], E[G lambda], and E[G G] for `some` pairs, from integrals over three and four fields."""
     s, slope, (few, many) = SMOOTH[name]
     C, c, p = fields(problem, stats), coefficients(problem, stats), problem.network.width
     n, first = len(C), 2 * problem.loss.weight * np.asarray(stats.a) / p
@@ -107,7 +107,7 @@ def test_closed_moments_agree_with_grids(name, p, k):
 
 
 def positive_mean(f, C, m, n, signs):
-    """E[f(x_m, x_n); x_m > 0, x_n > 0, x_i > 0 for i in signs]."""
+    """Compute E[f(x_m, x_n); x_m > 0, x_n > 0, x_i > 0 for i in signs]."""
     nodes, weights = leggauss(48)
     if m == n:
         inside, scale = np.array([[1.0]]), np.sqrt(C[m, m])
@@ -213,7 +213,7 @@ def test_drift_agrees_with_one_step_in_high_dimension(student, teacher):
     functions = {
         "tanh": (jnp.tanh, np.tanh, lambda x: 1 - np.tanh(x) ** 2),
         "bump": (bump, lambda x: x * np.exp(-(x**2) / 4) + 0.3 * np.cos(x), None),
-        "relu_like": (soft, lambda x: np.log1p(np.exp(x)), None),
+        "relu_like": (softplus, lambda x: np.log1p(np.exp(x)), None),
         "leaky": (sl.PiecewiseLinear(0.2), lambda x: np.where(x > 0, x, 0.2 * x), lambda x: np.where(x > 0, 1, 0.2)),
         "abs": (jnp.abs, np.abs, None),
     }

@@ -27,7 +27,7 @@ def test_entries_of_jax_are_written_whole_and_again_where_only_a_part_is_there(t
 
 
 def test_parts_of_long_ago_are_removed(tmp_path):
-    old, new = tmp_path / f"{folder.PART}old", tmp_path / f"{folder.PART}new"
+    old, new = tmp_path / f"{folder.PARTIAL_PREFIX}old", tmp_path / f"{folder.PARTIAL_PREFIX}new"
     old.touch()
     new.touch()
     os.utime(old, (0, 0))

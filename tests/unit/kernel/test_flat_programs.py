@@ -268,7 +268,7 @@ BOUNDED = {
 @pytest.mark.parametrize("name", BOUNDED)
 def test_values_nearby_are_within_their_bound(name):
     function, rng = BOUNDED[name], np.random.default_rng(2)
-    both, many = jax.jit(bounded(function)), jax.jit(jax.vmap(function))
+    both, many = jax.jit(with_radius(function)), jax.jit(jax.vmap(function))
     for radius in (1e-6, 1e-2, 0.2):
         for _ in range(10):
             x = rng.uniform(-1, 1, 6)

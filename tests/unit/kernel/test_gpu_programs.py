@@ -30,7 +30,7 @@ BITS = 20
 """Of the device's estimates."""
 
 
-class Estimated(ptx.Instructions):
+class Estimated(ptx.GpuInstructions):
     """The instructions of a GPU, with the device's estimates as quotients and roots of which some bits are left."""
 
     def _estimate(self, name, x):
@@ -44,7 +44,7 @@ class Estimated(ptx.Instructions):
 class Alone(Writer):
     """One replica after the other."""
 
-    def instructions(self):
+    def new_instructions(self):
         return Estimated(self.module, self.b)
 
 
@@ -52,10 +52,10 @@ class OneByOne(Lanes):
     """The kernel of a processor with the instructions of a GPU."""
 
     @staticmethod
-    def compiled(form):
+    def compile(form):
         machine, replica = lanes._machine(), form.replica(asks=False)
         owner, address = machine.load(machine.object_code(str(Alone(replica, machine, MAX_COORDINATE).module)))
-        return Code(
+        return CompiledCode(
             ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, 1, replica.numbers, len(replica.program.nodes)
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.level.base import split_runs, compiled_batch_sizes
+from sgdlimits.level.base import compiled_batch_sizes, split_runs
 
 COMPILED: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -56,7 +56,7 @@ def test_what_users_call_is_compiled_once():
 
 
 @pytest.mark.parametrize("flat", [1, 64])
-def test_batches_hold_all_runs_in_sizes_of_the_ladder(flat):
+def test_batches_hold_all_runs_in_compiled_sizes(flat):
     for runs in (*range(1, 300), 4096, 10_000):
         plan = split_runs(runs, flat, 682)
         assert sum(count for count, _ in plan) == runs

@@ -15,7 +15,7 @@ import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.algorithm.limit import SAME, is_timed, jumps
+from sgdlimits.algorithm.limit import MAX_JUMP, is_timed, measure_jumps
 from sgdlimits.kernel.random import Purpose
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.condition import Condition
@@ -190,7 +190,7 @@ def test_rules_of_the_package_say_of_themselves_what_their_steps_do(name):
     """Which is why they are not asked again."""
     problem = with_expectation(name)
     rule = problem.algorithm.limit
-    assert all(float(jump) <= SAME for jump in jumps(rule, problem.model).values())
+    assert all(float(jump) <= MAX_JUMP for jump in measure_jumps(rule, problem.model).values())
 
 
 def test_time_of_wrapped_rules_is_seen():

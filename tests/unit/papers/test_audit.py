@@ -1,4 +1,4 @@
-"""The audit: how numbers become verdicts, that every claim can be judged, and that the pages are those it writes."""
+"""The audit: verdicts of comparisons, computation of every claim, and the generated pages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_entry_that_is_farthest_off_is_shown():
 
 
 def test_what_is_shown_is_what_is_judged():
-    """The interval is the room that the verdict allows, and a number that is none is not shown as zero."""
+    """The printed interval is the tolerance of the verdict, and NaN is not printed as zero."""
     limit = compare(1.03, 0.95, atol=0.1, sigma=0.01)
     shown = dict(limit.worst, relation="=", error="")
     assert limit.verdict("holds") == "holds"
@@ -86,7 +86,7 @@ def test_claims_are_whole():
 
 
 def slug(heading: str) -> str:
-    """What the pages' generator makes of a heading."""
+    """Return the anchor that the generator of the pages gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).strip().replace(" ", "-")
 
 
@@ -157,7 +157,7 @@ def test_wrong_questions_get_a_sentence(more, words):
 
 @pytest.fixture
 def one_more(monkeypatch):
-    """A function that adds a claim for the time of a test."""
+    """Return a function that adds a claim for the duration of a test."""
     find_claims()
 
     def add(name, compute, kind="holds"):

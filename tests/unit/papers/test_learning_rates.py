@@ -1,4 +1,4 @@
-"""Where the ODE of phase retrieval ends, and which learning rates learn."""
+"""Final states of the ODE of phase retrieval, and the learning rates that learn."""
 
 from __future__ import annotations
 

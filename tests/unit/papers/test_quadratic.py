@@ -19,7 +19,7 @@ def network(width, teachers, lr, noise=0.0):
 
 
 def on_plateau(problem, M, **how):
-    """Students at the plateau's norm with the overlaps M, runs first."""
+    """Return students at the plateau's norm with the overlaps M, runs first."""
     runs, width, _ = M.shape
     Q = plateau.plateau_norm(problem, **how) * np.eye(width)
     return sl.Overlaps(np.ones((runs, width)), M, np.tile(Q, (runs, 1, 1)))

@@ -1,4 +1,4 @@
-"""What information exponents say of learning rates and times."""
+"""Information exponents: learning rates, times and numbers of samples."""
 
 from __future__ import annotations
 

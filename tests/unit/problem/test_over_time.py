@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.problem.over_time import fix_time, check_schedules, find_schedules
+from sgdlimits.problem.over_time import check_schedules, find_schedules, fix_time
 
 START = sl.Overlaps([1.0], [[0.5]], [[1.0]])
 NOISE = sl.Steps([1.0], [0.1, 0.2])
@@ -66,9 +66,9 @@ def test_flow_refuses_a_schedule_that_leaves_its_domain():
 def test_names_tell_numbers_apart():
     algorithm = sl.Clipped(sl.HeavyBall(0.1, beta=sl.Cosine(0.9, 0.5, 1.0), lr_second=halving), sl.Warmup(1.0, 0.5) + 0.1)
     problem = sl.presets.committee(2, 1, noise=NOISE, algorithm=algorithm)
-    assert sorted(scheduled(problem)) == ["beta", "lr_second", "noise", "norm"]
-    assert list(scheduled(sl.presets.binary_mixture(snr=sl.Steps([1.0], [4.0, 9.0])))) == ["sigma"]
-    assert scheduled(sl.presets.committee(2, 1, algorithm=sl.Averaged(sl.OnePassSGD(0.1)))) == {}
+    assert sorted(find_schedules(problem)) == ["beta", "lr_second", "noise", "norm"]
+    assert list(find_schedules(sl.presets.binary_mixture(snr=sl.Steps([1.0], [4.0, 9.0])))) == ["sigma"]
+    assert find_schedules(sl.presets.committee(2, 1, algorithm=sl.Averaged(sl.OnePassSGD(0.1)))) == {}
 
 
 @pytest.mark.parametrize("level", [sl.Chain(50), sl.ODE()], ids=["chain", "ode"])

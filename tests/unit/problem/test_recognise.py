@@ -36,7 +36,7 @@ def test_squares_from_parts_have_the_exit_time_of_the_preset():
 
 def test_a_batch_acts_as_a_smaller_rate():
     batch = squares(sgd=sl.OnePassSGD(0.3, sphere=True, batch=3))
-    np.testing.assert_allclose(phase_retrieval(batch), phase_retrieval(squares()), rtol=1e-15)
+    np.testing.assert_allclose(recognise_phase_retrieval(batch), recognise_phase_retrieval(squares()), rtol=1e-15)
     rates = [quadratic.plateau_rates(network()), quadratic.plateau_rates(squares(2, 1.0, sgd=sl.OnePassSGD(0.2, batch=2)))]
     np.testing.assert_allclose(*rates, rtol=1e-15)
 
@@ -71,9 +71,9 @@ def test_a_name_does_not_make_a_problem():
 )
 def test_another_part_makes_another_problem(other):
     kept = {"teachers": 2, "weight": 1.0, "sgd": sl.OnePassSGD(0.1)}
-    assert quadratic_network(squares(**kept)) == (2, 2, 0.1, 0.2)
-    assert quadratic_network(squares(**kept | other)) is None
-    assert phase_retrieval(squares(**kept | other)) is None
+    assert recognise_quadratic_network(squares(**kept)) == (2, 2, 0.1, 0.2)
+    assert recognise_quadratic_network(squares(**kept | other)) is None
+    assert recognise_phase_retrieval(squares(**kept | other)) is None
 
 
 def test_quadratic_networks_from_parts_have_the_critical_points_of_the_preset():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.run.record import from_json, to_json
+from sgdlimits.run.record import find, from_json, record_name, to_json
 
 OLD = sorted((Path(__file__).parent / "written_by_0.1").glob("*.nc"))
 
@@ -52,3 +53,22 @@ def test_a_newer_version_and_a_class_that_is_gone_are_one_sentence(tmp_path):
     other = data.assign_attrs(level_parameters='{"class": "Chain", "fields": {"size": 3}}')
     with pytest.raises(sl.BadInput, match="the file's Chain cannot be made again"):
         sl.rerun(other)
+
+
+def fading(power):
+    def monomial(x):
+        return x**power
+
+    monomial.__qualname__ = f"monomial_{power}"  # as if it stood at the top of this module
+    return monomial
+
+
+def test_what_a_process_has_named_is_known_while_it_exists_and_what_it_registered_to_its_end():
+    passed, registered = fading(2), sl.register(fading(3))
+    names = [record_name(passed), record_name(registered)]
+    assert [find(name) for name in names] == [passed, registered]
+    del passed, registered
+    gc.collect()
+    with pytest.raises(sl.BadInput, match="monomial_2, which is not known here"):
+        find(names[0])
+    assert find(names[1])(2) == 8

@@ -15,7 +15,7 @@ from sgdlimits.statistics.trees import runs_first, runs_last
 from sgdlimits.statistics.triangular import append, rotate
 
 # Each shape is compiled as one function, not operation by operation.
-loading, rotate, append = (eqx.filter_jit(function) for function in (frame.factor_fields, rotate, append))
+factor_fields, rotate, append = (eqx.filter_jit(function) for function in (frame.factor_fields, rotate, append))
 overlaps_of = eqx.filter_jit(lambda one, B: runs_first(frame.overlaps_of(one, B)))
 
 shapes = some.tuples(some.integers(1, 6), some.integers(1, 3), some.integers(0, 8), some.integers(0, 10**6))

@@ -1,4 +1,4 @@
-"""Whether any function of the statistics is conserved: along the runs of a dataset, and along the drift at a state."""
+"""Test whether a function of the statistics is conserved: along the runs of a dataset, and along the drift at a state."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import as_batch, take_run, count_runs
+from sgdlimits.statistics.trees import as_batch, count_runs, take_run
 from sgdlimits.trial import try_function
 
+# the argument of a user's function, in errors
 ONE_RUN = "the statistics of one run"
 
 
 @checked
 def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
-    r"""Whether a function of the statistics stays what it was along the runs of a dataset; `along` asks it at one state.
+    r"""Test whether a function of the statistics is constant along the runs of a dataset; see `along` for single states.
 
-    The dataset has `value` over run, t and component (the array in one row); `drift` over run and t, the largest change of a
-    component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` on the way,
-    which is the size of the terms whose changes must cancel; and per run `conserved`.
+    The returned dataset has `value` over run, t and component (the array flattened); `drift` over run and t, the largest change
+    of a component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` along
+    the run, which is the size of the terms whose changes must cancel; and per run `conserved`.
 
     Parameters
     ----------
     function : a JAX function of one run's statistics whose value is an array
-    dataset : of `simulate`
-    tolerance : how far the function may move, relative to `scale`, to count as conserved
+    dataset : a dataset of `simulate`
+    tolerance : largest change of the function, relative to `scale`, that counts as conserved
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
@@ -45,7 +46,7 @@ def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6
     """
     stats = statistics(check_form(dataset))
     try_function("function", function, ONE_RUN, take_run(take_run(stats)), shape=None)
-    value, scale = _values(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
+    value, scale = _evaluate_with_scale(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
     scale = np.asarray(scale).reshape(dataset.risk.shape).max(1)
@@ -67,11 +68,11 @@ def along(
     corrector: bool = True,
     tolerance: Positive | None = None,
 ) -> xr.Dataset:
-    r"""How fast a function of the statistics moves along the drift, :math:`\nabla f\cdot b`, by automatic differentiation.
+    r"""Return the rate of change of a function of the statistics along the drift, :math:`\nabla f\cdot b`.
 
-    A function is conserved by the ODE where this is zero at every state. The dataset has `rate` over run and component, in
-    samples per dimension; per run `scale`, the largest :math:`\sum_i|\partial f/\partial x_i|` times the fastest statistic; and
-    per run `conserved`.
+    The ODE conserves a function for which this is zero at every state. The dataset has `rate` over run and component, per
+    unit of t; per run `scale`, the largest :math:`\sum_i|\partial f/\partial x_i|` times the drift of the fastest statistic;
+    and per run `conserved`.
 
     Parameters
     ----------
@@ -93,15 +94,18 @@ def along(
     >>> bool(along(problem, balance, state, corrector=False).conserved[0])
     True
     """
+    # a drift by quadrature conserves a function to its accuracy only
     tolerance = 10 * problem.numerics.tolerance if tolerance is None else tolerance
     if stats is None:
-        room = 2 * (problem.directions.width + problem.directions.fixed)
-        stats = RandomInit(room).sample(problem, runs=16)
+        # a dimension in which random directions have overlaps of order 1
+        d = 2 * (problem.directions.width + problem.directions.fixed)
+        stats = RandomInit(d).sample(problem, runs=16)
     elif count_runs(stats) is None:
+        # one state becomes a batch of one
         stats = as_batch(stats)
     problem.coordinates.check(stats)
     try_function("function", function, ONE_RUN, take_run(stats), shape=None)
-    rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
+    rate, scale = (np.asarray(each) for each in _rates_with_scale(problem, function, stats, corrector))
     variables = {
         "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),
         "scale": ("run", scale, {"long_name": "rate without any cancellation"}),
@@ -111,8 +115,8 @@ def along(
 
 
 @eqx.filter_jit
-def _values(function: Callable, stats: PyTree):
-    """The function of each state, in one row, and the size of the terms it is made of."""
+def _evaluate_with_scale(function: Callable, stats: PyTree):
+    """Return the flattened function of each state, and the size of the terms whose changes must cancel."""
 
     def one(state):
         sizes = jax.tree.map(lambda slope, leaf: jnp.abs(slope * leaf), jax.jacfwd(function)(state), state)
@@ -122,7 +126,9 @@ def _values(function: Callable, stats: PyTree):
 
 
 @eqx.filter_jit
-def _rates(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
+def _rates_with_scale(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
+    """Return the rate of change of a function at each state, flattened, and the rate without any cancellation."""
+
     def one(state):
         drift = vector_field(problem, corrector)(state)
         rate = jax.jvp(function, (state,), (drift,))[1]
@@ -133,6 +139,6 @@ def _rates(problem: Problem, function: Callable, stats: PyTree, corrector: bool)
 
 
 def _largest_sum(value: Float[Array, "*shape"], terms: PyTree) -> Float[Array, ""]:
-    """The largest component of sums over the axes that the statistics add behind those of `value`."""
+    """Sum terms over all axes behind those of `value`, and return the largest component of the sum."""
     rows = [leaf.reshape(jnp.size(value), -1).sum(1) for leaf in jax.tree.leaves(terms)]
     return jnp.max(sum(rows))

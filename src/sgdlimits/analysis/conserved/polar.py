@@ -1,4 +1,4 @@
-"""The orthogonal part of the overlaps, which a quadratic network keeps, and the solution closest to its start: its end."""
+"""The orthogonal part of the overlaps, which quadratic networks conserve, and the zero-risk solution closest to a start."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
 
-COMMUTES = 1e-10
-"""A commutator below this fraction of the matrices' norms is zero."""
-ENDS = either("Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", ""))
-SINGULAR = 1e-13
-"""Singular values below this fraction of the largest are zero."""
+MAX_COMMUTATOR = 1e-10
+"""Norm of a commutator, relative to those of the matrices, below which they count as commuting."""
+# the check of the argument `point`; by name, as the class is defined below
+POINT_CHECK = either(
+    "Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", "")
+)
+MIN_SINGULAR_VALUE = 1e-13
+"""Singular values below this fraction of the largest count as zero."""
 
 
 @checked
 def phase(stats: Overlaps) -> Float[Array, "p k"]:
-    r"""S, the orthogonal part of the overlaps of one run, :math:`M = S\,(M^\top M)^{1/2}`: (22) of Bocchi et al. [3]_.
+    r"""Return S, the orthogonal part of the overlaps of one run, :math:`M = S\,(M^\top M)^{1/2}`: (22) of Bocchi et al. [3]_.
 
-    From singular vectors, :math:`M = A\Sigma B^\top`, :math:`S = AB^\top`, so that it is as exact for small M as for large.
-    For p < k it is :math:`(MM^\top)^{-1/2} M`. Differentiable, also where singular values are equal.
+    It is computed from singular vectors, :math:`M = A\Sigma B^\top`, :math:`S = AB^\top`, and therefore as exact for small M
+    as for large. For p < k it is :math:`(MM^\top)^{-1/2} M`. It is differentiable, also where singular values are equal.
 
     >>> import sgdlimits as sl
     >>> phase(sl.Overlaps([1.0, 1.0], [[2e-9], [0.0]], [[1.0, 0.0], [0.0, 1.0]])).ravel().tolist()
@@ -45,17 +48,21 @@ def phase(stats: Overlaps) -> Float[Array, "p k"]:
     return _differentiable_part(stats.M)
 
 
+# the derivatives of singular vectors diverge where singular values are equal; that of their product does not
 @jax.custom_jvp
 def _differentiable_part(M: Float[Array, "p k"]) -> Float[Array, "p k"]:
+    """Return the orthogonal part of a matrix."""
     A, _, B = jnp.linalg.svd(M, full_matrices=False)
     return A @ B
 
 
 @_differentiable_part.defjvp
 def _differentiable_part_jvp(primals, tangents):
+    """Return the orthogonal part and its derivative along dM."""
     (M,), (dM,) = primals, tangents
     A, values, B = jnp.linalg.svd(M, full_matrices=False)
     X = A.T @ dM @ B.T
+    # sums of singular values, never differences: finite also where they are equal
     inside = A @ ((X - X.T) / (values[:, None] + values)) @ B
     left, right = dM - A @ (A.T @ dM), dM - (dM @ B.T) @ B
     return A @ B, inside + left @ (B.T / values) @ B + A @ (A / values).T @ right
@@ -63,22 +70,22 @@ def _differentiable_part_jvp(primals, tangents):
 
 @checked
 def polar(dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
-    r"""The orthogonal part S of M along the runs of a dataset, and whether it stays what it was.
+    r"""Return the orthogonal part S of M along the runs of a dataset, and test whether it is conserved.
 
-    For squared units with a fixed second layer of equal entries, off the sphere, and orthonormal teachers, S stands still under
+    For squared units with a fixed second layer of equal entries, off the sphere, and orthonormal teachers, S is constant under
     the ODE if and only if Q commutes with :math:`MM^\top`. If they commute at the start, such as from `OrthogonalInit`, they do
     so for ever, at any learning rate (docs/implicit_bias.md). For other teachers it is enough that also Q commutes with
     :math:`MPM^\top` and P with :math:`M^\top M`. At finite d S diffuses by :math:`d^{-1/2}`.
 
     The dataset has `S` over run, t, student and teacher; over run and t `drift`, the largest change of an entry since the first
-    saved time, `frobenius`, the norm of the change, and `least`, the smallest singular value of M, to which an error in M is to
-    be compared; per run `commutator`, the largest of these commutators at the first saved time relative to the norms of the
+    saved time, `frobenius`, the norm of the change, and `least`, the smallest singular value of M, which sets the scale for
+    errors in M; per run `commutator`, the largest of these commutators at the first saved time relative to the norms of the
     matrices, `commutes`, whether it is below 1e-10, and `conserved`.
 
     Parameters
     ----------
-    dataset : of `simulate`, with overlaps M of full rank at all times
-    tolerance : how far an entry of S may move to count as conserved
+    dataset : a dataset of `simulate`, with overlaps M of full rank at all times
+    tolerance : largest change of an entry of S that counts as conserved
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
@@ -99,33 +106,34 @@ def polar(dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
         "frobenius": (("run", "t"), np.linalg.norm(change, axis=(-2, -1)), {"long_name": "norm of the change of S"}),
         "least": (("run", "t"), least, {"long_name": "smallest singular value of M"}),
         "commutator": ("run", commutator, {"long_name": "largest commutator at the start, relative"}),
-        "commutes": ("run", commutator <= COMMUTES),
+        "commutes": ("run", commutator <= MAX_COMMUTATOR),
         "conserved": ("run", drift.max(1) <= tolerance),
     }
     return over_times(dataset, variables, tolerance=tolerance)
 
 
 def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
-    """(S, smallest singular value) of a batch of matrices, or `BadInput` where a rank is not full."""
+    """Return `(S, smallest singular value)` of a batch of matrices, or raise `BadInput` if one is rank-deficient."""
     A, values, B = np.linalg.svd(np.asarray(M), full_matrices=False)
-    if not (values[..., -1] > SINGULAR * values[..., 0]).all():
+    if not (values[..., -1] > MIN_SINGULAR_VALUE * values[..., 0]).all():
         worst = min(values.reshape(-1, values.shape[-1]).tolist(), key=lambda row: row[-1])
         raise BadInput(
-            f"M must have full rank, which says where each direction goes; its singular values are {worst}. "
+            f"M must have full rank, or its orthogonal part is not unique; its singular values are {worst}. "
             "Start from independent overlaps, such as those of OrthogonalInit(0.01)."
         )
     return A @ B, values[..., -1]
 
 
 def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
-    """The largest commutator of Q and M M^T, Q and M P M^T, P and M^T M, relative to their norms."""
+    """Return the largest norm of [Q, M M^T], [Q, M P M^T] and [P, M^T M], relative to the norms of the factors."""
     norm = lambda X: np.linalg.norm(X, axis=(-2, -1))
     apart = lambda X, Y: norm(X @ Y - Y @ X) / (norm(X) * norm(Y))
-    turned = M.swapaxes(-1, -2)
-    return np.max([apart(Q, M @ turned), apart(Q, M @ P @ turned), apart(P, turned @ M)], axis=0)
+    Mt = M.swapaxes(-1, -2)
+    return np.max([apart(Q, M @ Mt), apart(Q, M @ P @ Mt), apart(P, Mt @ M)], axis=0)
 
 
 def overlaps_in(dataset: xr.Dataset) -> Overlaps:
+    """Return the overlaps in a dataset, runs and times first, or raise `BadInput` if it has other statistics."""
     stats = statistics(check_form(dataset))
     if not isinstance(stats, Overlaps):
         raise BadInput(f"a dataset with M and Q is needed; got one of {type(stats).__name__}. Simulate a quadratic network.")
@@ -133,13 +141,13 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
 
 
 class EndPoint(NamedTuple):
-    """The solution closest to a start.
+    """The zero-risk solution closest to a start.
 
     Parameters
     ----------
-    stats : its statistics
-    S : the orthogonal part of the start's M, which the solution is made of, shape (p, k)
-    distance : the Euclidean distance from the start in the space of weights
+    stats : statistics of the solution
+    S : orthogonal part of the start's M, which determines the solution, shape (p, k)
+    distance : Euclidean distance from the start in the space of weights
     """
 
     stats: Overlaps
@@ -149,7 +157,7 @@ class EndPoint(NamedTuple):
 
 @checked
 def end_point(problem: Problem, start: Overlaps) -> EndPoint:
-    r"""The solution of a quadratic network that is closest to the start: (17) to (21) of Bocchi et al. [3]_.
+    r"""Return the solution of a quadratic network that is closest to the start: (17) to (21) of Bocchi et al. [3]_.
 
     The weights of zero risk are :math:`\bar U = g S E` with :math:`S^\top S = 1`, where the rows of E are the teachers and
     :math:`g = \sqrt{p/k}`. Their distance from the start is
@@ -176,17 +184,18 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     """
     if not isinstance(start, Overlaps):
         raise BadInput(f"start must be Overlaps; got {type(start).__name__}. Give, say, OrthogonalInit(0.1).one(problem).")
-    gain, P = _gain(problem, start), np.asarray(problem.directions.gram)
+    gain, P = _solution_gain(problem, start), np.asarray(problem.directions.gram)
     problem.coordinates.check(start if np.ndim(start.M) == 3 else as_batch(start))
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
     Q = gain**2 * S @ P @ S.swapaxes(-1, -2)
+    # |W - W'|^2 = tr Q + tr Q' - 2 tr W W'^T
     square = np.linalg.trace(np.asarray(start.Q)) + np.linalg.trace(Q) - 2 * gain * (S * np.asarray(start.M)).sum((-2, -1))
     return EndPoint(Overlaps(start.a, M, Q), S, np.sqrt(np.maximum(square, 0.0)))
 
 
-def _gain(problem: Problem, start: Overlaps) -> float:
-    """g, the factor of S E in the weights of least risk."""
+def _solution_gain(problem: Problem, start: Overlaps) -> float:
+    """Return g, the factor of S E in the weights of least risk, or raise `BadInput` if the problem has none."""
     if not (isinstance(problem, ProjectionProblem) and Squares().supports(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
@@ -208,17 +217,17 @@ def _gain(problem: Problem, start: Overlaps) -> float:
 
 
 @checked
-def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, ENDS]) -> xr.Dataset:
-    r"""How far the runs of a dataset are from a solution, in statistics and in weights.
+def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CHECK]) -> xr.Dataset:
+    r"""Return the distance of the runs of a dataset from a solution, in statistics and in weights.
 
     The dataset over run and t has the Frobenius norms `M` and `Q` of the distance of these statistics, and `weights`, the
     Euclidean distance :math:`\sqrt{\mathrm{tr}\,Q + \mathrm{tr}\,\bar Q - 2\,\mathrm{tr}(MP^{-1}\bar M^\top)}`.
 
     Parameters
     ----------
-    dataset : of `simulate`
-    point : of `end_point`, or overlaps of weights in the span of the teachers, :math:`Q = MP^{-1}M^\top`; of one run, used for
-        all, or of each
+    dataset : a dataset of `simulate`
+    point : an `EndPoint`, or overlaps of weights in the span of the teachers, :math:`Q = MP^{-1}M^\top`; of one run, used for
+        all, or one per run
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
@@ -233,6 +242,7 @@ def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, ENDS]) -
     M, Q = (np.asarray(leaf) if np.ndim(leaf) == 2 else np.asarray(leaf)[:, None] for leaf in (target.M, target.Q))
     if M.shape[-2:] != stats.M.shape[-2:]:
         raise BadInput(f"point has M of shape {M.shape[-2:]} and the dataset {stats.M.shape[-2:]}. Give one of its problem.")
+    # M P^-1: coordinates of the weights along the teachers
     dual = np.linalg.solve(P, M.swapaxes(-1, -2)).swapaxes(-1, -2)
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):
         raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take one from end_point.")

@@ -1,4 +1,4 @@
-"""Equations as LaTeX: what moves, what its letters stand for, and the numbers behind them."""
+"""LaTeX building blocks: rows of equations, numbers, sums and products."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from sgdlimits.errors import is_traced
 
-LARGEST_DENOMINATOR = 64
+MAX_DENOMINATOR = 64
+"""Largest denominator of a number that is printed as a fraction."""
 
 
 class Row(NamedTuple):
-    """An equation, or a line of words and letters where there is no right-hand side."""
+    """One line of LaTeX: an equation, or a remark if the right-hand side is empty."""
 
     left: str
     right: str = ""
@@ -26,12 +27,12 @@ class Row(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """An ODE as text.
+    """An ODE as rows of LaTeX.
 
     Parameters
     ----------
-    ode : what moves
-    where : the abbreviations in it, each made of those that follow; and words
+    ode : the time derivatives of the statistics
+    where : definitions of the letters in the ODE, each in terms of later ones, and remarks
     numbers : keyword, letter and value of each parameter
     """
 
@@ -40,28 +41,31 @@ class Equations(NamedTuple):
     numbers: tuple[tuple[str, str, Any], ...] = ()
 
     def latex(self) -> str:
-        """All of it as one `aligned` environment of LaTeX."""
+        """Return the equations, definitions and parameters as one `aligned` environment of LaTeX."""
         rows = [str(row) for row in self.ode]
         if self.where:
             rows += [r"& \text{where}", *map(str, self.where)]
+        # values that are traced have no number to print
         known = [(word, letter, value) for word, letter, value in self.numbers if value is not None and not is_traced(value)]
         if known:
-            each = r",\quad ".join(rf"\text{{{spelt(word)} }} {letter} = {decimal(value)}" for word, letter, value in known)
+            each = r",\quad ".join(
+                rf"\text{{{escape_latex(word)} }} {letter} = {decimal(value)}" for word, letter, value in known
+            )
             rows.append(rf"& \text{{with }} {each}")
         return "\n".join([r"\begin{aligned}", " \\\\\n".join(rows), r"\end{aligned}"])
 
 
-def spelt(word: str) -> str:
-    """A name as text of LaTeX.
+def escape_latex(word: str) -> str:
+    """Escape a name for use as text in LaTeX.
 
-    >>> spelt("lr_second")
+    >>> escape_latex("lr_second")
     'lr\\\\_second'
     """
     return word.replace("\\", "").replace("_", r"\_")
 
 
 def number(value: Any) -> str:
-    r"""A number, an array of numbers or a fraction as LaTeX.
+    r"""Write a number, an array or a fraction as LaTeX, exactly where that is short.
 
     >>> number(3.0), number(0.5), number(0.05), number(1e-7)
     ('3', '\\frac{1}{2}', '0.05', '10^{-7}')
@@ -72,7 +76,9 @@ def number(value: Any) -> str:
         return rf"\begin{{pmatrix}} {lines} \end{{pmatrix}}"
     if not isinstance(value, Fraction) and not math.isfinite(value):
         return decimal(value)
-    exact, short = Fraction(value), Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
+    # rounding of the last digits is not printed
+    exact, short = Fraction(value), Fraction(value).limit_denominator(MAX_DENOMINATOR)
+    # 1/20 reads better as 0.05, 1/3 does not as 0.333333
     if abs(exact - short) > Fraction(1, 10**14) * abs(short) or (short.denominator > 8 and len(repr(float(exact))) < 6):
         return decimal(exact)
     whole = short.denominator == 1
@@ -80,8 +86,9 @@ def number(value: Any) -> str:
 
 
 def decimal(value: float | Fraction) -> str:
-    """Six digits, of fractions beyond the range of floating-point numbers too."""
+    """Write a number with six digits as LaTeX, also fractions beyond the range of floats."""
     try:
+        # a Fraction may exceed the range of floats
         plain: float | Decimal = float(value)
     except OverflowError:
         plain = Decimal(value.numerator) / value.denominator  # type: ignore[union-attr]
@@ -91,7 +98,7 @@ def decimal(value: float | Fraction) -> str:
 
 
 def times(*factors: Any) -> str:
-    r"""A product of numbers and letters, without ones: the numbers as one, first.
+    r"""Write a product of numbers and LaTeX texts: the product of the numbers first, without factors of one.
 
     >>> times(4, 0.5, r"\gamma", "M_{jr}"), times(1, "")
     ('2 \\gamma M_{jr}', '1')
@@ -109,7 +116,7 @@ def times(*factors: Any) -> str:
 
 
 def total(terms: Iterable[str]) -> str:
-    """Terms added up: those that begin with a minus are taken away, and empty ones left out.
+    """Write a sum of LaTeX terms, subtracting those that begin with a minus and leaving out empty ones.
 
     >>> total(["a", "", "-b", "c"])
     'a - b + c'
@@ -122,32 +129,32 @@ def total(terms: Iterable[str]) -> str:
 
 
 def bracket(text: str) -> str:
-    """In brackets that grow with what is in them."""
+    """Put LaTeX in parentheses of matching height."""
     return rf"\left({text}\right)"
 
 
 def frac(top: str, bottom: str) -> str:
-    """A fraction."""
+    """Write a fraction as LaTeX."""
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def root(inside: str) -> str:
-    """A square root."""
+    """Write a square root as LaTeX."""
     return rf"\sqrt{{{inside}}}"
 
 
 def power(letter: str, n: int) -> str:
-    """A power of a letter; nothing for the power 0."""
+    """Write a power of a letter as LaTeX; an empty text for the power 0."""
     return "" if n == 0 else letter if n == 1 else rf"{letter}^{{{n}}}"
 
 
-def per_pi(value: float) -> str:
-    """A number over pi.
+def over_pi(value: float) -> str:
+    """Write a number divided by pi as LaTeX.
 
-    >>> print(per_pi(2.0), per_pi(0.5))
+    >>> print(over_pi(2.0), over_pi(0.5))
     \\frac{2}{\\pi} \\frac{1}{2 \\pi}
     """
-    share = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
+    share = Fraction(value).limit_denominator(MAX_DENOMINATOR)
     if share != Fraction(value):
         return times(value, frac("1", r"\pi"))
     return ("-" if value < 0 else "") + frac(
@@ -156,15 +163,15 @@ def per_pi(value: float) -> str:
 
 
 def arcsin(inside: str) -> str:
-    """The arcsine."""
+    """Write an arcsine as LaTeX."""
     return rf"\arcsin{bracket(inside)}"
 
 
-def over(letter: str, value: int) -> str:
-    """One over a number of things, by its letter; nothing where there is one."""
+def one_over(letter: str, value: int) -> str:
+    """Write 1/letter as LaTeX; an empty text if the letter's value is 1."""
     return "" if value == 1 else frac("1", letter)
 
 
-def rate(left: str) -> str:
-    """The time derivative of a letter."""
+def time_derivative(left: str) -> str:
+    """Write the time derivative of a letter as LaTeX."""
     return frac(f"d{left}", "dt")

@@ -1,37 +1,47 @@
-"""Which form an ODE has: closed where the model's expectations are, general otherwise."""
+"""Choice of the form of an ODE: closed where the model's expectations are, general otherwise."""
 
 from __future__ import annotations
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, over, rate, times
+from sgdlimits.analysis.equations.base import Equations, Row, one_over, time_derivative, times
 from sgdlimits.analysis.equations.closed import closed_form
-from sgdlimits.analysis.equations.frame import EquationSetting, of_sgd, parameters
-from sgdlimits.analysis.equations.polynomial import is_one_by_one, one_by_one
-from sgdlimits.analysis.equations.words import dropout, label, law, loss, mean, network
+from sgdlimits.analysis.equations.frame import EquationSetting, parameters, sgd_equations
+from sgdlimits.analysis.equations.polynomial import is_single_unit, single_unit_equations
+from sgdlimits.analysis.equations.words import dropout_rows, label_rows, law_rows, loss_row, mean, network_row
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
 from sgdlimits.part import at_start
 from sgdlimits.text import among
 
 
-def of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
-    """The ODE of a model under the limit of an algorithm; `constant` is the second layer, where it stays at one number."""
+def equations_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
+    """Return the ODE of a model under the limit of an algorithm.
+
+    `constant` is the value of the second layer if it is fixed and equal for all units, else None.
+    """
     setting = EquationSetting(model, algorithm.limit, constant)
     if not isinstance(setting.algorithm, OnePassSGD):
-        return of_any(setting)
-    if is_one_by_one(setting):
-        return one_by_one(setting)
-    return of_sgd(setting, closed_form(choose(at_start(model)), setting))
+        return general_equations(setting)
+    # polynomials in two overlaps, shorter than the general sums
+    if is_single_unit(setting):
+        return single_unit_equations(setting)
+    return sgd_equations(setting, closed_form(choose(at_start(model)), setting))
 
 
-def of_any(setting: EquationSetting) -> Equations:
-    r"""Steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X` of any algorithm: see `sgdlimits.algorithm.limit`."""
+def general_equations(setting: EquationSetting) -> Equations:
+    r"""Return the ODE of any algorithm, with steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X`.
+
+    See `sgdlimits.algorithm.limit`.
+    """
     model, algorithm = setting.model, setting.algorithm
     change = r"A_1 Q + Q A_1^{\top} + \hat{C} \lambda^{\top} + \lambda \hat{C}^{\top} + \hat{C} K \hat{C}^{\top}"
-    share = over("b", algorithm.batch)
+    share = one_over("b", algorithm.batch)
     half = r"\tfrac{1}{2} M_{jr} \dot Q_{jj} \text{ and } \tfrac{1}{2} Q_{jl} (\dot Q_{jj} + \dot Q_{ll})"
-    ode = Row(rate("M"), times(share, mean(r"A_1 M + \hat{C} \lambda^{*\top}"))), Row(rate("Q"), times(share, mean(change)))
+    ode = (
+        Row(time_derivative("M"), times(share, mean(r"A_1 M + \hat{C} \lambda^{*\top}"))),
+        Row(time_derivative("Q"), times(share, mean(change))),
+    )
     step = r"W \leftarrow \left(1 + \tfrac{1}{d} A_1\right) W + \tfrac{1}{d} \hat{C} X"
     gram = r"K = \lim_{d \to \infty} \tfrac{1}{d} X X^{\top}"
     where = (
@@ -41,10 +51,10 @@ def of_any(setting: EquationSetting) -> Equations:
         ),
         *([Row(rf"\text{{on the sphere less }} {half}")] if algorithm.sphere else []),
         *([Row("b", str(algorithm.batch))] if share else []),
-        loss(model),
-        network(setting),
-        *dropout(model),
-        *label(model),
-        *law(model),
+        loss_row(model),
+        network_row(setting),
+        *dropout_rows(model),
+        *label_rows(model),
+        *law_rows(model),
     )
     return Equations(ode, where, parameters(setting))

@@ -1,4 +1,4 @@
-"""The moments of one sample as LaTeX, by the expectation that suits the model."""
+"""The moments of one sample as LaTeX, for each kind of expectation."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, bracket, frac, number, over, times, total
-from sgdlimits.analysis.equations.frame import Closed, EquationSetting, one
-from sgdlimits.analysis.equations.units import additive
-from sgdlimits.analysis.equations.words import class_numbers, dropout, label, law, loss, mean, network, units
+from sgdlimits.analysis.equations.base import Row, bracket, frac, number, one_over, times, total
+from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
+from sgdlimits.analysis.equations.units import additive_moments
+from sgdlimits.analysis.equations.words import (
+    activation_rows,
+    class_rows,
+    dropout_rows,
+    label_rows,
+    law_rows,
+    loss_row,
+    mean,
+    network_row,
+)
 from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 
 @singledispatch
-def closed_form(expectation: Expectation, setting: EquationSetting) -> Closed:
-    """The moments by the kind of expectation; where they are sums over nodes, as named expectations."""
+def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRows:
+    """Return the moments by the kind of expectation; those without a closed form as named expectations."""
     model = setting.model
     where = [
         Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"),
-        loss(model),
-        network(setting),
-        *dropout(model),
-        *label(model),
-        *law(model),
+        loss_row(model),
+        network_row(setting),
+        *dropout_rows(model),
+        *label_rows(model),
+        *law_rows(model),
     ]
-    return Closed(
+    return MomentRows(
         mean(r"G_{j} \lambda^{*}_{r}"),
         mean(r"G_{j} \lambda_{l}"),
         "" if model.on_means else mean("G_{j} G_{l}"),
@@ -35,12 +44,13 @@ def closed_form(expectation: Expectation, setting: EquationSetting) -> Closed:
 
 
 @closed_form.register
-def _(expectation: FieldIntegrals, setting: EquationSetting) -> Closed:
-    return additive(setting) or closed_form.dispatch(Expectation)(expectation, setting)
+def _(expectation: FieldIntegrals, setting: EquationSetting) -> MomentRows:
+    # integrals known by quadrature only: fall back to named expectations
+    return additive_moments(setting) or closed_form.dispatch(Expectation)(expectation, setting)
 
 
 @closed_form.register
-def _(expectation: Squares, setting: EquationSetting) -> Closed:
+def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     r"""Gaussian moments of fields times a residual that is a quadratic form of the fields.
 
     With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
@@ -53,66 +63,68 @@ def _(expectation: Squares, setting: EquationSetting) -> Closed:
     model, k = setting.model, setting.model.teachers
     w, R, P = model.loss.weight, np.asarray(model.target.readout.quadratic(k)), np.asarray(model.target.gram)
     equal = np.allclose(R, np.eye(k) / k, rtol=1e-14) and np.array_equal(P, np.eye(k))
-    four, two = ("", "") if one(model.data.squared_length) else (r"\sigma^{4}", r"\sigma^{2}")
+    four, two = ("", "") if is_one(model.data.squared_length) else (r"\sigma^{4}", r"\sigma^{2}")
 
     def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
-        """A sum over fixed directions, s and u stand for: of the readout's form times a product."""
-        if equal:
+        """Write the sum over fixed directions s and u of R_su times `left` and `right`."""
+        if equal:  # R = 1/k: a single sum
             last = [f"{left}^{{2}}"] if left == right.replace("u", "s") else [left, right.replace("u", "s")]
-            share = over("k", k) if factor == -1 else frac(number(-factor), "k") if k > 1 else number(-factor)
+            share = one_over("k", k) if factor == -1 else frac(number(-factor), "k") if k > 1 else number(-factor)
             return times(-1, share, before, r"\sum_{s=1}^{k}", *last)
         return times(factor, before, r"\sum_{s=1}^{k} \sum_{u=1}^{k}", left, "R_{su}", right)
 
     students = lambda body: rf"\sum_{{m=1}}^{{p}} c_{{m}} {body}"
     pairs = r"\sum_{m=1}^{p} \sum_{n=1}^{p} c_{m} c_{n} Q_{mn}^{2}"
+    # E[D^2] without noise is tau^2 + 2 kappa, in units of sigma^4
     spread = times(four, bracket(r"\tau^{2} + 2 \kappa")) if four else r"\tau^{2} + 2 \kappa"
     where = [
         Row(r"\tau", total([students("Q_{mm}"), times(-float((R * P).sum()))])),
         Row("X_{jl}", total([students("Q_{jm} Q_{ml}"), fixed("M_{js}", "M_{lu}")])),
         Row(
             "Y_{jr}",
-            total([students("Q_{jm} M_{mr}"), times(-1, over("k", k), "M_{jr}") if equal else fixed("M_{js}", "P_{ur}")]),
+            total([students("Q_{jm} M_{mr}"), times(-1, one_over("k", k), "M_{jr}") if equal else fixed("M_{js}", "P_{ur}")]),
         ),
         Row("Z_{jl}", total([students("X_{jm} Q_{ml}"), fixed("Y_{js}", "M_{lu}")])),
         Row(r"\varepsilon", total([spread, r"\Delta"])),
         Row(
             r"\kappa", total([pairs, fixed("M_{ms}", "M_{mu}", -2.0, r"\sum_{m=1}^{p} c_{m}"), number(np.trace(R @ P @ R @ P))])
         ),
-        Row("c_{j}", setting.layer("j")),
+        Row("c_{j}", setting.unit_factor("j")),
     ]
     if not equal:
         where.append(Row(rf"R = {number(R)}, \quad P = {number(P)}"))
     step = lambda first, second: bracket(rf"\tau {first} + 2 {second}")
     corrector = total([r"\varepsilon Q_{jl}", times(4, four, r"\tau X_{jl}"), times(8, four, "Z_{jl}")])
-    return Closed(
+    return MomentRows(
         times(4 * w, four, "c_{j}", step("M_{jr}", "Y_{jr}")),
         times(4 * w, four, "c_{j}", step("Q_{jl}", "X_{jl}")),
         times((4 * w) ** 2, two, "c_{j} c_{l}", bracket(corrector)),
-        times(2 * w, four, setting.share, step("Q_{jj}", "X_{jj}")),
+        times(2 * w, four, setting.mean_factor, step("Q_{jj}", "X_{jj}")),
         tuple(where),
     )
 
 
 @closed_form.register
-def _(expectation: AtMeans, setting: EquationSetting) -> Closed:
-    """Every input is the mean of its class: sums over the classes."""
+def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
+    """Inputs without noise, each the mean of its class: sums over the classes."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"
-    layer = setting.layer("j")
+    layer = setting.unit_factor("j")
     where = [
         Row("G_{jc}", times(layer if layer != "1" else "", r"s'(\lambda_{jc})", slope)),
-        Row("f_{c}", rf"\sum_{{m=1}}^{{p}} {setting.layer('m')} s(\lambda_{{mc}})"),
+        Row("f_{c}", rf"\sum_{{m=1}}^{{p}} {setting.unit_factor('m')} s(\lambda_{{mc}})"),
         Row(r"\lambda_{jc}", r"\sum_{s=1}^{k} M_{js} b_{cs}"),
-        *units(model.network.activation),
-        *class_numbers(model),
+        *activation_rows(model.network.activation),
+        *class_rows(model),
     ]
+    # P = 1 leaves no sum over fixed directions
     orthonormal = np.array_equal(np.asarray(model.target.gram), np.eye(model.teachers))
     fixed = "b_{cr}" if orthonormal else r"\sum_{s=1}^{k} P_{rs} b_{cs}"
-    return Closed(
+    return MomentRows(
         rf"{C} G_{{jc}} {fixed}",
         rf"{C} G_{{jc}} \lambda_{{lc}}",
         "",
-        times(setting.share, rf"{C} s(\lambda_{{jc}}) {slope}"),
+        times(setting.mean_factor, rf"{C} s(\lambda_{{jc}}) {slope}"),
         tuple(where),
     )

@@ -1,12 +1,12 @@
-"""The equations of a problem, by its kind, and as LaTeX."""
+"""The equations of a problem: `equations_of` by kind of problem, and `latex`."""
 
 from __future__ import annotations
 
 from functools import singledispatch
 
 from sgdlimits.analysis.equations.base import Equations, Row
-from sgdlimits.analysis.equations.choose import of_model
-from sgdlimits.analysis.equations.schedules import with_schedules
+from sgdlimits.analysis.equations.choose import equations_of_model
+from sgdlimits.analysis.equations.schedules import write_out_schedules
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import is_schedule
@@ -17,19 +17,20 @@ from sgdlimits.problem.spiked import SpikedTensor
 
 @singledispatch
 def equations_of(problem: Problem) -> Equations:
-    """The ODE of a problem as text; register one for a new kind of problem."""
+    """Return the ODE of a problem as rows of LaTeX; register a function for a new kind of problem."""
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 
 @equations_of.register
 def _(problem: ProjectionProblem) -> Equations:
     law = problem.initial
-    held = problem.network.plain and not problem.trains_second and law.second_spread == 0
-    return of_model(problem.model, problem.algorithm, law.second if held else None)
+    constant = problem.network.plain and not problem.trains_second and law.second_spread == 0
+    return equations_of_model(problem.model, problem.algorithm, law.second if constant else None)
 
 
 @equations_of.register
 def _(problem: SpikedTensor) -> Equations:
+    # a traced ridge is shown, as it may not be zero
     penalty = (r" - \alpha m", r" + 2 \alpha") if is_traced(problem.ridge) or problem.ridge else ("", "")
     pull = r"2 k \lambda m^{k-1} - 2 k R^{2k-2} m"
     ode = (
@@ -38,30 +39,31 @@ def _(problem: SpikedTensor) -> Equations:
     )
     where = Row("R", r"\sqrt{m^{2} + r_{2}}"), Row(r"m = x \cdot v, \quad r_{2} = |x - m v|^{2}")
     letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
+    # schedules are written out later, traced values not at all
     known = lambda value: value if is_schedule(value) else None if is_traced(value) else float(value)
     return Equations(ode, where, tuple((word, letter, known(getattr(problem, word))) for word, letter in letters.items()))
 
 
 @checked
 def latex(problem: Problem) -> str:
-    r"""The ODE of a problem's statistics as :math:`d\to\infty`, in LaTeX.
+    r"""Write the ODE of a problem's statistics as :math:`d\to\infty` in LaTeX.
 
     It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
     units (all but one integral over four fields), classes without noise, the spiked tensor. Otherwise expectations have a name,
-    and what they are of is written below. A second layer that is not trained and starts at one number is put in, and so is the
+    with their definition below. The value of a second layer that is fixed and equal for all units is inserted, and so is the
     norm 1 on the sphere. Time is samples per dimension, and a schedule is written as a function of t. Algorithms whose limit is
-    plain SGD have its equations; others have the form that all share.
+    plain SGD have its equations; others have the general form of a step.
 
     Parameters
     ----------
-    problem : what is learnt
+    problem : any problem of the package, or one registered with `equations_of`
 
     Returns
     -------
     str
-        an `aligned` environment: the equations, what their letters stand for, and the numbers behind them
+        an `aligned` environment: the equations, the definitions of their letters, and the values of the parameters
 
-    See also `problem.drift`, which computes the same. In a notebook a problem shows itself that way.
+    See also `problem.drift`, which evaluates the same ODE. In a notebook a problem is displayed by these equations.
 
     >>> import sgdlimits as sl
     >>> print(sl.latex(sl.presets.phase_retrieval(lr=0.1, noise=0.2)))
@@ -72,4 +74,4 @@ def latex(problem: Problem) -> str:
     & \text{with } \text{lr } \gamma = 0.1,\quad \text{noise } \Delta = 0.2
     \end{aligned}
     """
-    return with_schedules(equations_of(problem)).latex()
+    return write_out_schedules(equations_of(problem)).latex()

@@ -12,17 +12,19 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, rate, times, total
-from sgdlimits.analysis.equations.frame import EquationSetting, parameters, zero
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, time_derivative, times, total
+from sgdlimits.analysis.equations.frame import EquationSetting, is_zero, parameters
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
 
+# Fractions rather than floats: terms must cancel exactly
 Powers = tuple[int, int, int]
 Terms = Mapping[Powers, Fraction]
 """Coefficients by the powers of x, y and a, or of m, q and a."""
 
 
-def product(one: Terms, other: Terms) -> Terms:
+def multiply(one: Terms, other: Terms) -> Terms:
+    """Return the product of two polynomials."""
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for left, first in one.items():
         for right, second in other.items():
@@ -30,7 +32,8 @@ def product(one: Terms, other: Terms) -> Terms:
     return found
 
 
-def added(*parts: tuple[float | Fraction, Terms]) -> Terms:
+def linear_combination(*parts: tuple[float | Fraction, Terms]) -> Terms:
+    """Return the sum of factors times polynomials, without terms that cancel."""
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for factor, terms in parts:
         for powers, coefficient in terms.items():
@@ -39,13 +42,18 @@ def added(*parts: tuple[float | Fraction, Terms]) -> Terms:
 
 
 def double_factorial(n: int) -> int:
+    """Return n!! = n (n - 2) (n - 4) ..., which is 1 for n <= 0."""
     return math.prod(range(n, 0, -2))
 
 
-def averaged(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
-    """The mean over x and y, whose covariances are those of m, q and rho times a variance."""
+def gaussian_mean(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
+    """Return the mean of a polynomial in x, y and a over the Gaussian x and y, as a polynomial in m, q and a.
+
+    The variances of x and y are q and rho, their covariance is m, all times `variance`.
+    """
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for (i, j, n), coefficient in terms.items():
+        # t pairs of x with y; the other factors pair among themselves, so i - t is even
         for t in range(i % 2, min(i, j) + 1, 2):
             if (j - t) % 2:
                 continue
@@ -54,19 +62,20 @@ def averaged(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
     return {powers: coefficient for powers, coefficient in found.items() if coefficient}
 
 
-def is_one_by_one(setting: EquationSetting) -> bool:
-    """Whether one unit learns from one direction, both polynomials, numbers known."""
+def is_single_unit(setting: EquationSetting) -> bool:
+    """Test whether one polynomial unit learns from one polynomial direction, with known parameters."""
     model = setting.model
-    kinds = model.network.activation, getattr(model.target.readout, "activation", None)
-    numbers = model.target.gram, model.data.squared_length, getattr(model.target.readout, "second", None)
-    alone = model.network.plain and model.width == model.teachers == 1 and model.loss.quadratic and model.centred
-    return alone and all(isinstance(kind, Polynomial) for kind in kinds) and not any(map(is_traced, numbers))
+    activations = model.network.activation, getattr(model.target.readout, "activation", None)
+    parameters = model.target.gram, model.data.squared_length, getattr(model.target.readout, "second", None)
+    single = model.network.plain and model.width == model.teachers == 1 and model.loss.quadratic and model.centred
+    return single and all(isinstance(each, Polynomial) for each in activations) and not any(map(is_traced, parameters))
 
 
-def one_by_one(setting: EquationSetting) -> Equations:
-    """The ODE of one unit and one direction, term by term; on the sphere q = 1 is put in."""
+def single_unit_equations(setting: EquationSetting) -> Equations:
+    """Return the ODE of one unit and one direction, term by term; on the sphere with q = 1."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
+    # 14 digits: 1/3 as a float becomes a short fraction again, and rounding of the last bits does not show
     w, rho = Fraction(model.loss.weight), Fraction(f"{float(model.target.gram[0, 0]):.14g}")
     variance = Fraction(f"{float(model.data.squared_length):.14g}")
     weight = Fraction(f"{float(model.target.readout.weights(1)[0]):.14g}")
@@ -75,84 +84,96 @@ def one_by_one(setting: EquationSetting) -> Equations:
     unit = {(i, 0, 0): Fraction(f"{c:.14g}") for i, c in enumerate(s)}
     slope = {(i - 1, 0, 0): i * c for (i, _, _), c in unit.items() if i}
     label = {(0, j, 0): weight * Fraction(f"{c:.14g}") for j, c in enumerate(g)}
-    D = added((1, product(layer, unit)), (-1, label))
-    mean = lambda terms: averaged(terms, variance, rho)
-    first = product(layer, slope)
-    G = added((2 * w, product(first, D)))
+    D = linear_combination((1, multiply(layer, unit)), (-1, label))
+    mean = lambda terms: gaussian_mean(terms, variance, rho)
+    first = multiply(layer, slope)
+    G = linear_combination((2 * w, multiply(first, D)))
     x, y = m, q = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
-    fixed, field = mean(product(G, y)), mean(product(G, x))
-    spread, noise = mean(product(G, G)), added((4 * w * w, mean(product(first, first))))
-    ridge = r"\alpha" if not zero(algorithm.ridge) else ""
+    fixed, field = mean(multiply(G, y)), mean(multiply(G, x))
+    spread, noise = mean(multiply(G, G)), linear_combination((4 * w * w, mean(multiply(first, first))))
+    ridge = r"\alpha" if not is_zero(algorithm.ridge) else ""
     if algorithm.sphere:
-        half = lambda terms: added((-variance / 2, product(m, terms)))
-        population = added((-1, fixed), (1, product(m, field)))
+        half = lambda terms: linear_combination((-variance / 2, multiply(m, terms)))
+        population = linear_combination((-1, fixed), (1, multiply(m, field)))
         parts = [
-            _term(on_sphere(population), r"\gamma"),
-            _term(on_sphere(half(spread)), r"\gamma^{2}"),
-            _term(on_sphere(half(noise)), r"\gamma^{2} \Delta"),
+            _polynomial_latex(with_unit_norm(population), r"\gamma"),
+            _polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
+            _polynomial_latex(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
         ]
-        ode = [Row(rate("m"), total(parts))]
+        ode = [Row(time_derivative("m"), total(parts))]
         where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
     else:
-        corrector = [_term(added((variance, spread)), r"\gamma^{2}"), _term(added((variance, noise)), r"\gamma^{2} \Delta")]
-        decay = lambda factor, terms: _term(added((factor, terms)), rf"\gamma {ridge}") if ridge else ""
+        corrector = [
+            _polynomial_latex(linear_combination((variance, spread)), r"\gamma^{2}"),
+            _polynomial_latex(linear_combination((variance, noise)), r"\gamma^{2} \Delta"),
+        ]
+
+        def decay(factor: int, terms: Terms) -> str:
+            return _polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
+
         ode = [
-            Row(rate("m"), total([_term(added((-1, fixed)), r"\gamma"), decay(-1, m)])),
-            Row(rate("q"), total([_term(added((-2, field)), r"\gamma"), decay(-2, q), *corrector])),
+            Row(time_derivative("m"), total([_polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
+            Row(
+                time_derivative("q"),
+                total([_polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
+            ),
         ]
         where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
     if setting.trains_second:
-        second = added((-2 * w, mean(product(unit, D))))
-        second = on_sphere(second) if algorithm.sphere else second
+        second = linear_combination((-2 * w, mean(multiply(unit, D))))
+        second = with_unit_norm(second) if algorithm.sphere else second
         decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
-        ode.append(Row(rate("a"), total([_term(second, r"\gamma_{2}"), decay_a])))
+        ode.append(Row(time_derivative("a"), total([_polynomial_latex(second, r"\gamma_{2}"), decay_a])))
+    # both are 1, and the ridge does not act on the norm on the sphere
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
     return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
 
 
-def on_sphere(terms: Terms) -> Terms:
-    """With q = 1."""
-    return added(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
+def with_unit_norm(terms: Terms) -> Terms:
+    """Set q = 1 in a polynomial in m, q and a."""
+    return linear_combination(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
 
 
-def _term(terms: Terms, before: str) -> str:
-    """A polynomial behind letters: what all terms have in common first, powers of 1 - m² apart where it has them."""
+def _polynomial_latex(terms: Terms, before: str) -> str:
+    """Write `before` times a polynomial in m, q and a, with common factors and powers of 1 - m² taken out."""
     if not terms:
         return ""
     common = tuple(min(powers[i] for powers in terms) for i in range(3))
     rest: Terms = {(i - common[0], j - common[1], n - common[2]): value for (i, j, n), value in terms.items()}
-    times_out = 0
-    while (divided := _by_one_minus_square(rest)) is not None:
-        rest, times_out = divided, times_out + 1
-    letters = [*map(power, "mqa", common), power(r"\left(1 - m^{2}\right)", times_out)]
+    multiplicity = 0
+    while (divided := _divide_by_one_minus_square(rest)) is not None:
+        rest, multiplicity = divided, multiplicity + 1
+    letters = [*map(power, "mqa", common), power(r"\left(1 - m^{2}\right)", multiplicity)]
     if len(rest) == 1:
         return times(next(iter(rest.values())), before, *letters)
     ordered = sorted(rest.items(), key=lambda item: (sum(item[0]), item[0]))
+    # common factor of all coefficients, positive for the term of lowest order
     size = Fraction(math.gcd(*(c.numerator for c in rest.values())), math.lcm(*(c.denominator for c in rest.values())))
     size = size if ordered[0][1] > 0 else -size
     inside = total(times(c / size, *map(power, "mqa", powers)) for powers, c in ordered)
     return times(size, before, *letters, bracket(inside))
 
 
-def _by_one_minus_square(terms: Terms) -> Terms | None:
-    """The quotient by 1 - m², where there is no remainder."""
+def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
+    """Return the quotient of a polynomial by 1 - m², or None if there is a remainder."""
     if len(terms) < 2:
         return None
     left, quotient = dict(terms), dict[Powers, Fraction]()
     while left:
+        # ascending division: the quotient may begin with any power
         powers = min(left)
         quotient[powers] = left.pop(powers)
         above = (powers[0] + 2, *powers[1:])
         left[above] = left.get(above, Fraction(0)) + quotient[powers]
         if not left[above]:
             del left[above]
-        if powers[0] > max(i for i, _, _ in terms):
+        if powers[0] > max(i for i, _, _ in terms):  # the division does not end
             return None
     return quotient
 
 
 def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[Row]:
-    """The means of the derivatives of polynomial units, of each order, as polynomials of the variance of the field."""
+    """Return a row for the mean of each derivative of two polynomial units, as a polynomial of the variance of the field."""
     degree = max(student.degree, teacher.degree)
     return [
         Row(f"h_{{{order}{index}}}", _mean_of_derivative(unit, order, f"{C}_{{{index}{index}}}"))
@@ -162,6 +183,7 @@ def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[R
 
 
 def _mean_of_derivative(unit: Polynomial, order: int, v: str) -> str:
+    """Write the mean of the derivative of some order of a unit, for a Gaussian field of variance `v`."""
     return total(
         times(c * math.perm(i, order) * double_factorial(i - order - 1), power(v, (i - order) // 2))
         for i, c in enumerate(unit.coefficients)

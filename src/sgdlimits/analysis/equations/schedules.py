@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal, frac, number, spelt
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal, escape_latex, frac, number
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Combined, FunctionOfTime, Schedule, Shifted, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
@@ -39,12 +39,13 @@ def _(schedule: Time, t: str = "t") -> str:
 @schedule_latex.register
 def _(schedule: FunctionOfTime, t: str = "t") -> str:
     name = getattr(schedule.fn, "__name__", "")
-    return rf"\operatorname{{{spelt(name if name.isidentifier() else 's')}}}({t})"
+    return rf"\operatorname{{{escape_latex(name if name.isidentifier() else 's')}}}({t})"
 
 
 @schedule_latex.register
 def _(schedule: Combined, t: str = "t") -> str:
     left, right = schedule_latex(schedule.left, t), schedule_latex(schedule.right, t)
+    # sums and linear pieces need brackets in products
     loose = lambda side, text: bracket(text) if isinstance(side, (Combined, Linear, Cosine)) else text
     match schedule.operation:
         case "add":
@@ -68,6 +69,7 @@ def _(schedule: Steps, t: str = "t") -> str:
     values, times = np.asarray(schedule.values), np.asarray(schedule.times)
     if not times.size:
         return _number(values[0])
+    # a table of many steps would not fit on a line
     if len(values) > MAX_CASES:
         ends = rf"{_number(values[0])} \dots {_number(values[-1])}"
         return rf"{ends} \text{{ in {len(values)} steps, }} 0 \le {t} \le {_number(times[-1])}"
@@ -105,10 +107,10 @@ def _(schedule: Warmup, t: str = "t") -> str:
     return rf"\min(1, {t} / {_number(schedule.span)}) \cdot {inside}"
 
 
-def with_schedules(equations: Equations) -> Equations:
+def write_out_schedules(equations: Equations) -> Equations:
     """Return the equations with each scheduled parameter written out as a row."""
     rows = [
-        Row(rf"\text{{{spelt(word)} }} {letter}", schedule_latex(value))
+        Row(rf"\text{{{escape_latex(word)} }} {letter}", schedule_latex(value))
         for word, letter, value in equations.numbers
         if is_schedule(value)
     ]
@@ -122,5 +124,6 @@ def _number(value: Any) -> str:
 
 
 def _cases(rows: list[str]) -> str:
+    """Write a `cases` environment."""
     lines = " \\\\ ".join(rows)
     return rf"\begin{{cases}} {lines} \end{{cases}}"

@@ -1,4 +1,4 @@
-r"""Sums of units with a squared loss: integrals over three and four fields by name, in closed form where they have one.
+r"""LaTeX of sums of units with a squared loss: integrals over three and four fields, in closed form where they have one.
 
 Students are numbered j, l = 1, ..., p and fixed directions r = p + 1, ..., p + k; m and n run over both. The residual is
 :math:`D = \sum_n c_n s(\lambda_n) + \epsilon`, and with :math:`G_j = 2wc_js'(\lambda_j)D` all moments are sums over
@@ -16,82 +16,90 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, arcsin, bracket, frac, number, per_pi, power, root, times, total
-from sgdlimits.analysis.equations.frame import Closed, EquationSetting, one
+from sgdlimits.analysis.equations.base import Row, arcsin, bracket, frac, number, over_pi, power, root, times, total
+from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
 from sgdlimits.analysis.equations.polynomial import derivative_means
-from sgdlimits.analysis.equations.words import any_unit, gram, mean
+from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean
 from sgdlimits.expectation.additive import additive_integrals
 from sgdlimits.expectation.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
 from sgdlimits.model.activation import Polynomial
 
+# LaTeX shared by several integrals
 TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
-LAMBDA, NAMED = r"\Lambda_{{{}}}", mean(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
-ALL = r"m, n = 1, \dots, p + k \text{ for both}"
+LAMBDA = r"\Lambda_{{{}}}"
+NAMED_J = mean(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
+"""The definition of J where it has no closed form."""
+INDEX_RANGE = r"m, n = 1, \dots, p + k \text{ for both}"
 OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
 
 
-def additive(setting: EquationSetting) -> Closed | None:
-    """The moments of a model whose residual is a sum of units; None where their integrals are known by quadrature only."""
+def additive_moments(setting: EquationSetting) -> MomentRows | None:
+    """Return the moments of a model whose residual is a sum of units; None if its integrals need quadrature."""
     model, w = setting.model, setting.model.loss.weight
     integrals = additive_integrals(model)
     rows = None if integrals is None else integral_rows(integrals, setting)
     if rows is None:
         return None
+    # the residual is a sum over students and teachers alike
     every = r"\sum_{n=1}^{p+k} c_{n}"
     weights = np.asarray(model.target.readout.weights(model.teachers))
     k = model.teachers
+    # a mean of teachers needs no list of weights
     if np.all(weights == 1 / k):
         teachers = [Row("c_{r}", times(-1, r"\frac{1}{k}") if k > 1 else "-1")]
     else:
         teachers = [Row("c_{r}", r"-\frac{1}{k} a^{*}_{r-p}"), Row(rf"a^{{*}} = {number(k * weights)}")]
     both = r"\sum_{m=1}^{p+k} \sum_{n=1}^{p+k} c_{m} c_{n} J_{jlmn}"
-    return Closed(
+    return MomentRows(
         times(2 * w, "c_{j}", every, "I_{jrn}"),
         times(2 * w, "c_{j}", every, "I_{jln}"),
         times((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
-        times(2 * w, setting.share, every, "K_{jn}"),
-        (*rows, Row("c_{j}", setting.layer("j")), *teachers, Row(OMEGA), *gram(model), Row(ALL)),
+        times(2 * w, setting.mean_factor, every, "K_{jn}"),
+        (*rows, Row("c_{j}", setting.unit_factor("j")), *teachers, Row(OMEGA), *gram_rows(model), Row(INDEX_RANGE)),
         r"r = p + 1, \dots, p + k",
     )
 
 
-def scaled(setting: EquationSetting) -> tuple[str, list[Row]]:
-    r"""The letter for the covariance of the fields, and what it stands for where it is not :math:`\Omega` itself."""
-    return (r"\Omega", []) if one(setting.model.data.squared_length) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
+def field_covariance(setting: EquationSetting) -> tuple[str, list[Row]]:
+    r"""Return the letter of the covariance of the fields, and its definition unless it is :math:`\Omega` itself."""
+    return (r"\Omega", []) if is_one(setting.model.data.squared_length) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
 
 
 @singledispatch
 def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Row] | None:
-    """The rows for I, J, S and K by the kind of integrals; None where they are not closed."""
+    """Return the rows that define I, J, S and K, by the kind of integrals; None if they have no closed form."""
     return None
 
 
 @integral_rows.register
 def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     """Saad and Solla's integrals, with a gain g of each field."""
+    # one gain for all students and one for all teachers
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])
     same, C, rows = student == teacher, "C", []
+    # 0.5 rather than 0.5000000000000001, from a gain 1/sqrt(2)
     square = float(f"{student**2:.14g}")
-    variance = "" if one(setting.model.data.squared_length) else r"\sigma^{2}"
+    variance = "" if is_one(setting.model.data.squared_length) else r"\sigma^{2}"
     if same and square == 1 and not variance:
-        C, ratio, product = r"\Omega", "", lambda j, l: ""
+        C, ratio, gain_product = r"\Omega", "", lambda j, l: ""
     elif same:
         rows.append(Row("C_{mn}", times(square, variance, r"\Omega_{mn}")))
-        ratio, product = "", lambda j, l: number(square)
+        ratio, gain_product = "", lambda j, l: number(square)
     else:
         rows += [
             Row("C_{mn}", times("g_{m} g_{n}", variance, r"\Omega_{mn}")),
             Row("g_{j}", number(student)),
             Row("g_{r}", number(teacher)),
         ]
-        ratio, product = r"\frac{g_{j}}{g_{m}}", lambda j, l: f"g_{{{j}}} g_{{{l}}}"
+        ratio, gain_product = r"\frac{g_{j}}{g_{m}}", lambda j, l: f"g_{{{j}}} g_{{{l}}}"
     c = lambda one, other: f"{C}_{{{one}{other}}}"
     plus, own = (lambda n: bracket(f"1 + {c(n, n)}")), (lambda n: bracket(rf"1 + B_{{jl{n}{n}}}"))
     both = bracket(f"{c('j', 'm')} {c('l', 'n')} + {c('l', 'm')} {c('j', 'n')}")
+    # terms of the covariance of two fields given those of students j and l
     ways = f"{plus('l')} {c('j', 'm')} {c('j', 'n')}", f"{plus('j')} {c('l', 'm')} {c('l', 'n')}", f"-{c('j', 'l')} {both}"
     observed, upper = total(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
-    lower, pair = f"{plus('j')} {root(LAMBDA.format('jn'))}", frac(product("j", "l") or "1", root(LAMBDA.format("jl")))
+    lower, pair = f"{plus('j')} {root(LAMBDA.format('jn'))}", frac(gain_product("j", "l") or "1", root(LAMBDA.format("jl")))
     angle = arcsin(frac(c("m", "n"), root(f"{plus('m')} {plus('n')}")))
     return [
         Row("I_{jmn}", times(TWO_PI, ratio, frac(upper, lower))),
@@ -110,20 +118,21 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     (odd, other_odd), (even, other_even) = (
         (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
     )
-    C, rows = scaled(setting)
+    C, rows = field_covariance(setting)
     c = lambda one, other: f"{C}_{{{one}{other}}}"
     same = (odd, even) == (other_odd, other_even)
     pair = lambda letter, value: lambda m, n: number(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
     odds, evens = pair("u", odd), pair("v", even)
-    both = lambda m, n: per_pi(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
+    both = lambda m, n: over_pi(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
     mixed = bracket("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
+    # relu and abs: u v = 1/4 or 0, and terms with a factor 0 are left out
     crossed = 2 * (odd * even) ** 2 if same else 2 * odd * even
     if not same:
         values = {"u_{j}": odd, "v_{j}": even, "u_{r}": other_odd, "v_{r}": other_even}
         rows = [*rows, *(Row(letter, number(value)) for letter, value in values.items())]
     J = [Row("J_{jjmn}", total([times(odd**2 + even**2, "K_{mn}"), times(crossed, mixed) if crossed else ""]))]
     if setting.model.width > 1:
-        J += [Row("J_{jlmn}", NAMED), Row("s(x)", any_unit(setting.model.network.activation))]
+        J += [Row("J_{jlmn}", NAMED_J), Row("s(x)", activation_latex(setting.model.network.activation))]
     by = lambda factor, body: "" if factor == "0" else body if factor == "1" else f"{factor} {body}"
     wedge = bracket(rf"R_{{mn}} + {c('m', 'n')} \theta_{{mn}}")
     along = bracket(frac(f"{c('j', 'm')} R_{{jn}}", c("j", "j")) + rf" + {c('m', 'n')} \theta_{{jn}}")
@@ -143,25 +152,27 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
 def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
     r"""Polynomials by Mehler's formula: :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`. J keeps its name."""
     student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
+    # other smooth activations have integrals by quadrature only
     if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
         return None
-    C, rows = scaled(setting)
+    C, rows = field_covariance(setting)
     c = lambda one, other: f"{C}_{{{one}{other}}}"
+    # one sum for all pairs: surplus terms have vanishing means
     degree = max(student.degree, teacher.degree)
 
     return [
         Row("I_{jmn}", rf"{c('j', 'm')} T_{{jn}} + {c('m', 'n')} S_{{jn}}"),
-        Row("J_{jlmn}", NAMED),
-        Row("S_{mn}", _mehler(c, degree, 1, 1)),
-        Row("T_{mn}", _mehler(c, degree, 2, 0)),
-        *([Row("K_{mn}", _mehler(c, degree, 0, 0))] if setting.trains_second else []),
+        Row("J_{jlmn}", NAMED_J),
+        Row("S_{mn}", _mehler_sum(c, degree, 1, 1)),
+        Row("T_{mn}", _mehler_sum(c, degree, 2, 0)),
+        *([Row("K_{mn}", _mehler_sum(c, degree, 0, 0))] if setting.trains_second else []),
         *derivative_means(student, teacher, C),
         *rows,
     ]
 
 
-def _mehler(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
-    """The mean of two derivatives of units as a sum over the powers of their covariance."""
+def _mehler_sum(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
+    """Write the mean of a product of derivatives of two units as a sum over powers of their covariance."""
     h = lambda index, order: f"h_{{{order}{index}}}"
     return total(
         times(1 / math.factorial(q), power(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))

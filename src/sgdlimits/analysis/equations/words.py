@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, number, over, power, spelt, times, total
-from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, one
+from sgdlimits.analysis.equations.base import Row, escape_latex, number, one_over, power, times, total
+from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, is_one
 from sgdlimits.analysis.equations.schedules import schedule_latex
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLinear, Polynomial
@@ -20,21 +20,21 @@ from sgdlimits.part import is_schedule
 
 
 def mean(inside: str) -> str:
-    """An expectation over one sample."""
+    """Write an expectation over one sample as LaTeX."""
     return rf"\mathbb{{E}}\left[{inside}\right]"
 
 
-def called(fn: Any) -> str:
-    """A function of a user by its name, or a letter where it has none."""
+def function_name(fn: Any) -> str:
+    """Return the name of a user's function as LaTeX, or an empty text if it has none."""
     name = getattr(fn, "__name__", type(fn).__name__)
-    return rf"\operatorname{{{spelt(name)}}}" if name.isidentifier() else ""
+    return rf"\operatorname{{{escape_latex(name)}}}" if name.isidentifier() else ""
 
 
 # --- activations -------------------------------------------------------------------------------------------------------------
 
 
-def any_unit(activation: Activation, x: str = "x") -> str:
-    """An activation of a letter."""
+def activation_latex(activation: Activation, x: str = "x") -> str:
+    """Write an activation of the letter `x` as LaTeX."""
     match activation:
         case Erf(scale=scale):
             inside = rf"{x}/\sqrt{{2}}" if activation == ACTIVATIONS["erf"] else times(scale, x)
@@ -45,18 +45,19 @@ def any_unit(activation: Activation, x: str = "x") -> str:
             odd, even = (right + left) / 2, (right - left) / 2
             return total([times(odd, x) if odd else "", times(even, f"|{x}|") if even else ""])
         case Polynomial(coefficients=coefficients):
+            # (lambda^*)^2 needs its brackets
             base = f"({x})" if "^" in x else x
             return total([times(c, power(x if n == 1 else base, n)) for n, c in enumerate(coefficients) if c][::-1])
     if activation == ACTIVATIONS["tanh"]:
         return rf"\tanh({x})"
     if activation == ACTIVATIONS["sigmoid"]:
         return rf"\frac{{1}}{{1 + e^{{-{x}}}}}"
-    return rf"{called(getattr(activation, 'fn', activation)) or 's'}({x})"
+    return rf"{function_name(getattr(activation, 'fn', activation)) or 's'}({x})"
 
 
-def units(activation: Activation) -> list[Row]:
-    """What a unit does, and its slope where that is short."""
-    rows = [Row("s(x)", any_unit(activation))]
+def activation_rows(activation: Activation) -> list[Row]:
+    """Return the rows that define an activation s and, if piecewise linear, its derivative."""
+    rows = [Row("s(x)", activation_latex(activation))]
     if isinstance(activation, PiecewiseLinear):
         step = activation.right - activation.left
         rows.append(
@@ -70,8 +71,8 @@ def units(activation: Activation) -> list[Row]:
 # --- losses, networks, labels ------------------------------------------------------------------------------------------------
 
 
-def loss(model: Model) -> Row:
-    """The loss."""
+def loss_row(model: Model) -> Row:
+    """Return the row that defines the loss."""
     match model.loss:
         case SquaredLoss(weight=weight):
             text = times(weight, r"\left(f - y\right)^{2}")
@@ -80,31 +81,32 @@ def loss(model: Model) -> Row:
         case SoftmaxCrossEntropy():
             text = r"\log \sum_{o} e^{f_{o}} - f_{y}"
         case FunctionLoss(fn=fn):
-            text = rf"{called(fn) or 'L'}(f, y)"
+            text = rf"{function_name(fn) or 'L'}(f, y)"
         case other:
-            text = rf"{called(type(other))}(f, y)"
+            text = rf"{function_name(type(other))}(f, y)"
     return Row(r"\ell(f, y)", text)
 
 
-def network(setting: EquationSetting) -> Row:
-    """The prediction."""
+def network_row(setting: EquationSetting) -> Row:
+    """Return the row that defines the network's prediction f."""
     net = setting.model.network
     if not isinstance(net, TwoLayer):
-        return Row("f", rf"{called(getattr(net, 'fn', None)) or 'f'}(\lambda_{{1}}, \dots, \lambda_{{p}})")
-    unit = any_unit(net.activation, r"\lambda_{m}")
+        return Row("f", rf"{function_name(getattr(net, 'fn', None)) or 'f'}(\lambda_{{1}}, \dots, \lambda_{{p}})")
+    unit = activation_latex(net.activation, r"\lambda_{m}")
+    # a plain network is a sum of units without bias or several outputs
     if net.plain:
-        layer = setting.layer("m")
+        layer = setting.unit_factor("m")
         before, after = (layer, "") if setting.constant is not None else ("", layer)
         return Row("f", times(before if before != "1" else "", r"\sum_{m=1}^{p}", after, unit))
     column = "o" if net.shape else "c" if net.heads > 1 else ""
     output, weight = f"_{{{column}}}" if column else "", f"a_{{m{column}}}"
     bias = rf" + \text{{bias}}{output}" if net.bias else ""
     mask = "" if net.dropout is None else r"\tfrac{\chi_{m}}{1 - q}"
-    return Row(f"f{output}", times(setting.share, r"\sum_{m=1}^{p}", weight, mask, unit) + bias)
+    return Row(f"f{output}", times(setting.mean_factor, r"\sum_{m=1}^{p}", weight, mask, unit) + bias)
 
 
-def dropout(model: Model) -> list[Row]:
-    """The law of the masks of units, where there are any."""
+def dropout_rows(model: Model) -> list[Row]:
+    """Return the row with the law of the dropout masks; none without dropout."""
     rate = model.network.mask_rate
     if rate is None:
         return []
@@ -112,67 +114,68 @@ def dropout(model: Model) -> list[Row]:
     return [Row(rf"\chi_{{m}} = 0 \text{{ with probability }} q \text{{ in training, }} 1 \text{{ otherwise}}{q}")]
 
 
-def label(model: Model) -> list[Row]:
-    """The label, and the numbers in it."""
-    k, numbers = model.teachers, []
+def label_rows(model: Model) -> list[Row]:
+    """Return the rows that define the label y and the constants in it."""
+    k, constants = model.teachers, []
     match model.target.readout:
         case CommitteeReadout(activation=activation, second=second):
             field, every = (r"\lambda^{*}_{1}", "") if k == 1 else (r"\lambda^{*}_{r}", r"\sum_{r=1}^{k}")
             weight = "" if second is None else "a^{*}_{r}"
-            text = times(over("k", k), every, weight, any_unit(activation, field))
+            text = times(one_over("k", k), every, weight, activation_latex(activation, field))
             if second is not None and not is_traced(second):
-                numbers = [Row(rf"a^{{*}} = {number(second)}")]
+                constants = [Row(rf"a^{{*}} = {number(second)}")]
         case QuadraticReadout(R=R):
             text = r"\sum_{r=1}^{k} \sum_{s=1}^{k} R_{rs} \lambda^{*}_{r} \lambda^{*}_{s}"
             if not is_traced(R):
-                numbers = [Row(rf"R = {number(R)}")]
+                constants = [Row(rf"R = {number(R)}")]
         case FunctionReadout(fn=fn):
-            text = rf"{called(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}})"
+            text = rf"{function_name(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}})"
         case TimedReadout(fn=fn):
-            text = rf"{called(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}}, t)"
+            text = rf"{function_name(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}}, t)"
         case ClassLabels():
             text = "y_{c}"
         case ClassReadouts(turns=turns):
             c, time = "_{c}" if model.data.classes > 1 else "", "(t)" if is_schedule(turns) else ""
             text = rf"r{c}(\lambda^{{*}})" if turns is None else rf"r{c}(T{c}{time} \lambda^{{*}})"
         case other:
-            text = rf"{called(type(other))}(\lambda^{{*}})"
+            text = rf"{function_name(type(other))}(\lambda^{{*}})"
     noise = r"\sqrt{\Delta} z" if has_noise(model) else ""
-    return [Row("y", total([text, noise])), *numbers]
+    return [Row("y", total([text, noise])), *constants]
 
 
 # --- the law of the fields ---------------------------------------------------------------------------------------------------
 
 
-def law(model: Model) -> list[Row]:
-    """The law of the fields, and of the noise in labels."""
-    sigma = "" if one(model.data.squared_length) else r"\sigma^{2} "
+def law_rows(model: Model) -> list[Row]:
+    """Return the rows with the law of the fields and of the label noise."""
+    sigma = "" if is_one(model.data.squared_length) else r"\sigma^{2} "
     omega = r"\begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
     both = r"(\lambda, \lambda^{*})"
     noise = [Row(r"z \sim N(0, 1)")] if has_noise(model) else []
     if model.centred:
-        weights: Any = getattr(model.data, "weights", np.ones(1))
+        weights: Any = model.data.class_probabilities
+        # classes without means matter only through their readouts or heads
         shown = weights.shape[0] > 1 and not (is_traced(weights) and not is_schedule(weights))
         classes = [Row(rf"\text{{class }} c \text{{ has probability }} \pi_{{c}}, \quad \pi = {schedule_latex(weights)}")]
-        return [Row(rf"{both} \sim N\left(0, {sigma}{omega}\right)"), *(classes if shown else []), *noise, *gram(model)]
+        return [Row(rf"{both} \sim N\left(0, {sigma}{omega}\right)"), *(classes if shown else []), *noise, *gram_rows(model)]
     middle = r"\begin{pmatrix} M b_{c} \\ P b_{c} \end{pmatrix}"
     given = rf"{both} \sim N\left({middle}, {sigma}{omega}\right) \text{{ for class }} c \text{{, of probability }} \pi_{{c}}"
-    return [Row(given), *noise, *class_numbers(model)]
+    return [Row(given), *noise, *class_rows(model)]
 
 
-def gram(model: Model) -> list[Row]:
-    """The Gram matrix of the fixed directions."""
+def gram_rows(model: Model) -> list[Row]:
+    """Return the row with the Gram matrix P of the fixed directions; none if it is traced."""
     P = model.target.gram
     if is_traced(P):
         return []
     return [Row("P = I" if np.array_equal(P, np.eye(len(P))) else rf"P = {number(P)}")]
 
 
-def class_numbers(model: Model) -> list[Row]:
-    """Probabilities, means and labels of the classes, and the Gram matrix of the fixed directions."""
+def class_rows(model: Model) -> list[Row]:
+    """Return the rows with probabilities, means and labels of the classes, and with the Gram matrix P."""
     data: Any = model.data
     labels = getattr(model.target.readout, "labels", None)
     if any(is_traced(each) and not is_schedule(each) for each in (data.weights, data.means, labels)):
         return []
     y = "" if labels is None else rf", \quad y = {number(labels)}"
-    return [Row(rf"\pi = {schedule_latex(data.weights)}, \quad b = {number(data.means)}{y}"), *gram(model)]
+    return [Row(rf"\pi = {schedule_latex(data.weights)}, \quad b = {number(data.means)}{y}"), *gram_rows(model)]

@@ -1,9 +1,9 @@
-r"""Connected components of the set of fixed points, found by walking between roots.
+r"""Connected components of the set of fixed points, found by following paths of fixed points between roots.
 
-The symmetries G make :math:`|G|` images of each root. They are never all compared: a way from root i to the image g j is one
-from h i to :math:`hgj` for every h. So a graph has the images as its nodes, and each way that is found enters it
-:math:`|G|` times. Its components are those of the fixed points, and an orbit of components has as many copies as there are
-components among the images of its roots.
+The symmetry group G makes :math:`|G|` images of each root. Most pairs need no comparison: a path from root i to the image g j
+is also one from h i to :math:`hgj` for every h. The images are therefore the nodes of a graph, and each path that is found adds
+:math:`|G|` edges. The components of the graph are those of the fixed points, and an orbit of components has as many copies as
+there are components among the images of its roots.
 """
 
 from __future__ import annotations
@@ -18,35 +18,44 @@ from sgdlimits.analysis.fixed_points.roots import Roots, roots_near
 from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup
 from sgdlimits.analysis.fixed_points.system import System
 
-SAME = 1e-6
-"""Roots closer than this, relative to 1 and their size, are one."""
-SHORT = 0.05
-"""Steps along fixed points are shorter than this, relative to 1 and their size."""
-BETWEEN = 0.8
-HALVINGS = 10
+SAME_ROOT = 1e-6
+"""Largest distance at which two roots count as one, relative to 1 plus the norm of the root."""
+MAX_SEGMENT = 0.05
+"""Length, relative to 1 plus the norm of the root, below which a segment between fixed points is not halved again."""
+MAX_MIDPOINT_SHARE = 0.8
+"""Largest distance of a projected midpoint from either end, as a share of the distance between the ends."""
+# segments of 1/1000 of the distance; longer paths count as not found
+MAX_HALVINGS = 10
 NEAREST = 3
-WALK_STEPS, KINK_STEPS = 15, 60
-"""Steps onto the fixed points; at a kink, where the Jacobian is that of one side, they converge slowly."""
-ROUNDS = 24
-PAIRS, FEW_PAIRS = 48, 8
+"""Number of candidate images examined for each pair of components."""
+PATH_STEPS, KINK_PATH_STEPS = 15, 60
+"""Levenberg-Marquardt steps that project a midpoint; at a kink the Jacobian is one-sided and they converge slowly."""
+# each round either connects roots or ends the search
+MAX_ROUNDS = 24
+MIDPOINT_PAIRS, COSTLY_MIDPOINT_PAIRS = 48, 8
+"""Number of random pairs of images whose midpoints are projected; the second where a drift is costly."""
 DISPLACEMENT = 1e-4
-CHECKS, LINEAR = 6, 0.003
-"""Displacements by which a Jacobian is checked, and the largest relative error."""
-REGULAR = 0.01
-TRIED, FEW_TRIED = 120, 6
-"""Images beyond so many nearest ones of a root are left to other roots of its component."""
+"""Length of the displacements that test a Jacobian, relative to 1 plus the norm of the root."""
+JACOBIAN_CHECKS, MAX_NONLINEARITY = 6, 0.003
+"""Number of displacements that check a Jacobian, and the largest relative error accepted."""
+MIN_REGULAR_EIGENVALUE = 0.01
+"""Smallest |eigenvalue|, relative to the norm, of a Jacobian accepted from finite differences."""
+MAX_IMAGES_TRIED, COSTLY_IMAGES_TRIED = 120, 6
+"""Nearest images compared with a root; farther ones are left to other roots of its component."""
 
 
 class Atlas:
-    """Roots up to symmetry, and the graph of their images.
+    """Roots of the drift up to symmetry, and the graph that connects their images.
 
     Attributes
     ----------
-    roots : no two of which are images of each other
-    owner : for each of the roots that were given, which of these it is an image of
-    points, images : their coordinates; those of all images, one element of the group after another, shape (order roots, n)
-    alone : roots that are isolated, as their Jacobian is regular and right
-    edges, failed : (i, g, j): root i and the image g of root j are connected; no way was found between them
+    roots : one representative of each orbit of roots under the symmetries
+    owner : index in `roots` of the representative of each root that was given
+    points : coordinates of `roots`, shape (roots, n)
+    images : coordinates of all images, one element of the group after another, shape (order roots, n)
+    isolated : mask of roots that are isolated, as their Jacobian is regular and agrees with the drift
+    edges : triples (i, g, j) where root i and the image g of root j are connected
+    failed : triples (i, g, j) where no path was found
     """
 
     def __init__(self, system: System, group: SymmetryGroup, roots: Roots) -> None:
@@ -56,24 +65,28 @@ class Atlas:
         self.owner, images = np.empty(len(roots.x), int), np.empty((0, system.size))
         first: list[int] = []
         for r, x in enumerate(roots.x):
-            gaps, same = np.linalg.norm(images - x, axis=1), SAME * (1 + np.linalg.norm(x))
+            gaps = np.linalg.norm(images - x, axis=1)
+            same = SAME_ROOT * (1 + np.linalg.norm(x))
             if gaps.size and gaps.min() < same:
                 self.owner[r] = gaps.argmin() // group.order
                 continue
             i, own = len(first), group.elements @ x
+            # elements other than the identity that leave the root where it is
             self.edges += [(i, int(g), i) for g in np.flatnonzero(np.linalg.norm(own - x, axis=1) < same) if g]
             self.owner[r] = i
             first.append(r)
             images = np.concatenate([images, own])
-        self.roots, self.alone = roots.at(np.array(first, int)), np.zeros(len(first), bool)
+        self.roots = roots.at(np.array(first, int))
+        self.isolated = np.zeros(len(first), bool)
         self.points = self.roots.x
         self.images = images.reshape(-1, group.order, system.size).swapaxes(0, 1).reshape(-1, system.size)
 
     def labels(self) -> np.ndarray:
-        """The component of the image g of root i, shape (order, roots)."""
+        """Return the component of the image g of root i, as an integer array of shape (order, roots)."""
         order, count = self.group.order, len(self.points)
         if not count:
             return np.empty((order, 0), int)
+        # an edge (i, g, j) stands for the edges (h i, h g j) of all h
         i, g, j = np.array(self.edges, int).reshape(-1, 3).T
         h = np.arange(order)[:, None]
         ends = (h * count + i).ravel(), (self.group.table[:, g] * count + j).ravel()
@@ -81,59 +94,72 @@ class Atlas:
         return connected_components(graph, directed=False)[1].reshape(order, count)
 
     def connect(self, towards: np.ndarray) -> None:
-        """Walk between near roots of different components, until no two are found connected any more."""
-        for i in np.flatnonzero(~smooth(self.system, self.roots, towards)):
-            self.system.watch.stage("Jacobians where units coincide, root", int(i) + 1, len(self.points))
-            measured = measure(self.system, self.points[i], towards)
+        """Search paths between near roots of different components, until a round connects none.
+
+        Parameters
+        ----------
+        towards : rows of coordinates, the directions in which Jacobians are checked
+        """
+        for i in np.flatnonzero(~has_valid_jacobian(self.system, self.roots, towards)):
+            self.system.watch.show_stage("Jacobians where units coincide, root", int(i) + 1, len(self.points))
+            measured = measure_jacobian(self.system, self.points[i], towards)
             self.roots.jacobian[i] = self.roots.jacobian[i] if measured is None else measured
         values, zero = self.roots.spectra
         regular = np.flatnonzero((np.abs(values) > zero[:, None]).all(1))
-        self.alone[regular] = smooth(self.system, self.roots.at(regular), towards)
+        self.isolated[regular] = has_valid_jacobian(self.system, self.roots.at(regular), towards)
+        # the few nearest pairs of all first; pairs of every two components only once these bring no more
         each_target = False
-        for walks in range(ROUNDS):
-            pairs = self._candidates(each_target)
-            self.system.watch.stage(f"{len(self.points)} roots, round {walks + 1} of ways between them")
-            joined = self._walk(pairs)
+        for finished in range(MAX_ROUNDS):
+            pairs = self._candidate_pairs(each_target)
+            self.system.watch.show_stage(f"{len(self.points)} roots, round {finished + 1} of paths between them")
+            joined = self._connect_pairs(pairs)
+            # an exhaustive round found nothing either
             if not joined and each_target:
                 return
             each_target = not joined
 
     def locate(self, roots: np.ndarray) -> np.ndarray:
-        """The number of a point whose component, or an image of it, each root belongs to; -1 where none is found."""
+        """Return, for each row, the index of a point whose component or an image of it contains the row; -1 if none does."""
         where = np.full(len(roots), -1)
         for rank in range(1, 1 + min(NEAREST, len(self.images))):
             lost = np.flatnonzero(where < 0)
             nearest = KDTree(self.images).query(roots[lost], [rank])[1][:, 0]
-            found = connected(self.system, roots[lost], self.images[nearest])
+            found = are_connected(self.system, roots[lost], self.images[nearest])
             where[lost] = np.where(found, nearest % len(self.points), -1)
         return where
 
-    def between(self, labels: np.ndarray, root: int) -> Roots:
-        """Fixed points between random pairs of images in the component of a root: searches tend to end at its edges."""
+    def interior_roots(self, labels: np.ndarray, root: int) -> Roots:
+        """Return fixed points between random pairs of images in the component of a root.
+
+        Searches tend to end at the boundary of a manifold of fixed points; these points lie inside it.
+        """
         images = self.images[(labels == labels[0, root]).ravel()]
-        pairs = np.random.default_rng(0).integers(len(images), size=(FEW_PAIRS if self.system.costly else PAIRS, 2))
+        count = COSTLY_MIDPOINT_PAIRS if self.system.costly else MIDPOINT_PAIRS
+        pairs = np.random.default_rng(0).integers(len(images), size=(count, 2))
         apart = np.linalg.norm(images[pairs[:, 0]] - images[pairs[:, 1]], axis=1)
-        pairs = pairs[apart > SAME * (1 + np.linalg.norm(images[pairs[:, 0]], axis=1))]
+        # a root may be an image of itself
+        pairs = pairs[apart > SAME_ROOT * (1 + np.linalg.norm(images[pairs[:, 0]], axis=1))]
+        # statistics of weights are a convex set, which contains the mean
         middle = roots_near(self.system, images[pairs].mean(1))
         inside = middle.found
-        inside[inside] = connected(self.system, images[pairs[inside, 0]], middle.x[inside])
+        inside[inside] = are_connected(self.system, images[pairs[inside, 0]], middle.x[inside])
         return middle.at(inside)
 
-    def _candidates(self, each_target: bool) -> list[tuple[int, int, int]]:
-        """The nearest images outside its component of each orbit of components, a few in all or for each other component.
+    def _candidate_pairs(self, each_target: bool) -> list[tuple[int, int, int]]:
+        """Return the triples (i, g, j) of near images in different components, `NEAREST` per orbit of components.
 
-        The symmetries carry ways between two components to ways between their images, but not to other pairs of the same
-        orbits: a ring in two parts may be nearer to images that it is not connected with. So each pair has a turn, up to
-        symmetry.
+        With `each_target` there are `NEAREST` per pair of components, up to symmetry. The symmetries carry paths between two
+        components to paths between their images, but not to other pairs of the same orbits: a ring in two parts may be nearer
+        to images that it is not connected with, so each pair has to be examined.
         """
         labels, pair_of = self.labels(), dict[tuple[int, int], tuple[int, int]]()
         orbits = labels.min(0)
-        tried = FEW_TRIED if self.system.costly and not each_target else TRIED
+        tried = COSTLY_IMAGES_TRIED if self.system.costly and not each_target else MAX_IMAGES_TRIED
         best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}
-        for i in np.flatnonzero(~self.alone):
+        for i in np.flatnonzero(~self.isolated):
             gaps = cdist(self.points[[i]], self.images).reshape(labels.shape)
             gaps[labels == labels[0, i]] = np.inf
-            gaps[:, self.alone] = np.inf
+            gaps[:, self.isolated] = np.inf
             for flat in np.argsort(gaps, axis=None)[:tried]:
                 g, j = divmod(int(flat), len(self.points))
                 if not np.isfinite(gaps[g, j]) or (int(i), g, j) in self.failed:
@@ -142,87 +168,108 @@ class Atlas:
                 if each_target:
                     ends = int(labels[0, i]), int(labels[g, j])
                     if ends not in pair_of:
+                        # of all images of the pair, the lexicographically first names its orbit
                         images = np.stack([labels[:, i], labels[self.group.table[:, g], j]])
                         pair_of[ends] = tuple(images[:, np.lexsort(images[::-1])[0]].tolist())
                     key = pair_of[ends]
                 best.setdefault(key, []).append((gaps[g, j], (int(i), g, j)))
         return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST]]
 
-    def _walk(self, pairs: list[tuple[int, int, int]]) -> bool:
-        """Whether any of the pairs is found connected; all are remembered."""
+    def _connect_pairs(self, pairs: list[tuple[int, int, int]]) -> bool:
+        """Search a path for each pair, record it in `edges` or `failed`, and return whether any was found."""
         if not pairs:
             return False
         i, g, j = np.array(pairs).T
-        joined = connected(self.system, self.points[i], self.images[g * len(self.points) + j])
+        joined = are_connected(self.system, self.points[i], self.images[g * len(self.points) + j])
         for pair, good in zip(pairs, joined, strict=True):
             self.edges.append(pair) if good else self.failed.add(pair)
         return bool(joined.any())
 
 
-def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
-    """At which roots the Jacobian says what small displacements do, each towards random statistics.
+def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
+    """Check whether the Jacobian at each root predicts the drift after small displacements; return a mask, shape (roots,).
 
-    It does not at a kink. Nor does it always where units coincide or are zero: there Omega is singular, so that statistics of
+    It fails at a kink. It may also fail where units coincide or are zero: Omega is singular there, so that statistics of
     weights lie on one side only, and derivatives of expectations may be lost.
+
+    Parameters
+    ----------
+    towards : rows of coordinates; each displacement is a short step in the direction of one of them
     """
-    step = displacements(roots.x, towards[:CHECKS])
+    step = displacements(roots.x, towards[:JACOBIAN_CHECKS])
     drift = system.drifts((roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
+    # the drift at a root is zero, so that the linear prediction is J times the step
     wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)
     scale = np.linalg.norm(roots.jacobian, axis=(1, 2))[:, None] * np.linalg.norm(step, axis=2)
-    return (wrong <= LINEAR * scale).all(1)
+    return (wrong <= MAX_NONLINEARITY * scale).all(1)
 
 
-def measure(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
-    """A root's Jacobian by differences towards random statistics; None where they are not linear, or it may be singular."""
+def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
+    """Estimate the Jacobian at a root by finite differences towards random statistics.
+
+    Returns None where the differences are not linear in the displacement, or where the Jacobian may be singular.
+    """
     step = 10 * displacements(x[None], towards[: 2 * system.size])[0]
     near, far = (system.drifts(x + length * step) for length in (1, 2))
-    slope = (4 * near - far) / 2
+    slope = (4 * near - far) / 2  # Richardson: the drift at the root is zero, and the quadratic term cancels
+    # more directions than coordinates, so that the residual tests linearity
     J = np.linalg.lstsq(step, slope, rcond=None)[0].T
     scale = np.linalg.norm(J)
-    linear = np.linalg.norm(slope - step @ J.T, axis=1) <= LINEAR * scale * np.linalg.norm(step, axis=1)
-    return J if len(step) > system.size and linear.all() and np.abs(np.linalg.eigvals(J)).min() > REGULAR * scale else None
+    linear = np.linalg.norm(slope - step @ J.T, axis=1) <= MAX_NONLINEARITY * scale * np.linalg.norm(step, axis=1)
+    if len(step) <= system.size or not linear.all():
+        return None
+    return J if np.abs(np.linalg.eigvals(J)).min() > MIN_REGULAR_EIGENVALUE * scale else None
 
 
 def displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
-    """Small steps from each point towards other statistics, shape (points, ways, n). Statistics of weights are a convex set."""
+    """Return small steps from each point towards each row of `towards`, shape (points, rows, n).
+
+    The statistics of weights are a convex set, so that such a step stays within it.
+    """
     direction = towards - points[:, None]
+    # never beyond the target: the whole segment consists of statistics of weights
     size = DISPLACEMENT * (1 + np.linalg.norm(points, axis=1))[:, None]
-    return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME))[..., None]
+    return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME_ROOT))[..., None]
 
 
-def connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Whether a way along fixed points leads from each root x to its root y.
+def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Test whether a path of fixed points leads from each root in x to the root in the same row of y; return a mask.
 
-    The midpoint of the segment is projected onto the fixed points. It must come to lie between its ends, at most `BETWEEN` of
-    their distance from either; and so on for both halves, until they are short. A midpoint between separate components
-    projects onto one of them, at the whole distance from the other. Where weights at both ends are not independent, their
-    midpoint is tried first: the drift has a kink where units are parallel, which the midpoint of statistics leaves.
+    The midpoint of the segment is projected onto the fixed points. The projection must be at most `MAX_MIDPOINT_SHARE` of the
+    segment's length from either end, and so on for both halves, until they are short. A midpoint between separate components
+    projects onto one of them, at the whole distance from the other. Where the weights at both ends are linearly dependent,
+    the midpoint of the weights is tried first: the drift has a kink where units are parallel, which the midpoint of the
+    statistics leaves.
     """
     length, size = np.linalg.norm(y - x, axis=1), 1 + np.linalg.norm(x, axis=1)
-    joined, short = np.ones(len(x), bool), np.minimum(SHORT * size, length / 6)
+    joined = np.ones(len(x), bool)
+    short = np.minimum(MAX_SEGMENT * size, length / 6)
     owner, left, right = np.arange(len(x)), x, y
-    for _ in range(HALVINGS):
+    for _ in range(MAX_HALVINGS):
         gap = np.linalg.norm(right - left, axis=1)
-        long = joined[owner] & (gap > np.maximum(short[owner], SAME * size[owner]))
+        long = joined[owner] & (gap > np.maximum(short[owner], SAME_ROOT * size[owner]))
         owner, left, right, gap = owner[long], left[long], right[long], gap[long]
         if not owner.size:
             return joined
-        halfway, straight = system.between(left, right), (left + right) / 2
-        flat = np.isfinite(halfway).all(1)
-        steps = KINK_STEPS if flat.any() else WALK_STEPS
-        middle = roots_near(system, np.where(flat[:, None], halfway, straight), steps=steps)
-        farther = _farther(middle, left, right)
-        lost = np.flatnonzero(flat & ~(farther < BETWEEN * gap))
+        halfway, straight = system.midpoints_of_weights(left, right), (left + right) / 2
+        dependent = np.isfinite(halfway).all(1)
+        steps = KINK_PATH_STEPS if dependent.any() else PATH_STEPS
+        middle = roots_near(system, np.where(dependent[:, None], halfway, straight), steps=steps)
+        farther = _distance_of_farther_end(middle, left, right)
+        # `~(a < b)` rather than `a >= b`: the distance may be NaN
+        lost = np.flatnonzero(dependent & ~(farther < MAX_MIDPOINT_SHARE * gap))
         if lost.size:
-            again = roots_near(system, straight[lost], steps=WALK_STEPS)
-            middle.x[lost], farther[lost] = again.x, _farther(again, left[lost], right[lost])
-        joined[owner[~(farther < BETWEEN * gap)]] = False
+            again = roots_near(system, straight[lost], steps=PATH_STEPS)
+            middle.x[lost] = again.x
+            farther[lost] = _distance_of_farther_end(again, left[lost], right[lost])
+        joined[owner[~(farther < MAX_MIDPOINT_SHARE * gap)]] = False
+        # both halves of each segment, for the next round
         owner, left, right = np.tile(owner, 2), np.concatenate([left, middle.x]), np.concatenate([middle.x, right])
-    joined[owner] = False
+    joined[owner] = False  # segments that are still long after the last halving
     return joined
 
 
-def _farther(middle: Roots, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The larger of the distances of a root from both ends; infinite where none was found."""
+def _distance_of_farther_end(middle: Roots, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the larger of the distances of each root from its two ends; infinity where the search found no root."""
     farther = np.maximum(np.linalg.norm(middle.x - left, axis=1), np.linalg.norm(right - middle.x, axis=1))
     return np.where(middle.found, farther, np.inf)

@@ -1,4 +1,4 @@
-"""Fixed points as a table."""
+"""The result of `fixed_points`: a table of orbits of fixed points."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from sgdlimits.analysis.fixed_points.stability import Stability
 from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.text import count, table
 
-SHOWN = 3
+MAX_EIGENVALUES_PRINTED = 3
+# headings of the printed table
 COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "at")
 
 
 @dataclass(frozen=True, repr=False)
 class FixedPoint:
-    """A connected component of fixed points of the ODE, for itself and for its images under the symmetries.
+    """A connected component of fixed points of the ODE, standing for its whole orbit under the symmetries.
 
     Parameters
     ----------
-    point : statistics of one of its points, inside it where it is a manifold
+    point : statistics of one point of the component, in its interior if it is a manifold
     eigenvalues : of the Jacobian of the drift at that point along the free coordinates, the largest real part first, in 1/t
     dimension : 0 for an isolated point, 1 for a curve, ...; where the search was cut off, the number of zero eigenvalues
-    stability : "stable", "unstable" where the flow leaves it somewhere, "neutral" where it returns but not to the same point,
-        "unknown" where the search was cut off before
-    copies : how many components are images of this one, itself included
-    residual : the norm of the drift at the point
-    risk : the population risk at the point
-    found : how many searches ended in it or in an image of it
-    basin : the share of random starts that the flow carries to it or to an image of it, where it was asked for
-    images : statistics of the point's different images under the symmetries, itself included; images first
+    stability : "stable"; "unstable" where the flow leaves the component somewhere; "neutral" where it returns but not to the
+        same point; "unknown" where the search was cut off before
+    copies : number of components in the orbit, this one included
+    residual : norm of the drift at the point
+    risk : population risk at the point
+    found : number of searches that ended in the orbit
+    basin : share of random starts that the flow carries to the orbit, with its interval; None unless `basins` was given
+    images : statistics of the distinct images of the point under the symmetries, the point included; images first
     """
 
     point: PyTree
@@ -48,15 +49,18 @@ class FixedPoint:
     images: PyTree = None
 
     def row(self) -> tuple[str, ...]:
-        """The columns of a table."""
-        values = np.where(np.abs(self.eigenvalues) < 1e-9 * np.abs(self.eigenvalues).max(), 0, self.eigenvalues)[:SHOWN]
-        numbers = ", ".join(f"{value.real:.3g}" + (f"{value.imag:+.2g}i" if abs(value.imag) > 1e-9 else "") for value in values)
-        more = ", ..." if self.eigenvalues.size > SHOWN else ""
+        """Return the texts of this fixed point's row in the table, one per entry of `COLUMNS`."""
+        size = np.abs(self.eigenvalues)
+        values = np.where(size < 1e-9 * size.max(), 0, self.eigenvalues)[:MAX_EIGENVALUES_PRINTED]
+        imaginary = lambda value: f"{value.imag:+.2g}i" if abs(value.imag) > 1e-9 else ""
+        eigenvalues = ", ".join(f"{value.real:.3g}{imaginary(value)}" for value in values)
+        more = ", ..." if self.eigenvalues.size > MAX_EIGENVALUES_PRINTED else ""
         basin = "" if self.basin is None else repr(self.basin)
-        first = (str(self.copies), str(self.dimension), self.stability, numbers + more, f"{self.risk:.4g}")
+        first = (str(self.copies), str(self.dimension), self.stability, eigenvalues + more, f"{self.risk:.4g}")
         named = {name: getattr(self.point, name) for name in type(self.point).dims if name != "Q"}
+        # named scalars become columns of their own
         named = {**named.pop("a"), **named} if isinstance(named.get("a"), dict) else named
-        where = ", ".join(f"{name} = {_numbers(np.asarray(value))}" for name, value in named.items())
+        where = ", ".join(f"{name} = {_format_array(np.asarray(value))}" for name, value in named.items())
         return (*first, basin, str(self.found), where)
 
     def __repr__(self) -> str:
@@ -66,16 +70,16 @@ class FixedPoint:
 
 @dataclass(frozen=True, repr=False)
 class FixedPoints(Sequence[FixedPoint]):
-    """The fixed points that were found, one for each orbit under the symmetries: stable ones first, then by risk.
+    """The fixed points of an ODE, one for each orbit under the symmetries: stable ones first, then by risk.
 
     Parameters
     ----------
-    orbits : a `FixedPoint` each
-    name : of the problem
-    symmetries : the order of the group of symmetries
-    searches : how many searches ended at a fixed point
-    elsewhere : the share of random starts that the flow carries to none of the fixed points, where basins were asked for
-    stopped : when and before which stages the search was cut off; empty where it came to its end
+    orbits : one `FixedPoint` per orbit
+    name : name of the problem
+    symmetries : order of the symmetry group
+    searches : number of searches that ended at a fixed point
+    elsewhere : share of random starts that the flow carries to none of the fixed points; None unless `basins` was given
+    stopped : when and before which stages the search was cut off; empty if it finished
     """
 
     orbits: tuple[FixedPoint, ...]
@@ -93,21 +97,22 @@ class FixedPoints(Sequence[FixedPoint]):
 
     @property
     def complete(self) -> bool:
-        """Whether the search came to its end."""
+        """Whether the search finished."""
         return not self.stopped
 
     @property
     def components(self) -> int:
-        """How many connected components there are, all images counted."""
+        """The number of connected components, all images counted."""
         return sum(orbit.copies for orbit in self.orbits)
 
     @property
     def stable(self) -> tuple[FixedPoint, ...]:
+        """The stable orbits."""
         return tuple(orbit for orbit in self.orbits if orbit.stability == "stable")
 
     @property
     def unseen(self) -> float:
-        """About which share of more searches would find new orbits: that of searches alone in theirs (Good and Turing)."""
+        """Estimated probability that one more search finds a new orbit: the share of searches alone in theirs (Good-Turing)."""
         return sum(orbit.found == 1 for orbit in self.orbits) / self.searches if self.searches else 1.0
 
     def __repr__(self) -> str:
@@ -124,20 +129,21 @@ class FixedPoints(Sequence[FixedPoint]):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during `fixed_points`. `found` is the table of what had been found."""
+    """Raised when Ctrl-C interrupts `fixed_points`; the attribute `found` has the `FixedPoints` found until then."""
 
     def __init__(self, found: FixedPoints) -> None:
-        super().__init__("interrupted; what was found is in the attribute `found` of this exception")
+        super().__init__("interrupted; the fixed points found so far are in the attribute `found` of this exception")
         self.found = found
 
 
-def share(part: int, runs: int) -> IntervalEstimate:
-    """A share of runs with its exact interval of 95 % (Clopper and Pearson)."""
+def proportion(part: int, runs: int) -> IntervalEstimate:
+    """Return the proportion part / runs with its exact 95 % confidence interval (Clopper and Pearson)."""
     interval = scipy.stats.binomtest(part, runs).proportion_ci(0.95, method="exact")
     return IntervalEstimate(part / runs, float(interval.low), float(interval.high))
 
 
-def _numbers(value: np.ndarray) -> str:
+def _format_array(value: np.ndarray) -> str:
+    """Return an array as text, with three digits and nested brackets."""
     if value.ndim == 0:
         return f"{0.0 if abs(value) < 1e-9 else float(value):.3g}"
-    return f"[{' '.join(_numbers(each) for each in value)}]"
+    return f"[{' '.join(_format_array(each) for each in value)}]"

@@ -1,4 +1,4 @@
-"""What happens near a component of fixed points."""
+"""Dimension and stability of a component of fixed points."""
 
 from __future__ import annotations
 
@@ -6,85 +6,107 @@ from typing import Literal
 
 import numpy as np
 
-from sgdlimits.analysis.fixed_points.components import SAME, connected, displacements, smooth
-from sgdlimits.analysis.fixed_points.roots import Roots, roots_near, settle
+from sgdlimits.analysis.fixed_points.components import SAME_ROOT, are_connected, displacements, has_valid_jacobian
+from sgdlimits.analysis.fixed_points.roots import Roots, flow_to_rest, roots_near
 from sgdlimits.analysis.fixed_points.system import System
 
+# "neutral": the flow returns to the component, but not to the same point
 Stability = Literal["stable", "neutral", "unstable", "unknown"]
 
-STEP = 0.02
-WAYS, FEW_WAYS = 16, 4
-CORNERS = 4
-"""So many points with the most zeros among their coordinates are displaced, and so many of the largest growth."""
-INSIDE = 8
-BLOCKS = 24
-RETURNED = 0.5
+NULL_STEP = 0.02
+"""Step along a null vector of the Jacobian, relative to 1 plus the norm of the root."""
+PERTURBATIONS, COSTLY_PERTURBATIONS = 16, 4
+"""Random displacements of each point that is followed; the second where a drift is costly."""
+MAX_POINTS_PERTURBED = 4
+"""Number of points that are displaced: of those with the most zero coordinates, and again of those with the largest growth."""
+MAX_DIMENSIONS_MEASURED = 8
+"""Number of roots of a component at which its dimension is measured."""
+FLOW_BLOCKS = 24
+"""Blocks of the flow after a displacement."""
+MAX_RETURN_DISTANCE = 0.5
+"""Largest final distance, relative to the displacement, at which a perturbed point counts as returning."""
 
 
 def dimensions(system: System, roots: Roots) -> np.ndarray:
-    """The dimension of the fixed points near each root: zero eigenvalues along which there are fixed points.
+    """Return the dimension of the set of fixed points at each root: the zero eigenvalues along which it extends.
 
-    A step along each vector of the null space is projected onto the fixed points, and counts where it is not taken back.
+    A step along each null vector of the Jacobian is projected back onto the fixed points; the vector counts if the projection
+    keeps the step.
     """
     values, zero = roots.spectra
     counts = (np.abs(values) < zero[:, None]).sum(1)
     owner = np.repeat(np.arange(len(counts)), counts)
     if not owner.size:
         return counts
+    # right singular vectors of the smallest singular values
     null = np.concatenate([rows[system.size - n :] for rows, n in zip(np.linalg.svd(roots.jacobian)[2], counts, strict=True)])
-    along = STEP * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
+    along = NULL_STEP * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
+    # in both directions: the point may lie at the boundary of its component
     origin, step = np.tile(roots.x[owner], (2, 1)), np.concatenate([along, -along])
     ends = roots_near(system, origin + step)
+    # the share of the step that survives the projection
     gone = ((ends.x - origin) * step).sum(1) / (step**2).sum(1)
     kept = ends.found & (gone > 0.5) & (np.linalg.norm(ends.x - origin - step, axis=1) < 0.5 * np.linalg.norm(step, axis=1))
     return np.bincount(owner[kept.reshape(2, -1).any(0)], minlength=len(counts))
 
 
 def representative(system: System, roots: Roots) -> tuple[int, int]:
-    """(the root where the component has its full dimension, that dimension)."""
+    """Return `(index, dimension)` of a root at which the component has its full dimension."""
     values, zero = roots.spectra
-    zeros, off_axes = (np.abs(values) < zero[:, None]).sum(1), np.log(np.abs(roots.x) + SAME).sum(1)
-    inside = np.lexsort([-off_axes, -zeros])[:INSIDE]
+    zeros, off_axes = (np.abs(values) < zero[:, None]).sum(1), np.log(np.abs(roots.x) + SAME_ROOT).sum(1)
+    # most zero eigenvalues first, then farthest from the coordinate planes, on which components often have corners
+    inside = np.lexsort([-off_axes, -zeros])[:MAX_DIMENSIONS_MEASURED]
     dimension = dimensions(system, roots.at(inside))
     return int(inside[dimension.argmax()]), int(dimension.max())
 
 
 def stability_of(system: System, roots: Roots, dimension: int, towards: np.ndarray) -> Stability:
-    r"""Whether the flow leaves a component, returns to where it was, or neither, from the sampled points of it.
+    r"""Decide the stability of a component from its sampled points: whether the flow leaves it, returns, or neither.
 
-    Eigenvalues decide where the Jacobian J says what small displacements into the statistics of weights do (`smooth`). The flow
-    keeps these statistics, a convex set with an interior, so that :math:`e^{Jt}` keeps the cone of displacements into it, and
-    the leading eigenvector of a matrix that keeps a cone lies in it (Perron, Frobenius, Krein and Rutman): growth is then
-    within reach also where Omega is singular. Elsewhere, at kinks of relu units and where derivatives are lost, points are
-    displaced towards random statistics and followed until they rest.
+    Eigenvalues decide where the Jacobian J predicts small displacements within the statistics of weights
+    (`has_valid_jacobian`). The flow keeps these statistics, a convex set with an interior, so that :math:`e^{Jt}` keeps the
+    cone of displacements into it, and the leading eigenvector of a matrix that keeps a cone lies in it (Perron, Frobenius,
+    Krein and Rutman): growth can then be reached also where Omega is singular. Elsewhere, at kinks of relu units and where
+    derivatives are lost, points are displaced towards random statistics and followed until they rest.
+
+    Parameters
+    ----------
+    roots : sampled points of the component
+    dimension : dimension of the component
+    towards : rows of coordinates, the directions of displacements
     """
     values, zero = roots.spectra
     leading = values[:, 0].real
     growing = np.flatnonzero(leading > zero)
-    growing = growing[np.argsort(-leading[growing], kind="stable")[:CORNERS]]
-    if smooth(system, roots.at(growing), towards).any():
+    growing = growing[np.argsort(-leading[growing], kind="stable")[:MAX_POINTS_PERTURBED]]
+    if has_valid_jacobian(system, roots.at(growing), towards).any():
         return "unstable"
+    # a manifold has zero eigenvalues, and is never decided by them
     decays = dimension == 0 and bool((leading < -zero).all())
-    if decays and smooth(system, roots, towards).all():
+    if decays and has_valid_jacobian(system, roots, towards).all():
         return "stable"
-    corners = np.argsort((np.abs(roots.x) > SAME).sum(1), kind="stable")[:CORNERS]
+    corners = np.argsort((np.abs(roots.x) > SAME_ROOT).sum(1), kind="stable")[:MAX_POINTS_PERTURBED]
     ends = np.unique(np.concatenate([corners, growing]))
-    gone, back = escapes(system, roots.x[ends], towards[: FEW_WAYS if system.costly else WAYS])
+    gone, back = perturb(system, roots.x[ends], towards[: COSTLY_PERTURBATIONS if system.costly else PERTURBATIONS])
     if gone:
         return "unstable"
     return "stable" if decays or (dimension == 0 and growing.size and back) else "neutral"
 
 
-def escapes(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bool, bool]:
-    """(whether points, displaced a little, ever rest where no way leads back to them, whether they all come closer again)."""
+def perturb(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bool, bool]:
+    """Follow the flow from perturbed points; return `(escaped, returned)`.
+
+    `escaped` : whether any perturbed point comes to rest on another component; `returned` : whether all approach their origin.
+    """
     step = displacements(points, towards).reshape(-1, system.size)
     origin = np.repeat(points, len(towards), axis=0)
-    settled = settle(system, origin + step, BLOCKS)
-    back = np.linalg.norm(settled - origin, axis=1) < RETURNED * np.linalg.norm(step, axis=1)
+    settled = flow_to_rest(system, origin + step, FLOW_BLOCKS)
+    back = np.linalg.norm(settled - origin, axis=1) < MAX_RETURN_DISTANCE * np.linalg.norm(step, axis=1)
     if back.all():
         return False, True
     away = np.flatnonzero(~back)
     roots = roots_near(system, settled[away])
+    # the flow left for somewhere without a root, such as infinity
     if not roots.found.all():
         return True, False
-    return not connected(system, origin[away], roots.x).all(), False
+    return not are_connected(system, origin[away], roots.x).all(), False

@@ -18,9 +18,12 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import take_run
 from sgdlimits.trial import try_function
 
-MOST_ELEMENTS = 1000
-EQUAL = 1e-8
-STATES = 3
+MAX_ELEMENTS = 1000
+"""Largest order of the group; generators that would exceed it are left out."""
+EQUIVARIANCE_TOLERANCE = 1e-8
+"""Largest deviation of b(g x) from g b(x), relative to the largest drift."""
+STATES_CHECKED = 3
+"""Number of states at which equivariance is tested."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class SymmetryGroup:
     Parameters
     ----------
     elements : shape (order, n, n)
-    table : the element g h for each pair (g, h), shape (order, order)
+    table : multiplication table, the index of g h for each pair (g, h), shape (order, order)
     """
 
     elements: np.ndarray
@@ -38,14 +41,22 @@ class SymmetryGroup:
 
     @property
     def order(self) -> int:
+        """The number of elements."""
         return len(self.elements)
 
-    def halfway(self, x: np.ndarray, every: int, seed: int) -> np.ndarray:
-        """Means of some rows and an image of each under a random g with g g = 1: g leaves them, and all that the flow reaches.
+    def symmetrise(self, x: np.ndarray, every: int, seed: int) -> np.ndarray:
+        """Return the means of some rows and their images, each under a random involution g of the group.
 
-        Attracting within such a subspace are points that repel across it. Statistics of weights are a convex set, so that the
-        means are some, too.
+        The mean is invariant under g, and so is all that the flow reaches from it. Within such a subspace saddles may attract
+        that repel across it. Statistics of weights are a convex set, which contains the means.
+
+        Parameters
+        ----------
+        x : rows of coordinates
+        every : spacing of the rows that are used
+        seed : seed of the choice of involutions
         """
+        # index of g g for each g; the identity has index 0
         square = np.diagonal(self.table)
         turns = np.flatnonzero(square == 0)[1:]
         x = x[::every] if turns.size else x[:0]
@@ -54,39 +65,46 @@ class SymmetryGroup:
 
 
 def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> SymmetryGroup:
-    """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
+    """Return the symmetry group of "auto", or of given generators, under which the drift must be equivariant at the states."""
     given = None if isinstance(symmetries, str) else list(symmetries)
+    # () asks for no symmetries
     if given == []:
-        return _generate([], system.size)
-    matrices = _matrices(system, given)
-    keep = _equivariant(system, matrices, states[:STATES])
+        return _generate_group([], system.size)
+    matrices = _matrices_of(system, given)
+    keep = _are_equivariant(system, matrices, states[:STATES_CHECKED])
     if given is not None and not all(keep):
         raise BadInput(
             f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) is not "
             'g(drift(x)). Leave it out, or give "auto".'
         )
-    return _generate([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
+    return _generate_group([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
 
 
 def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None:
-    """`BadInput` unless they are "auto" or functions from statistics, such as these of one run, to statistics."""
+    """Raise `BadInput` unless `symmetries` is "auto" or functions that map statistics of one run, such as `like`, to such."""
     if isinstance(symmetries, str) and symmetries == "auto":
         return
     if isinstance(symmetries, str) or not np.iterable(symmetries):
         raise BadInput(f'symmetries must be "auto" or functions of statistics; got {shorten(symmetries)}. Give () for none.')
     for number, each in enumerate(symmetries):
         name = f"symmetries[{number}]"
+        # called once, so that an error names the argument
         image = try_function(name, each, "the statistics of one run", like, shape=None)
         if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
             raise BadInput(f"{name} must return {type(like).__name__} of the same shapes; got others. Return what it takes.")
 
 
-def candidates(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:
-    """Maps of statistics that may be symmetries; `axes` are the names of those of each array.
+def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:
+    """Return maps of statistics that may be symmetries of the drift.
 
     For overlaps these are exchanges of neighbouring units; a unit's sign, with or without that of its second-layer weights; and
     exchanges of fixed directions and signs of one or of all, with or without the sign of the second layer, or an exchange of
-    outputs. For other statistics they are the signs of single numbers.
+    outputs. For other statistics they negate one array each.
+
+    Parameters
+    ----------
+    like : statistics of one run
+    axes : names of the axes of each array of scalars
     """
     if not isinstance(like, Overlaps):
         negated = lambda name: lambda stats: replace(stats, **{name: -getattr(stats, name)})
@@ -97,9 +115,10 @@ def candidates(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Ca
     exchanges = [partial(relabel, units=exchange(p, j)) for j in range(p - 1)]
     signs = [partial(relabel, unit_signs=sign, second_signs=second) for sign in 1 - 2 * np.eye(p) for second in (1.0, sign)]
     orders = [np.arange(k), *(exchange(k, r) for r in range(k - 1))]
+    # one sign at a time suffices: products are generated by the group
     flips = [np.ones(k), *(1 - 2 * np.eye(k)), -np.ones(k)]
     seconds: list[dict[str, Any]] = [{"second_signs": sign} for sign in (1.0, -1.0)]
-    seconds += [{"outputs": order} for order in _exchanged_outputs(like, axes)]
+    seconds += [{"outputs": order} for order in _output_exchanges(like, axes)]
     turns = [
         partial(relabel, directions=order, direction_signs=flip, **second)
         for order, flip, second in itertools.product(orders, flips, seconds)
@@ -107,8 +126,8 @@ def candidates(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Ca
     return exchanges + signs + turns
 
 
-def _exchanged_outputs(like: Overlaps, axes: Mapping[str, tuple[str, ...]]) -> list[np.ndarray]:
-    """Exchanges of two outputs, where the scalars have several."""
+def _output_exchanges(like: Overlaps, axes: Mapping[str, tuple[str, ...]]) -> list[np.ndarray]:
+    """Return the permutations that exchange two outputs; none if no scalar has an axis "output"."""
     scalars = like.a if isinstance(like.a, dict) else {}
     count = max(
         (np.shape(leaf)[axes[name].index("output")] for name, leaf in scalars.items() if "output" in axes[name]), default=0
@@ -119,70 +138,78 @@ def _exchanged_outputs(like: Overlaps, axes: Mapping[str, tuple[str, ...]]) -> l
 def _relabel(
     stats: Overlaps, axes, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0, outputs=None
 ) -> Overlaps:
-    """The overlaps and scalars of units, fixed directions and outputs with other numbers and signs."""
+    """Permute units, fixed directions and outputs of overlaps, and change their signs; None keeps the order."""
     units, directions = (slice(None) if order is None else order for order in (units, directions))
     sign = unit_signs * np.ones(len(stats.M))
     M = sign[:, None] * stats.M[units][:, directions] * direction_signs
     Q = sign[:, None] * stats.Q[units][:, units] * sign
 
-    def moved(leaf, names: tuple[str, ...]):
+    def transform(leaf, names: tuple[str, ...]):
         if names[:1] == ("student",):
             leaf = (second_signs * np.ones(len(stats.M))).reshape(-1, *(1 for _ in names[1:])) * leaf[units]
         return leaf if outputs is None or "output" not in names else np.take(leaf, outputs, names.index("output"))
 
     named = isinstance(stats.a, dict)
-    a = {name: moved(leaf, axes[name]) for name, leaf in stats.a.items()} if named else moved(stats.a, axes["a"])
+    a = {name: transform(leaf, axes[name]) for name, leaf in stats.a.items()} if named else transform(stats.a, axes["a"])
     return Overlaps(a, M, Q)
 
 
-def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
-    """What each map, or each candidate, does to the free coordinates, which is linear."""
+def _matrices_of(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
+    """Return the matrix of each map on the free coordinates, on which it is linear; None stands for `candidate_maps`."""
     axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
-    maps = candidates(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
+    maps = candidate_maps(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
     basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
     ones = [take_run(basis, i) for i in range(system.size + 1)]
     images = [[g(one) for one in ones] for g in maps]
+    # the images of zero and of the unit vectors give the affine map; one call converts all
     rows = system.rows(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
     return [(image[1:] - image[0]).T for image in rows.reshape(len(maps), -1, system.size)]
 
 
-def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
-    """For which g the drift has b(g x) = g b(x) at the states."""
+def _are_equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
+    """Test for each matrix g whether the drift has b(g x) = g b(x) at the states."""
     moved = np.concatenate([states @ g.T for g in matrices])
     b = system.drifts(np.concatenate([states, moved]))
     here, there = b[: len(states)], b[len(states) :].reshape(len(matrices), *states.shape)
-    bound = max(EQUAL, 10 * system.problem.numerics.tolerance) * np.abs(here).max()
+    # drifts by quadrature are symmetric to its tolerance only
+    bound = max(EQUIVARIANCE_TOLERANCE, 10 * system.problem.numerics.tolerance) * np.abs(here).max()
     return [bool(np.abs(image - here @ g.T).max() <= bound) for g, image in zip(matrices, there, strict=True)]
 
 
-def _generate(generators: Sequence[np.ndarray], size: int) -> SymmetryGroup:
-    """The group that the generators make; generators that would make it too large are left out."""
-    alone = {_key(np.eye(size)): np.eye(size)}
+def _generate_group(generators: Sequence[np.ndarray], size: int) -> SymmetryGroup:
+    """Return the group generated by matrices, leaving out generators that would take it beyond `MAX_ELEMENTS`."""
+    alone = {_hashable(np.eye(size)): np.eye(size)}
     elements, used = alone, list[np.ndarray]()
     for generator in generators:
-        if _key(generator) in elements:
+        if _hashable(generator) in elements:
             continue
         larger, fresh = alone, list(alone.values())
-        while fresh and len(larger) <= MOST_ELEMENTS:
-            products = {_key(product): product for product in (g @ h for g in (*used, generator) for h in fresh)}
+        # close the set under multiplication by generators
+        while fresh and len(larger) <= MAX_ELEMENTS:
+            products = {_hashable(product): product for product in (g @ h for g in (*used, generator) for h in fresh)}
             fresh = [product for key, product in products.items() if key not in larger]
             larger = larger | products
-        if len(larger) <= MOST_ELEMENTS:
+        if len(larger) <= MAX_ELEMENTS:
             used.append(generator)
             elements = larger
     stack = np.stack(list(elements.values()))
-    return SymmetryGroup(stack, _table(stack))
+    return SymmetryGroup(stack, _multiplication_table(stack))
 
 
-def _table(elements: np.ndarray) -> np.ndarray:
-    """Products are told from each other by one number each, u^T g h v with random vectors u and v."""
+def _multiplication_table(elements: np.ndarray) -> np.ndarray:
+    """Return the index of g h for each pair of elements, shape (order, order).
+
+    Products are identified by the number u^T g h v with random vectors u and v, which needs no product of matrices.
+    """
     u, v = np.random.default_rng(0).normal(size=(2, elements.shape[1]))
     left, right = np.einsum("i,gij->gj", u, elements), elements @ v
-    numbers = left @ v
-    order = np.argsort(numbers)
-    between = (numbers[order][1:] + numbers[order][:-1]) / 2
+    labels = left @ v
+    order = np.argsort(labels)
+    between = (labels[order][1:] + labels[order][:-1]) / 2
     return order[np.searchsorted(between, left @ right.T)]
 
 
-def _key(matrix: np.ndarray) -> bytes:
+def _hashable(matrix: np.ndarray) -> bytes:
+    """Return a dictionary key that is equal for matrices equal to six digits."""
+    # adding 0.0 turns -0.0, whose bytes differ, into 0.0
     return (np.round(matrix, 6) + 0.0).tobytes()

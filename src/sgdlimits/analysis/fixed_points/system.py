@@ -1,4 +1,4 @@
-"""The drift as a function of the coordinates that are free, and how far a search on it has come."""
+"""The drift as a function of the free coordinates, and the progress and time limit of a search."""
 
 from __future__ import annotations
 
@@ -24,23 +24,30 @@ from sgdlimits.progress import bar
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch, take_run
 
-LEAST_CHUNK, MOST_CHUNK = 16, 64
-COSTLY = 1e5
-"""Drifts of more floating-point operations are evaluated row by row: at once they are no faster, and wait for the slowest."""
-STARTS, FEWEST_STARTS = 256, 16
-
-FLAT = 1e-6
-"""Directions with less than this share of the largest square are rounding: roots are no better than its root."""
+MIN_CHUNK, MAX_CHUNK = 16, 64
+"""Bounds on the number of points that are evaluated in one compiled call."""
+COSTLY_FLOPS = 1e5
+"""Drifts of more floating-point operations are evaluated row by row: batched they are no faster, and wait for the slowest."""
+DEFAULT_STARTS, MIN_STARTS = 256, 16
+"""Number of starts of a search, and the least to which costly drifts reduce it."""
+MIN_EIGENVALUE_SHARE = 1e-6
+"""Eigenvalues of Q outside the frame below this share of its trace are rounding: roots have about its square root as error."""
 
 
 class OutOfTime(Exception):
-    """The seconds that a search was given are over."""
+    """Raised when a search exceeds its time limit."""
 
 
 class Watch:
-    """A line of progress, shown after a second, and a clock that raises `OutOfTime`, between two calls of compiled code.
+    """A progress line, shown after a second, and a time limit, checked between calls of compiled code.
 
-    All watches are equal: what is compiled for a system that carries one serves the next.
+    Parameters
+    ----------
+    name : name of the problem, shown in the line
+    seconds : time limit, after which `tick` raises `OutOfTime`; None for none
+    progress : whether to show the line
+
+    All watches compare equal, so that code compiled for a `System` with one is reused for the next.
     """
 
     def __init__(self, name: str, seconds: float | None, progress: bool) -> None:
@@ -55,40 +62,50 @@ class Watch:
     def __hash__(self) -> int:
         return 0
 
-    def stage(self, name: str, done: int = 0, total: int = 0) -> None:
-        """What is done now, and how far it has come."""
+    def show_stage(self, name: str, done: int = 0, total: int = 0) -> None:
+        """Show the name of the current stage, and `done` of `total` where a total is given."""
         now = f"{name}, {done} of {total}" if total else name
         self.bar.set_description_str(f"fixed points of {self.name}: {now}", refresh=False)
         self.tick(0)
 
     def tick(self, points: int = 1) -> None:
-        """So many points were treated; raises `OutOfTime` where the time is over."""
+        """Count points as treated; raise `OutOfTime` after the time limit."""
         self.bar.update(points)
         if time.monotonic() > self.end:
             raise OutOfTime
 
-    def arm(self) -> None:
-        """From now on points count, and there is something to return when the time is over."""
+    def start_limit(self) -> None:
+        """Reset the count of points and enforce the time limit from now on, as there is a partial result to return."""
+        # points of preparations do not count
         self.bar.n = self.bar.last_print_n = 0
         self.end = self.begin + self.seconds
 
     def stop(self) -> None:
-        """No more progress, and no more limit."""
+        """Close the progress line and lift the time limit."""
         self.end = math.inf
         self.bar.close()
 
 
 class System(eqx.Module):
-    """The drift of a problem along its free coordinates x; what does not move is held as in `like`.
+    """The drift of a problem as a function of its free coordinates x; the other coordinates are fixed.
 
     Points are treated `chunk` at a time: one shape, compiled once; where a drift is costly, one by one. Kinks of piecewise
-    linear units are kept as they are, where the problem's own drift smooths them for solvers: a field at the kink is then fixed
-    exactly.
+    linear units are not smoothed, as the problem's own drift does for solvers: a field at the kink is then fixed exactly.
+
+    Parameters
+    ----------
+    problem : the problem, with unsmoothed kinks
+    like : statistics of one run, for their structure
+    fixed : all coordinates of `like` as a vector; the free ones are overwritten
+    free : indices of the free coordinates in that vector
+    corrector : whether the drift contains the effect of the step size
+    chunk : number of points in one compiled call
+    watch : progress and time limit
     """
 
     problem: Problem
     like: PyTree
-    held: PyTree
+    fixed: PyTree
     free: tuple[int, ...] = eqx.field(static=True)
     corrector: bool = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
@@ -96,140 +113,170 @@ class System(eqx.Module):
 
     @classmethod
     def of(cls, problem: Problem, batch: PyTree, corrector: bool, watch: Watch) -> System:
-        """The system of statistics (runs first) that agree in all that does not move."""
+        """Return the system for statistics (runs first) that agree in all coordinates that are not free."""
         problem.coordinates.check(batch)
         batch = jax.tree.map(np.asarray, batch)
         one = take_run(batch)
         count = len(jax.tree.leaves(batch)[0])
-        chunk = min(max(2 ** math.ceil(math.log2(2 * count)), LEAST_CHUNK), MOST_CHUNK)
-        watch.stage("counting the operations of a drift")
-        free, held = tuple(np.flatnonzero(problem.coordinates.moves(one)).tolist()), np.asarray(problem.vector(one))
-        system = cls(problem.numerics.without_smoothing(), one, held, free, corrector, 1, watch)
-        if system.operations() < COSTLY:
+        # a power of two, so that few shapes are compiled
+        chunk = min(max(2 ** math.ceil(math.log2(2 * count)), MIN_CHUNK), MAX_CHUNK)
+        watch.show_stage("counting the operations of a drift")
+        free = tuple(np.flatnonzero(problem.coordinates.moves(one)).tolist())
+        fixed = np.asarray(problem.vector(one))
+        system = cls(problem.numerics.without_smoothing(), one, fixed, free, corrector, 1, watch)
+        if system.count_operations() < COSTLY_FLOPS:
             system = dataclasses.replace(system, chunk=chunk)
         rows = system.rows(batch)
+        # statistics that differ in a fixed coordinate do not survive the round trip
         again = system.batch(rows)
         if any(np.abs(a - b).max() > 1e-9 for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True)):
             raise BadInput(
-                "starts must agree in what is not trained, such as a second layer that is fixed; they differ. "
+                "starts must agree in everything that is not trained, such as a fixed second layer; they differ. "
                 "Call fixed_points once for each value."
             )
         return system
 
     @property
     def size(self) -> int:
+        """The number n of free coordinates."""
         return len(self.free)
 
     @property
     def costly(self) -> bool:
+        """Whether one evaluation of the drift takes more than `COSTLY_FLOPS` operations."""
         return self.chunk == 1
 
-    def operations(self) -> float:
-        """About how many floating-point operations a drift takes."""
-        drift: Any = self.at_once(System.drift)
-        cost = drift.func.lower(*drift.args, np.asarray(self.held)[list(self.free)]).cost_analysis()
+    def count_operations(self) -> float:
+        """Estimate the floating-point operations of one evaluation of the drift, as XLA counts them."""
+        drift: Any = self.compile(System.drift)
+        # `compiled` returns a partial of a jitted function; only lowering it gives the estimate without compiling
+        cost = drift.func.lower(*drift.args, np.asarray(self.fixed)[list(self.free)]).cost_analysis()
         return (cost or {}).get("flops", 0.0)
 
-    def starts(self) -> int:
-        """How many starts of searches are worth their time: fewer where a drift is costly."""
-        return max(FEWEST_STARTS, int(STARTS * min(1, math.sqrt(COSTLY / self.operations())))) if self.costly else STARTS
+    def default_count(self) -> int:
+        """Return the number of starts of searches: fewer where a drift is costly."""
+        if not self.costly:
+            return DEFAULT_STARTS
+        return max(MIN_STARTS, int(DEFAULT_STARTS * min(1, math.sqrt(COSTLY_FLOPS / self.count_operations()))))
 
-    def time(self, x: Float[np.ndarray, " n"]) -> None:
-        """Measure what a drift costs, for the line of progress."""
-        self.watch.stage("compiling")
-        drift = self.at_once(System.drift)
+    def measure_time(self, x: Float[np.ndarray, " n"]) -> None:
+        """Time one evaluation of the drift at x, and show it in the progress line."""
+        self.watch.show_stage("compiling")
+        drift = self.compile(System.drift)
         np.asarray(drift(x))
         begin = time.perf_counter()
         np.asarray(drift(x))
         self.watch.bar.set_postfix_str(f"{1e3 * (time.perf_counter() - begin):.3g} ms a drift", refresh=False)
 
-    def at_once(self, f: Callable) -> Callable:
-        """f(system, ...) as compiled code, of arrays."""
+    def compile(self, f: Callable) -> Callable:
+        """Compile f(system, ...) as a function of its other arguments."""
         return jit_bound(f, self, fast_compile=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
-        return self.problem.from_vector(jnp.asarray(self.held).at[np.array(self.free)].set(x), self.like)
+        """Return the statistics with free coordinates x."""
+        return self.problem.from_vector(jnp.asarray(self.fixed).at[np.array(self.free)].set(x), self.like)
 
     def coordinates(self, stats: PyTree) -> Float[Array, " n"]:
+        """Return the free coordinates of statistics."""
         return self.problem.vector(stats)[np.array(self.free)]
 
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return the drift of the free coordinates at x."""
+        # tiny coordinates count as zero, so that relu fields are exactly at their kink; derivatives see x as it is
         flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < ZERO_COORDINATE, x, 0.0))
         return self.coordinates(vector_field(self.problem, self.corrector)(self.stats(flushed)))
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
-        """The drift at each row of coordinates."""
-        return in_chunks(System.drift, self)(x) if len(x) else x
+        """Return the drift at each row of coordinates."""
+        return map_in_chunks(System.drift, self)(x) if len(x) else x
 
     def jacobian(self, x: Float[Array, " n"]) -> Float[Array, "n n"]:
+        """Return the Jacobian of the drift at x."""
         return jax.jacfwd(self.drift)(x)
 
     def batch(self, x: np.ndarray) -> PyTree:
-        """The statistics of rows of coordinates, runs first."""
-        return in_chunks(System.stats, self)(x)
+        """Return the statistics of rows of coordinates, runs first."""
+        return map_in_chunks(System.stats, self)(x)
 
     def rows(self, batch: PyTree) -> np.ndarray:
-        """The coordinates of statistics, runs first."""
-        return in_chunks(System.coordinates, self)(batch)
+        """Return the free coordinates of statistics with runs first, one row per run."""
+        return map_in_chunks(System.coordinates, self)(batch)
 
-    def between(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Rows halfway between weights of two rows of coordinates, turned towards each other; NaN where they are independent.
+    def midpoints_of_weights(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the coordinates of the midpoint of weights with statistics x and y, row by row.
 
-        Halfway between statistics, units that are parallel at both ends are not. Halfway between weights they are. The size is
-        the mean of both ends' sizes, as on a ring.
+        The weights outside the frame are first rotated towards each other. Units that are parallel at both ends are parallel
+        at the midpoint of the weights, but not at that of the statistics. The norm is the root mean square of both ends', as
+        on a ring. Rows are NaN where the weights are linearly independent at either end, or have no such form.
         """
         one, other = self.batch(x), self.batch(y)
         if not isinstance(one, Overlaps) or len(one.names) > 1 or self.problem.sphere:
             return np.full_like(x, np.nan)
         B = np.linalg.cholesky(np.asarray(self.problem.directions.gram))
-        (inside, outside, rank), (there, across, same) = (_weights(stats, B) for stats in (one, other))
-        left, _, right = np.linalg.svd(across.swapaxes(-1, -2) @ outside)
-        U = _middle(np.concatenate([inside, outside], -1), np.concatenate([there, across @ left @ right], -1))
-        a, kept = jax.tree.map(_middle, (one.a, one.kept), (other.a, other.kept))
+        inside, outside, rank = _factor_weights(one, B)
+        other_inside, other_outside, other_rank = _factor_weights(other, B)
+        # orthogonal Procrustes: the rotation that brings one factor closest to the other
+        left, _, right = np.linalg.svd(other_outside.swapaxes(-1, -2) @ outside)
+        # mean of the weights, in the frame and outside of it
+        U = _mean_with_norm(
+            np.concatenate([inside, outside], -1), np.concatenate([other_inside, other_outside @ left @ right], -1)
+        )
+        a, kept = jax.tree.map(_mean_with_norm, (one.a, one.kept), (other.a, other.kept))
         halfway = self.rows(Overlaps(a, U[..., : len(B)] @ B.T, U @ U.swapaxes(-1, -2), kept, one.names))
-        return np.where((np.maximum(rank, same) < one.width)[:, None], halfway, np.nan)
+        return np.where((np.maximum(rank, other_rank) < one.width)[:, None], halfway, np.nan)
 
-    def exists(self, x: np.ndarray) -> np.ndarray:
-        """Which rows are statistics that the problem allows."""
-        return self._allowed(self.batch(x), len(x)) if len(x) else np.zeros(0, bool)
+    def are_allowed(self, x: np.ndarray) -> np.ndarray:
+        """Test which rows of coordinates are statistics that the problem allows; return a mask."""
+        return self._pass_check(self.batch(x), len(x)) if len(x) else np.zeros(0, bool)
 
-    def _allowed(self, batch: PyTree, count: int) -> np.ndarray:
-        """All at once; where some are not allowed, each half for itself."""
+    def _pass_check(self, batch: PyTree, count: int) -> np.ndarray:
+        """Check all statistics at once, and bisect where the check fails."""
         try:
             self.problem.coordinates.check(batch)
         except BadInput:
             if count == 1:
                 return np.zeros(1, bool)
+            # log2(count) checks for each statistics that fails
             halves = np.array_split(np.arange(count), 2)
-            return np.concatenate([self._allowed(take_run(batch, half), half.size) for half in halves])
+            return np.concatenate([self._pass_check(take_run(batch, half), half.size) for half in halves])
         return np.ones(count, bool)
 
 
-def _weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights with overlaps of runs: in the frame of the fixed directions, outside of it, and how many of these are free."""
+def _factor_weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return weights with given overlaps (runs first) as `(inside, outside, rank)`.
+
+    `inside` : components in the frame of the fixed directions, with Gram matrix B B^T, shape (runs, p, k)
+    `outside` : components orthogonal to it, shape (runs, p, p)
+    `rank` : rank of the latter, shape (runs,)
+    """
     m = np.linalg.solve(B, np.asarray(stats.M).swapaxes(-1, -2)).swapaxes(-1, -2)
     values, vectors = np.linalg.eigh(np.asarray(stats.Q) - m @ m.swapaxes(-1, -2))
-    there = values > FLAT * np.trace(stats.Q, axis1=-2, axis2=-1)[..., None]
-    roots = np.sqrt(np.where(there, np.maximum(values, 0.0), 0.0))
-    return m, (vectors * roots[..., None, :]) @ vectors.swapaxes(-1, -2), there.sum(-1)
+    nonzero = values > MIN_EIGENVALUE_SHARE * np.trace(stats.Q, axis1=-2, axis2=-1)[..., None]
+    roots = np.sqrt(np.where(nonzero, np.maximum(values, 0.0), 0.0))
+    return m, (vectors * roots[..., None, :]) @ vectors.swapaxes(-1, -2), nonzero.sum(-1)
 
 
-def _middle(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The mean of two arrays of runs, with the mean of their squared sizes."""
+def _mean_with_norm(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the mean of two arrays (runs first), rescaled for each run to the mean of their squared norms."""
     mean, axes = (one + other) / 2, tuple(range(1, one.ndim))
-    size = lambda array: (array**2).sum(axes, keepdims=True)
-    before, after = (size(one) + size(other)) / 2, size(mean)
-    return mean * np.sqrt(np.divide(before, after, out=np.ones_like(after), where=after > FLAT * before))
+    squared_norm = lambda array: (array**2).sum(axes, keepdims=True)
+    before = (squared_norm(one) + squared_norm(other)) / 2
+    after = squared_norm(mean)
+    return mean * np.sqrt(np.divide(before, after, out=np.ones_like(after), where=after > MIN_EIGENVALUE_SHARE * before))
 
 
-def in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
-    """f(system, row) as a function of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
-    each = system.at_once(f) if system.costly else jit_bound(_each, system, f, fast_compile=True)
+def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
+    """Return the function that applies f(system, row) to many rows, in compiled calls of `system.chunk` rows.
+
+    It takes and returns NumPy arrays, rows first.
+    """
+    each = system.compile(f) if system.costly else jit_bound(_apply_to_rows, system, f, fast_compile=True)
 
     def many(x: PyTree) -> PyTree:
         x, parts = jax.tree.map(np.asarray, x), []
         count = len(jax.tree.leaves(x)[0])
         for begin in range(0, count, system.chunk):
+            # the last chunk repeats its last row, so that all calls have one shape
             rows = begin if system.costly else np.minimum(np.arange(begin, begin + system.chunk), count - 1)
             part = jax.tree.map(np.asarray, each(take_run(x, rows)))
             parts.append(as_batch(part) if system.costly else take_run(part, np.s_[: count - begin]))
@@ -239,5 +286,6 @@ def in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
     return many
 
 
-def _each(system: System, f: Callable, rows: PyTree) -> PyTree:
+def _apply_to_rows(system: System, f: Callable, rows: PyTree) -> PyTree:
+    """Apply f(system, row) to each row, vectorised."""
     return system.problem.numerics.over_runs(lambda row: f(system, row), rows)

@@ -1,4 +1,4 @@
-"""Plots: datasets in, matplotlib Axes out. They never simulate and never choose a path."""
+"""Plots: functions from datasets to matplotlib Axes, which neither simulate nor write files."""
 
 from sgdlimits.analysis.plot.animate import animate
 from sgdlimits.analysis.plot.overlaps import overlaps

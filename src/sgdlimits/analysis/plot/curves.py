@@ -1,4 +1,4 @@
-"""What all plots share: datasets with their labels, their clock, and the lines of many runs."""
+"""Helpers of all plots: labels of datasets, the unit of time, and the curves of many runs."""
 
 from __future__ import annotations
 
@@ -9,65 +9,68 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.style import CLOCKS, Look
+from sgdlimits.analysis.plot.style import CLOCKS, CurveStyle
 from sgdlimits.checks import either, integer, mapping, optional, quantile_pair, some_datasets
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.run.schema import check_form
 
+# types of arguments with their checks, shared by all plots
 Datasets = Annotated[xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset], some_datasets]
 Singles = Annotated[
-    int | Mapping[str, int], either("a whole number, or such numbers by label", "Give, say, 20.", integer(at_least=0), mapping)
+    int | Mapping[str, int], either("an integer, or integers by label", "Give, say, 20.", integer(at_least=0), mapping)
 ]
 Band = Annotated[tuple[float, float] | None, optional(quantile_pair)]
 
 
-def labelled(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
-    """Checked datasets by label: the one given, or the level's name, after that of its problem where there are several."""
+def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
+    """Check datasets and return them by label: given ones, or the level's name, preceded by the problem's if these differ."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
     else:
         named, every = {}, [check(dataset) for dataset in (datasets if isinstance(datasets, Sequence) else [datasets])]
+        # the level alone would be ambiguous
         several = len({dataset.attrs["problem_name"] for dataset in every}) > 1
         for dataset in every:
-            usual = f"{dataset.attrs['problem_name']}, " * several + dataset.attrs["level"]
-            name, count = usual, 2
+            default = f"{dataset.attrs['problem_name']}, " * several + dataset.attrs["level"]
+            name, count = default, 2
             while name in named:
-                name, count = f"{usual} {count}", count + 1
+                name, count = f"{default} {count}", count + 1
             named[name] = dataset
     if not named:
         raise BadInput("there is no dataset to plot; got an empty collection. Give at least one.")
     return named
 
 
-def good_runs(dataset: xr.Dataset) -> xr.Dataset:
-    """The runs that did not diverge."""
+def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
+    """Return the runs that did not diverge."""
     return dataset.isel(run=dataset.status.values != DIVERGED)
 
 
-def note(label: str, dataset: xr.Dataset) -> str:
-    """The label, with a word on the runs that diverged and are left out."""
+def label_with_divergences(label: str, dataset: xr.Dataset) -> str:
+    """Append to a label how many runs diverged and are left out."""
     runs = dataset.sizes["run"]
-    lost = runs - good_runs(dataset).sizes["run"]
+    lost = runs - drop_diverged(dataset).sizes["run"]
     return f"{label} ({lost} of {runs} runs diverged)" if lost else label
 
 
-def dimension(named: Mapping[str, xr.Dataset]) -> int | None:
-    """The one dimension d of all datasets that have one, or None."""
+def common_dimension(named: Mapping[str, xr.Dataset]) -> int | None:
+    """Return the dimension d if all datasets that have one agree, else None."""
     found = {int(dataset.attrs["d"]) for dataset in named.values()} - {0}
     return found.pop() if len(found) == 1 else None
 
 
 def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, float]:
-    """What t is multiplied by for each dataset: 1, for the time of its paper the rate, for the number of samples d.
+    """Return the factor of t for each dataset: 1 for "t", the problem's rate for "paper", d for "samples".
 
-    An ODE has no dimension of its own: its samples are counted with the d of the datasets beside it.
+    An ODE has no dimension; its samples are counted with the d of the other datasets.
     """
     if clock not in CLOCKS:
         raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give one of them.")
     factors = {}
     for label, dataset in named.items():
-        factor = {"t": 1.0, "paper": dataset.attrs["rate"], "samples": dataset.attrs["d"] or dimension(named)}[clock]
+        # attrs["d"] is 0 for levels without a dimension
+        factor = {"t": 1.0, "paper": dataset.attrs["rate"], "samples": dataset.attrs["d"] or common_dimension(named)}[clock]
         if factor is None:
             raise BadInput(
                 f"clock='samples' needs a dimension d, which the level {dataset.attrs['level']} does not have. "
@@ -77,23 +80,33 @@ def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, floa
     return factors
 
 
-def clock_values(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.ndarray]:
-    """The horizontal coordinate of each dataset: t, the time of its paper, or the number of samples."""
+def scaled_times(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.ndarray]:
+    """Return the horizontal coordinate of each dataset: t, the time of its paper, or the number of samples."""
     return {label: named[label].t.values * factor for label, factor in clock_factors(named, clock).items()}
 
 
-def how_many(singles: Singles, label: str) -> int:
-    """How many single runs of a dataset to draw: the same for all, or by label, and none where a label is missing."""
+def count_singles(singles: Singles, label: str) -> int:
+    """Return the number of single runs of a dataset to draw: one number for all, or by label with 0 for missing labels."""
     return check_count("singles", singles.get(label, 0) if isinstance(singles, Mapping) else singles, at_least=0)
 
 
 def draw_runs(
-    ax: Axes, x: np.ndarray, values: np.ndarray, look: Look, label: str, *, singles: int, band: Band, order: int = 0
+    ax: Axes, x: np.ndarray, values: np.ndarray, look: CurveStyle, label: str, *, singles: int, band: Band, order: int = 0
 ) -> None:
     """Draw `values` of shape (run, t): a thick line for the mean, thin ones for single runs, a band between quantiles.
 
-    Where every run has its thin line, a band would only hide them, and there is none.
+    If every run has its thin line, the band is omitted, as it would only hide them.
+
+    Parameters
+    ----------
+    x : the times
+    look : colour and dashes of the lines
+    label : label of the mean
+    singles : number of runs with a thin line
+    band : quantiles between which the band lies, or None
+    order : position among curves, of which later ones are drawn on top
     """
+    # the order keeps the means of all datasets above bands and single runs
     mean: dict = dict(color=look.colour, linestyle=look.dashes, linewidth=1.9, label=label, zorder=3 + order / 100)
     if not values.shape[0]:
         ax.plot([], [], **mean)
@@ -109,8 +122,8 @@ def draw_runs(
     ax.plot(x, values.mean(0), **mean)
 
 
-def finish(ax: Axes, clock: str, legend: bool) -> Axes:
-    """The horizontal label and the legend."""
+def finish_axes(ax: Axes, clock: str, legend: bool) -> Axes:
+    """Add the horizontal label and, if wanted, the legend."""
     ax.set_xlabel(CLOCKS[clock])
     ax.margins(x=0)
     if legend:
@@ -119,9 +132,10 @@ def finish(ax: Axes, clock: str, legend: bool) -> Axes:
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """The axes given, or those of a new figure."""
+    """Return the given axes, or those of a new figure."""
     if ax is not None:
         return ax
+    # pyplot selects a backend when imported, which importing this package must not do
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(4.6, 3.2), layout="constrained")[1]

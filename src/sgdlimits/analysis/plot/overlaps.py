@@ -1,4 +1,4 @@
-"""The overlaps against time."""
+"""Plot of the overlaps against time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from matplotlib.axes import Axes
 from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.analysis.plot import curves
 from sgdlimits.analysis.plot.curves import Band, Datasets, Singles
-from sgdlimits.analysis.plot.style import looks
+from sgdlimits.analysis.plot.style import curve_styles
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
-FEW = 6
-"""Up to so many curves, each has its mean, band and single runs; beyond, a thin line for the mean over runs."""
-AXES = {
+MAX_DETAILED_CURVES = 6
+"""Largest number of entries drawn with mean, band and single runs; more are drawn as thin lines, their means."""
+LABELS = {
     "M": ("overlap", "jr"),
     "m": ("overlap", ""),
-    "r2": ("squared rest", ""),
+    "r2": ("squared orthogonal norm", ""),
     "Q": ("overlap of students", "jl"),
     "q": ("squared norm", "j"),
     "a": ("second layer", "j"),
 }
-"""What the statistics are called, and their indices."""
+"""Name of each statistic, and its indices."""
 
 
 @checked
@@ -43,15 +43,15 @@ def overlaps(
 ) -> Axes:
     """Plot overlaps: for each pair of directions a thick line for the mean over runs, thin ones for runs, and a band.
 
-    With more than six pairs each has only a thin line, its mean over runs. A single dataset has one colour a pair;
-    several datasets have one colour each. Diverged runs are left out, and the label says how many there are.
+    With more than six pairs each has only a thin line, its mean over runs. A single dataset has one colour per pair;
+    several datasets have one colour each. Diverged runs are left out, and the label says how many diverged.
 
     Parameters
     ----------
     datasets, ax, clock, singles, band, legend : as in `risk`
-    what : "M", overlaps with the fixed directions, unless given; "Q", overlaps between trained directions; "a"; or "q"; of a
-        spiked tensor "m" and "r2", both unless given
-    absolute : whether to plot absolute values; None does so for M and m alone, whose sign many problems do not see
+    what : the variable: "M", overlaps with the fixed directions (the default); "Q", overlaps between trained directions; "a";
+        or "q"; for a spiked tensor "m" or "r2", by default both
+    absolute : whether to plot absolute values; None does so for M and m only, whose sign is arbitrary in many problems
 
     >>> import sgdlimits as sl
     >>> problem, start = sl.presets.phase_retrieval(width=2, lr=0.05), sl.FixedInit([[0.1], [0.2]])
@@ -59,10 +59,11 @@ def overlaps(
     >>> [line.get_label() for line in ax.lines]
     ['$|M_{1,1}|$', '$|M_{2,1}|$']
     """
-    named = curves.labelled(datasets)
-    x = curves.clock_values(named, clock)
+    named = curves.label_datasets(datasets)
+    x = curves.scaled_times(named, clock)
     first = next(iter(named.values()))
     overlap = overlap_name(first)
+    # a spiked tensor has two numbers, drawn together
     usual = (overlap, "r2") if overlap == "m" and "r2" in first else (overlap,)
     others = {overlap_name(dataset): dataset.attrs["problem_name"] for dataset in named.values()}
     if what is None and len(others) > 1:
@@ -70,34 +71,36 @@ def overlaps(
         raise BadInput(f"{each} cannot be drawn on one pair of axes. Plot their risk together, or the overlaps of each alone.")
     variables: tuple[Any, ...] = usual if what is None else (what,)
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
-    pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
+    pairs = {label: dict(_iterate_entries(dataset, signless)) for label, dataset in named.items()}
     ax = curves.new_axes(ax)
-    by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= FEW
-    style = looks(FEW if by_pair else len(named))
+    # colours tell pairs apart for one dataset, datasets otherwise
+    by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= MAX_DETAILED_CURVES
+    style = curve_styles(MAX_DETAILED_CURVES if by_pair else len(named))
     for order, (label, entries) in enumerate(pairs.items()):
-        many = len(entries) > FEW
+        many = len(entries) > MAX_DETAILED_CURVES
         for place, (name, values) in enumerate(entries.items()):
             look = style[place if by_pair else order]
             text = name if by_pair else label if place == 0 else "_other"
-            text = curves.note(text, named[label]) if place == 0 else text
+            text = curves.label_with_divergences(text, named[label]) if place == 0 else text
             if many:
                 mean = values.mean(0) if values.size else np.full(x[label].size, np.nan)
                 ax.plot(x[label], mean, color=look.colour, linestyle=look.dashes, linewidth=0.8, label=text)
             else:
-                few = curves.how_many(singles, label) // len(entries)
+                few = curves.count_singles(singles, label) // len(entries)
                 curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
+    # indices on the axis only if there is more than one entry
     several = len(next(iter(pairs.values()))) > len(variables)
     ax.set_ylabel(", ".join(_axis_label(name, several, signless[name]) for name in variables))
-    return curves.finish(ax, clock, legend)
+    return curves.finish_axes(ax, clock, legend)
 
 
-def _pairs(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:
-    """The name and the values (run, t) of each entry of the variables, of the upper triangle where they are symmetric."""
+def _iterate_entries(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the symbol and the values (run, t) of each entry of the variables, for Q of the upper triangle."""
     for what, absolute in signless.items():
         if what not in dataset.data_vars or what == "risk":
-            there = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
-            raise BadInput(f"what must be one of {there}, the dataset's statistics; got {what!r}. Give one of them.")
-        variable = curves.good_runs(dataset)[what]
+            known = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
+            raise BadInput(f"what must be one of {known}, the dataset's statistics; got {what!r}. Give one of them.")
+        variable = curves.drop_diverged(dataset)[what]
         values = np.abs(variable.values) if absolute else variable.values
         for index in np.ndindex(variable.shape[2:]):
             if variable.dims[2:] == ("student", "student_other") and index[0] > index[1]:
@@ -106,10 +109,12 @@ def _pairs(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str
 
 
 def _symbol(what: str, index: str, absolute: bool) -> str:
+    """Return the LaTeX symbol of an entry of a variable."""
     name = f"{what}_{{{index}}}" if index else {"r2": r"r_\perp^2"}.get(what, what)
     return f"$|{name}|$" if absolute else f"${name}$"
 
 
 def _axis_label(what: str, several: bool, absolute: bool) -> str:
-    name, index = AXES.get(what, ("statistic", ""))
+    """Return the vertical label of a variable, with indices if it has several entries."""
+    name, index = LABELS.get(what, ("statistic", ""))
     return f"{name} {_symbol(what, index if several else '', absolute)}"

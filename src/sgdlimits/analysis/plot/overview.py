@@ -1,4 +1,4 @@
-"""Risk and overlaps side by side."""
+"""Plot of risk and overlaps side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.curves import Datasets, dimension, labelled
+from sgdlimits.analysis.plot.curves import Datasets, common_dimension, label_datasets
 from sgdlimits.analysis.plot.overlaps import overlaps
 from sgdlimits.analysis.plot.risk import risk
 from sgdlimits.analysis.plot.style import samples_axis
@@ -14,7 +14,7 @@ from sgdlimits.checks import axes, each_of
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
-SHARED = ("singles", "band")
+SHARED_OPTIONS = ("singles", "band")
 """Options of both panels."""
 
 
@@ -29,23 +29,24 @@ def overview(
     clock: str = "t",
     **options: Any,
 ) -> tuple[Axes, Axes]:
-    """Plot the risk and the overlaps of the same runs, and the samples above where there is one dimension.
+    """Plot the risk and the overlaps of the same runs in two panels.
 
-    In a new figure the legend stands below both panels; in axes that are given it is left out.
+    An upper axis counts samples if all datasets have the same dimension. A new figure has its legend below both panels; given
+    axes get none.
 
     Parameters
     ----------
     datasets : one dataset of `simulate`, several, or a dict from labels to datasets
-    axes : where to draw; a new figure with two panels unless given
-    excess, log : of `risk`
-    what : of `overlaps`
-    clock, **options : of both, such as `singles` and `band`
+    axes : two axes to draw in; by default those of a new figure
+    excess, log : options of `risk`
+    what : option of `overlaps`
+    clock, **options : options of both, such as `singles` and `band`
 
     >>> import sgdlimits as sl
     >>> run = sl.simulate(sl.presets.phase_retrieval(lr=0.05), sl.ODE(), sl.FixedInit(0.1), t_max=20)
     >>> left, right = sl.plot.overview(run)
     """
-    named = labelled(datasets)
+    named = label_datasets(datasets)
     figure = None
     if axes is None:
         import matplotlib.pyplot as plt
@@ -54,16 +55,17 @@ def overview(
     if len(axes) != 2:
         raise BadInput(f"axes must be two, for the risk and for the overlaps; got {len(axes)}. Give two.")
     for name in options:
-        if name not in SHARED:
-            raise BadInput(f"{name} is no option of overview. Give some of {', '.join(SHARED)}.")
+        if name not in SHARED_OPTIONS:
+            raise BadInput(f"{name} is no option of overview. Give some of {', '.join(SHARED_OPTIONS)}.")
     left, right = axes
     risk(named, left, excess=excess, log=log, clock=clock, legend=False, **options)
     overlaps(named, right, what=what, clock=clock, legend=False, **options)
-    d = dimension(named)
+    d = common_dimension(named)
     if d and clock == "t":
         for ax in axes:
             samples_axis(ax, d)
+    # given axes may share a legend with others
     if figure is not None:
-        shown = left if len(named) > 1 else right
-        figure.legend(*shown.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        labelled = left if len(named) > 1 else right  # one dataset has a curve for each overlap
+        figure.legend(*labelled.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return left, right

@@ -1,4 +1,4 @@
-"""A value of a sweep over two parameters."""
+"""Plot of a value of a sweep over two parameters."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sgdlimits.checks import array
 from sgdlimits.domain import Function, checked
 from sgdlimits.errors import BadInput, shorten
 
-FINE = 400
-"""Cells along each axis by which scattered points are drawn."""
+FINE_CELLS = 400
+"""Cells along each axis of the grid on which scattered points are drawn."""
 
 
 @checked
@@ -36,20 +36,20 @@ def phase_diagram(
 ) -> Axes:
     """Plot a value of a sweep over two of its parameters, with contours of a function of theory over it.
 
-    A cell has the mean over runs and over all other parameters. An axis is logarithmic where its values are evenly spaced in
-    their logarithm. Where points are missing from the grid, as after a refinement, a cell has the value of the nearest point.
+    A cell shows the mean over runs and over all other parameters. An axis is logarithmic if its values are evenly spaced in
+    their logarithm. If points are missing from the grid, as after a refinement, a cell has the value of the nearest point.
 
     Parameters
     ----------
-    dataset : of `sweep` or `collect`
+    dataset : a dataset of `sweep` or `collect`
     x, y : parameters, the dimensions or coordinates of the dataset
-    value : the variable that is shown
-    ax : where to draw; a new figure unless given
-    theory : a function of x and y, both arrays, whose contours are drawn between the least and the largest values
-    levels : of the contours of `theory`; None draws where it is zero
-    log : whether colours are those of the logarithm
-    label : of the colours; the value's name unless given
-    theory_label : of the contours, for the legend
+    value : the variable shown by colour
+    ax : axes to draw in; by default those of a new figure
+    theory : a function of x and y, both arrays, whose contours are drawn within the range of the points
+    levels : levels of the contours of `theory`; None draws the zero level
+    log : whether the colour scale is logarithmic
+    label : label of the colour bar; by default the name of `value`
+    theory_label : legend of the contours
 
     >>> import numpy as np, xarray as xr, sgdlimits as sl
     >>> values = xr.DataArray(np.eye(3), dims=("lr", "noise"), coords={"lr": [0.1, 0.2, 0.3], "noise": [0.0, 1.0, 2.0]})
@@ -65,18 +65,20 @@ def phase_diagram(
         raise BadInput(f"x and y must be two parameters; got {shorten(x)} twice. Give two.")
     shown = dataset[value].astype(float)
     shown = shown.mean([dim for dim in shown.dims if dim not in (x, y, "point")], skipna=True)
+    # a refined grid has holes: draw its points by their nearest neighbours
     if "point" not in shown.dims and not np.isfinite(shown).all():
         shown = shown.stack(point=(x, y), create_index=False)
     ax = new_axes(ax)
     scales = {name: _is_log(np.unique(dataset[name].values)) for name in (x, y)}
     if "point" in shown.dims:
-        edges, cells = _nearest(shown[x].values, shown[y].values, shown.values, scales[x], scales[y])
+        edges, cells = _nearest_cells(shown[x].values, shown[y].values, shown.values, scales[x], scales[y])
     else:
-        edges = [_edges(dataset[name].values.astype(float), scales[name]) for name in (x, y)]
+        edges = [_cell_edges(dataset[name].values.astype(float), scales[name]) for name in (x, y)]
         cells = shown.transpose(y, x).values
     finite = cells[np.isfinite(cells) & (cells > 0)] if log else cells[np.isfinite(cells)]
     if not finite.size:
         raise BadInput(f"{value} has no finite numbers to draw. Choose another value.")
+    # LogNorm rejects an empty range
     bounds = float(finite.min()), float(finite.max())
     norm = LogNorm(*bounds) if log and bounds[0] < bounds[1] else Normalize(*bounds)
     mesh = ax.pcolormesh(*edges, cells, norm=norm, cmap="viridis", rasterized=True)
@@ -85,11 +87,13 @@ def phase_diagram(
         ax.set(**{f"{axis}label": name, f"{axis}scale": "log" if scales[name] else "linear", f"{axis}lim": (each[0], each[-1])})
     if theory is not None:
         inside = [(float(dataset[name].min()), float(dataset[name].max())) for name in (x, y)]
-        _contours(ax, theory, inside, scales[x], scales[y], levels, theory_label)
+        _draw_contours(ax, theory, inside, scales[x], scales[y], levels, theory_label)
     return ax
 
 
-def _contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
+def _draw_contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
+    """Draw contours of a function of two arrays within ((x_min, x_max), (y_min, y_max)), and add their legend."""
+    # finer than the cells, so that contours are smooth
     spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
     X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
     with np.errstate(all="ignore"):
@@ -107,15 +111,16 @@ def _contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool,
 
 
 def _is_log(values: np.ndarray) -> bool:
-    """Whether values are clearly more evenly spaced in their logarithm than in themselves."""
+    """Test whether values are spaced clearly more evenly in their logarithm than linearly."""
     if values.size < 3 or values.min() <= 0:
         return False
     uneven = lambda gaps: np.std(gaps) / np.mean(gaps)
+    # by a factor of two: nearly equal spacings count as linear
     return bool(uneven(np.diff(np.log(values))) < uneven(np.diff(values)) / 2)
 
 
-def _edges(values: np.ndarray, log: bool) -> np.ndarray:
-    """Where cells around values begin and end."""
+def _cell_edges(values: np.ndarray, log: bool) -> np.ndarray:
+    """Return the edges of cells centred on values, linearly or in the logarithm."""
     if values.size == 1:
         return values[0] + np.array([-0.5, 0.5]) * (abs(values[0]) or 1.0)
     flat = np.log(values) if log else values
@@ -124,15 +129,16 @@ def _edges(values: np.ndarray, log: bool) -> np.ndarray:
     return np.exp(edges) if log else edges
 
 
-def _nearest(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_y: bool):
-    """Edges and values of fine cells, each with the value of the nearest point."""
+def _nearest_cells(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_y: bool):
+    """Return edges and values of a fine grid of cells, each with the value of the nearest point in units of the ranges."""
     unit, edges = [], []
     for each, log in ((x, log_x), (y, log_y)):
         flat = np.log(each) if log else each.astype(float)
-        even = np.linspace(flat.min(), flat.max(), FINE + 1)
+        even = np.linspace(flat.min(), flat.max(), FINE_CELLS + 1)
+        # distances in units of the ranges, as neither axis has the other's unit
         unit.append((flat - even[0]) / (even[-1] - even[0] or 1.0))
         edges.append(np.exp(even) if log else even)
     known = np.isfinite(values)
-    middle = (np.arange(FINE) + 0.5) / FINE
+    middle = (np.arange(FINE_CELLS) + 0.5) / FINE_CELLS
     X, Y = np.meshgrid(middle, middle)
     return edges, NearestNDInterpolator(np.stack(unit, 1)[known], values[known])(X, Y)

@@ -1,4 +1,4 @@
-"""The population risk against time."""
+"""Plot of the population risk against time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from sgdlimits.analysis.plot import curves
 from sgdlimits.analysis.plot.curves import Band, Datasets, Singles
-from sgdlimits.analysis.plot.style import looks
+from sgdlimits.analysis.plot.style import curve_styles
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
@@ -26,16 +26,16 @@ def risk(
 ) -> Axes:
     """Plot the population risk: a thick line for the mean over runs, thin ones for runs, a band between quantiles.
 
-    Diverged runs are left out, and the label says how many there are.
+    Diverged runs are left out, and the label says how many diverged.
 
     Parameters
     ----------
-    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
-    ax : where to draw; a new figure unless given
+    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; the default labels are the levels
+    ax : axes to draw in; by default those of a new figure
     excess : a floor to subtract, such as half the variance of the label noise
     log : whether the risk has a logarithmic scale
     clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
-    singles : at most so many single runs of each dataset, or a dict from labels to such numbers
+    singles : largest number of single runs drawn of each dataset, or a dict of these by label
     band : the quantiles between which the band lies, or None; drawn if there are more runs than thin lines
     legend : whether to draw a legend
 
@@ -45,22 +45,23 @@ def risk(
     >>> sl.plot.risk({"limit": theory}, log=True).get_ylabel()
     'population risk'
     """
-    named = curves.labelled(datasets)
-    x = curves.clock_values(named, clock)
+    named = curves.label_datasets(datasets)
+    x = curves.scaled_times(named, clock)
     ax = curves.new_axes(ax)
     if log:
         ax.set_yscale("log", nonpositive="mask")
-    for order, ((label, dataset), look) in enumerate(zip(named.items(), looks(len(named)), strict=True)):
-        values = curves.good_runs(dataset).risk.values - (excess or 0.0)
-        text, few = curves.note(label, dataset), curves.how_many(singles, label)
-        text += _hidden(values, excess or 0.0) if log else ""
+    for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
+        # a diverged run would take all others off the scale
+        values = curves.drop_diverged(dataset).risk.values - (excess or 0.0)
+        text, few = curves.label_with_divergences(label, dataset), curves.count_singles(singles, label)
+        text += _describe_hidden_values(values, excess or 0.0) if log else ""
         curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
     ax.set_ylabel("population risk" if excess is None else "excess risk")
-    return curves.finish(ax, clock, legend)
+    return curves.finish_axes(ax, clock, legend)
 
 
-def _hidden(values: np.ndarray, floor: float) -> str:
-    """A word on what a logarithmic scale cannot show, or `BadInput` where that is all."""
+def _describe_hidden_values(values: np.ndarray, floor: float) -> str:
+    """Say in a label how many values a logarithmic scale hides; raise `BadInput` if it hides all."""
     below = int((values <= 0).sum())
     if values.size and below == values.size:
         raise BadInput(

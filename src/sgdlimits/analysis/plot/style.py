@@ -1,4 +1,4 @@
-"""How lines look, and the clocks of the horizontal axis."""
+"""Styles of curves and figures, and the units of the time axis."""
 
 from __future__ import annotations
 
@@ -32,31 +32,32 @@ PAPER: dict[Any, Any] = {
     "svg.hashsalt": "sgdlimits",
     "pdf.fonttype": 42,
 }
-"""Settings for `matplotlib.rc_context` that suit a paper's column."""
+"""Settings for `matplotlib.rc_context` for figures in a column of a paper."""
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9")
-"""Colours for all kinds of colour vision (Okabe and Ito), without the yellow, which fades on white."""
+"""Colour-blind safe palette (Okabe and Ito), without its yellow, which has little contrast on white."""
 
 DASHES: tuple[LineStyleType, ...] = ("-", (0, (4.5, 1.6)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.2, 1.2)), (0, (9, 2)))
-"""Line styles that can be told apart in grey. Five of them and seven colours make 35 different looks."""
+"""Line styles distinguishable in grey; with seven colours they make 35 different curve styles."""
 
+# horizontal labels by the value of the argument `clock`
 CLOCKS = {"t": r"$t$, samples per dimension", "paper": "time of the paper", "samples": "samples"}
 
 
-class Look(NamedTuple):
-    """The colour and the dashes of one curve."""
+class CurveStyle(NamedTuple):
+    """Colour and dashes of a curve."""
 
     colour: str
     dashes: LineStyleType
 
 
-def looks(count: int) -> list[Look]:
-    """As many different looks as asked for (up to 35), always in the same order.
+def curve_styles(count: int) -> list[CurveStyle]:
+    """Return `count` different curve styles (up to 35), always in the same order.
 
-    >>> len(set(looks(35)))
+    >>> len(set(curve_styles(35)))
     35
     """
-    return [Look(*pair) for pair in islice(zip(cycle(OKABE_ITO), cycle(DASHES), strict=False), count)]
+    return [CurveStyle(*pair) for pair in islice(zip(cycle(OKABE_ITO), cycle(DASHES), strict=False), count)]
 
 
 @checked
@@ -65,6 +66,7 @@ def samples_axis(ax: Axes, d: Count) -> SecondaryAxis:
     check_number("d", d, above=0)
     above = ax.secondary_xaxis("top", functions=(lambda t: np.multiply(t, d), lambda n: np.divide(n, d)))
     above.set_xlabel(r"$n$, samples")
+    # few ticks: numbers of samples are long
     above.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     above.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)
     above.spines["top"].set_visible(True)

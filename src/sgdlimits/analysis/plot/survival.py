@@ -1,12 +1,12 @@
-"""The share of runs that have not exited against time."""
+"""Plot of the share of runs that have not exited against time."""
 
 from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.curves import Datasets, clock_factors, finish, labelled, new_axes
-from sgdlimits.analysis.plot.style import looks
-from sgdlimits.analysis.summary import Times, check_exits, curve
+from sgdlimits.analysis.plot.curves import Datasets, clock_factors, finish_axes, label_datasets, new_axes
+from sgdlimits.analysis.plot.style import curve_styles
+from sgdlimits.analysis.summary import OrderedTimes, check_exits, survival_curve
 from sgdlimits.domain import Fraction, checked
 
 
@@ -17,14 +17,14 @@ def survival(
     """Plot the share of runs that have not exited: steps of the Kaplan-Meier curve, with a band of confidence intervals.
 
     A curve ends at the last time at which a run was observed. Small strokes mark the ends of censored runs, and the label says
-    how many there are. `sgdlimits.summarise` has the same runs in a few numbers.
+    how many there are. See `sgdlimits.summarise` for summary statistics of the same runs.
 
     Parameters
     ----------
-    exits : one dataset of `exit_times`, several, or a dict from labels to datasets; labels are levels unless given
-    ax : where to draw; a new figure unless given
+    exits : one dataset of `exit_times`, several, or a dict from labels to datasets; the default labels are the levels
+    ax : axes to draw in; by default those of a new figure
     clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
-    confidence : of the band, at each time on its own; None draws no band
+    confidence : pointwise coverage of the band; None draws no band
     legend : whether to draw a legend
 
     >>> import sgdlimits as sl
@@ -34,18 +34,19 @@ def survival(
     >>> ax.get_ylabel()
     'share of runs not exited'
     """
-    named = labelled(exits, check_exits)
+    named = label_datasets(exits, check_exits)
     factors = clock_factors(named, clock)
     ax = new_axes(ax)
-    for order, ((label, dataset), look) in enumerate(zip(named.items(), looks(len(named)), strict=True)):
-        times = Times.of(dataset)
-        line = curve(times, confidence or 0.95)
+    for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
+        times = OrderedTimes.of(dataset)
+        line = survival_curve(times, confidence or 0.95)
         t, lost = line.t * factors[label], int((~times.exited).sum())
         text = f"{label} ({lost} of {times.t.size} censored)" if lost else label
+        # S is constant until the next exit
         how: dict = dict(color=look.colour, drawstyle="steps-post", zorder=3 + order / 100)
         ax.plot(t, line.share, linestyle=look.dashes, linewidth=1.9, label=text, **how)
         if confidence is not None:
             ax.fill_between(t, line.low, line.high, step="post", color=look.colour, alpha=0.13, linewidth=0, zorder=1)
         ax.plot(t[line.ended], line.share[line.ended], "|", color=look.colour, markersize=7, zorder=4)
     ax.set(ylabel="share of runs not exited", ylim=(0, 1.02))
-    return finish(ax, clock, legend)
+    return finish_axes(ax, clock, legend)

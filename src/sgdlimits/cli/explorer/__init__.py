@@ -1,1 +1,1 @@
-"""The explorer: a local page on which runs are watched. It shows what `stream` yields and has no simulation of its own."""
+"""The explorer: a local page that shows running simulations. It displays the pieces that `stream` yields."""

@@ -1,14 +1,13 @@
-"""The controls of the page: sliders, boxes and ticks of each preset and optimiser, from signatures, docstrings and domains."""
+"""The controls of the page: sliders, boxes and ticks of each preset and optimiser, generated from their signatures."""
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.cli.explorer.scenes import SCENES
-from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_fields, parameters
+from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_parameters, parameters
 from sgdlimits.docstring import describe
 from sgdlimits.model.activation import ACTIVATIONS
 from sgdlimits.problem.presets import PRESETS
@@ -21,15 +20,16 @@ SLIDERS: dict[str, tuple[float, float, str]] = {
     "rate": (0.01, 100, "log"), "begin": (0.01, 100, "log"),
     "d": (10, 1e9, "log whole"), "t_max": (1, 2000, "log"), "runs": (1, 256, "whole"), "threshold": (0.01, 1, "linear"),
 }  # fmt: skip
-"""Where sliders begin and end, and their scale. Number boxes go on beyond, as far as the domains let them."""
-FIRST = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay": 0.5, "beta": 0.9}
-"""What the required numbers of optimisers are to begin with."""
+"""Range and scale of the slider of each number. Number boxes accept all values that the checks of arguments allow."""
+INITIAL_VALUES = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay": 0.5, "beta": 0.9}
+"""Initial values of optimisers' numbers that have no default."""
 
 
 def control(name: str, annotation: Any, default: Any, words: str) -> dict[str, Any]:
-    """A control for one argument: a tick, a list of words, or a slider with a box."""
+    """Describe the control of one argument: a tick, a list of words, or a slider with a box."""
     members = {annotation, *typing.get_args(annotation)}
     about = {"name": name, "default": default, "help": words, "optional": type(None) in members}
+    # before numbers, of which bool is a subclass
     if bool in members:
         return {**about, "kind": "tick", "default": bool(default)}
     if str in members:
@@ -39,24 +39,26 @@ def control(name: str, annotation: Any, default: Any, words: str) -> dict[str, A
 
 
 def preset_controls(name: str) -> list[dict[str, Any]]:
+    """Describe the controls of a preset."""
     words = describe(PRESETS[name]).parameters
     return [control(key, each.annotation, each.default, words.get(key, "")) for key, each in parameters(name).items()]
 
 
 def optimiser_controls(name: str) -> list[dict[str, Any]]:
+    """Describe the controls of an optimiser."""
     words = describe(ALGORITHMS[name]).parameters
-    made = []
-    for key, field in optimiser_fields(name).items():
-        default = field.default
-        usual = FIRST.get(key) if default is dataclasses.MISSING or (key == "beta" and default is None) else default
+    controls = []
+    for key, each in optimiser_parameters(name).items():
+        default = each.default
+        initial = INITIAL_VALUES.get(key) if default is each.empty or (key == "beta" and default is None) else default
         annotation = bool if isinstance(default, bool) else float | None if default is None else float
-        made.append(control(key, annotation, usual, words.get(key, "")))
-    return made
+        controls.append(control(key, annotation, initial, words.get(key, "")))
+    return controls
 
 
 def contents() -> dict[str, Any]:
-    """All that the page needs to know before anything runs."""
-    usual = Setting()
+    """Return presets, optimisers, starts and run options with their controls, as JSON for the page."""
+    default_setting = Setting()
     runs = {"d": "dimension", "t_max": "the end, in samples per dimension", "runs": "number of independent runs",
             "seed": "the same seed gives the same numbers",
             "threshold": "a run exits when it has lost this share of its excess risk"}  # fmt: skip
@@ -65,7 +67,7 @@ def contents() -> dict[str, Any]:
                     for name, preset in PRESETS.items()},
         "optimisers": {name: {"summary": describe(cls).summary, "controls": optimiser_controls(name)}
                   for name, cls in ALGORITHMS.items()},
-        "starts": {name: {"number": number, "default": default} for name, (_, number, default) in STARTS.items()},
-        "runs": [control(name, float, getattr(usual, name), words) | ({"kind": "box"} if name == "seed" else {})
+        "starts": {name: {"number": number, "default": default} for name, (number, default) in STARTS.items()},
+        "runs": [control(name, float, getattr(default_setting, name), words) | ({"kind": "box"} if name == "seed" else {})
                  for name, words in runs.items()],
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is on the page, as files: the figure, the datasets as netCDF, the curves as CSV."""
+"""Export of the page: the figure, the datasets as netCDF, the curves as CSV."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.cli.explorer.views import SINGLES, good_runs, quantities
+from sgdlimits.cli.explorer.views import MAX_SINGLE_RUNS, drop_diverged_unless_all, quantities
 from sgdlimits.errors import BadInput
 
-SIDES = ("#0072b2", "#d55e00")
-COLOURS = {"chain": SIDES[0], "ode": "#16181d", "sde": "#009e73", "mean_field": "#aa4499"}
+# the colours and dashes of the page's stylesheet
+SIDE_COLOURS = ("#0072b2", "#d55e00")
+COLOURS = {"chain": SIDE_COLOURS[0], "ode": "#16181d", "sde": "#009e73", "mean_field": "#aa4499"}
 DASHES = {"ode": (0, (4.5, 2)), "mean_field": (0, (1.2, 2)), "sde": (0, (1, 1.5))}
 DASHES |= {"noisy_ode": (0, (7, 2)), "backward": (0, (3, 4))}
-NAMES = {"chain": "exact chain", "ode": "ODE", "sde": "SDE, 10 % to 90 %", "mean_field": "mean field"}
-NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "backward equation"}
+LEGEND_NAMES = {"chain": "exact chain", "ode": "ODE", "sde": "SDE, 10 % to 90 %", "mean_field": "mean field"}
+LEGEND_NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "backward equation"}
 
 
 def export_page(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
-    """The name of a file and what is in it, for a format: png, svg, pdf, nc or csv."""
+    """Return file name and content of an export; the message's `format` is png, svg, pdf, nc or csv."""
     name, form = job.settings[0].preset, str(message.get("format"))
     every = {f"{'AB'[side]} {level}" if len(job.settings) > 1 else level: dataset
              for side in range(len(job.settings)) for level, dataset in job.datasets(side).items()}  # fmt: skip
     if form in ("png", "svg", "pdf"):
-        left, right = (str(message.get(side) or usual) for side, usual in (("left", "risk"), ("right", "largest overlap")))
+        left = str(message.get("left") or "risk")
+        right = str(message.get("right") or "largest overlap")
         log, log_time = bool(message.get("log")), bool(message.get("logt"))
-        return f"{name}.{form}", _figure(job, form, left=left, right=right, log=log, log_time=log_time)
+        return f"{name}.{form}", _draw_figure(job, form, left=left, right=right, log=log, log_time=log_time)
     if form == "nc":
-        return f"{name}.nc", _netcdf(every)
+        return f"{name}.nc", _write_netcdf(every)
     if form == "csv":
-        return f"{name}.csv", _table(every).encode()
+        return f"{name}.csv", _write_csv(every).encode()
     raise BadInput(f"format must be one of png, svg, pdf, nc, csv; got {form[:40]!r}. Give one of them.")
 
 
-def _netcdf(datasets: dict[str, Any]) -> bytes:
-    """The first dataset, the chain's, as `load` reads it, and each of the others in a group of its name."""
+def _write_netcdf(datasets: dict[str, Any]) -> bytes:
+    """Write the first dataset, the chain's, such that `load` reads it, and each other one in a group of its name."""
     from sgdlimits.run.io import save
 
     with tempfile.TemporaryDirectory() as folder:
@@ -50,8 +52,8 @@ def _netcdf(datasets: dict[str, Any]) -> bytes:
         return path.read_bytes()
 
 
-def _table(datasets: dict[str, Any]) -> str:
-    """A row for each level, time and quantity: the mean over runs."""
+def _write_csv(datasets: dict[str, Any]) -> str:
+    """Write a CSV table with the mean over runs of each level, time and quantity."""
     rows = ["level,t,quantity,mean"]
     for level, dataset in datasets.items():
         for name, values in quantities(dataset).items():
@@ -62,8 +64,8 @@ def _table(datasets: dict[str, Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _figure(job: Any, form: str, *, left: str, right: str, log: bool, log_time: bool) -> bytes:
-    """Two quantities against time, exit times, the phase portrait and the Hessian's spectrum, of all that there is."""
+def _draw_figure(job: Any, form: str, *, left: str, right: str, log: bool, log_time: bool) -> bytes:
+    """Draw two quantities against time, exit times, the phase portrait and the Hessian's spectrum, as far as available."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -73,15 +75,15 @@ def _figure(job: Any, form: str, *, left: str, right: str, log: bool, log_time: 
         drawn = Figure(figsize=(10, 6.4), layout="constrained")
         axes = drawn.subplot_mosaic([[0, 0, 0, 1, 1, 1], [2, 2, 3, 3, 4, 4]])
         for place, name in enumerate((left, right)):
-            _curves(axes[place], job, name)
+            _draw_curves(axes[place], job, name)
             axes[place].set(xlabel=r"$t$, samples per dimension", ylabel=name, yscale="log" if log else "linear")
             axes[place].set_xscale("log" if log_time else "linear")
         drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-        below = {"exits": ("exit times", _exits), "portrait": ("phase portrait", _portrait)}
-        below["spectrum"] = ("Hessian spectrum", _spectrum)
+        below = {"exits": ("exit times", _draw_exits), "portrait": ("phase portrait", _draw_portrait)}
+        below["spectrum"] = ("Hessian spectrum", _draw_spectrum)
         for place, (kind, (title, draw)) in enumerate(below.items(), 2):
             axes[place].set_title(title)
-            views = [(view, SIDES[side]) for (each, side), view in sorted(job.views.items()) if each == kind]
+            views = [(view, SIDE_COLOURS[side]) for (each, side), view in sorted(job.views.items()) if each == kind]
             if views:
                 draw(axes[place], views)
             else:
@@ -91,43 +93,47 @@ def _figure(job: Any, form: str, *, left: str, right: str, log: bool, log_time: 
     return buffer.getvalue()
 
 
-def _curves(ax: Any, job: Any, name: str) -> None:
+def _draw_curves(ax: Any, job: Any, name: str) -> None:
+    """Draw a quantity of all levels against time."""
     many = len(job.settings) > 1
     for side in range(len(job.settings)):
         for level, dataset in job.datasets(side).items():
-            values = quantities(good_runs(dataset)).get(name)
+            values = quantities(drop_diverged_unless_all(dataset)).get(name)
             if values is None:
                 continue
-            t, colour = dataset.t.values, SIDES[side] if many else COLOURS[level]
-            label = f"{'AB'[side]}: {NAMES[level]}" if many else NAMES[level]
+            t, colour = dataset.t.values, SIDE_COLOURS[side] if many else COLOURS[level]
+            label = f"{'AB'[side]}: {LEGEND_NAMES[level]}" if many else LEGEND_NAMES[level]
             if level == "sde":
                 low, high = np.quantile(values, (0.1, 0.9), axis=0)
                 ax.fill_between(t, low, high, color=colour, alpha=0.16, linewidth=0, label=label)
                 continue
             if level == "chain":
-                ax.plot(t, values[:SINGLES].T, color=colour, alpha=0.3, linewidth=0.5)
+                ax.plot(t, values[:MAX_SINGLE_RUNS].T, color=colour, alpha=0.3, linewidth=0.5)
             ax.plot(t, values.mean(0), color=colour, linestyle=DASHES.get(level, "-"), linewidth=1.6, label=label)
 
 
-def _exits(ax: Any, views: list) -> None:
+def _draw_exits(ax: Any, views: list) -> None:
+    """Draw histograms of exit times with the theoretical times as lines."""
     for view, colour in views:
         if view["exited"]:
             ax.hist(view["exited"], 24, color=colour, alpha=0.6)
         for name, t in view["marks"].items():
             if t is not None:
-                one = {} if len(views) > 1 else {"label": NAMES[name].split(",")[0]}
-                tone = colour if len(views) > 1 else COLOURS.get(name, SIDES[1])
+                one = {} if len(views) > 1 else {"label": LEGEND_NAMES[name].split(",")[0]}
+                tone = colour if len(views) > 1 else COLOURS.get(name, SIDE_COLOURS[1])
                 ax.axvline(t, color=tone, linestyle=DASHES.get(name, "-"), linewidth=1.2, **one)
     ax.set(xlabel=r"exit time $t$", ylabel="runs")
     if len(views) == 1:
         ax.legend(fontsize=7, handlelength=2)
 
 
-def _portrait(ax: Any, views: list) -> None:
+def _draw_portrait(ax: Any, views: list) -> None:
+    """Draw the phase portrait of the first setting."""
     view, colour = views[0]
     grid, drift = np.array(view["grid"], float), np.array(view["drift"], float)
     points = [(each["at"] if view["y"] else (each["at"][0], 0.0), each["stability"]) for each in view["points"]]
     if view["y"]:
+        # arrows of equal length on the page, whatever the units of the axes
         size = np.hypot(*(drift / np.ptp(grid, axis=0)).T)
         arrows = drift / np.where(size > 0, size, 1)[:, None]
         ax.quiver(*grid.T, *arrows.T, color="0.7", angles="xy", pivot="mid", width=0.003)
@@ -142,9 +148,10 @@ def _portrait(ax: Any, views: list) -> None:
     ax.set(xlabel=view["x"], ylabel=view["y"] or f"d {view['x']} / dt")
 
 
-def _spectrum(ax: Any, views: list) -> None:
+def _draw_spectrum(ax: Any, views: list) -> None:
+    """Draw the eigenvalues of the Hessian with their multiplicities."""
     for view, colour in views:
         ax.vlines(view["values"], 0.5, view["counts"], color=colour, linewidth=3, alpha=0.8)
     low, high = (pick([0.0, *(value for view, _ in views for value in view["values"])]) for pick in (min, max))
-    room = 0.08 * (high - low or 1)
-    ax.set(xlabel="eigenvalue", ylabel="multiplicity", yscale="log", ylim=(0.5, None), xlim=(low - room, high + room))
+    margin = 0.08 * (high - low or 1)
+    ax.set(xlabel="eigenvalue", ylabel="multiplicity", yscale="log", ylim=(0.5, None), xlim=(low - margin, high + margin))

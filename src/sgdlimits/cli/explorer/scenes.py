@@ -1,4 +1,4 @@
-"""Named starting points: settings that show something, with a sentence on what to look for."""
+"""Scenes of the page: named settings with a sentence on what to look for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Any
 
 
 def scene(title: str, look: str, other: Mapping | None = None, view: Mapping | None = None, **setting: Any) -> dict[str, Any]:
-    """A setting of a preset under a name; `other` is what differs in a second one beside it, `view` what the page draws."""
+    """Describe a scene: a setting of a preset, with its title and what to look for.
+
+    Parameters
+    ----------
+    other : what differs in a second setting beside it, or None
+    view : what the page draws, such as a quantity or a logarithmic axis
+    """
     return {"title": title, "look": look, "setting": setting, "other": other, "view": view or {}}
 
 
@@ -111,4 +117,4 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         ),
     ],
 }  # fmt: skip
-"""Two or three for each preset."""
+"""The scenes of each preset."""

@@ -8,20 +8,20 @@ import threading
 import webbrowser
 from collections.abc import Callable
 
-from sgdlimits.cli.explorer.server import MAX_MESSAGE_BYTES, WILD, application
-from sgdlimits.cli.explorer.session import spawned
+from sgdlimits.cli.explorer.server import ALL_INTERFACES, MAX_MESSAGE_BYTES, application
+from sgdlimits.cli.explorer.session import spawn
 from sgdlimits.errors import BadInput, check_count
 
 
 def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said: Callable[[str], None] = print) -> None:
-    """Listen at a host and port (0 for a free one), say the address with its token, and serve until Ctrl-C.
+    """Serve the page at a host and port until Ctrl-C.
 
     Parameters
     ----------
-    host : loopback; another one is reached from other machines
-    port : 0 takes one that is free
+    host : address to listen on; other machines reach it unless it is loopback
+    port : port to listen on; 0 takes a free one
     browser : whether to open the page in a browser
-    said : what is called with the address
+    said : called with the address, which contains the token
     """
     import uvicorn
 
@@ -29,12 +29,12 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said:
     with _listen(host, port) as listening:
         port = listening.getsockname()[1]
         token = secrets.token_urlsafe(16)
-        name = socket.gethostname() if host in WILD else f"[{host}]" if ":" in host else host
+        name = socket.gethostname() if host in ALL_INTERFACES else f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/?token={token}"
-        spare = spawned(warm=True)  # compiles while the browser opens
+        spare = spawn(warm=True)  # compiles while the browser opens
         config = uvicorn.Config(
             application(host, port, token, spare=spare), log_level="warning",
-            ws="websockets-sansio", ws_max_size=MOST_BYTES, lifespan="off",
+            ws="websockets-sansio", ws_max_size=MAX_MESSAGE_BYTES, lifespan="off",
             timeout_graceful_shutdown=1, server_header=False, ws_ping_timeout=180,  # a browser on a busy machine answers late
         )  # fmt: skip
         said(address)
@@ -47,10 +47,12 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket, or raise `BadInput` if the host and port cannot be used."""
     if not host:
         raise BadInput("host must be a name or an address; got ''. Leave it out for this machine only.")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
+        # restart at once on the same port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(128)

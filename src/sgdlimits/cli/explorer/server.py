@@ -1,8 +1,8 @@
-"""The server of the page: files, and a WebSocket for each page to a process of its own.
+"""The server of the page: static files, and a WebSocket that connects each page with its own process.
 
-It listens on loopback. Every request must name a Host that is the server's own, and a WebSocket must come from its own page
-(Origin), so that no other page in the same browser can reach it. Other users of the machine reach loopback too: whoever comes
-in has the token of the printed address, or the cookie that the page was given for it.
+It listens on loopback. The Host of every request must be the server's own, and the Origin of a WebSocket its own page, so that
+no other page in the same browser can reach it. As other users of the machine reach loopback too, requests need the token of
+the printed address, or the cookie that the page was given for it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from sgdlimits.cli.explorer.session import Session, Spawned
+from sgdlimits.cli.explorer.session import Session, SpawnedProcess
 
 PAGE = Path(__file__).parent / "page"
-MOST_BYTES = 2**16
-"""The longest message that a page sends."""
-MOST_SESSIONS = 8
+MAX_MESSAGE_BYTES = 2**16
+"""Length of the longest message accepted from a page."""
+MAX_SESSIONS = 8
+"""Number of pages that may be open at once, each with a process."""
 IDLE_SECONDS = 900.0
-"""A page that asks for nothing for so long loses its process, and gets another one when it asks again."""
+"""Time without messages after which a page loses its process; it gets another one with its next message."""
+# names under which a browser may address this machine
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-WILD = ("0.0.0.0", "::", "[::]")
+ALL_INTERFACES = ("0.0.0.0", "::", "[::]")
+# scripts and styles of the page only, no framing, and nothing kept in a cache
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -39,19 +42,21 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 POLICY, TOO_MANY, IDLE = 1008, 1013, 4000
+"""WebSocket close codes; 4000 and above are free for applications."""
 
 
 class Guard:
-    """Who may come in: requests to the server's own names, from its own page, with the token where there is one."""
+    """Access control: admits requests to the server's own host names, from its own page, with the token if there is one."""
 
     def __init__(self, host: str, port: int, token: str | None) -> None:
+        # DNS rebinding: a foreign page may resolve its own name to this machine
         names = LOOPBACK if host in ("127.0.0.1", "localhost", "::1") else (*LOOPBACK, f"[{host}]" if ":" in host else host)
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
-        self.any_host, self.token = host in WILD, token
+        self.any_host, self.token = host in ALL_INTERFACES, token
         self.cookie = f"sgdlimits-{port}"  # cookies of one host are shared by its ports
 
     def refusal(self, connection: HTTPConnection, page: bool = False) -> str:
-        """Why a request is refused, or nothing."""
+        """Return the reason for refusing a request, or an empty text; `page` marks static files, which need no token."""
         host = connection.headers.get("host", "")
         if host not in self.hosts and not (self.any_host and self.token):
             return f"This server does not answer for the host {host[:80]!r}. Open the address that it printed."
@@ -59,6 +64,7 @@ class Guard:
         if connection.scope["type"] == "websocket" and origin not in (f"http://{host}", f"https://{host}"):
             return f"This server does not answer to the page of {str(origin)[:80]!r}. Open the address that it printed."
         given = (connection.query_params.get("token", ""), connection.cookies.get(self.cookie, ""))
+        # constant-time comparison, so that timing does not reveal the token
         right = [hmac.compare_digest(each.encode(), (self.token or "").encode()) for each in given]
         if self.token and not page and not any(right):
             return "The token is missing or wrong. Open the address that the server printed, with its token."
@@ -66,14 +72,15 @@ class Guard:
 
 
 class Explorer:
-    """The application's state: who may come in, and the sessions that are open."""
+    """The request handlers and the state of the application: access control and the number of open sessions."""
 
-    def __init__(self, guard: Guard, idle: float, spare: Spawned | None = None) -> None:
+    def __init__(self, guard: Guard, idle: float, spare: SpawnedProcess | None = None) -> None:
         self.guard, self.idle, self.sessions, self.spare = guard, idle, 0, spare
         self.static = StaticFiles(directory=PAGE)
         self.contents: dict[str, Any] = {}
 
     async def page(self, request: Request) -> Response:
+        """Respond with the page, and set the cookie with the token."""
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
         response = FileResponse(PAGE / "index.html", headers=HEADERS)
@@ -82,28 +89,33 @@ class Explorer:
         return response
 
     async def files(self, scope: Any, receive: Any, send: Any) -> None:
-        """Static files, for the server's own hosts only."""
+        """Respond with static files, for the server's own host names only."""
         why = self.guard.refusal(HTTPConnection(scope), page=True)
         await (PlainTextResponse(why, 403) if why else self.static)(scope, receive, send)
 
     async def controls(self, request: Request) -> Response:
+        """Respond with the controls of the page as JSON."""
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
         if not self.contents:
             from sgdlimits.cli.explorer.controls import contents
 
+            # importing JAX takes seconds, during which the event loop must not block
             self.contents = await asyncio.to_thread(contents)
         return JSONResponse(self.contents, headers=HEADERS)
 
     async def socket(self, socket: WebSocket) -> None:
+        """Connect a page with a session until either ends."""
         if why := self.guard.refusal(socket):
+            # a close reason has at most 123 bytes
             await socket.close(POLICY, why[:120])
             return
         await socket.accept()
-        if self.sessions >= MOST_SESSIONS:
-            await socket.close(TOO_MANY, f"{MOST_SESSIONS} pages are open already. Close one of them.")
+        if self.sessions >= MAX_SESSIONS:
+            await socket.close(TOO_MANY, f"{MAX_SESSIONS} pages are open already. Close one of them.")
             return
         self.sessions += 1
+        # the spare process is for the first page only
         session, self.spare = Session(self.spare), None
         answers = asyncio.create_task(self._answer(socket, session))
         try:
@@ -119,6 +131,7 @@ class Explorer:
             await asyncio.to_thread(session.close)
 
     async def _listen(self, socket: WebSocket, session: Session) -> None:
+        """Pass the messages of a page to its session."""
         while True:
             try:
                 text = await asyncio.wait_for(socket.receive_text(), self.idle)
@@ -138,6 +151,7 @@ class Explorer:
                 await socket.send_json({"kind": "error", "text": "A message must be an object in JSON. Reload the page."})
 
     async def _answer(self, socket: WebSocket, session: Session) -> None:
+        """Pass the answers of a session to its page."""
         while True:
             message = await session.inbox.get()
             data = message.pop("data", None)
@@ -147,9 +161,9 @@ class Explorer:
 
 
 def application(
-    host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS, spare: Spawned | None = None
+    host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS, spare: SpawnedProcess | None = None
 ) -> Starlette:
-    """The page's application for the address at which it is served; the first page takes the `spare` process."""
+    """Build the web application for an address; the first page takes the `spare` process."""
     explorer = Explorer(Guard(host, port, token), idle, spare)
     return Starlette(
         routes=[

@@ -1,7 +1,7 @@
-"""The simulation's process: settings come in, pieces of streams go out. The newest setting cancels what is under way.
+"""The simulation's process: it receives settings and sends pieces of streams; a new setting cancels the work for earlier ones.
 
-One thread follows each level, one looks for fixed points and one for eigenvalues, so that a slow one does not hold the others;
-the main thread reads messages, checks them and draws exports.
+One thread simulates each level, one searches fixed points and one computes eigenvalues, so that a slow one does not delay the
+others; the main thread reads messages, checks them and draws exports.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from typing import Any
 from sgdlimits.cli.explorer.export import export_page
 from sgdlimits.cli.explorer.scenes import SCENES
 from sgdlimits.cli.explorer.setting import Setting
-from sgdlimits.cli.explorer.views import curves, exits, found_points, numbers, portrait, spectrum
+from sgdlimits.cli.explorer.views import curves, exits, find_points, headline_numbers, portrait, spectrum
 from sgdlimits.errors import BadInput
 from sgdlimits.run import join, stream
 
-NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
-SECONDS = 60.0
-"""The runs of a level end so long after their first pieces, and the page says how far they came."""
+# levels by their names on the page
+LEVEL_NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
+MAX_RUN_SECONDS = 60.0
+"""Time after the first pieces at which the runs of a level are stopped, with a note on the page."""
 
 
 class PageJob:
-    """The settings of one message, and the pieces that each of their levels has yielded."""
+    """The settings of one message, with the pieces that their levels have yielded so far."""
 
     def __init__(self, number: Any, settings: list[Setting], plane: Any) -> None:
         self.number, self.settings, self.plane = number, settings, plane
@@ -38,35 +39,40 @@ class PageJob:
         self.ended: set[tuple[int, str]] = set()
         self.points: dict[int, Any] = {}
         self.views: dict[tuple[str, int], dict[str, Any]] = {}
-        self.ends = {name: threading.Event() for name in (*NAMES, "spectrum")}
+        self.ends = {name: threading.Event() for name in (*LEVEL_NAMES, "spectrum")}
 
     def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
-        """What there is of a setting's levels by name, or only those that have come to their end."""
-        there = {level: list(self.pieces.get((side, level), ())) for level in self.settings[side].levels}
-        return {level: join(pieces) for level, pieces in there.items() if pieces and (not ended or (side, level) in self.ended)}
+        """Return the datasets so far of a setting's levels by name; with `ended` only those of finished levels."""
+        so_far = {level: list(self.pieces.get((side, level), ())) for level in self.settings[side].levels}
+        return {
+            level: join(pieces) for level, pieces in so_far.items() if pieces and (not ended or (side, level) in self.ended)
+        }
 
 
 class Worker:
-    """The process behind a page, which answers the messages of a connection until it closes."""
+    """The worker behind a page, which answers the messages of a connection until it closes."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.sending, self.reporting = connection, threading.Lock(), threading.Lock()
         self.job: PageJob | None = None
         self.changed = threading.Condition()
-        levels = [partial(self.level_line, level=level) for level in NAMES]
-        for line in (*levels, self.portrait_line, self.spectrum_line):
-            threading.Thread(target=self.follow, args=(line,), daemon=True).start()
+        levels = [partial(self.run_level, level=level) for level in LEVEL_NAMES]
+        for line in (*levels, self.draw_portraits, self.draw_spectra):
+            # daemons: they end with the main thread, which reads the connection
+            threading.Thread(target=self.repeat_for_each_job, args=(line,), daemon=True).start()
 
     def send(self, job: PageJob | None, kind: str, **more: Any) -> None:
-        """Send a message, unless a newer job has taken the place of its own."""
+        """Send a message, unless its job has been replaced by a newer one."""
         with self.sending:
+            # under the lock, so that no message of an old job follows those of a new one
             if job is None or job is self.job:
                 if job is not None and "side" in more and kind != "piece":
+                    # kept for exports; pieces are kept by `stream`
                     job.views[kind, more["side"]] = more
                 self.connection.send({"kind": kind, "job": job.number if job else None, **more})
 
     def warm(self) -> None:
-        """Compile what the page begins with, the first scene's levels, up to the first message that comes."""
+        """Compile the levels of the first scene, until the first message arrives."""
         preset = next(iter(SCENES))
         setting = Setting.read({"preset": preset, **SCENES[preset][0]["setting"]})
         for level in setting.levels:
@@ -77,7 +83,7 @@ class Worker:
             pieces.close()
 
     def read(self) -> None:
-        """Answer messages. A message that cannot be used is answered with a sentence; the runs under way go on."""
+        """Answer messages until the connection closes; invalid ones with an error, while running simulations continue."""
         while True:
             try:
                 message = self.connection.recv()
@@ -96,11 +102,13 @@ class Worker:
                 self.send(None, "error", text=f"The simulation failed: {reason}"[:400])
 
     def run(self, message: dict[str, Any]) -> None:
+        """Start the job of a message with one or two settings."""
         given = message.get("settings")
         if not isinstance(given, list) or not 1 <= len(given) <= 2:
             raise BadInput("a message must hold one setting or two. Reload the page.")
         settings = [Setting.read(each) for each in given]
         for setting in settings:
+            # an impossible start is refused before any thread begins
             setting.start.one(setting.problem, seed=setting.seed)
         job = PageJob(message.get("job"), settings, message.get("plane"))
         with self.changed:
@@ -112,13 +120,14 @@ class Worker:
         self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 
     def export(self, message: dict[str, Any]) -> None:
+        """Send an export of the current job."""
         if self.job is None or not self.job.pieces:
             raise BadInput("there is nothing to export yet. Wait for the first curve.")
-        name, data = exported(self.job, message)
+        name, data = export_page(self.job, message)
         self.send(None, "file", name=name, data=data)
 
-    def follow(self, line: Callable[[PageJob], None]) -> None:
-        """Do a line of work for each job, always for the newest one."""
+    def repeat_for_each_job(self, line: Callable[[PageJob], None]) -> None:
+        """Call a function with each new job, skipping jobs that were replaced in the meantime."""
         warnings.simplefilter("ignore")
         last: PageJob | None = None
         while True:
@@ -134,17 +143,19 @@ class Worker:
             except OSError:
                 return
             except Exception as reason:
+                # a bug: the page gets a sentence, the terminal the traceback
                 traceback.print_exc()
                 self.send(last, "note", text=f"{type(reason).__name__}: {reason}"[:400])
 
     def stream(self, job: PageJob, side: int, level: str) -> Iterator[None]:
-        """Send the pieces of one level, one at each call; where runs come in batches, with those of the ones before."""
+        """Send the pieces of one level, one per iteration; runs of earlier batches are included."""
         setting, kept = job.settings[side], job.pieces.setdefault((side, level), [])
         before: list[Any] = []
         for piece in stream(setting.problem, setting.levels[level], setting.start, **setting.how(level)):
             if job is not self.job:
                 return
             if kept and kept[-1].run.values[0] != piece.run.values[0]:
+                # a new batch of runs begins: curves average over it and all earlier ones
                 before = [join(kept)]
             kept.append(piece)
             together = join([*(each.sel(t=piece.t) for each in before), piece])
@@ -152,19 +163,19 @@ class Worker:
             yield
         job.ended.add((side, level))
 
-    def level_line(self, job: PageJob, level: str) -> None:
-        """The runs of a level, where the settings have it, and their numbers: of the chain wherever they stand."""
+    def run_level(self, job: PageJob, level: str) -> None:
+        """Simulate a level for all settings that have it, and report; the chain also if it was stopped."""
         which = [(side, level) for side, setting in enumerate(job.settings) if level in setting.levels]
         try:
             if which:
-                self.in_turn(job, which)
+                self.alternate_streams(job, which)
                 job.ended.update(which if level == "chain" else ())
-                self.report(job)
+                self.send_report(job)
         finally:
             job.ends[level].set()
 
-    def in_turn(self, job: PageJob, which: list[tuple[int, str]]) -> None:
-        """Pieces of streams of one level in turn, until all have ended, the time is over or the job is no longer the newest."""
+    def alternate_streams(self, job: PageJob, which: list[tuple[int, str]]) -> None:
+        """Advance the streams of one level in turn, until all end, the time limit is reached or a newer job arrives."""
         streams, begin = {each: self.stream(job, *each) for each in which}, 0.0
         while streams and job is self.job:
             for each, pieces in list(streams.items()):
@@ -174,39 +185,43 @@ class Worker:
                     del streams[each]
                 except BadInput as reason:
                     del streams[each]
-                    self.send(job, "note", text=f"{NAMES[each[1]]}: {reason}")
+                    self.send(job, "note", text=f"{LEVEL_NAMES[each[1]]}: {reason}")
+            # the clock starts after the first pieces: compilation does not count
             begin = begin or time.monotonic()
-            if time.monotonic() - begin > SECONDS and streams:
-                name, less = NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
-                words = f"The {name} had not ended after {SECONDS:g} s, and stopped. Take a smaller {less}, t_max or runs."
+            if time.monotonic() - begin > MAX_RUN_SECONDS and streams:
+                name, less = LEVEL_NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
+                words = (
+                    f"The {name} had not ended after {MAX_RUN_SECONDS:g} s, and stopped. Take a smaller {less}, t_max or runs."
+                )
                 self.send(job, "note", text=words)
                 return
 
-    def report(self, job: PageJob) -> None:
-        """Numbers and exit times of what there is."""
+    def send_report(self, job: PageJob) -> None:
+        """Send headline numbers and exit times of the finished levels."""
         with self.reporting:
             for side in range(len(job.settings)) if job is self.job else ():
                 datasets = job.datasets(side, ended=True)
-                self.send(job, "numbers", side=side, levels={name: numbers(each) for name, each in datasets.items()})
+                self.send(job, "numbers", side=side, levels={name: headline_numbers(each) for name, each in datasets.items()})
                 if "chain" in datasets:
                     self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
 
-    def portrait_line(self, job: PageJob) -> None:
-        """The phase portraits as soon as there is a flow, again with fixed points, and again with all of the chain's runs."""
-        if not self.wait(job, job.ends["ode"]):
+    def draw_portraits(self, job: PageJob) -> None:
+        """Send the phase portraits as soon as the ODE has run, again with fixed points, and again after the chain."""
+        if not self.wait_for(job, job.ends["ode"]):
             return
-        looks = (self.portraits, self.fixed_points, self.portraits)
-        if all(self.look(job, "portrait", each) for each in looks) and self.wait(job, job.ends["chain"]):
-            self.look(job, "portrait", self.portraits)
-        if all(self.wait(job, event) for event in job.ends.values()):
+        steps = (self.send_portraits, self.search_fixed_points, self.send_portraits)
+        if all(self.try_view(job, "portrait", each) for each in steps) and self.wait_for(job, job.ends["chain"]):
+            self.try_view(job, "portrait", self.send_portraits)
+        if all(self.wait_for(job, event) for event in job.ends.values()):
             self.send(job, "done")
 
-    def spectrum_line(self, job: PageJob) -> None:
-        self.look(job, "spectrum", self.spectra)
+    def draw_spectra(self, job: PageJob) -> None:
+        """Send the Hessian's spectra, or why there are none."""
+        self.try_view(job, "spectrum", self.send_spectra)
         job.ends["spectrum"].set()
 
-    def look(self, job: PageJob, view: str, at: Callable[[PageJob], None]) -> bool:
-        """Whether a view could be made. The page says why where it could not."""
+    def try_view(self, job: PageJob, view: str, at: Callable[[PageJob], None]) -> bool:
+        """Make a view and return whether it succeeded; if not, the page shows the reason."""
         try:
             at(job)
         except BadInput as reason:
@@ -214,30 +229,32 @@ class Worker:
             return False
         return True
 
-    def fixed_points(self, job: PageJob) -> None:
+    def search_fixed_points(self, job: PageJob) -> None:
+        """Search the fixed points of each setting's ODE."""
         for side, setting in enumerate(job.settings):
             if job is self.job and job.pieces.get((side, "ode")):
-                job.points[side] = found_points(setting, lambda: job is self.job)
+                job.points[side] = find_points(setting, lambda: job is self.job)
 
-    def wait(self, job: PageJob, event: threading.Event) -> bool:
-        """Whether an event came before a newer job did."""
+    def wait_for(self, job: PageJob, event: threading.Event) -> bool:
+        """Wait for an event, and return whether it came before a newer job."""
+        # wake up often enough to notice a newer job
         while not event.wait(0.1):
             if job is not self.job:
                 return False
         return True
 
-    def portraits(self, job: PageJob) -> None:
-        """The phase portraits, with the chain's runs on them as far as they are."""
+    def send_portraits(self, job: PageJob) -> None:
+        """Send the phase portraits, with the chain's runs so far."""
         if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
             raise BadInput("There is no flow to draw, since the ODE did not run. The note above says why.")
         for side, setting in enumerate(job.settings):
-            there = job.datasets(side)
-            if job is self.job and "ode" in there:
-                seen = portrait(setting, job.points.get(side), there["ode"], there.get("chain"), job.plane)
-                self.send(job, "portrait", side=side, **seen)
+            datasets = job.datasets(side)
+            if job is self.job and "ode" in datasets:
+                view = portrait(setting, job.points.get(side), datasets["ode"], datasets.get("chain"), job.plane)
+                self.send(job, "portrait", side=side, **view)
 
-    def spectra(self, job: PageJob) -> None:
-        """The Hessian's spectrum where the first run stands, again while the chain goes on."""
+    def send_spectra(self, job: PageJob) -> None:
+        """Send the Hessian's spectrum at the first run's state, repeatedly while the chain runs."""
         ended = False
         while job is self.job and not ended:
             ended = job.ends["chain"].wait(0.5)

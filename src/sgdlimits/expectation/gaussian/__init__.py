@@ -1,4 +1,4 @@
-"""Expectations over Gaussian local fields."""
+"""Expectations over Gaussian vectors: quadrature rules and closed integrals."""
 
 import sgdlimits._x64
 from sgdlimits.expectation.gaussian.base import Estimate, Nodes, Rule
@@ -9,4 +9,4 @@ from sgdlimits.expectation.gaussian.quadratic_forms import QuadraticSeries
 from sgdlimits.expectation.gaussian.quadrature import GaussHermite, gauss_hermite
 from sgdlimits.expectation.gaussian.smooth import Orders, SmoothIntegrals, polynomial_orders
 from sgdlimits.expectation.gaussian.truncated import both_positive, positive_means, split_line, split_twice
-from sgdlimits.expectation.gaussian.units import Pairs, UnitIntegrals
+from sgdlimits.expectation.gaussian.units import PairIntegrals, UnitIntegrals

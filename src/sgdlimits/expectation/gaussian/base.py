@@ -1,9 +1,9 @@
-"""Expectations of functions of Gaussian vectors: the interface of the rules, and the symmetries of their nodes.
+"""The interface of quadrature rules for Gaussian vectors, and the symmetries of their nodes.
 
-An average over nodes keeps a symmetry of what it averages, where coordinates change places and signs, if the set of nodes has
-that symmetry. A set that has a group of them is a union of orbits, and each orbit has as many points as the group. So the error
-is that of the number of orbits, and a group should not be larger than what is averaged asks for: a risk, one number, asks
-for none.
+An average over nodes preserves a symmetry of the averaged function, a signed permutation of coordinates, if the set of nodes
+has that symmetry. A set with a group of them is a union of orbits, each with as many points as the group. The error is
+determined by the number of orbits, so the group should not be larger than the averaged function needs: a risk, a scalar, needs
+no symmetry.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from sgdlimits.checks import array, function
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
 
-ZERO = 16 * float(np.finfo(float).eps)
-Turn = tuple[int, ...]
-"""Coordinate i becomes coordinate |t_i| - 1, with the sign of t_i."""
-Group = tuple[Turn, ...]
+RANK_TOLERANCE = 16 * float(np.finfo(float).eps)
+"""Eigenvalues below this fraction of the largest one count as zero."""
+SignedPermutation = tuple[int, ...]
+"""A permutation of coordinates with signs: new coordinate i is the old coordinate |t_i| - 1, with the sign of t_i."""
+Group = tuple[SignedPermutation, ...]
 
 
 class Estimate(NamedTuple):
-    """An expectation and an estimate of its error, both shaped as the function's value."""
+    """An expectation and an estimate of its absolute error, with the structure of the function's value."""
 
     value: PyTree
     error: PyTree
 
 
 class Nodes(NamedTuple):
-    """Points of a standard normal vector, one a column, and their weights, which sum to 1."""
+    """Quadrature nodes for a standard normal vector, one per column, and their weights, which sum to 1."""
 
     points: Float[Array, "dim n"]
     weights: Float[Array, " n"]
 
 
 class Rule(Part):
-    """A way to average over a standard normal vector of any dimension, with an error estimate.
+    """A quadrature rule for standard normal vectors of any dimension, with an error estimate.
 
-    A rule implements `nodes`, whose weighted sum is the expectation, and `error`. Its `tolerance` is the relative tolerance
-    worth asking of a solver whose right-hand side it computes; `accuracy` is the relative error above which a warning is due.
-    The nodes have the symmetries of a `group`, which is that of all signs at once unless given.
+    A subclass implements `nodes`, whose weighted sum is the expectation, and `error`. `tolerance` is the default relative
+    tolerance of ODE solvers for drifts computed with the rule; `accuracy` is the relative error above which users are warned.
+    The nodes have the symmetries of a `group`: by default the change of all signs at once.
     """
 
     tolerance: ClassVar[float]
@@ -55,30 +56,30 @@ class Rule(Part):
     @property
     @abc.abstractmethod
     def remedy(self) -> str:
-        """What makes the average more accurate, in a sentence."""
+        """The sentence that tells users how to make the average more accurate."""
 
     @abc.abstractmethod
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
-        """The rule's points in `dim` dimensions."""
+        """Return the nodes of the rule in `dim` dimensions, with the symmetries of `group`."""
 
     @abc.abstractmethod
     def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
-        """An estimate of the error of the average of `f`, where `f` maps points (dim, n) to values (..., n)."""
+        """Estimate the absolute error of the average of `f`, which maps points (dim, n) to a pytree of arrays (..., n)."""
 
     def finer(self) -> Rule | None:
-        """The rule with more nodes; None where there would be too many."""
+        """Return the rule with more nodes, or None if it already has the maximum."""
         return None
 
     def average(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
-        """The average of `f` over the nodes; `f` maps points of shape (dim, n) to a pytree of arrays (..., n)."""
+        """Average `f` over the nodes; `f` maps points of shape (dim, n) to a pytree of arrays (..., n)."""
         return weighted_sum(f, self.nodes(dim, group))
 
     def estimate(self, f: Callable, dim: int, group: Group | None = None) -> Estimate:
-        """The average of `f` with its error estimate."""
+        """Average `f` over the nodes, with an error estimate."""
         return Estimate(self.average(f, dim, group), self.error(f, dim, group))
 
     def expect(self, f: Callable, mean: Float[Array, " dim"], covariance: Float[Array, "dim dim"]) -> Estimate:
-        r"""E f(v) for v ~ N(mean, covariance), with its error estimate.
+        r"""Compute E f(v) for v ~ N(mean, covariance), with an error estimate.
 
         Parameters
         ----------
@@ -92,7 +93,8 @@ class Rule(Part):
         1.5
         """
         function("f", f)
-        array(ndim=1)("mean", mean), array(ndim=2)("covariance", covariance)
+        array(ndim=1)("mean", mean)
+        array(ndim=2)("covariance", covariance)
         mean, covariance = jnp.asarray(mean, float), jnp.asarray(covariance, float)
         if covariance.shape != (mean.size, mean.size):
             raise BadInput(
@@ -106,17 +108,18 @@ class Rule(Part):
                 )
         root = square_root(covariance)
         over_points = jax.vmap(f, in_axes=-1, out_axes=-1)
-        placed = lambda points: over_points(mean[:, None] + root @ points)
-        return self.estimate(placed, mean.size)
+        of_standard_normal = lambda points: over_points(mean[:, None] + root @ points)
+        return self.estimate(of_standard_normal, mean.size)
 
 
 def weighted_sum(f: Callable, nodes: Nodes) -> PyTree:
+    """Sum the values of `f` at the nodes with their weights."""
     return jax.tree.map(lambda values: (values * nodes.weights).sum(-1), f(nodes.points))
 
 
 @jax.custom_jvp
 def square_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    r"""The symmetric root X of a positive semi-definite matrix S, which turns as S does: D S D has the root D X D.
+    r"""Compute the symmetric root X of a positive semi-definite matrix S; for orthogonal D, D S D^T has the root D X D^T.
 
     Eigenvalues that are zero up to rounding count as zero. The derivative solves :math:`X\dot X + \dot XX = \dot S`; in the
     eigenbasis it is :math:`\dot S_{ij}/(\sqrt{l_i} + \sqrt{l_j})`, and zero where both eigenvalues are.
@@ -129,42 +132,50 @@ def square_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
 def _(primals, tangents):
     roots, vectors = _eigen_roots(*primals)
     sums = roots[:, None] + roots
+    # The derivative of eigh divides by differences of eigenvalues; this one by sums of roots, finite for equal eigenvalues.
     change = jnp.where(sums > 0, vectors.T @ tangents[0] @ vectors / jnp.where(sums > 0, sums, 1.0), 0.0)
     return (vectors * roots) @ vectors.T, vectors @ change @ vectors.T
 
 
 def _eigen_roots(S: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Return the square roots of the eigenvalues of S, zero where these are zero up to rounding, and the eigenvectors."""
     values, vectors = jnp.linalg.eigh(S)
-    positive = values > ZERO * values[-1]
+    positive = values > RANK_TOLERANCE * values[-1]
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1.0)), 0.0), vectors
 
 
-def no_turns(dim: int) -> Group:
-    """The group of one element."""
+def trivial_group(dim: int) -> Group:
+    """Return the group of the identity only."""
     return (tuple(range(1, dim + 1)),)
 
 
-def parity(dim: int) -> Group:
-    """All signs at once, or none."""
+def sign_group(dim: int) -> Group:
+    """Return the group of the identity and the change of all signs."""
     return tuple(range(1, dim + 1)), tuple(range(-1, -dim - 1, -1))
 
 
-def enlarged(group: Group, turns: Iterable[Turn], most: int) -> Group:
-    """The group with further turns, each taken in its order where the group then has at most `most` elements.
+def enlarge_group(group: Group, generators: Iterable[SignedPermutation], max_size: int) -> Group:
+    """Add generators to a group, one after the other, skipping those that would make it larger than `max_size`.
 
-    >>> enlarged(parity(2), [(2, 1), (-1, 2)], most=4)                          # (-1, 2) would make it eight
+    >>> enlarge_group(sign_group(2), [(2, 1), (-1, 2)], max_size=4)             # (-1, 2) would make it eight
     ((2, 1), (1, 2), (-1, -2), (-2, -1))
     """
-    for turn in turns:
-        found, new = set(group), {turn} - set(group)
-        while new and len(found) <= most:
-            found |= new
-            new = {tuple(int(np.sign(i)) * h[abs(i) - 1] for i in g) for g in (*group, turn) for h in new} - found
-        group = tuple(sorted(found, reverse=True)) if len(found) <= most else group
+    for generator in generators:
+        elements, new = set(group), {generator} - set(group)
+        # Multiply new elements from the left until the set is closed; a finite set closed under products is a group.
+        while new and len(elements) <= max_size:
+            elements |= new
+            new = {_compose(g, h) for g in (*group, generator) for h in new} - elements
+        group = tuple(sorted(elements, reverse=True)) if len(elements) <= max_size else group
     return group
 
 
+def _compose(g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
+    """Return the product of two signed permutations, which applies h first and then g."""
+    return tuple(int(np.sign(i)) * h[abs(i) - 1] for i in g)
+
+
 def orbits(points: Float[np.ndarray, "dim n"], group: Group) -> Float[np.ndarray, "dim m"]:
-    """The points in all their turns."""
-    turns = np.asarray(group)
-    return np.concatenate([np.sign(turn)[:, None] * points[np.abs(turn) - 1] for turn in turns], axis=1)
+    """Return the images of points, in columns, under all elements of a group, element by element."""
+    elements = np.asarray(group)
+    return np.concatenate([np.sign(signed)[:, None] * points[np.abs(signed) - 1] for signed in elements], axis=1)

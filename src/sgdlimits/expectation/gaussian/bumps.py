@@ -1,14 +1,14 @@
-r"""Units whose slope is an even bump, such as tanh: sums of Gaussians, as accurate as asked.
+r"""Integrals of units whose slope is an even bump, such as tanh: fits of the slope by sums of Gaussians.
 
 .. math:: s'(x) \approx \sum_r w_r\, e^{-g_r^2x^2/2}, \qquad s(x) \approx s(0) + \sum_r \omega_r\,\mathrm{erf}(g_rx/\sqrt2).
 
-Two slopes tilt the Gaussian, as for erf, and given them the residual is again a sum of error functions, whose products average
-to arcsines. These are summed over r and r' as a series,
+Two slopes tilt the Gaussian measure, as for erf, and under the tilted measure the residual is again a sum of error functions,
+whose products average to arcsines. These are summed over r and r' as a series,
 
 .. math:: E[s_ms_n] - s_m(0)s_n(0) = \frac2\pi\sum_k b_k\, C_{mn}^{2k+1} H_{mk}H_{nk}, \qquad
           H_{mk} = \sum_r \omega_r\Big(\frac{g_r}{\sqrt{1 + g_r^2C_{mm}}}\Big)^{2k+1},
 
-with the coefficients :math:`b_k` of the arcsine; for m = n the arcsines themselves are taken.
+with the coefficients :math:`b_k` of the arcsine; for m = n the arcsines themselves are used.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from jaxtyping import Array, Float
 
 from sgdlimits.expectation.gaussian.units import arcsine, map_pairs
 
-REACH, POINTS = 14.0, 120
-NARROW, WIDE = np.linspace(0.25, 0.9, 14), np.geomspace(1.0, 3.0, 12)
+FIT_RANGE, FIT_POINTS = 14.0, 120
+# Widths of the narrowest and the widest Gaussian tried in a fit, in units of the width of the bump.
+NARROW_WIDTHS = np.linspace(0.25, 0.9, 14)
+WIDE_WIDTHS = np.geomspace(1.0, 3.0, 12)
+# Fewer pairs than for other units: each holds a series of n-by-n matrices for every pair of Gaussians.
 PAIRS_AT_ONCE = 4
 
 
-class Bumps(NamedTuple):
-    """A unit's value at zero, and the heights and gains of the Gaussians in its slope."""
+class GaussianSlope(NamedTuple):
+    """A unit whose slope is a sum of Gaussians: its value at zero, and the heights and gains (inverse widths) of these."""
 
     middle: float
     heights: Float[np.ndarray, " r"]
@@ -38,39 +41,52 @@ class Bumps(NamedTuple):
 
     @property
     def weights(self) -> Float[np.ndarray, " r"]:
-        """Of the error functions in the unit."""
+        """Coefficients of the error functions in the unit."""
         return self.heights / self.gains * np.sqrt(np.pi / 2)
 
 
 @lru_cache(maxsize=64)
-def bumps_of(fn: Callable, count: int) -> Bumps | None:
-    """The best sum of `count` Gaussians for the slope of a function; None where it is no bump or has traced numbers."""
-    x = REACH * np.linspace(0, 1, POINTS) ** 1.5
+def fit_gaussian_slope(fn: Callable, count: int) -> GaussianSlope | None:
+    """Fit the slope of a function by a sum of `count` Gaussians with geometrically spaced widths.
+
+    Returns None if the slope is not an even bump of width about 1, if the fit misses it by more than the required accuracy, or
+    if the function depends on traced values.
+    """
+    x = FIT_RANGE * np.linspace(0, 1, FIT_POINTS) ** 1.5  # denser near zero, where the slope varies
     with jax.ensure_compile_time_eval():
-        value, slope = jax.jvp(fn, (jnp.concatenate([-x, x]),), (jnp.ones(2 * POINTS),))
+        value, slope = jax.jvp(fn, (jnp.concatenate([-x, x]),), (jnp.ones(2 * FIT_POINTS),))
     if isinstance(value, jax.core.Tracer):
         return None
-    (before, slope), middle = np.split(np.asarray(slope), 2), float(np.asarray(value)[0])
-    top = abs(slope[0])
-    width = np.trapezoid(slope, x) / slope[0] if top > 0 else 0.0
-    wanted = 4.0 ** -(count + 2) * top
-    if not (0.3 < width < 3.0) or np.abs(before - slope).max() > wanted or abs(slope[-1]) > wanted:
+    mirrored, slope = np.split(np.asarray(slope), 2)
+    middle = float(np.asarray(value)[0])
+    height = abs(slope[0])
+    width = np.trapezoid(slope, x) / slope[0] if height > 0 else 0.0
+    tolerance = 4.0 ** -(count + 2) * height
+    if not (0.3 < width < 3.0) or np.abs(mirrored - slope).max() > tolerance or abs(slope[-1]) > tolerance:
         return None
-    best, found = np.inf, None
-    for narrow, wide in np.stack(np.meshgrid(NARROW, WIDE), axis=-1).reshape(-1, 2):
+    # Heights follow from least squares; only the narrowest and the widest gain are searched for.
+    best, fit = np.inf, None
+    for narrow, wide in np.stack(np.meshgrid(NARROW_WIDTHS, WIDE_WIDTHS), axis=-1).reshape(-1, 2):
         gains = 1 / (width * np.geomspace(narrow, wide, count))
         table = np.exp(-((x[:, None] * gains) ** 2) / 2)
         heights = np.linalg.lstsq(table, slope, rcond=None)[0]
         error = np.abs(table @ heights - slope).max()
         if error < best:
-            best, found = error, Bumps(middle, heights, gains)
-    return found if best <= wanted else None
+            best, fit = error, GaussianSlope(middle, heights, gains)
+    return fit if best <= tolerance else None
 
 
 def bump_corrector(
-    student: Bumps, teacher: Bumps, C: Float[Array, "n n"], c: Float[Array, " n"], p: int, terms: int
+    student: GaussianSlope, teacher: GaussianSlope, C: Float[Array, "n n"], c: Float[Array, " n"], p: int, terms: int
 ) -> Float[Array, "p p"]:
-    """E[s_j' s_l' D^2] for p students and the other units teachers, D the sum of all with coefficients c."""
+    """Compute E[s_j' s_l' D^2] for all pairs (j, l) of p students, with slopes s' and the residual D = sum_n c_n s_n.
+
+    Parameters
+    ----------
+    student, teacher : the fits of both activations
+    C : covariance of all fields, the p students first
+    terms : number of terms of the arcsine series
+    """
     n, k = c.size, np.arange(terms)
     kinds = np.arange(n) < p
     gains = np.where(kinds, student.gains[:, None], teacher.gains[:, None])
@@ -80,23 +96,25 @@ def bump_corrector(
     first, second = (axis.ravel() for axis in np.meshgrid(student.gains, student.gains))
     heights = np.outer(student.heights, student.heights).ravel()
 
-    def four(j, l):
+    def corrector_entry(j, l):
         a = 1 + first**2 * C[j, j]
         v = (first / jnp.sqrt(a))[:, None] * C[j]
         left = C[l] - v[:, l, None] * v
         b = 1 + second**2 * left[:, l]
         w = (second / jnp.sqrt(b))[:, None] * left
+        # Covariance of the fields under the two tilts, eliminated one after the other as in a Cholesky factorisation.
         tilted = C - v[:, :, None] * v[:, None] - w[:, :, None] * w[:, None]
         variance = jnp.diagonal(C) - v * v - w * w
-        slim = gains[:, None] * jax.lax.rsqrt(1 + (gains**2)[:, None] * variance)
-        mixed = lambda parts: sum(weight * part for weight, part in zip(weights, parts, strict=True))
-        H = jax.lax.scan(lambda power, _: (power * slim**2, mixed(power)), slim, length=terms)[1]
+        ratio = gains[:, None] * jax.lax.rsqrt(1 + (gains**2)[:, None] * variance)
+        weighted_sum = lambda parts: sum(weight * part for weight, part in zip(weights, parts, strict=True))
+        H = jax.lax.scan(lambda power, _: (power * ratio**2, weighted_sum(power)), ratio, length=terms)[1]
+        # Horner's scheme in the squared covariance; on the diagonal the series converges slowly, and its exact sum replaces it.
         square, total, own = tilted**2, 0.0, 0.0
         for coefficient, here in zip(series[::-1], H[::-1], strict=True):
             total = total * square + coefficient * here[:, :, None] * here[:, None]
             own = own * variance**2 + coefficient * here**2
-        own = mixed(mixed(arcsine(variance * slim * slim[:, None]))) - own * variance
+        own = weighted_sum(weighted_sum(arcsine(variance * ratio * ratio[:, None]))) - own * variance
         mean = (total * tilted).reshape(-1, n * n) @ np.ones(n * n) + own @ np.ones(n)
         return (heights / jnp.sqrt(a * b)) @ (middle**2 + 2 / np.pi * mean)
 
-    return map_pairs(four, p, PAIRS_AT_ONCE)
+    return map_pairs(corrector_entry, p, PAIRS_AT_ONCE)

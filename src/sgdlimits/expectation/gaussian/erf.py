@@ -1,7 +1,7 @@
-r"""Units :math:`\mathrm{erf}(x/\sqrt2)`, any scale: the integrals of Saad and Solla in closed form.
+r"""Integrals of units :math:`\mathrm{erf}(x/\sqrt2)` of any scale, in the closed form of Saad and Solla.
 
-A slope :math:`g'(x) = \sqrt{2/\pi}\, e^{-x^2/2}` tilts the Gaussian: with two of them the other fields stay Gaussian, with the
-covariance left when each of the two fields is observed with noise of variance 1,
+A slope :math:`g'(x) = \sqrt{2/\pi}\, e^{-x^2/2}` tilts the Gaussian measure: under two of them the fields stay Gaussian, with
+the posterior covariance after each of the two fields is observed with noise of variance 1,
 
 .. math:: E[g'_j g'_l\, g_m g_n] = \frac{4}{\pi^2 \sqrt{\det(1 + C_{jl})}}\,
           \arcsin\frac{\tilde C_{mn}}{\sqrt{(1+\tilde C_{mm})(1+\tilde C_{nn})}}, \qquad
@@ -17,18 +17,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, Pairs, UnitIntegrals, arcsine, map_pairs
+from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, PairIntegrals, UnitIntegrals, arcsine, map_pairs
 
 
-class Scaled(NamedTuple):
-    """A field's gain, and 1 + its variance times the gain squared."""
+class ErfFeatures(NamedTuple):
+    """The gain of each erf unit, and 1 + variance of its field times the gain squared."""
 
     gain: Float[Array, " n"]
     spread: Float[Array, " n"]
 
 
 class ErfIntegrals(UnitIntegrals):
-    r"""Units :math:`\mathrm{erf}(\text{gain}\, x/\sqrt2)` with a gain for each field, `students` of them trained.
+    r"""Integrals of units :math:`\mathrm{erf}(\text{gain}\, x/\sqrt2)`, the first `students` of them trained.
+
+    Parameters
+    ----------
+    students : p, the number of trained units
+    gains : gain of each unit, shape (n,)
 
     >>> import jax.numpy as jnp
     >>> both = ErfIntegrals(students=1, gains=jnp.ones(2)).all_pairs(jnp.eye(2))
@@ -40,26 +45,29 @@ class ErfIntegrals(UnitIntegrals):
     gains: Float[Array, " n"] = eqx.field(converter=jnp.asarray)
 
     def features(self, variances):
-        return Scaled(self.gains, 1 + self.gains**2 * variances)
+        return ErfFeatures(self.gains, 1 + self.gains**2 * variances)
 
     def pairs(self, rows, columns, C):
         gains = rows.gain[:, None] * columns.gain
         overlap, product = gains * C, rows.spread[:, None] * columns.spread
         root = jnp.sqrt(product - overlap**2)
         value = jnp.arcsin(overlap / jnp.sqrt(product))
-        slope, curvature = gains / root, -(rows.gain[:, None] ** 2) * overlap / (rows.spread[:, None] * root)
-        return Pairs(*(2 / np.pi * part for part in (value, slope, curvature)))
+        slope = gains / root
+        curvature = -(rows.gain[:, None] ** 2) * overlap / (rows.spread[:, None] * root)
+        return PairIntegrals(*(2 / np.pi * part for part in (value, slope, curvature)))
 
     @property
-    def numbers_at_once(self):
+    def floats_at_once(self):
         return PAIRS_AT_ONCE * self.gains.size**2
 
     def corrector(self, C, c):
         R = self.gains[:, None] * C * self.gains
         row, column = np.triu_indices(c.size)
-        weights, between, own = c[row] * c[column] * np.where(row == column, 1.0, 2.0), R[row, column], 1 + jnp.diagonal(R)
+        # Sums over pairs (m, n) run over the upper triangle, with weight 2 off the diagonal.
+        weights = c[row] * c[column] * np.where(row == column, 1.0, 2.0)
+        between, own = R[row, column], 1 + jnp.diagonal(R)
 
-        def four(j, l):
+        def corrector_entry(j, l):
             a, mixed = own[j], R[j, l]
             rest = own[l] - mixed**2 / a
             v = R[j] / jnp.sqrt(a)
@@ -69,4 +77,4 @@ class ErfIntegrals(UnitIntegrals):
             cosine = between * scale[row] * scale[column] - v[row] * v[column] - w[row] * w[column]
             return self.gains[j] * self.gains[l] * (weights @ arcsine(cosine)) / jnp.sqrt(a * rest)
 
-        return 4 / np.pi**2 * map_pairs(four, self.students)
+        return 4 / np.pi**2 * map_pairs(corrector_entry, self.students)

@@ -1,21 +1,22 @@
-r"""Units with a kink at zero, :math:`s(x) = \alpha x + \beta|x|`: relu, absolute value, leaky relu.
+r"""Integrals of units with a kink at zero, :math:`s(x) = \alpha x + \beta|x|`: relu, absolute value, leaky relu.
 
-Two fields: arc-cosine kernels, in closed form. Four fields: what contains at most three signs is closed too, and what is left
-is :math:`E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]` of four different fields. For fields of variance 1 and
-correlations r Stein's lemma gives
+Integrals over two fields are arc-cosine kernels, in closed form. Over four fields, terms with at most three signs are closed
+too. The remaining one is :math:`E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]` of four different fields. For fields of
+variance 1 and correlations r Stein's lemma gives
 
 .. math:: E[\mathrm{sgn}_j\mathrm{sgn}_l|x_m||x_n|] = r_{mn}\,S + \sum_{a<b}\frac{4}{\pi^2}
           \frac{r_{ma}r_{nb} + r_{mb}r_{na} - r_{ab}(r_{ma}r_{na} + r_{mb}r_{nb})}{\sqrt{1 - r_{ab}^2}}\,
           \arcsin\rho_{cd|ab}
 
-with the sum over the pairs of the four, (c, d) the other two, :math:`\rho_{cd|ab}` their correlation where both of (a, b) are
-zero, and S the mean of the product of all four signs. S and the arcsines know nothing of who is j: each set of four fields is
-looked at once, for all six pairs in it.
+with the sum over the pairs (a, b) of the four, (c, d) the other two, :math:`\rho_{cd|ab}` their correlation given that the
+fields a and b are zero, and S the mean of the product of all four signs. S and the arcsines are symmetric in the four fields,
+so each set of four is processed once, for all six pairs in it.
 
 With the correlations between two pairs of the four multiplied by t, S(0) is a product of arcsines, and by Price's theorem
-(Plackett's for orthants) the slope in t is a sum over the four correlations,
-:math:`(4/\pi^2)\, r_{ab}\arcsin\rho_{cd|ab}(t)/\sqrt{1 - t^2r_{ab}^2}`. One integral over t remains. Pairs are formed so that
-strong correlations are within them, and nodes lie densely near t = 1, where fields that nearly coincide make the slope vary.
+(Plackett's for orthants) the slope in t is a sum over these four correlations,
+:math:`(4/\pi^2)\, r_{ab}\arcsin\rho_{cd|ab}(t)/\sqrt{1 - t^2r_{ab}^2}`. One integral over t remains. Pairs are chosen
+so that strong correlations are within them, and nodes are dense near t = 1, where the slope varies fast if fields nearly
+coincide.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.polynomial.legendre import leggauss
 
-from sgdlimits.expectation.gaussian.units import Pairs, UnitIntegrals, safe_inverse_root, safe_root, sine_and_angle
+from sgdlimits.expectation.gaussian.units import PairIntegrals, UnitIntegrals, safe_inverse_root, safe_root, sine_and_angle
 
-NODES, DENSER = 24, 3
-FOURS_AT_ONCE = 2048
+NODES = 24
+NODE_DENSITY_POWER = 3
+"""Power of the substitution that concentrates nodes near t = 1."""
+# Bounds the memory: about 16 intermediate arrays have this length.
+QUADRUPLES_AT_ONCE = 2048
 PAIR = np.triu_indices(4, 1)
-REST = PAIR[0][::-1], PAIR[1][::-1]
-"""The six pairs (a, b) of four, and the other two of each, (c, d)."""
+COMPLEMENT = PAIR[0][::-1], PAIR[1][::-1]
+"""The complement (c, d) of each of the six pairs (a, b) of four fields, `PAIR`."""
 
 
-class Kinked(NamedTuple):
-    """A field's odd and even part, and its standard deviation."""
+class KinkedFeatures(NamedTuple):
+    """Odd and even coefficient of each unit, and the standard deviation of its field."""
 
     odd: Float[Array, " n"]
     even: Float[Array, " n"]
@@ -48,7 +52,12 @@ class Kinked(NamedTuple):
 
 
 class PiecewiseLinearIntegrals(UnitIntegrals):
-    r"""Units :math:`\text{odd}\,x + \text{even}\,|x|`, with both numbers for each field, `students` of them trained.
+    r"""Integrals of units :math:`\text{odd}\,x + \text{even}\,|x|`, the first `students` of them trained.
+
+    Parameters
+    ----------
+    students : p, the number of trained units
+    odd, even : coefficients of each unit, shape (n,)
 
     >>> import jax.numpy as jnp
     >>> relu = PiecewiseLinearIntegrals(students=1, odd=jnp.full(2, 0.5), even=jnp.full(2, 0.5))
@@ -61,22 +70,24 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
     even: Float[Array, " n"] = eqx.field(converter=jnp.asarray)
 
     def features(self, variances):
-        return Kinked(self.odd, self.even, safe_root(variances))
+        return KinkedFeatures(self.odd, self.even, safe_root(variances))
 
     def pairs(self, rows, columns, C):
-        odd, even = rows.odd[:, None] * columns.odd, 2 / np.pi * rows.even[:, None] * columns.even
+        odd = rows.odd[:, None] * columns.odd
+        even = 2 / np.pi * rows.even[:, None] * columns.even
         left, right = rows.deviation[:, None], columns.deviation
         own = np.eye(*C.shape) > 0 if rows is columns else None
         root, angle = _root_and_angle(C, left * right, own)
         value = odd * C + even * (root + C * angle)
-        return Pairs(value, odd + even * angle, even * root * safe_inverse_root(left**2) ** 2)
+        return PairIntegrals(value, odd + even * angle, even * root * safe_inverse_root(left**2) ** 2)
 
     @property
-    def numbers_at_once(self):
-        return 16 * FOURS_AT_ONCE
+    def floats_at_once(self):
+        return 16 * QUADRUPLES_AT_ONCE
 
     def corrector(self, C, c):
         p, odd, even = self.students, self.odd[: self.students], self.even[: self.students]
+        # D is split into its odd part b x and its even part e |x|, and each slope into odd + even sgn(x).
         b, e = c * self.odd, c * self.even
         deviation = safe_root(jnp.diagonal(C))
         root, angle = _root_and_angle(C, deviation[:, None] * deviation)
@@ -96,95 +107,110 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
 
 
 def _signs_and_products(C, root, angle, outer, square):
-    r""":math:`E[\mathrm{sgn}_j \mathrm{sgn}_l\, D]` for quadratic D, from its covariances with :math:`x_jx_l` and its mean."""
+    r"""Compute :math:`E[\mathrm{sgn}_j \mathrm{sgn}_l\, D]` for a quadratic form D of the fields.
+
+    Parameters
+    ----------
+    outer : half the covariance of D with x_j x_l, shape (n, n)
+    square : mean of D
+    """
     own = jnp.diagonal(outer) * safe_inverse_root(jnp.diagonal(C)) ** 2
     return 2 / np.pi * (square * angle + (2 * outer - C * (own[:, None] + own)) * safe_inverse_root(root**2))
 
 
 def _signs_and_absolutes(C, e, root, angle, inverse, p):
-    r"""The sum over m, n of :math:`e_m e_n E[\mathrm{sgn}_j \mathrm{sgn}_l\, |x_m||x_n|]` for students j and l that differ."""
+    r"""Sum :math:`e_m e_n E[\mathrm{sgn}_j \mathrm{sgn}_l\, |x_m||x_n|]` over m and n, for students j and l that differ."""
+    # m = n: the absolute values make a square, a quadratic form
     equal = _signs_and_products(C, root, angle, (C * e**2) @ C, e**2 @ jnp.diagonal(C))
-    # one of m, n is j or l: E[sgn_l x_j |x_n|], the sum over all n but j and l
+    # one of m, n is j or l: E[sgn_l x_j |x_n|], summed over all n but j and l
     over = 2 / np.pi * (inverse[:, None] * C * (root @ e)[:, None] + (angle * e) @ C)
     its = 2 / np.pi * (inverse[:, None] * C * root + angle * jnp.diagonal(C))
     one = e * (over - e * its - e[:, None] * C)
     deviation, scale = safe_root(jnp.diagonal(C)), safe_inverse_root(jnp.diagonal(C))
-    four = _fours(C * scale[:, None] * scale, e * deviation)
+    four = _sum_over_quadruples(C * scale[:, None] * scale, e * deviation)
     return (equal + 2 * (one + one.T + jnp.outer(e, e) * C + four))[:p, :p]
 
 
-def _fours(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float[Array, "n n"]:
-    r"""The sum over m < n of :math:`e_m e_n E[\mathrm{sgn}_j \mathrm{sgn}_l\, |x_m||x_n|]`, all four different, variances 1."""
+def _sum_over_quadruples(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float[Array, "n n"]:
+    r"""Sum :math:`e_m e_n E[\mathrm{sgn}_j \mathrm{sgn}_l\, |x_m||x_n|]` over m < n, for four distinct fields of variance 1."""
     n = len(e)
     count = math.comb(n, 4)
     if count == 0:
         return jnp.zeros_like(r)
 
-    def some(total, first):
-        rank = first + np.arange(min(count, FOURS_AT_ONCE))
-        which = _four_of(jnp.minimum(rank, count - 1), n)
-        parts = _sign_absolute_moments(r[which[:, None], which]) * jnp.where(rank < count, e[which[REST[0]]] * e[which[REST[1]]], 0.0)
+    def add_block(total, first):
+        # The last block is padded with the last set of four, at weight zero.
+        rank = first + np.arange(min(count, QUADRUPLES_AT_ONCE))
+        which = _unrank_quadruples(jnp.minimum(rank, count - 1), n)
+        parts = _sign_absolute_moments(r[which[:, None], which]) * jnp.where(
+            rank < count, e[which[COMPLEMENT[0]]] * e[which[COMPLEMENT[1]]], 0.0
+        )
         return total.at[which[PAIR[0]], which[PAIR[1]]].add(parts), None
 
-    firsts = jnp.arange(0, count, FOURS_AT_ONCE)
-    upper = jax.lax.scan(some, jnp.zeros_like(r), firsts)[0]
+    firsts = jnp.arange(0, count, QUADRUPLES_AT_ONCE)
+    upper = jax.lax.scan(add_block, jnp.zeros_like(r), firsts)[0]
     return upper + upper.T
 
 
-def _four_of(rank: Int[Array, " m"], n: int) -> Int[Array, "4 m"]:
-    """The sets of four of n by their number, each in order: the last index decides first."""
-    found: list = []
+def _unrank_quadruples(rank: Int[Array, " m"], n: int) -> Int[Array, "4 m"]:
+    """Return the sets of four of n fields with the given ranks in colexicographic order, each in increasing order."""
+    # Combinatorial number system: the largest index i of a set of rank r has comb(i, 4) <= r, and so on for the remainder.
+    indices: list = []
     for size in (4, 3, 2, 1):
         below = jnp.asarray([math.comb(i, size) for i in range(n)])
         index = jnp.searchsorted(below, rank, side="right") - 1
         rank = rank - below[index]
-        found.insert(0, index)
-    return jnp.stack(found)
+        indices.insert(0, index)
+    return jnp.stack(indices)
 
 
 def _sign_absolute_moments(r: Float[Array, "4 4 m"]) -> Float[Array, "6 m"]:
-    """E[sgn sgn |x| |x|] with the signs of each of the six pairs, from the correlations."""
-    own, rest, cross = r[PAIR], r[REST], [r[one, other] for one in PAIR for other in REST]
-    slopes = 4 / np.pi**2 * _partial(own, rest, *cross) * _inverse_sine(own)
-    slopes, signs = jax.lax.optimization_barrier((slopes, _four_signs(r)))
-    ma, mb, na, nb = (r[one[:, None], other] for one in REST for other in PAIR)
+    """Compute E[sgn_j sgn_l |x_m| |x_n|] for each of the six pairs (j, l) of four fields, from their correlations."""
+    own, rest = r[PAIR], r[COMPLEMENT]
+    cross = [r[one, other] for one in PAIR for other in COMPLEMENT]
+    slopes = 4 / np.pi**2 * _partial_angle(own, rest, *cross) * _inverse_sine(own)
+    # The barrier keeps XLA from fusing the arcsines into each of their uses, where they would be evaluated again.
+    slopes, signs = jax.lax.optimization_barrier((slopes, _mean_of_four_signs(r)))
+    ma, mb, na, nb = (r[one[:, None], other] for one in COMPLEMENT for other in PAIR)
     both = ma * nb + mb * na - own * (ma * na + mb * nb)
     return rest * signs + (both * slopes).sum(1)
 
 
 def _inverse_sine(cosine):
+    """Return one over the sine of the angle with the given cosine, zero for parallel fields."""
     return safe_inverse_root((1 - cosine) * (1 + cosine))
 
 
-def _partial(ab, cd, ac, ad, bc, bd):
-    """The arcsine of the correlation of c and d where a and b are zero."""
+def _partial_angle(ab, cd, ac, ad, bc, bd):
+    """Compute the arcsine of the partial correlation of fields c and d, given that a and b are zero."""
     c, d = (1 - ab**2 - x**2 - y**2 + 2 * ab * x * y for x, y in ((ac, bc), (ad, bd)))
     mixed = (1 - ab**2) * cd - ac * ad - bc * bd + ab * (ac * bd + bc * ad)
     return sine_and_angle(mixed * safe_inverse_root(c) * safe_inverse_root(d))[1]
 
 
-def _four_signs(r: Float[Array, "4 4 m"]) -> Float[Array, " m"]:
-    """The mean of the product of four signs."""
-    ways = jnp.stack([r[np.ix_(order, order)] for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 2, 1))])
-    best = jnp.argmin(jnp.abs(ways[:, :2, 2:]).max((1, 2)), axis=0)
-    r = jnp.where(best == 0, ways[0], jnp.where(best == 1, ways[1], ways[2]))
+def _mean_of_four_signs(r: Float[Array, "4 4 m"]) -> Float[Array, " m"]:
+    """Compute the mean of the product of the signs of four fields, by an integral over the correlations between two pairs."""
+    # Of the three ways to form two pairs, take the one with the weakest correlations between them: the integrand is smoothest.
+    pairings = jnp.stack([r[np.ix_(order, order)] for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 2, 1))])
+    best = jnp.argmin(jnp.abs(pairings[:, :2, 2:]).max((1, 2)), axis=0)
+    r = jnp.where(best == 0, pairings[0], jnp.where(best == 1, pairings[1], pairings[2]))
     cross, first, second = r[:2, 2:], r[0, 1], r[2, 3]
 
     def node(total, place):
         t, length = place
         here = t * cross
-        angles = _partial(here, here[::-1, ::-1], first, here[:, ::-1], here[::-1], second)
+        angles = _partial_angle(here, here[::-1, ::-1], first, here[:, ::-1], here[::-1], second)
         return total + length * (cross * _inverse_sine(here) * angles).sum((0, 1)), None
 
     u, lengths = leggauss(NODES)
-    theta = np.pi / 2 * (1 - ((u + 1) / 2) ** DENSER)
-    lengths = lengths * np.pi / 4 * DENSER * ((u + 1) / 2) ** (DENSER - 1) * np.cos(theta)
+    theta = np.pi / 2 * (1 - ((u + 1) / 2) ** NODE_DENSITY_POWER)
+    lengths = lengths * np.pi / 4 * NODE_DENSITY_POWER * ((u + 1) / 2) ** (NODE_DENSITY_POWER - 1) * np.cos(theta)
     start = sine_and_angle(first)[1] * sine_and_angle(second)[1]
     return 4 / np.pi**2 * jax.lax.scan(node, start, (jnp.asarray(np.sin(theta)), jnp.asarray(lengths)))[0]
 
 
 def _root_and_angle(C, product, own=None):
-    """Return the root of product^2 - C^2, and the arcsine of C / product, which is 1 where `own` marks a field with itself."""
+    """Return sqrt(product^2 - C^2), and the arcsine of C / product, where `own` marks pairs of a field with itself."""
     cosine = C * safe_inverse_root(product**2)
     if own is not None:  # exactly 1, so that a bound of its square root near 0 does not become infinite
         cosine = jnp.where(own, jnp.where(C > 0, 1.0, 0.0), cosine)

@@ -1,4 +1,4 @@
-"""Scrambled Sobol points: for any dimension and any function."""
+"""Quasi-Monte Carlo averages at scrambled Sobol points, for any dimension and any function."""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ from jaxtyping import PyTree
 
 from sgdlimits.domain import Count, Seed, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.gaussian.base import Estimate, Group, Nodes, Rule, orbits, parity
+from sgdlimits.expectation.gaussian.base import Estimate, Group, Nodes, Rule, orbits, sign_group
 from sgdlimits.size import check_memory
 
-MOST_NODES = 2**17
-LOST = 3
-"""log2 of how many times fewer points there may be for a group. The error is that of the points before they are turned: with
-2^9 of the default 2^12 some 2e-3 of the largest moment, with 2^6, all that the largest group would leave, 2e-2."""
+MAX_NODES = 2**17
+MAX_LOG2_REDUCTION = 3
+"""log2 of the largest factor by which a group reduces the number of Sobol points. The error is that of the points before the
+group is applied: with 2^9 of the default 2^12 some 2e-3 of the largest moment, and 2e-2 with the 2^6 that the largest group
+would leave."""
 
 
 @checked
 class Sobol(Rule):
     """Randomised quasi-Monte Carlo: `scrambles` independent scramblings of about 2^`log2_points` points each.
 
-    A scrambling is a scrambled Sobol sequence in all turns of the group, with fewer points before they are turned: as many
-    fewer as there are turns, but at most eight times fewer, so that the nodes of a large group are more than asked for.
-    Each is an unbiased estimate, so their spread is an honest error estimate. The points are fixed by `seed`: the average is a
-    function of the statistics, as the solvers need. Heavy tails (high polynomials) converge slowly.
+    The nodes of a scrambling are the images of a scrambled Sobol sequence under the group. The sequence is shorter by the size
+    of the group, but at most eight times shorter, so a larger group has more nodes than requested. Each scrambling is an
+    unbiased estimate, so their spread is a valid error estimate. The points are fixed by `seed`: the average is a deterministic
+    function of the statistics, as solvers need. Heavy tails (high polynomials) converge slowly.
+
+    Parameters
+    ----------
+    log2_points : log2 of the number of points per scrambling, 1 to 24
+    scrambles : number of independent scramblings, at least 2
+    seed : seed of the scramblings
 
     >>> import jax.numpy as jnp
     >>> value, error = Sobol().expect(lambda v: jnp.abs(v[0]), jnp.zeros(1), jnp.eye(1))
@@ -50,6 +57,7 @@ class Sobol(Rule):
         if not (0 < self.log2_points <= 24 and self.scrambles >= 2):
             given = f"{self.log2_points} and {self.scrambles}"
             raise BadInput(f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {given}. Give, say, Sobol(12).")
+        # 16 floats per point stand for the fields and products at it, whose number is not known yet.
         check_memory([("scrambles", self.scrambles), ("points", 2.0**self.log2_points), ("numbers", 16)], "Give fewer of them.")
 
     @property
@@ -57,7 +65,7 @@ class Sobol(Rule):
         return f"Give the problem expectation=Sobol(log2_points={min(24, self.log2_points + 4)})."
 
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
-        points = _points(dim, parity(dim) if group is None else group, self.log2_points, self.scrambles, self.seed)
+        points = _points(dim, sign_group(dim) if group is None else group, self.log2_points, self.scrambles, self.seed)
         count = points.shape[1]
         return Nodes(jnp.asarray(points), jnp.full(count, 1 / count))
 
@@ -65,25 +73,28 @@ class Sobol(Rule):
         return self.estimate(f, dim, group).error
 
     def estimate(self, f: Callable, dim: int, group: Group | None = None) -> Estimate:
-        def spread(values):
+        def standard_error(values):
+            # Points of one scrambling are dependent; only the means of the scramblings are independent samples.
             means = values.reshape(*values.shape[:-1], self.scrambles, -1).mean(-1)
             return means.std(-1, ddof=1) / np.sqrt(self.scrambles)
 
         values = f(self.nodes(dim, group).points)
-        return Estimate(jax.tree.map(lambda leaf: leaf.mean(-1), values), jax.tree.map(spread, values))
+        return Estimate(jax.tree.map(lambda leaf: leaf.mean(-1), values), jax.tree.map(standard_error, values))
 
     def finer(self):
         larger = Sobol(self.log2_points + 2, self.scrambles, self.seed)
-        return larger if larger.scrambles * 2**larger.log2_points <= MOST_NODES else None
+        return larger if larger.scrambles * 2**larger.log2_points <= MAX_NODES else None
 
 
 @lru_cache(maxsize=16)
 def _points(dim: int, group: Group, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
+    """Return the nodes of all scramblings, one after the other, shape (dim, n)."""
     qmc = scipy.stats.qmc
     if dim > qmc.Sobol.MAXDIM:
         raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")
-    before = max(0, math.ceil(log2_points - min(LOST, math.log2(len(group)))))
-    draw = lambda rng: qmc.Sobol(dim, scramble=True, rng=rng).random_base2(before)
+    log2_before_group = max(0, math.ceil(log2_points - min(MAX_LOG2_REDUCTION, math.log2(len(group)))))
+    draw = lambda rng: qmc.Sobol(dim, scramble=True, rng=rng).random_base2(log2_before_group)
     sets = [draw(np.random.default_rng([seed, scramble])) for scramble in range(scrambles)]
-    turned = [orbits(scipy.special.ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
-    return np.concatenate(turned, axis=1)
+    # Clipped to the open unit interval, so that no normal quantile is infinite.
+    images = [orbits(scipy.special.ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
+    return np.concatenate(images, axis=1)

@@ -1,8 +1,8 @@
 r"""Moments of quadratic forms of Gaussian vectors, in matrix form at any width.
 
 For a squared activation and squared loss the residual is a quadratic form :math:`D = v^\top K v + \epsilon` of the local
-fields :math:`v \sim N(0, C)`, with independent noise :math:`\epsilon \sim N(0, \Delta)`. Everything SGD needs is a moment
-:math:`E[D^n\, v v \cdots]`, and all of them come from one generating function: under the weight :math:`e^{sD}` the fields
+fields :math:`v \sim N(0, C)`, with independent noise :math:`\epsilon \sim N(0, \Delta)`. All expectations of SGD are moments
+:math:`E[D^n\, v v \cdots]`, which follow from one generating function: under the weight :math:`e^{sD}` the fields
 stay Gaussian,
 
 .. math:: E[e^{sD} f(v)] = Z(s)\, E_{v \sim N(0, C_s)} f(v), \qquad
@@ -26,7 +26,14 @@ from jaxtyping import Array, Float, Int
 
 
 class QuadraticSeries(eqx.Module):
-    """The series of `Z` and of `C_s` up to the power `order`, for the quadratic form K, covariance C and noise variance.
+    """Power series of the moments of a residual D = v^T K v + noise, a quadratic form of Gaussian fields v.
+
+    All moments E[D^n v v ...] follow from the series of Z(s) = E[e^(sD)] and of the covariance C_s under that weight.
+
+    Parameters
+    ----------
+    z : coefficients of Z, which are E[D^n] / n!
+    C : coefficients of C_s, 2^n (C K)^n C
 
     >>> import jax.numpy as jnp
     >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
@@ -39,26 +46,32 @@ class QuadraticSeries(eqx.Module):
 
     @classmethod
     def of(cls, K: Float[Array, "n n"], C: Float[Array, "n n"], noise: Float[Array, ""] | float, order: int) -> QuadraticSeries:
+        """Compute the series up to the power `order`, from the symmetric form K, the covariance C and the noise variance."""
         step = 2 * C @ K
         powers, traces = [C], []
         for _ in range(order):
             traces.append(2 * (K * powers[-1]).sum())  # of the powers of step, for symmetric K
             powers.append(step @ powers[-1])
+        # log det by traces of powers: log Z = sum_m tr((2 C K)^m) s^m / (2 m) + noise s^2 / 2
         log_z = [trace / (2 * m) for m, trace in enumerate(traces, start=1)]
         if order >= 2:
             log_z[1] = log_z[1] + noise / 2
         return cls(tuple(_exponential(log_z)), tuple(powers))
 
     def moment(self, n: int) -> Float[Array, ""]:
-        """E[D^n]."""
+        """Return the moment E[D^n] of the residual D = v^T K v + noise."""
         return math.factorial(n) * self.z[n]
 
     def second(self, n: int) -> Float[Array, "n n"]:
-        """E[D^n v v^T]."""
+        """Return the matrix E[D^n v v^T] for the residual D = v^T K v + noise."""
         return math.factorial(n) * sum((self.z[a] * self.C[n - a] for a in range(n + 1)), jnp.zeros(()))
 
     def fourth(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
-        """E[D^n v_i v_j v_k v_l] for all pairs of pairs: entry (s, t) has (i, j) of pair s and (k, l) of pair t."""
+        """Return E[D^n v_i v_j v_k v_l] for the residual D = v^T K v + noise and all pairs of index pairs.
+
+        Entry (s, t) has (i, j) of pair s and (k, l) of pair t.
+        """
+        # Wick's three pairings: (ij)(kl), (ik)(jl), (il)(jk), each a product of a left and a right factor.
         rows = [(C[i, j], C[i], C[j]) for C in self.C[: n + 1]]
         left = [(pair[:, None], at_i[:, i], at_i[:, j]) for pair, at_i, _ in rows]
         right = [(pair, at_j[:, j], at_j[:, i]) for pair, _, at_j in rows]
@@ -68,7 +81,7 @@ class QuadraticSeries(eqx.Module):
 
 
 def _exponential(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
-    """The series of exp(sum_m log_z[m-1] s^m), by n z_n = sum_m m log_z_m z_(n-m)."""
+    """Return the coefficients of exp(sum_m log_z[m-1] s^m), by the recurrence n z_n = sum_m m log_z_m z_(n-m)."""
     z = [jnp.ones(())]
     for n in range(1, len(log_z) + 1):
         z.append(sum((m * log_z[m - 1] * z[n - m] for m in range(1, n + 1)), jnp.zeros(())) / n)

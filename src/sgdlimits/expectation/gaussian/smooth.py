@@ -1,9 +1,9 @@
-r"""Units of any smooth function, by one-dimensional quadrature and Mehler's formula; polynomials exactly.
+r"""Integrals of any smooth units by one-dimensional quadrature and Mehler's formula; exact for polynomials.
 
 With :math:`f_q = E[f(\sigma z)\, h_q(z)]`, the coefficients along normalised Hermite polynomials, two fields of correlation
-:math:`\rho` have :math:`E[f g] = \sum_q \rho^q f_q g_q`. For the integral over four fields the two with slopes are laid out on
-a grid, and given their values the others are Gaussian again: Mehler's formula gives the mean of D squared at each node. No
-rule in more than two dimensions is made. Slopes that are bumps need no grid (see `sgdlimits.expectation.gaussian.bumps`).
+:math:`\rho` have :math:`E[f g] = \sum_q \rho^q f_q g_q`. For the integral over four fields, the two fields with slopes are
+placed on a grid. Given their values the others are Gaussian, and Mehler's formula gives the mean of D squared at each node. No
+rule in more than two dimensions is needed. Slopes that are bumps need no grid (see `sgdlimits.expectation.gaussian.bumps`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.gaussian.bumps import bump_corrector, bumps_of
-from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, trapezoid
+from sgdlimits.expectation.gaussian.bumps import bump_corrector, fit_gaussian_slope
+from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, trapezoid
 from sgdlimits.expectation.gaussian.units import (
     PAIRS_AT_ONCE,
-    Pairs,
+    PairIntegrals,
     UnitIntegrals,
     condition_on,
     map_pairs,
@@ -29,11 +29,19 @@ from sgdlimits.expectation.gaussian.units import (
     safe_root,
 )
 
-RANGE = 2.16
+# With n nodes on [-r, r], r = 2.16 n^(1/3), truncation and discretisation errors decrease at the same rate.
+LINE_RANGE_FACTOR = 2.16
 
 
 class Orders(NamedTuple):
-    """Nodes and terms for two fields; nodes a dimension of the grid, nodes and terms for the other fields, for four."""
+    """Numbers of nodes and of Hermite terms of the integrals of smooth units.
+
+    Parameters
+    ----------
+    nodes, terms : quadrature nodes and Hermite terms of integrals over two fields
+    grid : nodes per dimension for the two fields with slopes, in integrals over four fields
+    inner_nodes, inner_terms : nodes and Hermite terms of the other two fields there
+    """
 
     nodes: int
     terms: int
@@ -43,12 +51,12 @@ class Orders(NamedTuple):
 
     @classmethod
     def of(cls, order: int) -> Orders:
-        """Orders that grow together, with `order` nodes a dimension of the grid."""
+        """Return orders that grow in proportion, with `order` nodes per dimension of the grid."""
         return cls(6 * order, 4 * order, order, order, order - order // 4)
 
 
-class Expanded(NamedTuple):
-    """Hermite coefficients of a field's unit and of its first two derivatives, and the field's standard deviation."""
+class HermiteFeatures(NamedTuple):
+    """Hermite coefficients of each unit and of its first two derivatives, and the standard deviation of its field."""
 
     value: Float[Array, "n terms"]
     slope: Float[Array, "n terms"]
@@ -57,7 +65,14 @@ class Expanded(NamedTuple):
 
 
 class SmoothIntegrals(UnitIntegrals):
-    """Units `student` for the first fields, `students` of them, and `teacher` for the others.
+    """Integrals of smooth units: `student` for the first `students` fields, and `teacher` for the others.
+
+    Parameters
+    ----------
+    students : p, the number of trained units
+    student, teacher : the activations, as JAX functions
+    orders : numbers of nodes and terms
+    polynomials : whether both activations are polynomials, for which the orders are exact
 
     >>> import jax.numpy as jnp
     >>> units = SmoothIntegrals(1, jnp.tanh, jnp.tanh)
@@ -82,50 +97,57 @@ class SmoothIntegrals(UnitIntegrals):
         return SmoothIntegrals(self.students, self.student, self.teacher, fewer)
 
     @property
-    def numbers_at_once(self):
+    def floats_at_once(self):
         return PAIRS_AT_ONCE * self.students * self.orders.grid**2 * self.orders.inner_nodes
 
     def features(self, variances):
         deviation = safe_root(variances)
         z, project = _projector(self.exact, self.orders.nodes, self.orders.terms)
-        parts = [jax.vmap(_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._halves()]
-        expand = lambda *halves: jnp.concatenate(halves) @ project
-        value, slope, curvature = map(expand, *parts)
-        return Expanded(value, slope, curvature, deviation)
+        parts = [jax.vmap(_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._activation_slices()]
+        expand_both = lambda *halves: jnp.concatenate(halves) @ project
+        value, slope, curvature = map(expand_both, *parts)
+        return HermiteFeatures(value, slope, curvature, deviation)
 
     def pairs(self, rows, columns, C):
+        # A field without variance has correlation zero with all others: its unit is a constant, the term q = 0.
         inverse = safe_inverse_root(rows.deviation**2)[:, None] * safe_inverse_root(columns.deviation**2)
         cosine = _cosine(C * inverse)
 
         def term(carry, coefficients):
             power, value, slope, curvature = carry
             f, f1, f2, g, g1 = coefficients
+            # Mehler's formula, one power of the correlation after the other: no array has pairs and terms as axes.
             more = (value + power * f[:, None] * g, slope + power * f1[:, None] * g1, curvature + power * f2[:, None] * g)
             return (power * cosine, *more), None
 
         zero = jnp.zeros_like(cosine)
         series = (rows.value.T, rows.slope.T, rows.curvature.T, columns.value.T, columns.slope.T)
-        return Pairs(*jax.lax.scan(term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
+        return PairIntegrals(*jax.lax.scan(term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
 
     def corrector(self, C, c):
-        """By sums of Gaussians where the slopes are bumps, and on a grid otherwise."""
+        """Compute E[s_j' s_l' D^2] for all pairs of students, with the residual D = sum_n c_n s_n.
+
+        If the slopes of both activations are bumps it is a sum over fitted Gaussians, otherwise a sum over a grid.
+        """
         count = self.orders.grid // 4 - 1
-        student, teacher = (None if self.exact else bumps_of(fn, count) for fn in (self.student, self.teacher))
+        student, teacher = (None if self.exact else fit_gaussian_slope(fn, count) for fn in (self.student, self.teacher))
         if student is not None and teacher is not None:
             return bump_corrector(student, teacher, C, c, self.students, self.orders.grid // 2)
-        return map_pairs(lambda j, l: self._four(C, c, j, l), self.students)
+        return map_pairs(lambda j, l: self._corrector_entry(C, c, j, l), self.students)
 
-    def _four(self, C, c, j, l):
+    def _corrector_entry(self, C, c, j, l):
+        """Compute E[s_j' s_l' D^2] for one pair (j, l) of students on a grid over their fields, with D = sum_n c_n s_n."""
+        # x_j and x_l depend on two variates, on a grid; the other fields given these have covariance `rest`.
         v, w, rest = condition_on(C, j, l)
-        z, weights = (jnp.asarray(numbers) for numbers in _line(self.exact, self.orders.grid))
+        z, weights = (jnp.asarray(part) for part in _line_rule(self.exact, self.orders.grid))
         first, second = (axis.ravel() for axis in jnp.meshgrid(z, z, indexing="ij"))
         centre = v[:, None] * first + w[:, None] * second
         deviation = safe_root(jnp.diagonal(rest))
         inverse = safe_inverse_root(jnp.diagonal(rest))
         cosine = _cosine(rest * inverse[:, None] * inverse)
         inner, project = _projector(self.exact, self.orders.inner_nodes, self.orders.inner_terms)
-        placed = centre[:, :, None] + deviation[:, None, None] * inner
-        series = c[:, None, None] * jnp.concatenate([fn(placed[rows]) for fn, rows in self._halves()]) @ project
+        fields = centre[:, :, None] + deviation[:, None, None] * inner
+        series = c[:, None, None] * jnp.concatenate([fn(fields[rows]) for fn, rows in self._activation_slices()]) @ project
 
         def term(carry, coefficients):
             power, total = carry
@@ -136,38 +158,42 @@ class SmoothIntegrals(UnitIntegrals):
         slope = _slope(self.student)
         return (jnp.outer(weights, weights).ravel() * slope(centre[j]) * slope(centre[l]) * square).sum()
 
-    def _halves(self):
+    def _activation_slices(self):
+        """Return each activation with the slice of its fields."""
         return (self.student, slice(None, self.students)), (self.teacher, slice(self.students, None))
 
 
 def polynomial_orders(student: int, teacher: int) -> Orders:
-    """Orders that are exact for polynomials of these degrees."""
-    most = max(student, teacher)
-    return Orders(most + 1, most + 1, student + most, most + 1, most + 1)
+    """Return the orders that are exact for polynomial activations of the given degrees."""
+    degree = max(student, teacher)
+    return Orders(degree + 1, degree + 1, student + degree, degree + 1, degree + 1)
 
 
 def _cosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Clip x to [-1, 1] with slope 1 everywhere, so that series in x have a slope where fields coincide."""
+    """Clip x to [-1, 1] with derivative 1 everywhere, so that series in x are differentiable where fields coincide."""
+    # stop_gradient removes the derivative of the clip, which would be zero beyond rounding errors at the ends.
     return x + jax.lax.stop_gradient(jnp.clip(x, -1.0, 1.0) - x)
 
 
 def _slope(fn: Callable) -> Callable:
+    """Return the derivative of an elementwise function."""
     return lambda x: jax.jvp(fn, (x,), (jnp.ones_like(x),))[1]
 
 
 def _derivatives(fn: Callable) -> Callable:
-    """The function with its first two derivatives."""
+    """Return a function that evaluates `fn` and its first two derivatives."""
     return lambda x: (fn(x), _slope(fn)(x), _slope(_slope(fn))(x))
 
 
-def _line(exact: bool, nodes: int) -> Line:
-    """Gauss-Hermite for polynomials; else the trapezoidal rule, with a range that makes both its errors fall together."""
-    return gauss_hermite(nodes) if exact else trapezoid(nodes, RANGE * nodes ** (1 / 3))
+def _line_rule(exact: bool, nodes: int) -> LineRule:
+    """Return Gauss-Hermite nodes for polynomials, else a trapezoidal rule whose range grows with the number of nodes."""
+    return gauss_hermite(nodes) if exact else trapezoid(nodes, LINE_RANGE_FACTOR * nodes ** (1 / 3))
 
 
 def _projector(exact: bool, nodes: int, terms: int) -> tuple[Float[Array, " nodes"], Float[Array, "nodes terms"]]:
-    """Nodes z, and the matrix that turns values at them into coefficients along normalised Hermite polynomials."""
-    z, weights = _line(exact, nodes)
+    """Return nodes z, and the matrix that maps values at them to coefficients along normalised Hermite polynomials."""
+    z, weights = _line_rule(exact, nodes)
+    # The recurrence of normalised polynomials, since plain Hermite polynomials overflow at high order.
     table = np.zeros((nodes, terms))
     table[:, 0] = 1.0
     if terms > 1:

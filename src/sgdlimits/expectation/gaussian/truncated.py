@@ -1,4 +1,4 @@
-r"""Normal numbers on each side of a point: Gauss quadrature that is smooth in the point, and what is closed on half-spaces.
+r"""Gauss quadrature for a normal variate split at a point, smooth in that point, and closed integrals over half-spaces.
 
 The rule of n nodes for the normal law restricted to :math:`[c, \infty)` comes from the recurrence of its orthogonal polynomials
 (Stieltjes' procedure on a fine grid, then the eigenvalues of Jacobi's matrix). Nodes and weights are analytic in c: they are
@@ -20,34 +20,44 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.expectation.gaussian.units import safe_inverse_root
 
-REACH = 8.0
+MAX_SPLIT = 8.0
+"""Largest absolute value of a split point: beyond it one side is empty in double precision."""
 PANELS = 32
 DEGREE = 10
-FAR = 14.0
-GRID = 240
-ANGLES = 32
-LARGEST = 40.0
+"""Number of panels of the split point and degree of the polynomials in each, for tabulated nodes and weights."""
+UPPER_END = 14.0
+"""End of the half-line when rules are tabulated, in standard deviations."""
+STIELTJES_POINTS = 240
+ANGLE_NODES = 32
+MAX_HEIGHT = 40.0
+"""Largest mean in standard deviations: beyond it the normal distribution function is 0 or 1 in double precision."""
 NEARLY_PARALLEL = 0.95
 """Correlation above which Plackett's integral starts at 1; up to it the integrand from 0 on is smooth between the nodes."""
 
 
 def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) -> tuple[Float[Array, "n *shape"], ...]:
-    r"""Points and weights of a standard normal number, `above` of them over c and `below` (as many unless given) under it.
+    r"""Return nodes and weights of a standard normal variate, split at c.
 
-    Exact for functions that are polynomials of degree :math:`2n - 1` on each side of c, where n is the number of points there.
-    The weights sum to 1. Beyond 8 standard deviations one side is empty in double precision, and c counts as 8.
+    Exact for functions that are polynomials of degree :math:`2n - 1` on each side of c, where n is the number of nodes on that
+    side. The weights sum to 1. Beyond 8 standard deviations one side is empty in double precision, and c counts as 8.
+
+    Parameters
+    ----------
+    c : split points of any shape, which are the last axes of the results
+    above, below : numbers of nodes above and below c; `below` equals `above` unless given
 
     >>> import jax.numpy as jnp
     >>> points, weights = split_line(jnp.array(0.3), 2)
     >>> round(float((weights * jnp.maximum(points - 0.3, 0)).sum()), 10)                # E max(z - 0.3, 0)
     0.2667612421
     """
-    c = jnp.clip(c, -REACH, REACH)
+    c = jnp.clip(c, -MAX_SPLIT, MAX_SPLIT)
     both = jnp.stack([c, -c])
     if below in (None, above):
-        (over, under), (weights, others) = (jnp.moveaxis(leaf, 1, 0) for leaf in half_line(both, above))
+        # One lookup for both sides is cheaper than two.
+        (over, under), (weights, others) = (jnp.moveaxis(leaf, 1, 0) for leaf in half_line_rule(both, above))
     else:
-        (over, weights), (under, others) = half_line(c, above), half_line(-c, below)
+        (over, weights), (under, others) = half_line_rule(c, above), half_line_rule(-c, below)
     chance, other = erfc(both / np.sqrt(2)) / 2
     return jnp.concatenate([over, -under]), jnp.concatenate([chance * weights, other * others])
 
@@ -55,12 +65,11 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
 def split_twice(
     low: Float[Array, "*shape"], high: Float[Array, "*shape"], order: int
 ) -> tuple[Float[Array, "n *shape"], Float[Array, "n *shape"]]:
-    r"""Nodes and weights of a standard normal variate, split at `low` and `high`.
+    r"""Return nodes and weights of a standard normal variate, split at `low` and `high` with low <= high.
 
-    There are `order` nodes above `high`, as many below `low`, and half as many again between, where low <= high.
-
-    The ends have the Gauss rules of `half_line`. The points between are Gauss-Legendre's, weighted with the normal density, so
-    that short intervals are integrated to the same relative accuracy as long ones. Both ends count as at most 8 in size.
+    There are `order` nodes above `high`, as many below `low`, and 1.5 times as many between. The two half-lines have the Gauss
+    rules of `half_line_rule`. The interval has Gauss-Legendre nodes, weighted with the normal density, so that short intervals
+    are integrated to the same relative accuracy as long ones. Both split points are clipped to [-8, 8].
 
     >>> import jax.numpy as jnp
     >>> points, weights = split_twice(jnp.array(0.3), jnp.array(0.301), 4)
@@ -68,63 +77,71 @@ def split_twice(
     >>> round(float(chance / 0.001), 8)
     0.38133055
     """
-    low, high = jnp.clip(low, -REACH, REACH), jnp.clip(high, -REACH, REACH)
-    (over, above), (under, below) = half_line(high, order), half_line(-low, order)
-    nodes, lengths = (jnp.asarray(part).reshape(-1, *[1] * low.ndim) for part in leggauss(-(-3 * order // 2)))
+    low, high = jnp.clip(low, -MAX_SPLIT, MAX_SPLIT), jnp.clip(high, -MAX_SPLIT, MAX_SPLIT)
+    (over, above), (under, below) = half_line_rule(high, order), half_line_rule(-low, order)
+    nodes, lengths = (jnp.asarray(part).reshape(-1, *[1] * low.ndim) for part in leggauss(-(-3 * order // 2)))  # rounded up
     middle = (low + high) / 2 + (high - low) / 2 * nodes
     between = (high - low) / 2 * lengths * jnp.exp(-(middle**2) / 2) / np.sqrt(2 * np.pi)
     chance, other = erfc(jnp.stack([high, -low]) / np.sqrt(2)) / 2
     return jnp.concatenate([over, middle, -under]), jnp.concatenate([chance * above, between, other * below])
 
 
-def half_line(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "order *shape"], Float[Array, "order *shape"]]:
-    """Points and weights, which sum to 1, of a standard normal number known to be above c, with c between -8 and 8."""
-    values = _tabulated(c, order)
+def half_line_rule(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "order *shape"], Float[Array, "order *shape"]]:
+    """Return Gauss nodes and weights, which sum to 1, of a standard normal variate conditioned to exceed c, |c| <= 8."""
+    values = _evaluate_table(c, order)
     return c + values[:order], values[order:]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _tabulated(c: Float[Array, "*shape"], order: int) -> Float[Array, "2*order *shape"]:
-    """Distances of the points from c, and their weights."""
-    x, (values, *lower) = _panel(c, order)
+def _evaluate_table(c: Float[Array, "*shape"], order: int) -> Float[Array, "2*order *shape"]:
+    """Evaluate the tabulated distances of the nodes from c, and the weights, by Horner's scheme."""
+    x, (values, *lower) = _locate_panel(c, order)
     for coefficients in lower:
         values = values * x + coefficients
     return values
 
 
-@_tabulated.defjvp
+@_evaluate_table.defjvp
 def _(order, primals, tangents):
-    """With the slopes beside the values, so that reverse mode has two arrays to keep and not those of each power."""
-    x, (values, *lower) = _panel(primals[0], order)
+    # Slopes are computed along with the values, so that reverse mode stores two arrays instead of one for each power.
+    x, (values, *lower) = _locate_panel(primals[0], order)
     slopes = jnp.zeros_like(values)
     for coefficients in lower:
         slopes, values = slopes * x + values, values * x + coefficients
-    return values, slopes * (PANELS / REACH) * tangents[0]
+    return values, slopes * (PANELS / MAX_SPLIT) * tangents[0]
 
 
-def _panel(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
-    """The place of c in its panel, from -1 to 1, and the coefficients there, the highest power first."""
-    place = (c + REACH) * (PANELS / (2 * REACH))
+def _locate_panel(
+    c: Float[Array, "*shape"], order: int
+) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
+    """Return the position of c in its panel, from -1 to 1, and the coefficients of that panel, highest power first."""
+    place = (c + MAX_SPLIT) * (PANELS / (2 * MAX_SPLIT))
     panel = jnp.minimum(place.astype(int), PANELS - 1)
-    return 2 * (place - panel) - 1, jnp.take(_panels(order)[::-1], panel, axis=-1, mode="clip")
+    # mode="clip": the index is in range anyway, and the default mode would test it.
+    return 2 * (place - panel) - 1, jnp.take(_tabulate(order)[::-1], panel, axis=-1, mode="clip")
 
 
 @lru_cache(maxsize=32)
-def _panels(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
-    """Distances of the points from c and their weights, as polynomials of the place in each panel of c."""
+def _tabulate(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
+    """Fit the distances of the nodes from c, and the weights, by polynomials of the position of c in each panel."""
     x = chebyshev.chebpts1(DEGREE + 1)
-    c = -REACH + (2 * REACH / PANELS) * (np.arange(PANELS)[:, None] + (x + 1) / 2)
-    values = np.concatenate(_gauss(c.ravel(), order), axis=1).reshape(PANELS, DEGREE + 1, 2 * order)
+    c = -MAX_SPLIT + (2 * MAX_SPLIT / PANELS) * (np.arange(PANELS)[:, None] + (x + 1) / 2)
+    values = np.concatenate(_gauss_rules(c.ravel(), order), axis=1).reshape(PANELS, DEGREE + 1, 2 * order)
     fitted = chebyshev.chebfit(x, np.moveaxis(values, 1, 0).reshape(DEGREE + 1, -1), DEGREE)
+    # Chebyshev fits are well conditioned; powers are cheaper to evaluate, and stable at this degree on [-1, 1].
     as_powers = [np.pad(chebyshev.cheb2poly(row[: n + 1]), (0, DEGREE - n)) for n, row in enumerate(np.eye(DEGREE + 1))]
     powers = np.transpose(as_powers) @ fitted
     return np.moveaxis(powers.reshape(DEGREE + 1, PANELS, 2 * order), 1, -1)
 
 
-def _gauss(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarray, "n order"], Float[np.ndarray, "n order"]]:
-    """Distances of the Gauss points from c, and weights, of the normal law restricted to [c, infinity)."""
-    nodes, lengths = leggauss(GRID)
-    distance = (FAR - c[:, None]) / 2 * (nodes + 1)
+def _gauss_rules(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarray, "n order"], Float[np.ndarray, "n order"]]:
+    """Compute Gauss rules of the normal law on [c, infinity), as distances of the nodes from c and weights.
+
+    Stieltjes' procedure gives the recurrence of the orthogonal polynomials, and Golub-Welsch the nodes and weights from it.
+    """
+    nodes, lengths = leggauss(STIELTJES_POINTS)
+    distance = (UPPER_END - c[:, None]) / 2 * (nodes + 1)
+    # phi(c + distance) without its constant factor phi(c), which would underflow
     density = lengths * np.exp(-(distance**2) / 2 - c[:, None] * distance)
     density /= density.sum(1, keepdims=True)
     centre, spread = np.zeros((2, c.size, order))
@@ -145,34 +162,39 @@ def _gauss(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarray, "n
 def positive_means(
     mean: Float[Array, " p"], variance: Float[Array, " p"], others: Float[Array, " n"], cross: Float[Array, "p n"]
 ) -> Float[Array, "p n"]:
-    r"""E[x_l; x_j > 0] for fields x_j of these means and variances and fields x_l of means `others` and covariances `cross`.
+    r"""Compute E[x_l; x_j > 0], which is :math:`\bar x_l\Phi(h) + C_{jl}\,\varphi(h)/s_j` with :math:`h = \bar x_j/s_j`.
 
-    With :math:`h = \bar x_j/s_j` it is :math:`\bar x_l\Phi(h) + C_{jl}\,\varphi(h)/s_j`.
+    Parameters
+    ----------
+    mean, variance : means and variances of the fields x_j
+    others : means of the fields x_l
+    cross : covariances of x_j and x_l
     """
-    h = _height(mean, variance)
+    h = _standardise(mean, variance)
     density = jnp.exp(-(h**2) / 2) / jnp.sqrt(2 * jnp.pi) * safe_inverse_root(variance)
     return ndtr(h)[:, None] * others + density[:, None] * cross
 
 
 def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    r"""P(x_i > 0, x_j > 0) of fields with these means and covariances C.
+    r"""Compute P(x_i > 0, x_j > 0) for all pairs of fields with the given means and covariances C.
 
-    Plackett's integral over the correlation :math:`\rho`, from 0 or, for nearly parallel fields, from :math:`\pm1`. With
+    It is Plackett's integral over the correlation :math:`\rho`, from 0 or, for nearly parallel fields, from :math:`\pm1`. With
     :math:`h = \bar x_i/s_i`, :math:`k = \bar x_j/s_j`, and for :math:`\rho > 0`,
 
     .. math:: \Phi(\min(h, k)) - \frac1{2\pi}\int_0^{\arccos\rho} \exp\Big(-\frac{(h - k)^2}{2\sin^2\psi}
               - \frac{hk}{1 + \cos\psi}\Big)d\psi = \Phi(h)\Phi(k) + \frac1{2\pi}\int_{\arccos\rho}^{\pi/2} \dots\,d\psi.
 
-    Negative :math:`\rho` are those of :math:`-x_j`.
+    Negative :math:`\rho` are reduced to positive ones by :math:`x_j \to -x_j`.
     """
     variance = jnp.diagonal(C)
-    h, inverse = _height(mean, variance), safe_inverse_root(variance)
+    h, inverse = _standardise(mean, variance), safe_inverse_root(variance)
     same = jnp.eye(mean.size, dtype=bool)
+    # Clipped short of +-1, where the derivative of the arccosine is infinite.
     rho = jnp.where(same, 0.0, jnp.clip(C * inverse[:, None] * inverse, -1 + 1e-12, 1 - 1e-12))
     sign = jnp.where(rho < 0, -1.0, 1.0)
     first, second = jnp.broadcast_to(h[:, None], rho.shape), sign * h
     angle, near = jnp.arccos(jnp.abs(rho)), jnp.abs(rho) > NEARLY_PARALLEL
-    nodes, lengths = leggauss(ANGLES)
+    nodes, lengths = leggauss(ANGLE_NODES)
     u = (nodes + 1) / 2  # cubed near 0, where exp(-(h - k)^2 / psi^2) falls to zero within any |h - k|
     psi = jnp.where(near[..., None], angle[..., None] * u**3, angle[..., None] + (jnp.pi / 2 - angle)[..., None] * u)
     measure = jnp.where(near[..., None], angle[..., None] * 3 * u**2, (jnp.pi / 2 - angle)[..., None])
@@ -182,8 +204,8 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     return jnp.where(same, ndtr(h), jnp.where(rho < 0, ndtr(first) - closed, closed))
 
 
-def _height(mean, variance):
-    """Means in standard deviations, up to where the normal law is empty; that far by their signs where nothing varies."""
+def _standardise(mean, variance):
+    """Compute means in units of standard deviations, clipped to [-40, 40]; for variance zero -40, 0 or 40 by the sign."""
     inverse = safe_inverse_root(variance)
-    height = jnp.where(inverse > 0, mean * inverse, LARGEST * jnp.sign(mean))
-    return jnp.clip(height, -LARGEST, LARGEST)
+    height = jnp.where(inverse > 0, mean * inverse, MAX_HEIGHT * jnp.sign(mean))
+    return jnp.clip(height, -MAX_HEIGHT, MAX_HEIGHT)

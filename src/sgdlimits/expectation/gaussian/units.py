@@ -1,7 +1,7 @@
-r"""Gaussian integrals of sums of units: all that a squared loss needs of two-layer networks.
+r"""The Gaussian integrals over units of two-layer networks that drift and risk need for a squared loss.
 
 The residual of a student with p units and a teacher with k is :math:`D = \sum_n c_n s_n(x_n) + \epsilon`, a sum over n = p + k
-Gaussian fields with covariance C. Drift and risk are made of integrals over two fields and one over four:
+Gaussian fields with covariance C. Drift and risk are sums of integrals over two fields and one over four:
 
 .. math:: E[s_i s_n], \qquad E[s_i' s_n'], \qquad E[s_i'' s_n], \qquad E[s_i' s_l' D^2],
 
@@ -23,11 +23,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.polynomial import chebyshev
 
+# Pairs of students whose correctors are computed in one vectorised step: bounds the memory of wide networks.
 PAIRS_AT_ONCE = 64
 
 
-class Pairs(NamedTuple):
-    """E[s s], E[s' s'] and E[s'' s] for fields in rows and columns; the derivatives are of the row's unit first."""
+class PairIntegrals(NamedTuple):
+    """Integrals E[s_i s_n], E[s_i' s_n'] and E[s_i'' s_n] over two fields, for units i in rows and n in columns."""
 
     value: Float[Array, "rows n"]
     slope: Float[Array, "rows n"]
@@ -35,87 +36,101 @@ class Pairs(NamedTuple):
 
 
 class UnitIntegrals(eqx.Module):
-    """Integrals of units of given activations, the students first. One subclass for each way to compute them."""
+    """Integrals over two and four fields for units of given activations, the students first.
+
+    Each subclass computes them for a class of activations, in closed form or by quadrature.
+    """
 
     students: eqx.AbstractVar[int]
 
     @property
     def exact(self) -> bool:
-        """Whether only rounding makes errors."""
+        """Whether the integrals are exact up to rounding."""
         return True
 
     @property
     @abc.abstractmethod
-    def numbers_at_once(self) -> int:
-        """About how many numbers the integrals over four fields hold at a time."""
+    def floats_at_once(self) -> int:
+        """Approximate number of floats that the integrals over four fields hold in memory at a time."""
 
     def coarser(self) -> UnitIntegrals:
-        """A cheaper version whose difference to this one estimates the error; itself where there is none."""
+        """Return a cheaper version, whose difference to this one estimates the error; itself if the integrals are exact."""
         return self
 
     @abc.abstractmethod
     def features(self, variances: Float[Array, " n"]) -> PyTree:
-        """What `pairs` needs to know of each field, from their variances: a pytree with the fields first."""
+        """Precompute the features of each field that `pairs` needs, from the variances: a pytree with the fields first."""
 
     @abc.abstractmethod
-    def pairs(self, rows: PyTree, columns: PyTree, C: Float[Array, "rows n"]) -> Pairs:
-        """The integrals over two fields with covariances C, for features of rows and of columns."""
+    def pairs(self, rows: PyTree, columns: PyTree, C: Float[Array, "rows n"]) -> PairIntegrals:
+        """Compute the integrals over two fields with covariances C, from the features of rows and of columns."""
 
     @abc.abstractmethod
     def corrector(self, C: Float[Array, "n n"], c: Float[Array, " n"]) -> Float[Array, "p p"]:
-        """E[s_j' s_l' D^2] without noise, for all pairs of students."""
+        """Compute the integrals over four fields E[s_j' s_l' D^2] for all pairs (j, l) of students.
 
-    def all_pairs(self, C: Float[Array, "n n"]) -> Pairs:
-        """The integrals over two fields for all of them."""
+        The residual D is the sum of the units with coefficients c; C is the covariance of all fields.
+        """
+
+    def all_pairs(self, C: Float[Array, "n n"]) -> PairIntegrals:
+        """Compute the integrals over two fields for all pairs of fields with covariance C."""
         features = self.features(jnp.diagonal(C))
         return self.pairs(features, features, C)
 
 
 def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array, "p p"]:
-    """The symmetric matrix of f(j, l), a few pairs at a time."""
+    """Return the symmetric p-by-p matrix of f(j, l), computed for `at_once` pairs at a time."""
     row, column = np.triu_indices(p)
+    # A map in batches: all pairs at once would need p^2 times the memory of one.
     values = jax.lax.map(lambda pair: f(*pair), (jnp.asarray(row), jnp.asarray(column)), batch_size=at_once)
     upper = jnp.zeros((p, p)).at[row, column].set(values)
     return upper + jnp.triu(upper, 1).T
 
 
 def condition_on(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
-    """Columns v, w with fields x = v z1 + w z2 + rest, x_j a multiple of z1 and x_l of both, and the covariance of the rest."""
+    """Split off the fields x_j and x_l by two steps of a Cholesky factorisation.
+
+    Returns v and w with x = v z1 + w z2 + remainder for standard normal z1 and z2, where x_j is a multiple of z1 and x_l a
+    combination of both, and the covariance of the remainder.
+    """
     v = C[:, j] * safe_inverse_root(C[j, j])
     left = C[:, l] - v[l] * v
-    w = left * safe_inverse_root(jnp.where(j == l, 0.0, left[l]))
+    w = left * safe_inverse_root(jnp.where(j == l, 0.0, left[l]))  # rounding of a zero pivot must not be amplified
     return v, w, C - v[:, None] * v - w[:, None] * w
 
 
-TINY = 64 * float(np.finfo(float).eps)
+ROUNDING = 64 * float(np.finfo(float).eps)
+"""Size below which a variance or a squared sine counts as zero."""
 
 
 def safe_root(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The square root, zero with slope zero where x is not positive."""
+    """Return the square root, with value and derivative zero where x is not positive."""
     positive = x > 0
+    # `where` twice: a root of zero in the unused branch would still make the derivative NaN.
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 
 def safe_inverse_root(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """One over the square root; zero where x is zero up to rounding."""
-    positive = x > TINY
+    """Return one over the square root, zero where x is zero up to rounding."""
+    positive = x > ROUNDING
     return jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 
 def sine_and_angle(cosine: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """For the cosine of two fields the sine, and the arcsine of the cosine.
+    """Return the sine of the angle between two fields, and the arcsine of its cosine.
 
-    A cosine that is 1 or -1 up to rounding belongs to fields that coincide: there the slopes, which are not finite, are zero.
+    If the cosine is 1 or -1 up to rounding, the fields coincide: the derivatives, which are infinite, are then set to zero.
     """
-    square = (1 - cosine) * (1 + cosine)
-    apart = square > TINY
+    square = (1 - cosine) * (1 + cosine)  # 1 - cosine**2 would lose digits near 1
+    apart = square > ROUNDING
     inside = jnp.where(apart, cosine, 0.0)
     angle = jnp.where(apart, arcsine(inside), jnp.sign(cosine) * np.pi / 2)
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1.0)), 0.0), angle
 
 
 def _arcsine_series(degree: int) -> np.ndarray:
-    """Coefficients of (arcsin(x)/x - 1)/x^2 as a polynomial of x^2 between 0 and 1/4, the highest first."""
+    """Fit (arcsin(x)/x - 1)/x^2 by a polynomial of 8 x^2 - 1 for x^2 from 0 to 1/4; coefficients, highest power first."""
+    # Interpolation at Chebyshev points is within a small factor of the best polynomial of this degree.
     nodes = (chebyshev.chebpts1(degree + 1) + 1) / 8
     k = np.arange(1, 60)
     terms = np.cumprod((2 * k - 1) / (2 * k)) / (2 * k + 1)
@@ -128,7 +143,8 @@ ARCSINE = _arcsine_series(13)
 
 @jax.custom_jvp
 def arcsine(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The arcsine to rounding, several times faster than XLA's, which goes through arctangents of two numbers."""
+    """Return the arcsine, accurate to rounding and several times faster than XLA's, which calls a two-argument arctangent."""
+    # Above 1/2: arcsin(x) = pi/2 - 2 arcsin(sqrt((1 - x)/2)), so the polynomial is needed up to 1/2 only.
     size = jnp.abs(x)
     large = size > 0.5
     square = jnp.where(large, (1 - size) / 2, size * size)
@@ -142,5 +158,5 @@ def arcsine(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @arcsine.defjvp
 def _(primals, tangents):
-    (x,), (along,) = primals, tangents
-    return arcsine(x), along * jax.lax.rsqrt((1 - x) * (1 + x))
+    (x,), (dx,) = primals, tangents
+    return arcsine(x), dx * jax.lax.rsqrt((1 - x) * (1 + x))

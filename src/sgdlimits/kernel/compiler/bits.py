@@ -1,4 +1,4 @@
-"""Logarithms from the bits of a number, on the host and in traced code: the same numbers everywhere."""
+"""Logarithms from the bits of floats, with the same operations and results in NumPy and in traced code."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _ATANH = [
     2.0, 0.6666666666666734155, 0.39999999999416374848, 0.28571428742014901087, 0.22222198610841650195,
     0.18183562402359379824, 0.15314098900460141542, 0.14795474564432865705,
 ]  # fmt: skip
-"""2 atanh(s)/s by s^2 for |s| up to that of the root of 2, (sqrt 2 - 1)/(sqrt 2 + 1), with the least relative error."""
+"""Coefficients of 2 atanh(s)/s in powers of s^2 for |s| <= (sqrt 2 - 1)/(sqrt 2 + 1): a minimax polynomial."""
 
 
 def bits_as(array: Any, kind: type) -> Any:
-    """Return the bits of an array as numbers of another kind."""
+    """Reinterpret the bits of an array as another type of the same size."""
     return array.view(kind) if isinstance(array, np.ndarray) else lax.bitcast_convert_type(array, kind)
 
 
 def log_parts(u: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Split log u = n log 2 + r of a positive normal number: the exponent n, and r of the mantissa in [sqrt(1/2), sqrt 2)."""
     bits = bits_as(u, np.int64)
-    place = bits - np.int64(0x3FE6A09E667F3BCD)  # the bits of the root of 1/2
+    place = bits - np.int64(0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2): the mantissa is centred about 1, where log is small
     mantissa = bits_as(bits - (place & np.int64(-(1 << 52))), np.float64)
     s = (mantissa - 1) / (mantissa + 1)
     return (place >> np.int64(52)).astype(float), s * polynomial(_ATANH, s * s)

@@ -1,9 +1,9 @@
-r"""How far a function can be from its value nearby: a rigorous bound, from the function's own jaxpr.
+r"""Rigorous bounds on the change of a function in a neighbourhood, by interval arithmetic on its jaxpr.
 
-Each number x of the function becomes a pair (x, r): it stays within r of x as long as no input moves by more than its own
+Each value x of the function becomes a pair (x, r): it stays within r of x as long as no input changes by more than its own
 radius. A sum has the sum of the radii, a product :math:`|x|r_y + |y|r_x + r_xr_y`, an increasing function the larger of its two
-differences to the ends. A comparison has, in the place of a radius, whether its answer may change. Bounds are not the
-tightest, since numbers that depend on one another are treated as if they did not, but they need no knowledge of the function.
+changes towards the ends. A comparison has, instead of a radius, whether its result may change. The bounds are not the tightest,
+since dependent values are treated as independent, but they need no knowledge of the function.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from jaxtyping import Array, PyTree
 
 from sgdlimits.kernel.compiler.program import Untranslated
 
-SLACK = 1e-12
-"""Relative to the numbers that are compared: far above rounding."""
+COMPARISON_SLACK = 1e-12
+"""Margin of comparisons, relative to the compared values: far above rounding."""
 Pair = tuple[Any, Any]
 
-_MOVED = (
+SAME_FOR_RADII = (
     "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "reduce_sum", "cumsum", "copy",
     "copy_p", "stop_gradient", "tile", "neg", "abs", "reduce_precision", "real",
 )  # fmt: skip
-"""What does to radii what it does to numbers, or nothing that is not in the number itself."""
+"""Primitives that act on radii as on values, or leave radii unchanged."""
 _MONOTONE = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "asin", "acos", "atan", "sinh", "cbrt",
 )  # fmt: skip
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _LIPSCHITZ = {"sin": 1.0, "cos": 1.0}
+"""Lipschitz constants of functions that are not monotone."""
 _DOMAINS = {"asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "sqrt": (0.0, np.inf)}
-"""Where monotone primitives are defined, if not everywhere."""
+"""Domains of monotone primitives that are not defined everywhere."""
 _MONOTONE_FUNCTIONS = {"arcsine": (-1.0, 1.0)}
 """Monotone functions with derivative rules of their own, by name, and their domains.
 
@@ -44,23 +45,24 @@ Bounding both of their branches would give a radius that does not vanish with th
 """
 
 
-def bounded(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
-    """From a function to one of (radii, *arguments), which gives its value and a radius; radii are those of the first argument.
+def with_radius(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
+    """Transform a function to one of (radii, *arguments) that returns its value and a bound on its change.
 
-    Raises `Untranslated` where it has a primitive without a rule.
+    `radii` has the largest change of each entry of the first argument; the others are fixed. Tracing the result raises
+    `Untranslated` for a primitive without a rule.
     """
 
     def both(radii: PyTree, first: PyTree, *rest: PyTree) -> tuple[Array, Array]:
         pairs = [*zip(jax.tree.leaves(first), jax.tree.leaves(radii), strict=True)]
         pairs += [(leaf, None) for leaf in jax.tree.leaves(rest)]
         ((value, radius),) = _run(jax.make_jaxpr(function)(first, *rest), pairs)
-        return value, _full(value, radius)
+        return value, _full_radius(value, radius)
 
     return both
 
 
-def _full(value: Any, radius: Any) -> Any:
-    """A radius for every number; whole numbers are exact and have none."""
+def _full_radius(value: Any, radius: Any) -> Any:
+    """Return the radius of a value, zero or False if it has none; integers are exact and keep None."""
     kind = jnp.result_type(value)
     if radius is not None or jnp.issubdtype(kind, jnp.integer):
         return radius
@@ -68,6 +70,7 @@ def _full(value: Any, radius: Any) -> Any:
 
 
 def _run(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
+    """Evaluate a jaxpr on pairs of a value and a radius; the radius None stands for a fixed value."""
     known: dict[Any, Pair] = {}
     jaxpr = closed.jaxpr
     read = lambda atom: (atom.val, None) if isinstance(atom, Literal) else known[atom]
@@ -80,11 +83,12 @@ def _run(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
 
 
 def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
+    """Evaluate one equation of a jaxpr on pairs of a value and a radius."""
     name, params = equation.primitive.name, equation.params
     inner: Any = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
     bind = partial(equation.primitive.bind, **params)
     values, radii = [value for value, _ in pairs], [radius for _, radius in pairs]
-    if all(radius is None for radius in radii):
+    if all(radius is None for radius in radii):  # nothing here depends on the state: no bound is needed
         results = bind(*values)
         return [(value, None) for value in (results if equation.primitive.multiple_results else [results])]
     if name == "scan":
@@ -98,14 +102,15 @@ def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
         return _cond(params["branches"], pairs)
     if equation.primitive.multiple_results:
         if name in ("split", "unstack"):
-            return list(zip(bind(*values), bind(_full(*pairs[0])), strict=True))
+            return list(zip(bind(*values), bind(_full_radius(*pairs[0])), strict=True))
         raise Untranslated(f"a bound for {name}")
     return [(bind(*values), _radius(name, params, bind, [jnp.asarray(value) for value in values], radii))]
 
 
 def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list[Any]) -> Any:
-    r = [_full(value, radius) for value, radius in zip(x, radii, strict=True)]
-    if name in _MOVED:
+    """Return the radius of the result of a primitive `bind` with arguments `x`, from the radii of its arguments."""
+    r = [_full_radius(value, radius) for value, radius in zip(x, radii, strict=True)]
+    if name in SAME_FOR_RADII:
         return bind(r[0]) if name not in ("neg", "abs", "reduce_precision") else r[0]
     if name in ("concatenate", "stack"):
         return bind(*r)
@@ -117,32 +122,34 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
         return jnp.maximum(r[0], r[1])
     if name in ("reduce_max", "reduce_min"):
         return r[0].max(params["axes"])
-    if name == "mul":
+    if name == "mul":  # |xy - x'y'| <= |x| r_y + r_x (|y| + r_y)
         return abs(x[0]) * r[1] + r[0] * (abs(x[1]) + r[1])
     if name == "dot_general":
         return bind(abs(x[0]), r[1]) + bind(r[0], abs(x[1]) + r[1])
     if name == "div":
-        inverse = _at_least(abs(x[1]) - r[1], lambda least: r[1] / (abs(x[1]) * least))
+        inverse = _positive_radius(abs(x[1]) - r[1], lambda least: r[1] / (abs(x[1]) * least))
         return jnp.where(r[1] > 0, abs(x[0]) * inverse + r[0] * (1 / abs(x[1]) + inverse), r[0] / abs(x[1]))
     if name in ("integer_pow", "square", "one_minus_square"):
         n = params.get("y", 2)
         if n >= 0:
             return (abs(x[0]) + r[0]) ** n - abs(x[0]) ** n
-        return _at_least(abs(x[0]) - r[0], lambda least: least**n - abs(x[0]) ** n)
+        return _positive_radius(abs(x[0]) - r[0], lambda least: least**n - abs(x[0]) ** n)
     if name == "rsqrt":
-        return _at_least(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
+        return _positive_radius(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
     if name in _MONOTONE:
         return _monotone_radius(bind, x[0], r[0], _DOMAINS.get(name, (-np.inf, np.inf)))
-    if name == "sign":
+    if name == "sign":  # jumps by 2 where the interval contains zero
         return jnp.where(abs(x[0]) <= r[0], 2.0, 0.0)
     if name in _LIPSCHITZ:
         return jnp.minimum(_LIPSCHITZ[name] * r[0], 2.0)
     if name == "clamp":
         return jnp.maximum(r[1], jnp.maximum(r[0], r[2]))
     if name == "select_n":
-        return _chosen(bind, x, radii, r)
+        return _select_radius(bind, x, radii, r)
     if name in _COMPARE:
-        return abs(x[0] - x[1]) <= r[0] + r[1] + SLACK * (abs(x[0]) + abs(x[1])) if r[0].dtype.kind == "f" else r[0] | r[1]
+        if r[0].dtype.kind != "f":
+            return r[0] | r[1]
+        return abs(x[0] - x[1]) <= r[0] + r[1] + COMPARISON_SLACK * (abs(x[0]) + abs(x[1]))
     if name in ("and", "or", "xor"):
         return r[0] | r[1]
     if name == "not":
@@ -157,20 +164,21 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
 
 
 def _monotone_radius(function: Callable[[Array], Array], x: Array, r: Array, domain: tuple[float, float]) -> Array:
-    """Return the larger change of a monotone function towards both ends of an interval, infinite where it has no value."""
+    """Return the larger change of a monotone function towards the ends of an interval; infinite where it is undefined."""
     here = function(x)
     changes = [abs(function(jnp.clip(end, *domain)) - here) for end in (x - r, x + r)]
     return jnp.nan_to_num(jnp.maximum(*changes), nan=np.inf, posinf=np.inf)
 
 
-def _at_least(least: Array, radius: Callable[[Array], Array]) -> Array:
-    """A radius where a number stays above zero, infinity where it may not."""
+def _positive_radius(least: Array, radius: Callable[[Array], Array]) -> Array:
+    """Return `radius(least)` if the least value is positive, else infinity: the bound of a function with a pole at zero."""
     safe = least > 0
+    # The argument is replaced where it is not safe, so that no NaN arises in the branch that is not taken.
     return jnp.where(safe, radius(jnp.where(safe, least, 1.0)), np.inf)
 
 
-def _chosen(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) -> Array:
-    """The radius of the case that is chosen; where another may be, the distance to it as well."""
+def _select_radius(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) -> Array:
+    """Return the radius of the selected case; where another case may be selected, add the distance to that one."""
     which, *cases = x
     own = bind(which, *r[1:])
     if radii[0] is None:
@@ -184,20 +192,20 @@ def _chosen(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) ->
 
 
 def scan_counts(params: dict) -> tuple[int, int]:
-    """How many arguments of a scan are the same in all rounds, and how many are carried: in two forms, by JAX's version."""
-    if "ft_in" in params:
+    """Return the numbers of constant and of carried arguments of a scan."""
+    if "ft_in" in params:  # newer versions of JAX describe the arguments by a tree
         fixed, carried, _ = map(len, params["ft_in"].unpack())
         return fixed, carried
     return params["num_consts"], params["num_carry"]
 
 
 def _scan(params: dict, pairs: list[Pair]) -> list[Pair]:
-    """All pairs are whole inside: what is carried has a radius from the second round on at the latest."""
+    """Evaluate a scan on pairs; every value gets a radius, since carried ones have one from the second round on."""
     (n, m), body = scan_counts(params), params["jaxpr"]
-    whole = [(jnp.asarray(value), _full(value, radius)) for value, radius in pairs]
+    whole = [(jnp.asarray(value), _full_radius(value, radius)) for value, radius in pairs]
 
     def step(carry, row):
-        results = [(value, _full(value, radius)) for value, radius in _run(body, [*whole[:n], *carry, *row])]
+        results = [(value, _full_radius(value, radius)) for value, radius in _run(body, [*whole[:n], *carry, *row])]
         return results[:m], results[m:]
 
     carry, rows = lax.scan(step, whole[n : n + m], whole[n + m :], params["length"], params["reverse"])
@@ -205,8 +213,9 @@ def _scan(params: dict, pairs: list[Pair]) -> list[Pair]:
 
 
 def _cond(branches: Sequence[ClosedJaxpr], pairs: list[Pair]) -> list[Pair]:
-    index, whole = pairs[0][0], [(value, _full(value, radius)) for value, radius in pairs[1:]]
-    run = lambda branch: lambda pairs: [(jnp.asarray(v), _full(v, radius)) for v, radius in _run(branch, pairs)]
+    """Evaluate a `cond` whose index is fixed on pairs of a value and a radius."""
+    index, whole = pairs[0][0], [(value, _full_radius(value, radius)) for value, radius in pairs[1:]]
+    run = lambda branch: lambda pairs: [(jnp.asarray(v), _full_radius(v, radius)) for v, radius in _run(branch, pairs)]
     if len(branches) == 1 or isinstance(index, (int, np.integer)):
         return run(branches[int(index)])(whole)
     return list(map(tuple, lax.switch(index, [run(branch) for branch in branches], whole)))

@@ -1,4 +1,4 @@
-"""Code that checks a stop condition after each step: one hook for back ends, and three ways to fill it.
+"""Code that checks a stop condition after each step: a hook for back ends, and three implementations.
 
 A cheap condition is evaluated after each step. An expensive one is skipped while a bound proves it false: either a ball around
 the last state in which it was evaluated, or a quadratic function of the state. The code of a bound is a function of its own,
@@ -13,17 +13,15 @@ from typing import Any
 import llvmlite.ir as ir
 import numpy as np
 
-from sgdlimits.kernel.compiler.replica import ByBound, EveryStep, Replica, WithinBall
+from sgdlimits.kernel.compiler.replica import STOPS, ByBound, EveryStep, Replica, WithinBall
 from sgdlimits.kernel.compiler.vectors import F64, FLAGS, I64
 
 Writer = Any
 """A `sgdlimits.kernel.compiler.llvm.Writer`. That module imports this one, so its class cannot be named here."""
 FIRST_RADIUS = 0.01
 """Radius of the first ball, in the units of the state, whose coordinates are of order 1. Later radii adapt."""
-GROWTH, SHRINKAGE = 2.0, 0.25
+RADIUS_GROWTH, RADIUS_SHRINKAGE = 2.0, 0.25
 """Factors of the radius after a ball that excluded stopping, and after one that did not."""
-CONTINUES, STOPS = 1.0, 2.0
-"""Answers of the host for a lane."""
 
 
 class StopCheck:
@@ -58,7 +56,7 @@ class CheckEveryStep(StopCheck):
     def after_step(self, values, at, known):
         w, program = self.writer, self.writer.replica.program
         w.v.emit(program, program.order([self.check.stops], known), known)
-        w.stop(w.b.and_(w.b.load(w.moving), known[self.check.stops]), values, at)
+        w.stop_lanes(w.b.and_(w.b.load(w.moving), known[self.check.stops]), values, at)
 
 
 class CheckOutsideBall(StopCheck):
@@ -100,10 +98,11 @@ class CheckOutsideBall(StopCheck):
             hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in answers)
             radius = b.load(self.trial)
             b.store(b.select(may, v.const(-1.0, "f64"), radius), self.radius)
-            b.store(b.fmul(radius, b.select(may, v.const(SHRINKAGE, "f64"), v.const(GROWTH, "f64"))), self.trial)
+            b.store(b.fmul(radius, b.select(may, v.const(RADIUS_SHRINKAGE, "f64"), v.const(RADIUS_GROWTH, "f64"))), self.trial)
+            # All lanes get new balls: their answers were computed in any case.
             for value, slot in zip(values, self.center, strict=True):
                 b.store(value, slot)
-            w.stop(b.and_(b.load(w.moving), hit), values, at)
+            w.stop_lanes(b.and_(b.load(w.moving), hit), values, at)
 
 
 class CheckByBound(StopCheck):
@@ -141,11 +140,12 @@ class CheckByBound(StopCheck):
             left = b.fadd(left, b.fmul(slope, value, flags=FLAGS), flags=FLAGS)
         out = b.and_(b.load(w.moving), b.fcmp_unordered("<=", left, none))
         with b.if_then(v.any(out), likely=False):
+            # The cheap bound first: a call of the host costs far more than the bound.
             if self.function is not None:
                 value, *row = w.call_rare(self.function, values, len(self.check.row))
                 proven = b.and_(out, b.fcmp_ordered(">", value, none))
                 for number, place in zip(row, self.rows, strict=True):
-                    w.put(proven, number, place)
+                    w.store_lanes(proven, number, place)
                 out = b.and_(out, b.not_(proven))
             self.ask_host(out, values, at)
 
@@ -153,13 +153,13 @@ class CheckByBound(StopCheck):
         """Call the host for the lanes `out`: it says which of them stop, and writes new bounds for the lanes that continue."""
         w, b, v = self.writer, self.writer.b, self.writer.v
         with b.if_then(v.any(out), likely=False):
-            lanes, bounds = w.room(1), b.bitcast(self.rows[0], F64.as_pointer())
-            row = w.vectors_at(lanes, 1)[0]
+            lanes, bounds = w.allocate(1), b.bitcast(self.rows[0], F64.as_pointer())
+            row = w.vector_pointers(lanes, 1)[0]
             w.store(b.select(out, v.const(1.0, "f64"), v.const(0.0, "f64")), row)
             kind = ir.FunctionType(ir.VoidType(), [I64, *[F64.as_pointer()] * 3])
             b.call(b.bitcast(self.host, kind.as_pointer()), [self.index, w.copy_state(values), lanes, bounds])
             stops = b.fcmp_ordered("==", w.load(row), v.const(STOPS, "f64"))
-            w.stop(b.and_(b.load(w.moving), stops), values, at)
+            w.stop_lanes(b.and_(b.load(w.moving), stops), values, at)
 
 
 def check_for(writer: Writer) -> StopCheck:

@@ -1,4 +1,4 @@
-"""Rules for calls, which are followed, for scans, which are unrolled, and for `while`, which becomes a loop."""
+"""Rules that translate control flow: calls are inlined, scans unrolled, and `while` becomes a loop of the program."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from sgdlimits.kernel.compiler.bounds import scan_counts
 from sgdlimits.kernel.compiler.program import Loop, Untranslated
-from sgdlimits.kernel.compiler.walk import rule
+from sgdlimits.kernel.compiler.walk import primitive_rule
 
 
-@rule(
+@primitive_rule(
     "jit",
     "pjit",
     "closed_call",
@@ -28,27 +28,29 @@ def _(walk, equation, args):
     return walk.call(inner, args)
 
 
-@rule("platform_index")
+@primitive_rule("platform_index")
 def _(walk, equation, args):
-    names = equation.params["platforms"]
+    names = equation.params["platforms"]  # the choice of an implementation by platform: that for a CPU, or the default
     return walk.constants(np.int32(next(i for i, one in enumerate(names) if one is None or "cpu" in one)))
 
 
-@rule("cond")
+@primitive_rule("cond")
 def _(walk, equation, args):
-    branches, known = equation.params["branches"], walk.values(args[0])
+    branches, known = equation.params["branches"], walk.known_integers(args[0])
     if known is not None:
         return walk.call(branches[min(max(int(known), 0), len(branches) - 1)], args[1:])
+    # All branches are computed, and their results selected: lanes of a vector may take different ones.
     options = [walk.call(branch, args[1:]) for branch in branches]
     index = walk.program.convert(int(args[0]), "i32")
-    return [walk.choose(index, list(results)) for results in zip(*options, strict=True)]
+    return [walk.select_by_index(index, list(results)) for results in zip(*options, strict=True)]
 
 
-@rule("scan")
+@primitive_rule("scan")
 def _(walk, equation, args):
     p = equation.params
     n, m = scan_counts(p)
     fixed, carry, rows, made = args[:n], args[n : n + m], args[n + m :], {}
+    # Steps of a replica have short scans only; a long one exceeds the limit of a program, and `xla` takes over.
     for i in reversed(range(p["length"])) if p["reverse"] else range(p["length"]):
         results = walk.call(p["jaxpr"], [*fixed, *carry, *(row[i] for row in rows)])
         carry, made[i] = results[:m], results[m:]
@@ -56,18 +58,23 @@ def _(walk, equation, args):
     return [*carry, *(np.array([made[i][j] for i in range(p["length"])], int) for j in range(count))]
 
 
-@rule("while")
+@primitive_rule("while")
 def _(walk, equation, args):
-    """What no round changes is not carried: assumed of all at first, until it holds of the rest."""
+    """Translate a loop; values that no round changes are not carried, but constants of the loop.
+
+    All values are assumed to be such at first; those that a traced round changes are then carried, until no more are found.
+    """
     p, program = equation.params, walk.program
     n, m = p["cond_nconsts"], p["body_nconsts"]
-    if_, body, first = args[:n], args[n : n + m], args[n + m :]
-    asks = lambda state: int(walk.call(p["cond_jaxpr"], [*if_, *state])[0])
-    begin = asks(first)
+    condition, body, first = args[:n], args[n : n + m], args[n + m :]
+    continues = lambda state: int(walk.call(p["cond_jaxpr"], [*condition, *state])[0])
+    begin = continues(first)
     if program.value(begin) is not None and not program.value(begin):
         return list(first)
     flat = np.concatenate([part.ravel() for part in first])
-    cuts, carried, number = np.cumsum([part.size for part in first])[:-1], np.zeros(flat.size, bool), program.new_loop()
+    cuts = np.cumsum([part.size for part in first])[:-1]
+    carried = np.zeros(flat.size, bool)
+    number = program.new_loop()
     parts = lambda places: [x.reshape(part.shape) for x, part in zip(np.split(places, cuts), first, strict=True)]
     while True:
         names = [program.node("carry", program.kind(place), (), (number, i)) for i, place in enumerate(flat.tolist())]
@@ -78,7 +85,7 @@ def _(walk, equation, args):
         if not (changed & ~carried).any():
             break
         carried |= changed
-    loop = Loop(tuple(np.array(names)[carried].tolist()), tuple(after[carried].tolist()), asks(results))
+    loop = Loop(tuple(np.array(names)[carried].tolist()), tuple(after[carried].tolist()), continues(results))
     out = flat.copy()
     out[carried] = program.loop(begin, flat[carried].tolist(), loop)
     return parts(out)

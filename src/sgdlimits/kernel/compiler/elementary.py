@@ -1,8 +1,8 @@
-r"""Elementary functions, written with the operations that every machine has.
+r"""Elementary functions by the arithmetic operations that every machine has.
 
-A call of a library's function works on one number at a time. These are a reduction and a polynomial, so that they are computed
-for all replicas of a vector at once, and on every back end alike. They are plain JAX functions of one double, which are
-flattened into a program like any other. `docs/kernels.md` has their errors, which `tests/unit/kernel` measures.
+Functions of a C library take one scalar at a time. These consist of a reduction and a polynomial, which vectorise over
+replicas and give the same results on every back end. They are plain JAX functions of one double, which are flattened into a
+program like any other. `docs/kernels.md` has their errors, which `tests/unit/kernel` measures.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from jaxtyping import Array, Float
 from sgdlimits.kernel.compiler.bits import log_parts
 
 LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+"""High and low part of log 2: the high part has trailing zero bits, so that integer multiples of it are exact."""
 HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)
-"""The first two have few enough bits that whole multiples of them are exact."""
-SHIFT = 6755399441055744.0
-"""1.5 2^52: a number of moderate size added to it is rounded, and is there in the last bits."""
-FARTHEST = 28.0
-"""Beyond it erfc is zero."""
+"""Three parts of pi/2: the first two have few enough bits that integer multiples of them are exact."""
+ROUNDING_SHIFT = 6755399441055744.0
+"""1.5 2^52: adding it to a double of moderate size rounds that to an integer, which is then in the last bits of the sum."""
+ERFC_ZERO_BEYOND = 28.0
+"""Argument beyond which erfc is zero in doubles."""
 
 X = Float[Array, ""]
 
 
 def _polynomial(coefficients: Sequence[float], x: X) -> X:
+    """Evaluate a polynomial by Horner's scheme; the constant coefficient comes first."""
     value = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value = value * x + float(coefficient)
@@ -37,74 +39,85 @@ def _polynomial(coefficients: Sequence[float], x: X) -> X:
 
 
 @lru_cache(maxsize=8)
-def _fitted(function: Callable, low: float, high: float, degree: int) -> tuple[float, ...]:
-    """The polynomial in s, from -1 to 1, that is a function between `low` and `high` to rounding: by Chebyshev's."""
+def _fit_polynomial(function: Callable, low: float, high: float, degree: int) -> tuple[float, ...]:
+    """Fit a function on an interval by a polynomial in s, which runs from -1 to 1 over it, at Chebyshev nodes."""
     s = np.cos(np.pi * (np.arange(256) + 0.5) / 256)
     values = function((s + 1) / 2 * (high - low) + low)
     return tuple(np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(s, values, degree)).tolist())
 
 
 def _two_to(n: X) -> X:
-    """2 to a whole power, made of its bits."""
-    bits = lax.bitcast_convert_type(n + SHIFT, jnp.int64)
+    """Return 2^n for an integer n by setting the exponent bits of a double."""
+    bits = lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)  # the last bits are n; the shift to 52 drops the others
     return lax.bitcast_convert_type((bits + 1023) << 52, jnp.float64)
 
 
-def _reduced(x: X) -> tuple[X, X]:
+def _reduce_exponent(x: X) -> tuple[X, X]:
     """Split x = n log 2 + r with an integer n, for x whose exponential is finite."""
-    x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)
+    x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)  # beyond, the result would be subnormal or infinite
     n = jnp.round(x * (1 / math.log(2)))
     return n, (x - n * LOG2_HIGH) - n * LOG2_LOW
 
 
-_GROWTH = [1 / math.factorial(n + 1) for n in range(13)]
+# Taylor coefficients of (e^r - 1)/r; those of e^r are 1 and the same ones, shifted.
+_EXPM1_SERIES = [1 / math.factorial(n + 1) for n in range(13)]
 
 
 def exp(x: X) -> X:
-    n, r = _reduced(x)
-    return _polynomial([1.0, *_GROWTH[:-1]], r) * _two_to(n)
+    """Return e^x, for |x| up to about 700; larger arguments are clipped."""
+    n, r = _reduce_exponent(x)
+    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], r) * _two_to(n)
 
 
 def expm1(x: X) -> X:
-    n, r = _reduced(x)
+    """Return e^x - 1, accurate for small x too."""
+    n, r = _reduce_exponent(x)
     scale = _two_to(n)
-    return scale * (r * _polynomial(_GROWTH, r)) + (scale - 1)
+    # 2^n (e^r - 1) + (2^n - 1): for small x, where n = 0, no digits cancel.
+    return scale * (r * _polynomial(_EXPM1_SERIES, r)) + (scale - 1)
 
 
 def log(x: X) -> X:
-    """For normal numbers."""
+    """Return log x for zero, infinite and normal positive x, NaN for negative x; subnormal ones are not supported."""
     exponent, rest = log_parts(x)
     value = exponent * LOG2_HIGH + (exponent * LOG2_LOW + rest)
     return jnp.where(x > 0, jnp.where(x < jnp.inf, value, jnp.inf), jnp.where(x == 0, -jnp.inf, jnp.nan))
 
 
 def log1p(x: X) -> X:
+    """Return log(1 + x), accurate for small x too."""
+    # Kahan's correction: log(u) x/(u - 1) with the rounded u = 1 + x, whose error cancels in the quotient.
     u = 1 + x
     exact = u == 1
     return jnp.where(exact, x, log(u) * (x / jnp.where(exact, 1.0, u - 1)))
 
 
 def tanh(x: X) -> X:
+    """Return tanh x by e^(-2|x|) - 1, which neither overflows nor cancels."""
     m = expm1(-2 * jnp.abs(x))
     return jnp.where(x < 0, m, -m) / (2 + m)
 
 
 def logistic(x: X) -> X:
+    """Return 1/(1 + e^-x)."""
     return 1 / (1 + exp(-x))
 
 
 def sinh(x: X) -> X:
+    """Return sinh x by e^|x| - 1, accurate for small x too."""
     m = expm1(jnp.abs(x))
     value = (m + m / (m + 1)) / 2
     return jnp.where(x < 0, -value, value)
 
 
 def cosh(x: X) -> X:
+    """Return cosh x."""
     e = exp(jnp.abs(x))
     return (e + 1 / e) / 2
 
 
 def _scaled_erfc(t: np.ndarray) -> np.ndarray:
+    """Return e^(x^2) erfc(x) as a function of t = 2/(2 + x)."""
     from scipy.special import erfcx
 
     return erfcx(2 / t - 2)
@@ -120,31 +133,37 @@ ERF_BELOW = [
     1.5547282625509715e-05, 8.379110218940705e-07, 3.5280393849122596e-08, 1.1281484795524028e-09,
     2.5541366181010586e-11, 3.30444605982273e-13, 8.766865781019762e-16,
 ]  # fmt: skip
-"""erf(x)/x as a quotient by x^2 for |x| up to 5.95, with the least relative error; no number is negative."""
+"""Numerator and denominator of erf(x)/x in powers of x^2 for |x| <= 5.95: a minimax quotient without negative coefficients, so
+that no digits cancel."""
 
 
 def erf(x: X) -> X:
+    """Return erf x."""
     x = jnp.minimum(jnp.maximum(x, -5.95), 5.95)
     return x * (_polynomial(ERF_ABOVE, x * x) / _polynomial(ERF_BELOW, x * x))
 
 
-_NEAR = 0.25
-_ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
+_ERF_SERIES_BELOW = 0.25
+_ERF_SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
 
 
 def erfc(x: X) -> X:
-    """exp(-x^2) times a polynomial in 1/(2 + |x|), but for small numbers. The exponential is the one in its slope."""
-    low = 2 / (2 + FARTHEST)
+    """Return erfc x: e^(-x^2) times a polynomial in 1/(2 + |x|), and a power series for small x.
+
+    The derivative of erfc has the same exponential, which is then computed once.
+    """
+    low = 2 / (2 + ERFC_ZERO_BEYOND)
     t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
     s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
-    tail = exp(-(x * x)) * _polynomial(_fitted(_scaled_erfc, low, 1.0, 22), s)
-    return jnp.where(jnp.abs(x) < _NEAR, 1 - x * _polynomial(_ERF, x * x), jnp.where(x < 0, 2 - tail, tail))
+    tail = exp(-(x * x)) * _polynomial(_fit_polynomial(_scaled_erfc, low, 1.0, 22), s)
+    return jnp.where(jnp.abs(x) < _ERF_SERIES_BELOW, 1 - x * _polynomial(_ERF_SERIES, x * x), jnp.where(x < 0, 2 - tail, tail))
 
 
 def _sine_cosine(x: X) -> tuple[X, X]:
+    """Return sin x and cos x by reduction modulo pi/2 and Taylor polynomials."""
     n = jnp.round(x * (2 / math.pi))
     r = ((x - n * HALF_PI[0]) - n * HALF_PI[1]) - n * HALF_PI[2]
-    z, quadrant = r * r, lax.bitcast_convert_type(n + SHIFT, jnp.int64)
+    z, quadrant = r * r, lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)
     sine = r * _polynomial([(-1) ** i / math.factorial(2 * i + 1) for i in range(9)], z)
     cosine = _polynomial([(-1) ** i / math.factorial(2 * i) for i in range(9)], z)
     odd = (quadrant & 1) == 1
@@ -153,40 +172,45 @@ def _sine_cosine(x: X) -> tuple[X, X]:
 
 
 def sin(x: X) -> X:
+    """Return sin x."""
     return _sine_cosine(x)[0]
 
 
 def cos(x: X) -> X:
+    """Return cos x."""
     return _sine_cosine(x)[1]
 
 
 def tan(x: X) -> X:
+    """Return tan x."""
     sine, cosine = _sine_cosine(x)
     return sine / cosine
 
 
-def _arc(z: np.ndarray) -> np.ndarray:
+def _arcsine_of_root(z: np.ndarray) -> np.ndarray:
+    """Return asin(y)/y as a function of z = y^2."""
     root = np.sqrt(z)
     return np.arcsin(root) / root
 
 
 def asin(x: X) -> X:
-    """Beyond 1/2 by the half angle: asin x = pi/2 - 2 asin sqrt((1 - x)/2)."""
+    """Return asin x; for |x| > 1/2 by the half angle, asin x = pi/2 - 2 asin sqrt((1 - x)/2)."""
     size = jnp.abs(x)
     far = size > 0.5
     z = jnp.where(far, (1 - size) / 2, size * size)
     root = jnp.where(far, jnp.sqrt(z), size)
-    angle = root * _polynomial(_fitted(_arc, 0.0, 0.25, 12), z * 8 - 1)
+    angle = root * _polynomial(_fit_polynomial(_arcsine_of_root, 0.0, 0.25, 12), z * 8 - 1)
     value = jnp.where(far, (math.pi / 2 - angle) - angle, angle)
     return jnp.where(x < 0, -value, value)
 
 
 def acos(x: X) -> X:
+    """Return acos x."""
     return math.pi / 2 - asin(x)
 
 
 def atan(x: X) -> X:
-    """Beyond 1 by the inverse: atan x = pi/2 - atan 1/x."""
+    """Return atan x; for |x| > 1 by the reciprocal, atan x = pi/2 - atan 1/x."""
     size = jnp.abs(x)
     far = size > 1
     y = jnp.where(far, 1 / jnp.where(far, size, 1.0), size)
@@ -196,12 +220,14 @@ def atan(x: X) -> X:
 
 
 def exp2(x: X) -> X:
+    """Return 2^x."""
     x = jnp.minimum(jnp.maximum(x, -1022.0), 1023.0)
     n = jnp.round(x)
-    return _polynomial([1.0, *_GROWTH[:-1]], (x - n) * math.log(2)) * _two_to(n)
+    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], (x - n) * math.log(2)) * _two_to(n)
 
 
 def pow(x: X, y: X) -> X:
+    """Return x^y for positive x."""
     return exp(y * log(x))
 
 

@@ -1,4 +1,4 @@
-"""From a JAX function of one replica to a flat program, with the elementary functions written out."""
+"""Translation of a JAX function of one replica to a flat program, and expansion of its elementary functions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jaxtyping import PyTree
 from sgdlimits.kernel.compiler import control, indices, matrices, primitives  # noqa: F401  (their rules)
 from sgdlimits.kernel.compiler.elementary import ELEMENTARY
 from sgdlimits.kernel.compiler.program import KINDS, Loop, Program
-from sgdlimits.kernel.compiler.walk import REDUCE, SAME, Flattening
+from sgdlimits.kernel.compiler.walk import ELEMENTWISE, REDUCTIONS, Flattening
 
 
 def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Sequence[PyTree] | None = None) -> PyTree:
-    """The results of a JAX function, as places in a program to which its operations are added.
+    """Add the operations of a JAX function to a program, and return the places of its results.
 
-    Arguments are trees of arrays of places; `shapes` are trees of the same form that say what JAX takes them for.
+    Arguments are pytrees of arrays of places; `shapes` are pytrees of the same form with the shapes and types for JAX.
     """
     typed = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, KINDS[program.kind(leaf.flat[0])])
     like = [jax.tree.map(typed, argument) for argument in arguments] if shapes is None else shapes
@@ -29,31 +29,36 @@ def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Se
     return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
-def about(jaxpr: Any) -> int:
-    """Roughly how many operations a jaxpr comes to, before equal ones are found and zeros are gone."""
-    return sum(_count(equation) for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+def estimate_operations(jaxpr: Any) -> int:
+    """Estimate the number of operations of a jaxpr, before equal ones are merged and zeros dropped."""
+    return sum(_count_operations(equation) for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
-def _count(equation: Any) -> int:
+def _count_operations(equation: Any) -> int:
+    """Estimate the number of operations of an equation; operations that only move entries are free."""
     name, p = equation.primitive.name, equation.params
     size = lambda variables: sum(int(np.prod(variable.aval.shape, dtype=int)) for variable in variables)
     made = size(equation.outvars)
-    if name in SAME or name in ("integer_pow", "pow", "square", "select_n"):
+    if name in ELEMENTWISE or name in ("integer_pow", "pow", "square", "select_n"):
         return made
-    if name in REDUCE:
+    if name in REDUCTIONS:
         return size(equation.invars) - made
     if name == "dot_general":
         shape, (summed, _) = equation.invars[0].aval.shape, p["dimension_numbers"][0]
         return 2 * made * int(np.prod([shape[axis] for axis in summed], dtype=int))
-    if name == "cond":
-        return max(about(branch) for branch in p["branches"])
+    if name == "cond":  # an estimate from below is enough: if the index is known, only one branch is written
+        return max(estimate_operations(branch) for branch in p["branches"])
     inner = next((p[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "body_jaxpr") if key in p), None)
-    return 0 if inner is None else p.get("length", 1) * about(inner)
+    return 0 if inner is None else p.get("length", 1) * estimate_operations(inner)
 
 
-def lowered(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
-    """A program with the elementary functions written out, and where in it the nodes are that results need."""
-    out, needed = Program(), program.everything(results)
+def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
+    """Copy the nodes that results need into a new program in which elementary functions are expanded.
+
+    Return that program, and the new place of each copied one.
+    """
+    out = Program()
+    needed = program.order_with_loops(results)
     at: dict[int, int] = {}
     inverted = {program.nodes[place].args for place in needed if program.nodes[place].op == "rsqrt"}
     for place in needed:
@@ -61,8 +66,8 @@ def lowered(program: Program, results: Sequence[int]) -> tuple[Program, dict[int
         args = tuple(at[arg] for arg in node.args)
         if node.op in ELEMENTARY:
             wide = [np.array(out.convert(arg, "f64")) for arg in args]
-            at[place] = out.convert(int(Flattening(out).call(_written(node.op, len(args)), wide)[0]), node.kind)
-        elif node.op == "sqrt" and node.args in inverted:  # x/sqrt(x), of which the inverse root is there
+            at[place] = out.convert(int(Flattening(out).call(_elementary_jaxpr(node.op, len(args)), wide)[0]), node.kind)
+        elif node.op == "sqrt" and node.args in inverted:  # sqrt(x) = x rsqrt(x), where rsqrt(x) is computed anyway
             root = out.op("mul", args[0], out.op("rsqrt", *args))
             at[place] = out.op("select", out.op("eq", args[0], out.const(0, node.kind)), args[0], root)
         elif node.op == "loop":
@@ -78,5 +83,6 @@ def lowered(program: Program, results: Sequence[int]) -> tuple[Program, dict[int
 
 
 @lru_cache(maxsize=64)
-def _written(name: str, arguments: int) -> ClosedJaxpr:
+def _elementary_jaxpr(name: str, arguments: int) -> ClosedJaxpr:
+    """Return the jaxpr of an elementary function."""
     return jax.make_jaxpr(ELEMENTARY[name])(*[jax.ShapeDtypeStruct((), np.float64)] * arguments)

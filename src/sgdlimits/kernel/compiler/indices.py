@@ -1,4 +1,4 @@
-"""Rules for indices: one that is known only when the replica runs is tried at each of its values, with a choice among them."""
+"""Rules that translate indexing: for an index known only at run time, the results for all of its values are selected from."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import Flattening, Places, rule
+from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
 
 
-@rule("dynamic_slice")
+@primitive_rule("dynamic_slice")
 def _(walk, equation, args):
     sizes = equation.params["slice_sizes"]
 
@@ -19,12 +19,12 @@ def _(walk, equation, args):
         if axis == x.ndim:
             return x
         starts = [x.take(range(start, start + sizes[axis]), axis) for start in range(x.shape[axis] - sizes[axis] + 1)]
-        return walk.choose(int(args[1 + axis]), [cut(part, axis + 1) for part in starts])
+        return walk.select_by_index(int(args[1 + axis]), [cut(part, axis + 1) for part in starts])
 
     return cut(args[0], 0)
 
 
-@rule("dynamic_update_slice")
+@primitive_rule("dynamic_update_slice")
 def _(walk, equation, args):
     x, new = args[:2]
 
@@ -34,18 +34,19 @@ def _(walk, equation, args):
             out = x.copy()
             out[tuple(slice(start, start + size) for start, size in zip(at, new.shape, strict=True))] = new
             return out
-        return walk.choose(int(args[2 + axis]), [put((*at, start)) for start in range(x.shape[axis] - new.shape[axis] + 1)])
+        starts = range(x.shape[axis] - new.shape[axis] + 1)
+        return walk.select_by_index(int(args[2 + axis]), [put((*at, start)) for start in starts])
 
     return put(())
 
 
-@rule("gather")
+@primitive_rule("gather")
 def _(walk, equation, args):
     p, (x, where) = equation.params, args
     n = p["dimension_numbers"]
     out = np.empty(equation.outvars[0].aval.shape, int)
     rest = [axis for axis in range(x.ndim) if axis not in n.collapsed_slice_dims and axis not in n.operand_batching_dims]
-    for at in np.ndindex(out.shape):
+    for at in np.ndindex(out.shape):  # entry by entry: known indices then cost nothing
         batch = [at[axis] for axis in range(out.ndim) if axis not in n.offset_dims]
         offset = dict(zip(rest, (at[axis] for axis in n.offset_dims), strict=True))
         fixed = {axis: batch[i] for axis, i in zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True)}
@@ -55,19 +56,26 @@ def _(walk, equation, args):
 
 
 def _entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
-    """One entry of an array, at places known or not."""
-    for axis in range(x.ndim):  # an axis that is done is gone
+    """Return the place of one entry of an array.
+
+    `index` has, for each axis that is indexed, the place of the start of the slice; `offset` the position behind that start, or
+    the position itself on other axes; `sizes` the sizes of slices, by which starts are clipped.
+    """
+    for axis in range(x.ndim):  # each round removes the first axis
         options = [x[offset[axis]]]
         if axis in index:
             options = [x[start + offset[axis]] for start in range(x.shape[0] - sizes[axis] + 1)]
             value = walk.program.value(index[axis])
-            x = options[min(max(int(value), 0), len(options) - 1)] if value is not None else walk.choose(index[axis], options)
+            if value is None:
+                x = walk.select_by_index(index[axis], options)
+            else:
+                x = options[min(max(int(value), 0), len(options) - 1)]
         else:
             x = options[0]
     return int(x)
 
 
-@rule("scatter", "scatter-add", "scatter_add")
+@primitive_rule("scatter", "scatter-add", "scatter_add")
 def _(walk, equation, args):
     x, where, new = args
     n = equation.params["dimension_numbers"]
@@ -77,11 +85,11 @@ def _(walk, equation, args):
     rest = [axis for axis in range(x.ndim) if axis not in n.inserted_window_dims]
 
     def targets(axis, place):
-        """Where a number can go: to one place, where that is known."""
+        """Return the positions along an axis to which an update can go: one if its index is known, else all."""
         start = walk.program.value(place)
         return [at for at in range(x.shape[axis]) if start is None or at == start + offset.get(axis, 0)]
 
-    for at in np.ndindex(new.shape):
+    for at in np.ndindex(new.shape):  # in order, since later updates of an entry see earlier ones
         batch = tuple(at[axis] for axis in range(new.ndim) if axis not in n.update_window_dims)
         offset = dict(zip(rest, (at[axis] for axis in n.update_window_dims), strict=True))
         index = dict(zip(n.scatter_dims_to_operand_dims, where[batch].ravel().tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Factorisations of small matrices, entry by entry: JAX functions that are flattened in the place of LAPACK's."""
+"""Factorisations of small matrices as JAX functions of scalars, which are flattened in place of calls of LAPACK."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float
 
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import Flattening, Places, rule
+from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
 
-MOST_ROWS = 8
-"""Eigenvectors of larger matrices are too many operations."""
-MOST_SWEEPS = 16
-"""They converge quadratically: matrices of eight rows need seven."""
-TINY = 1e-32
-"""The squares off the diagonal that are rounding, over those on it."""
+MAX_EIGH_ROWS = 8
+"""Maximum number of rows of a matrix whose eigenvectors are computed; larger ones take too many operations."""
+MAX_JACOBI_SWEEPS = 16
+"""Maximum number of Jacobi sweeps, which converge quadratically: matrices of eight rows need seven."""
+OFF_DIAGONAL_TOLERANCE = 1e-32
+"""Sum of squares off the diagonal, relative to that on it, at which a matrix counts as diagonal: that of rounding errors."""
 
 
 def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The lower triangular factor; no numbers where A is not positive definite."""
+    """Return the lower triangular Cholesky factor; NaN in all entries if A is not positive definite."""
     n = len(A)
     L = [[jnp.zeros((), A.dtype)] * n for _ in range(n)]
     definite = jnp.array(True)
@@ -35,11 +35,11 @@ def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
         inverse = 1 / L[j][j]
         for row in range(j + 1, n):
             L[row][j] = (A[row, j] - sum(L[row][i] * L[j][i] for i in range(j))) * inverse
-    return jnp.where(definite, _matrix(L), jnp.nan)
+    return jnp.where(definite, _stack_rows(L), jnp.nan)
 
 
 def solve_lower(L: Float[Array, "n n"], B: Float[Array, "n m"], unit: bool) -> Float[Array, "n m"]:
-    """X with LX = B, for a lower triangular L, whose diagonal may be known to be 1."""
+    """Solve LX = B for a lower triangular L; `unit` says that its diagonal is 1."""
     rows: list[Array] = []
     for j in range(len(L)):
         rest = B[j] - sum(L[j, i] * row for i, row in enumerate(rows))
@@ -48,32 +48,40 @@ def solve_lower(L: Float[Array, "n n"], B: Float[Array, "n m"], unit: bool) -> F
 
 
 def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-    """The eigenvectors, in columns, and the eigenvalues in ascending order, of a symmetric matrix given below the diagonal.
+    """Return the eigenvectors, in columns, and the eigenvalues in ascending order, of a symmetric matrix.
 
-    By Jacobi's rotations: sweeps over all pairs of rows, until nothing is left off the diagonal. Each vector has any sign.
+    Only entries on and below the diagonal are read. Jacobi's method: sweeps of rotations over all pairs of rows, until the
+    matrix is diagonal. Signs of eigenvectors are arbitrary.
     """
     n = len(A)
     below = {(i, j): A[i, j] for i in range(n) for j in range(i + 1)}
     columns = [[jnp.asarray(float(i == j), A.dtype) for i in range(n)] for j in range(n)]
-    if n == 2:
-        below, columns = _sweep(below, columns)
+    if n == 2:  # one rotation is exact
+        below, columns = _jacobi_sweep(below, columns)
     elif n > 2:
-        go = lambda carry: carry[0] & (carry[1] < MOST_SWEEPS)
-        sweep = lambda carry: (*_left((swept := _sweep(*carry[2:]))[0]), carry[1] + 1, *swept)
-        *_, below, columns = lax.while_loop(go, sweep, (jnp.array(True), jnp.array(0), below, columns))
+
+        def continues(carry):
+            return carry[0] & (carry[1] < MAX_JACOBI_SWEEPS)
+
+        def sweep(carry):
+            swept = _jacobi_sweep(*carry[2:])
+            return (*_is_not_diagonal(swept[0]), carry[1] + 1, *swept)
+
+        *_, below, columns = lax.while_loop(continues, sweep, (jnp.array(True), jnp.array(0), below, columns))
     pairs = [(below[i, i], columns[i]) for i in range(n)]
-    for turn in range(n):
+    for turn in range(n):  # odd-even transposition sort, whose comparisons do not depend on values
         for i in range(turn % 2, n - 1, 2):
-            pairs[i : i + 2] = _ordered(*pairs[i : i + 2])
+            pairs[i : i + 2] = _sort_pair(*pairs[i : i + 2])
     return jnp.stack([jnp.stack(column) for _, column in pairs], axis=1), jnp.stack([value for value, _ in pairs])
 
 
-def _sweep(below: dict, columns: list) -> tuple[dict, list]:
-    """A rotation for each pair of rows, which makes their entry zero."""
+def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
+    """Apply one rotation for each pair of rows, which makes the entry of that pair zero."""
     n, below, columns = len(columns), dict(below), list(columns)
     for p in range(n):
         for q in range(p + 1, n):
             entry, apart = below[q, p], below[q, q] - below[p, p]
+            # The tangent of the smaller angle, in a form that neither cancels nor divides by zero.
             far = jnp.abs(apart) + jnp.sqrt(apart * apart + 4 * entry * entry)
             tangent = jnp.where(far == 0, 0.0, 2 * entry * jnp.where(apart < 0, -1.0, 1.0) / jnp.where(far == 0, 1.0, far))
             c = 1 / jnp.sqrt(1 + tangent * tangent)
@@ -90,21 +98,22 @@ def _sweep(below: dict, columns: list) -> tuple[dict, list]:
     return below, columns
 
 
-def _left(below: dict) -> tuple[Array]:
-    """Whether more than rounding is off the diagonal."""
+def _is_not_diagonal(below: dict) -> tuple[Array]:
+    """Return, in a tuple for a loop's carry, whether entries off the diagonal exceed rounding errors."""
     squares = lambda diagonal: sum(entry * entry for (i, j), entry in below.items() if (i == j) is diagonal)
-    return (squares(False) > TINY * squares(True),)
+    return (squares(False) > OFF_DIAGONAL_TOLERANCE * squares(True),)
 
 
-def _ordered(one: tuple, other: tuple) -> list[tuple]:
-    """Two values with their vectors, the smaller one first."""
+def _sort_pair(one: tuple, other: tuple) -> list[tuple]:
+    """Order two pairs of an eigenvalue and its vector, the smaller one first."""
     swap = one[0] > other[0]
     choose = lambda x, y: jnp.where(swap, y, x)
     pick = lambda x, y: (choose(x[0], y[0]), [choose(*pair) for pair in zip(x[1], y[1], strict=True)])
     return [pick(one, other), pick(other, one)]
 
 
-def _matrix(rows: list[list[Array]]) -> Array:
+def _stack_rows(rows: list[list[Array]]) -> Array:
+    """Return the matrix with these scalar entries."""
     return jnp.stack([jnp.stack(row) for row in rows])
 
 
@@ -112,33 +121,34 @@ def _matrix(rows: list[list[Array]]) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJaxpr:
+def _jaxpr_of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJaxpr:
+    """Return the jaxpr of a function of matrices with these shapes."""
     return jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes])
 
 
-def _each_matrix(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
-    """A function of matrices, for each of those in the last two axes of arrays."""
-    whole, closed = stacks[0].shape[:-2], _of_matrices(function, *(stack.shape[-2:] for stack in stacks))
+def _map_matrices(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
+    """Apply a function of matrices to each matrix in the last two axes of stacks."""
+    whole, closed = stacks[0].shape[:-2], _jaxpr_of_matrices(function, *(stack.shape[-2:] for stack in stacks))
     if any(walk.program.kind(int(place)) != "f64" for stack in stacks for place in stack.flat[:1]):
         raise Untranslated("matrices in single precision")
     results = [walk.call(closed, [stack[at] for stack in stacks]) for at in np.ndindex(whole)]
     return [np.array(parts).reshape(*whole, *parts[0].shape) for parts in zip(*results, strict=True)]
 
 
-@rule("cholesky")
+@primitive_rule("cholesky")
 def _(walk, equation, args):
-    return _each_matrix(walk, cholesky, args[0])
+    return _map_matrices(walk, cholesky, args[0])
 
 
-@rule("triangular_solve")
+@primitive_rule("triangular_solve")
 def _(walk, equation, args):
-    """XA = B is A'X' = B', and what is upper triangular is lower in the opposite order."""
+    """Translate a triangular solve: XA = B is A'X' = B', and an upper triangular matrix, reversed, is lower triangular."""
     p, (A, B) = equation.params, args
     A, B = (A, B) if p["left_side"] else (A.swapaxes(-1, -2), B.swapaxes(-1, -2))
     A = A.swapaxes(-1, -2) if p["transpose_a"] else A
     back = p["lower"] == (p["transpose_a"] == p["left_side"])
     A, B = (A[..., ::-1, ::-1], B[..., ::-1, :]) if back else (A, B)
-    (X,) = _each_matrix(walk, _SOLVE[p["unit_diagonal"]], A, B)
+    (X,) = _map_matrices(walk, _SOLVE[p["unit_diagonal"]], A, B)
     X = X[..., ::-1, :] if back else X
     return X if p["left_side"] else X.swapaxes(-1, -2)
 
@@ -146,9 +156,9 @@ def _(walk, equation, args):
 _SOLVE = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
 
 
-@rule("eigh")
+@primitive_rule("eigh")
 def _(walk, equation, args):
     p, A = equation.params, args[0]
-    if A.shape[-1] > MOST_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
+    if A.shape[-1] > MAX_EIGH_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
         raise Untranslated("eigh")
-    return _each_matrix(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))
+    return _map_matrices(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))

@@ -1,4 +1,4 @@
-"""Rules for primitives that move numbers about, and for arithmetic."""
+"""Rules that translate primitives for data movement and arithmetic."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import jax
 import numpy as np
 
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import RULES, Flattening, Places, kind_of, rule
+from sgdlimits.kernel.compiler.walk import PRIMITIVE_RULES, Flattening, Places, kind_of, primitive_rule
 
 _CUMULATIVE = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
 
-# --- numbers that stay the same in another place -----------------------------------------------------------------------------
+# --- data movement: places in another arrangement ----------------------------------------------------------------------------
 
 
-@rule("broadcast_in_dim")
+@primitive_rule("broadcast_in_dim")
 def _(walk, equation, args):
     shape, axes = equation.params["shape"], equation.params["broadcast_dimensions"]
     spread = [1] * len(shape)
@@ -26,45 +26,45 @@ def _(walk, equation, args):
     return np.broadcast_to(args[0].reshape(spread), shape)
 
 
-@rule("reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "reduce_precision")
+@primitive_rule("reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "reduce_precision")
 def _(walk, equation, args):
     return args[0].reshape(equation.outvars[0].aval.shape)
 
 
-@rule("optimization_barrier")
+@primitive_rule("optimization_barrier")
 def _(walk, equation, args):
     return list(args)
 
 
-RULES["transpose"] = lambda walk, equation, args: np.transpose(args[0], equation.params["permutation"])
-RULES["rev"] = lambda walk, equation, args: np.flip(args[0], equation.params["dimensions"])
-RULES["concatenate"] = lambda walk, equation, args: np.concatenate(args, equation.params["dimension"])
-RULES["tile"] = lambda walk, equation, args: np.tile(args[0], equation.params["reps"])
+PRIMITIVE_RULES["transpose"] = lambda walk, equation, args: np.transpose(args[0], equation.params["permutation"])
+PRIMITIVE_RULES["rev"] = lambda walk, equation, args: np.flip(args[0], equation.params["dimensions"])
+PRIMITIVE_RULES["concatenate"] = lambda walk, equation, args: np.concatenate(args, equation.params["dimension"])
+PRIMITIVE_RULES["tile"] = lambda walk, equation, args: np.tile(args[0], equation.params["reps"])
 
 
-@rule("stack")
+@primitive_rule("stack")
 def _(walk, equation, args):
     return np.stack(args, equation.params.get("axis", equation.params.get("dimension", 0)))
 
 
-@rule("unstack")
+@primitive_rule("unstack")
 def _(walk, equation, args):
     return list(np.moveaxis(args[0], equation.params["axis"], 0))
 
 
-@rule("slice")
+@primitive_rule("slice")
 def _(walk, equation, args):
     p = equation.params
     ranges = zip(p["start_indices"], p["limit_indices"], p["strides"] or [1] * args[0].ndim, strict=True)
     return args[0][tuple(slice(*one) for one in ranges)]
 
 
-@rule("split")
+@primitive_rule("split")
 def _(walk, equation, args):
     return np.split(args[0], np.cumsum(equation.params["sizes"])[:-1], equation.params["axis"])
 
 
-@rule("pad")
+@primitive_rule("pad")
 def _(walk, equation, args):
     out, source, at = np.full(equation.outvars[0].aval.shape, int(args[1]), int), [], []
     for (low, high, inner), size in zip(equation.params["padding_config"], args[0].shape, strict=True):
@@ -76,7 +76,7 @@ def _(walk, equation, args):
     return out
 
 
-@rule("iota")
+@primitive_rule("iota")
 def _(walk, equation, args):
     shape, axis = equation.params["shape"], equation.params["dimension"]
     along = [-1 if i == axis else 1 for i in range(len(shape))]
@@ -87,44 +87,45 @@ def _(walk, equation, args):
 # --- arithmetic --------------------------------------------------------------------------------------------------------------
 
 
-@rule("convert_element_type")
+@primitive_rule("convert_element_type")
 def _(walk, equation, args):
     kind = kind_of(equation.params["new_dtype"])
-    return walk.each(lambda place: walk.program.convert(place, kind), args[0])
+    return walk.map_entries(lambda place: walk.program.convert(place, kind), args[0])
 
 
-@rule("bitcast_convert_type")
+@primitive_rule("bitcast_convert_type")
 def _(walk, equation, args):
     kind = kind_of(equation.params["new_dtype"])
-    return walk.each(lambda place: walk.program.bitcast(place, kind), args[0])
+    return walk.map_entries(lambda place: walk.program.bitcast(place, kind), args[0])
 
 
-@rule("shift_right_logical")
+@primitive_rule("shift_right_logical")
 def _(walk, equation, args):
+    # `shr` keeps the sign of signed kinds, so the bits are shifted as those of the unsigned kind.
     kind = walk.program.kind(int(args[0].flat[0]))
-    plain = [walk.each(lambda place: walk.program.bitcast(place, "u" + kind[1:]), part) for part in args]
-    return walk.each(lambda place: walk.program.bitcast(place, kind), walk.op("shr", *plain))
+    plain = [walk.map_entries(lambda place: walk.program.bitcast(place, "u" + kind[1:]), part) for part in args]
+    return walk.map_entries(lambda place: walk.program.bitcast(place, kind), walk.op("shr", *plain))
 
 
-@rule("square")
+@primitive_rule("square")
 def _(walk, equation, args):
     return walk.op("mul", args[0], args[0])
 
 
-@rule("one_minus_square")
+@primitive_rule("one_minus_square")
 def _(walk, equation, args):
-    one = walk.each(lambda place: walk.program.const(1, walk.program.kind(place)), args[0])
+    one = walk.map_entries(lambda place: walk.program.const(1, walk.program.kind(place)), args[0])
     return walk.op("sub", one, walk.op("mul", args[0], args[0]))
 
 
-@rule("integer_pow")
+@primitive_rule("integer_pow")
 def _(walk, equation, args):
     return _power(walk, args[0], equation.params["y"])
 
 
 def _power(walk: Flattening, x: Places, n: int) -> Places:
-    """By squaring: as few products as bits."""
-    one = walk.each(lambda place: walk.program.const(1, walk.program.kind(place)), x)
+    """Return the places of x^n by repeated squaring."""
+    one = walk.map_entries(lambda place: walk.program.const(1, walk.program.kind(place)), x)
     out, square, left = one, x, abs(n)
     while left:
         out = walk.op("mul", out, square) if left & 1 else out
@@ -133,48 +134,49 @@ def _power(walk: Flattening, x: Places, n: int) -> Places:
     return out if n >= 0 else walk.op("div", one, out)
 
 
-@rule("pow")
+@primitive_rule("pow")
 def _(walk, equation, args):
     known = [walk.program.value(place) for place in args[1].ravel().tolist()]
     if any(value is None or value != known[0] for value in known):
         return walk.op("pow", *np.broadcast_arrays(*args))
+    # Powers of integers and half-integers are products and one square root; others use exp and log.
     twice = float(2 * known[0])
     if twice != int(twice) or abs(twice) > 64:
         return walk.op("pow", *np.broadcast_arrays(*args))
     whole = _power(walk, args[0], abs(int(twice)) // 2)
     out = walk.op("mul", whole, walk.op("sqrt", args[0])) if int(twice) % 2 else whole
-    one = walk.each(lambda place: walk.program.const(1, walk.program.kind(place)), args[0])
+    one = walk.map_entries(lambda place: walk.program.const(1, walk.program.kind(place)), args[0])
     return out if twice >= 0 else walk.op("div", one, out)
 
 
-@rule("round")
+@primitive_rule("round")
 def _(walk, equation, args):
     if int(equation.params["rounding_method"]) != 1:
         raise Untranslated("round away from zero")
     return walk.op("round", args[0])
 
 
-@rule("is_finite")
+@primitive_rule("is_finite")
 def _(walk, equation, args):
-    bound = walk.constants(np.asarray(np.inf, equation.invars[0].aval.dtype))
+    bound = walk.constants(np.asarray(np.inf, equation.invars[0].aval.dtype))  # NaN compares false
     return walk.op("lt", walk.op("abs", args[0]), bound)
 
 
-@rule("clamp")
+@primitive_rule("clamp")
 def _(walk, equation, args):
     return walk.op("min", walk.op("max", args[1], args[0]), args[2])
 
 
-@rule("select_n")
+@primitive_rule("select_n")
 def _(walk, equation, args):
     if equation.invars[0].aval.dtype == bool:
         return walk.op("select", args[0], args[2], args[1])
     which = np.broadcast_to(args[0], args[1].shape)
-    chosen = [walk.choose(int(which[at]), [case[at] for case in args[1:]]) for at in np.ndindex(which.shape)]
+    chosen = [walk.select_by_index(int(which[at]), [case[at] for case in args[1:]]) for at in np.ndindex(which.shape)]
     return np.array(chosen, int).reshape(which.shape)
 
 
-@rule("argmax", "argmin")
+@primitive_rule("argmax", "argmin")
 def _(walk, equation, args):
     (axis,), kind = equation.params["axes"], kind_of(equation.params["index_dtype"])
     rows, better = np.moveaxis(args[0], axis, 0), "gt" if equation.primitive.name == "argmax" else "lt"
@@ -186,16 +188,16 @@ def _(walk, equation, args):
     return index
 
 
-@rule(*_CUMULATIVE)
+@primitive_rule(*_CUMULATIVE)
 def _(walk, equation, args):
     rows, back = np.moveaxis(args[0], equation.params["axis"], 0), equation.params["reverse"]
     sums = list(itertools.accumulate(rows[::-1] if back else rows, partial(walk.op, _CUMULATIVE[equation.primitive.name])))
     return np.moveaxis(np.array(sums[::-1] if back else sums), 0, equation.params["axis"])
 
 
-@rule("dot_general")
+@primitive_rule("dot_general")
 def _(walk, equation, args):
-    """Products first, then their sum from left to right."""
+    """Translate a product of arrays: products first, then their sums in order, which fixes the rounding."""
     (summed, summed_y), (batch, batch_y) = equation.params["dimension_numbers"]
 
     def rows(x, summed, batch):
@@ -206,4 +208,4 @@ def _(walk, equation, args):
     x, y = rows(args[0], summed, batch), rows(args[1], summed_y, batch_y)
     terms = walk.op("mul", x[:, :, None, :], y[:, None, :, :])
     like = jax.ShapeDtypeStruct(terms.shape[:-1], equation.outvars[0].aval.dtype)
-    return walk.reduced("add", np.moveaxis(terms, -1, 0), like).reshape(equation.outvars[0].aval.shape)
+    return walk.reduce_first_axis("add", np.moveaxis(terms, -1, 0), like).reshape(equation.outvars[0].aval.shape)

@@ -1,20 +1,20 @@
-"""Flat programs: what one replica computes, as a list of operations on single numbers.
+"""Flat programs: the computation of one replica as a list of operations on scalars.
 
-A program is a directed graph of nodes, each an operation on earlier ones. Equal nodes are one node, operations on constants are
-carried out while the program is written, and what no result needs is never asked for. There are no arrays, calls or branches;
-the one construct beside plain operations is a loop. A back end walks over `order` and writes one instruction for each node.
+A program is a directed graph of nodes (SSA values), each an operation on earlier ones. Equal nodes are merged, operations on
+constants are carried out while the program is written, and nodes that no result needs are left out. There are no arrays, calls
+or branches; the only construct beside plain operations is a loop. A back end writes one instruction for each node of `order`.
 
 | nodes | kind | |
 |---|---|---|
-| `input`, `carry` | any | a number from outside, by name; what a loop hands from one round to the next |
+| `input`, `carry` | any | a named argument; a variable of a loop, carried from one round to the next |
 | `const` | any | its value |
 | `add sub mul div rem max min neg abs sqrt rsqrt floor ceil round sign` | of the arguments | |
 | `and or xor not shl shr` | of the arguments | `shr` keeps the sign of signed kinds |
-| `eq ne lt le gt ge` | b1 | false where a number is not a number, but for `ne` |
+| `eq ne lt le gt ge` | b1 | false for NaN, except `ne` |
 | `select` | of the last two | the second argument where the first is true, else the third |
 | `convert`, `bitcast` | any | |
 | `loop`, `item` | none, any | a loop (see `Loop`) and one of its results |
-| names in `elementary` | f64 | until `flatten.lowered` replaces them |
+| names in `elementary` | f64 | until `flatten.lower_elementary` replaces them |
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ import numpy as np
 KINDS: dict[str, type] = {
     "f64": np.float64, "f32": np.float32, "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "b1": np.bool_,
 }  # fmt: skip
-"""What a number is: the type that NumPy has for it."""
+"""Kinds of scalars and their NumPy types."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+"""Operations with a result of kind b1."""
 
-_FOLD: dict[str, Callable] = {
+_NUMPY_OPERATIONS: dict[str, Callable] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
     "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "floor": np.floor,
     "ceil": np.ceil, "round": np.round, "sign": np.sign,
@@ -41,22 +42,23 @@ _FOLD: dict[str, Callable] = {
     "div": lambda a, b: a / b if a.dtype.kind == "f" else (np.sign(a) * np.sign(b)) * (np.abs(a) // np.abs(b)),
     "rem": np.fmod,
 }  # fmt: skip
-
+"""NumPy functions that carry out operations on constants. Integer division truncates, as in C and in XLA."""
 
 ESTIMATE_EXCESS = 1.5
-"""Merging equal operations and dropping zeros shrinks a program to at least 1/1.5 of a rough estimate, as a rule."""
-ABSENT = 10**12
-"""The place of every number of an array that is too large for a program."""
+"""Ratio of an estimated to an actual number of operations: merging equal nodes and dropping zeros rarely saves more."""
+ABSENT_PLACE = 10**12
+"""Place of every entry of an array that is too large for a program; reading it raises `Untranslated`."""
 
 
 class Untranslated(Exception):
-    """Something has no place in a flat program: its name."""
+    """Error for an operation or object that flat programs do not support; its message is a name for it."""
 
 
 class Loop(NamedTuple):
-    """A loop of which each replica leaves when it is done: arguments are whether to begin, then what `carry` is at first.
+    """Body of a loop that each replica leaves on its own: places of its variables and results.
 
-    In each round `after` is what `carry` becomes, and `again` whether there is another round.
+    The arguments of its node are whether to begin, and the initial values of `carry`. In each round `after` has the new values
+    of `carry`, and `again` says whether there is another round.
     """
 
     carry: tuple[int, ...]
@@ -65,7 +67,10 @@ class Loop(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One operation: its name, the kind of number that it makes, its arguments, and what else it needs."""
+    """One operation: its name, the kind of its result, the places of its arguments, and further data.
+
+    `what` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
+    """
 
     op: str
     kind: str
@@ -74,75 +79,81 @@ class Node(NamedTuple):
 
 
 class Program:
-    """A flat program under construction. Numbers are the places of their nodes."""
+    """Flat program under construction. A value is referred to by its place, the index of its node.
 
-    def __init__(self, most: float = np.inf) -> None:
+    `max_nodes` is the size beyond which the program is given up with `Untranslated`.
+    """
+
+    def __init__(self, max_nodes: float = np.inf) -> None:
         self.nodes: list[Node] = []
-        self.most = most
+        self.max_nodes = max_nodes
         self._place: dict[Any, int] = {}
         self._loops = itertools.count()
 
     def check_size(self, estimate: float) -> None:
-        """Raise `Untranslated` if a rough estimate of a number of operations is too far above the limit to be worth a trial."""
-        if estimate > ESTIMATE_EXCESS * self.most:
-            raise Untranslated(f"more than {self.most:.0f} operations")
+        """Raise `Untranslated` if an estimated number of operations is so far above the limit that translation would fail."""
+        if estimate > ESTIMATE_EXCESS * self.max_nodes:
+            raise Untranslated(f"more than {self.max_nodes:.0f} operations")
 
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
-        """The place of a node, the same for equal ones."""
+        """Add a node unless there is an equal one, and return its place."""
         node = Node(op, kind, args, what)
-        key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # nan is nan
+        key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # NaN does not equal itself; its text does
         place = self._place.get(key)
         if place is None:
             place = self._place[key] = len(self.nodes)
             self.nodes.append(node)
-            if place > self.most:
-                raise Untranslated(f"more than {self.most:.0f} operations")
+            if place > self.max_nodes:
+                raise Untranslated(f"more than {self.max_nodes:.0f} operations")
         return place
 
     def const(self, value: Any, kind: str) -> int:
-        """A constant. There is one zero."""
+        """Add a constant and return its place; -0.0 is stored as 0.0, so that there is one zero."""
         return self.node("const", kind, (), (KINDS[kind](value) if value else KINDS[kind](0)).item())
 
     def input(self, name: Any, kind: str = "f64") -> int:
+        """Add an input of the program and return its place."""
         return self.node("input", kind, (), name)
 
     def at(self, place: int) -> Node:
-        """Return the node of a place; `Untranslated` if it is one of a large array."""
+        """Return the node at a place; raise `Untranslated` for an entry of an array that is too large."""
         try:
             return self.nodes[place]
         except IndexError:
-            if place == ABSENT:
+            if place == ABSENT_PLACE:
                 raise Untranslated("a large array") from None
             raise
 
     def kind(self, place: int) -> str:
+        """Return the kind of the value at a place."""
         return self.at(place).kind
 
     def value(self, place: int) -> Any:
-        """The value of a constant, else None."""
+        """Return the value of a constant, or None for another node."""
         node = self.at(place)
         return KINDS[node.kind](node.what) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
-        """The result of an operation: an earlier number where it can be simplified, else a new node."""
+        """Return the place of the result of an operation: that of an earlier node if it can be simplified, else a new one."""
         values = [self.value(arg) for arg in args]
         kind = "b1" if name in COMPARISONS else self.kind(args[-1])
-        if name in _FOLD and all(value is not None for value in values):
+        if name in _NUMPY_OPERATIONS and all(value is not None for value in values):
             with np.errstate(all="ignore"):
-                return self.const(_FOLD[name](*values), kind)
-        simpler = _SIMPLER[name](args, values) if name in _SIMPLER else None
+                return self.const(_NUMPY_OPERATIONS[name](*values), kind)
+        simpler = _SIMPLIFICATIONS[name](args, values) if name in _SIMPLIFICATIONS else None
         if simpler is not None:
             return simpler
-        if name == "sub" and _is(values[0], 0) and kind[0] == "f":
+        # 0 - x is the negation: one operation without a constant.
+        if name == "sub" and _equals(values[0], 0) and kind[0] == "f":
             return self.op("neg", args[1])
-        if name == "div" and _is(values[0], 1):
+        if name == "div" and _equals(values[0], 1):
             return self._inverse(args[1])
         if name in ("add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"):
-            args = tuple(sorted(args))
+            args = tuple(sorted(args))  # operations that commute have one order, so that equal ones are merged
         return self.node(name, kind, args)
 
     def _inverse(self, place: int) -> int:
-        """1/x: an operation of its own for a root, also for one that is chosen."""
+        """Return the place of 1/x, which is the operation `rsqrt` if x is a square root, or a choice with one."""
         node, one = self.nodes[place], self.const(1, self.kind(place))
         if node.op == "sqrt":
             return self.node("rsqrt", node.kind, node.args)
@@ -151,7 +162,7 @@ class Program:
         return self.node("div", node.kind, (one, place))
 
     def convert(self, place: int, kind: str) -> int:
-        """A number as another kind."""
+        """Return the place of a value converted to another kind."""
         value = self.value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("convert", kind, (place,))
@@ -159,23 +170,23 @@ class Program:
             return self.const(value.astype(KINDS[kind]), kind)
 
     def bitcast(self, place: int, kind: str) -> int:
-        """The bits of a number as another kind."""
+        """Return the place of a value whose bits are reinterpreted as another kind."""
         value = self.value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("bitcast", kind, (place,))
         return self.const(value.view(KINDS[kind]), kind)
 
     def new_loop(self) -> int:
-        """A number of its own for a loop, by which its `carry` nodes are told from those of others."""
+        """Return a new number for a loop, which distinguishes its `carry` nodes from those of other loops."""
         return next(self._loops)
 
     def loop(self, begin: int, first: Iterable[int], loop: Loop) -> list[int]:
-        """The results of a loop."""
+        """Add a loop with the initial values `first` of its variables, and return the places of their final values."""
         place = self.node("loop", "", (begin, *first), loop)
         return [self.node("item", self.kind(carry), (place,), i) for i, carry in enumerate(loop.carry)]
 
     def order(self, results: Iterable[int], known: Mapping[int, Any] | Iterable[int] = ()) -> list[int]:
-        """The nodes that results need beyond those known, each after its arguments; those inside loops are left out."""
+        """Return the places that results depend on, arguments first, without those already known and those inside loops."""
         need: set[int] = set()
         stack = [place for place in results if place not in known]
         while stack:
@@ -183,21 +194,22 @@ class Program:
             if place not in need:
                 need.add(place)
                 stack.extend(arg for arg in self.at(place).args if arg not in known and arg not in need)
-        return sorted(need)
+        return sorted(need)  # a node's arguments have smaller places
 
-    def inside(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
-        """What the rounds of a loop need beyond what is known: what stays the same in all rounds, and what does not."""
+    def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
+        """Return the places that the rounds of a loop need beyond those known: loop-invariant ones, and the others."""
         changing: set[int] = set(loop.carry)
-        for place in self.everything((*loop.after, loop.again)):
+        # Arguments come first, so one pass finds all places that depend on a variable of the loop.
+        for place in self.order_with_loops((*loop.after, loop.again)):
             node = self.nodes[place]
-            more = self.everything((*node.what.after, node.what.again)) if node.op == "loop" else ()
+            more = self.order_with_loops((*node.what.after, node.what.again)) if node.op == "loop" else ()
             if any(other in changing for other in (*node.args, *more)):
                 changing.add(place)
         rounds = [place for place in self.order((*loop.after, loop.again), known) if place not in loop.carry]
         return [place for place in rounds if place not in changing], [place for place in rounds if place in changing]
 
-    def everything(self, results: Iterable[int]) -> list[int]:
-        """The nodes that results need, those inside loops as well."""
+    def order_with_loops(self, results: Iterable[int]) -> list[int]:
+        """Return the places that results depend on, arguments first, including those inside loops."""
         need: set[int] = set()
         stack = list(results)
         while stack:
@@ -211,25 +223,46 @@ class Program:
         return sorted(need)
 
 
-def _is(value: Any, number: float) -> bool:
+def _equals(value: Any, number: float) -> bool:
+    """Return whether the value of a node is a known constant that equals a number."""
     return value is not None and bool(value == number)
 
 
-def _first(rules: Callable) -> Callable:
-    """The number of the first rule that holds."""
+def _first_match(rules: Callable) -> Callable:
+    """Return a function that gives the place of the first rule whose condition holds, or None."""
     return lambda args, values: next((place for holds, place in rules(args, values) if holds), None)
 
 
-_SIMPLER: dict[str, Callable] = {
-    "add": _first(lambda a, v: ((_is(v[0], 0), a[1]), (_is(v[1], 0), a[0]))),
-    "sub": _first(lambda a, v: ((_is(v[1], 0), a[0]),)),
-    "mul": _first(lambda a, v: ((_is(v[0], 0), a[0]), (_is(v[1], 0), a[1]), (_is(v[0], 1), a[1]), (_is(v[1], 1), a[0]))),
-    "div": _first(lambda a, v: ((_is(v[0], 0), a[0]), (_is(v[1], 1), a[0]))),
-    "and": _first(lambda a, v: ((_is(v[0], 0), a[0]), (_is(v[1], 0), a[1]), (_true(v[0]), a[1]), (_true(v[1]), a[0]))),
-    "or": _first(lambda a, v: ((_is(v[0], 0), a[1]), (_is(v[1], 0), a[0]), (_true(v[0]), a[0]), (_true(v[1]), a[1]))),
-    "select": _first(lambda a, v: ((v[0] is not None, a[1] if v[0] else a[2]), (a[1] == a[2], a[1]))),
-}
-
-
-def _true(value: Any) -> bool:
+def _is_true(value: Any) -> bool:
+    """Return whether the value of a node is the constant true."""
     return isinstance(value, np.bool_) and bool(value)
+
+
+def _simplify_product(a: tuple, v: list) -> tuple:
+    """Simplify products with constants."""
+    return (_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_equals(v[0], 1), a[1]), (_equals(v[1], 1), a[0])
+
+
+def _simplify_and(a: tuple, v: list) -> tuple:
+    """Simplify conjunctions with constants."""
+    return (_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_is_true(v[0]), a[1]), (_is_true(v[1]), a[0])
+
+
+def _simplify_or(a: tuple, v: list) -> tuple:
+    """Simplify disjunctions with constants."""
+    return (_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]), (_is_true(v[0]), a[0]), (_is_true(v[1]), a[1])
+
+
+_SIMPLIFICATIONS: dict[str, Callable] = {
+    "add": _first_match(lambda a, v: ((_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]))),
+    "sub": _first_match(lambda a, v: ((_equals(v[1], 0), a[0]),)),
+    "mul": _first_match(_simplify_product),
+    "div": _first_match(lambda a, v: ((_equals(v[0], 0), a[0]), (_equals(v[1], 1), a[0]))),
+    "and": _first_match(_simplify_and),
+    "or": _first_match(_simplify_or),
+    "select": _first_match(lambda a, v: ((v[0] is not None, a[1] if v[0] else a[2]), (a[1] == a[2], a[1]))),
+}
+"""Simplifications of operations: pairs of a condition and the place of the result, from the places and values of arguments.
+
+A product with a constant zero is zero, also where the other factor is not finite: structural zeros must vanish.
+"""

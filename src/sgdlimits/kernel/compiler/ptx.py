@@ -1,6 +1,7 @@
-"""Back end for NVIDIA's GPUs: the program of `sgdlimits.kernel.compiler.llvm` with one thread a replica, as PTX.
+"""Back end for NVIDIA GPUs: the function of `sgdlimits.kernel.compiler.llvm` with one thread for each replica, as PTX.
 
-Threads of a warp take the place of lanes of a vector: the arrays of states are the same, for vectors of 32 replicas.
+Threads of a warp take the place of lanes of a vector: arrays have the same layout, for vectors of 32 replicas, so that threads
+of a warp access consecutive addresses.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.llvm import NAME, Writer
+from sgdlimits.kernel.compiler.llvm import FUNCTION_NAME, Writer
 from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.scalars import Scalars
 from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I32, I64
 
 TRIPLE = "nvptx64-nvidia-cuda"
-WARP = 32
-LEAST = 1e-290
-"""Added to what a root is taken of."""
+WARP_SIZE = 32
+MIN_ROOT_ARGUMENT = 1e-290
+"""Number added to the argument of a square root, so that the inverse root of zero is finite."""
 
 
 class GPU:
-    """A GPU by its compute capability, such as "90"."""
+    """GPU with a compute capability such as "90", as a target of LLVM."""
 
     def __init__(self, capability: str) -> None:
         self.name, self.triple = f"sm_{capability}", TRIPLE
         self.key = (llvmlite.__version__, llvm.llvm_version_info, self.name)
 
     def assembly(self, text: str) -> str:
-        """PTX of a module."""
+        """Compile the LLVM text of a module to PTX."""
         _initialise()
         module = llvm.parse_assembly(text)
         target = llvm.Target.from_triple(TRIPLE).create_target_machine(self.name, opt=3)
         options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_unrolling = False
+        options.loop_unrolling = False  # the body of the loop over steps is long already
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
         return target.emit_assembly(module)
@@ -45,62 +46,65 @@ class GPU:
 
 @lru_cache(maxsize=1)
 def _initialise() -> None:
+    """Initialise LLVM's back ends, once in a process."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
 
 def text_of(replica: Replica, gpu: GPU, limit: float) -> str:
-    """Write the module of a replica's program: one kernel, `advance`, with the arguments of the function for processors."""
+    """Return the LLVM text of a replica's program: one GPU kernel, `advance`, with the arguments of the function for CPUs."""
     return str(Threads(replica, gpu, limit).module)
 
 
 class Threads(Writer):
-    """Writer of the kernel that makes all steps of a call. A thread takes one replica after the other."""
+    """Writer of the GPU kernel that makes all steps of a call; each thread computes one replica after another."""
 
-    def begin(self, name: str, arguments: int) -> None:
-        super().begin(name, arguments)
-        if name == NAME:
+    def begin_function(self, name: str, arguments: int) -> None:
+        super().begin_function(name, arguments)
+        if name == FUNCTION_NAME:
             self.function.calling_convention = "ptx_kernel"
 
-    def instructions(self) -> Instructions:
-        return Instructions(self.module, self.b)
+    def new_instructions(self) -> GpuInstructions:
+        return GpuInstructions(self.module, self.b)
 
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         b = self.b
-        lane = b.add(b.mul(b.udiv(index, I64(WARP)), I64(count * WARP)), b.urem(index, I64(WARP)))
-        return self.strided(b.bitcast(self.at(pointer, lane), self.v.type(kind).as_pointer()), count)
+        # Replica i is lane i mod 32 of vector i div 32.
+        lane = b.add(b.mul(b.udiv(index, I64(WARP_SIZE)), I64(count * WARP_SIZE)), b.urem(index, I64(WARP_SIZE)))
+        return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.type(kind).as_pointer()), count)
 
-    def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
-        return [self.at(base, WARP * i) for i in range(count)]
+    def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
+        return [self.address(base, WARP_SIZE * i) for i in range(count)]
 
     @contextmanager
-    def replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
+    def loop_over_replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
         b, index = self.b, self.v.slot(I64)
-        block, size, thread, blocks = (b.zext(self.register(name), I64) for name in ("ctaid", "ntid", "tid", "nctaid"))
+        block, size, thread, blocks = (b.zext(self.read_register(name), I64) for name in ("ctaid", "ntid", "tid", "nctaid"))
         b.store(b.add(b.mul(block, size), thread), index)
         again, body, leave = (b.append_basic_block(name) for name in ("replicas", "replica", "leave"))
         b.branch(again)
         b.position_at_end(again)
         here = b.load(index)
-        b.cbranch(b.icmp_signed("<", here, b.mul(vectors, I64(WARP))), body, leave)
+        b.cbranch(b.icmp_signed("<", here, b.mul(vectors, I64(WARP_SIZE))), body, leave)
         b.position_at_end(body)
         yield here
+        # A grid-stride loop: the next replica of a thread is one grid further.
         b.store(b.add(here, b.mul(size, blocks)), index)
         b.branch(again)
         b.position_at_end(leave)
 
-    def register(self, name: str) -> ir.Value:
-        """Which thread this is, or how many there are."""
+    def read_register(self, name: str) -> ir.Value:
+        """Read a special register: index or number of threads ("tid", "ntid") or of blocks ("ctaid", "nctaid")."""
         name = f"llvm.nvvm.read.ptx.sreg.{name}.x"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, ir.FunctionType(I32, []), name), [])
 
 
-class Instructions(Scalars):
-    """As those of a processor, but for quotients and roots.
+class GpuInstructions(Scalars):
+    """Writer of GPU instructions; it differs from that for CPUs in division and square root only.
 
-    The device has estimates of inverses and of inverse roots, of 20 bits. A step of third order makes them right to rounding,
-    without the branches of its own division. At zero and at infinity the estimate is the answer.
+    The device has estimates of reciprocals and of inverse square roots, of 20 bits. One step of third order makes them accurate
+    to rounding, without the branches of the device's division. At zero and infinity the estimate is the result.
     """
 
     def _op(self, op: str, kind: str, kinds: list[str], args: list[ir.Value]) -> ir.Value:
@@ -111,30 +115,37 @@ class Instructions(Scalars):
         return super()._op(op, kind, kinds, args)
 
     def _estimate(self, name: str, x: ir.Value) -> ir.Value:
+        """Call an approximate instruction of the device: "rcp", "rsqrt" or "sqrt"."""
         name = f"llvm.nvvm.{name}.approx.ftz.{'d' if x.type == F64 else 'f'}"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, ir.FunctionType(x.type, [x.type]), name), [x])
 
     def _quotient(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        """Write x/y: with an estimate r of 1/y and its error e = 1 - y r, the reciprocal is r + r (e + e^2)."""
         first = self._estimate("rcp", y)
-        wrong = self._small(self._fma(self.b.fneg(y), first, 1.0))
+        wrong = self._limit_error(self._fma(self.b.fneg(y), first, 1.0))
         return self._times(x, self._fma(first, self._fma(wrong, wrong, wrong), first))
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
+        """Write 1/sqrt(x): with an estimate r and its error e = 1 - x r^2, it is r + r e (1/2 + 3/8 e)."""
         if x.type != F64:
             return super()._rsqrt(x)
         first = self._estimate("rsqrt", x)
-        wrong = self._small(self._fma(self.b.fneg(x), self._times(first, first), 1.0))
+        wrong = self._limit_error(self._fma(self.b.fneg(x), self._times(first, first), 1.0))
         return self._fma(self._times(first, wrong), self._fma(wrong, 0.375, 0.5), first)
 
     def _root(self, x: ir.Value) -> ir.Value:
-        """Of zero too, since the inverse root of the least numbers is finite."""
-        inverse = self._rsqrt(self.b.fadd(x, self._number(LEAST)))
+        """Write sqrt(x) as x/sqrt(x) with one Newton step; a tiny shift keeps the inverse root finite at x = 0."""
+        inverse = self._rsqrt(self.b.fadd(x, self._number(MIN_ROOT_ARGUMENT)))
         rough = self._times(x, inverse)
         return self._fma(self._fma(self.b.fneg(rough), rough, x), self._times(inverse, 0.5), rough)
 
-    def _small(self, wrong: ir.Value) -> ir.Value:
-        """A number below 2^-7, or that, where it is not a number: one instruction on the upper half of its bits."""
+    def _limit_error(self, wrong: ir.Value) -> ir.Value:
+        """Replace the NaN that is the error of an estimate at zero or infinity by a finite number, which leaves the estimate.
+
+        The minimum of the upper half of the bits, as a float, with 1 is one instruction. All other errors,
+        which are below 2^-7, pass.
+        """
         b = self.b
         bits = b.bitcast(wrong, I64)
         upper = b.bitcast(b.trunc(b.lshr(bits, I64(32)), I32), F32)
@@ -142,10 +153,13 @@ class Instructions(Scalars):
         return b.bitcast(b.or_(b.shl(least, I64(32)), b.and_(bits, I64(2**32 - 1))), F64)
 
     def _number(self, x: ir.Value | float) -> ir.Value:
+        """Return a float as a constant of the program; values of the program as they are."""
         return self.const(x, "f64") if isinstance(x, float) else x
 
     def _fma(self, *args: ir.Value | float) -> ir.Value:
+        """Write x y + z with one rounding."""
         return self.intrinsic("fma", *map(self._number, args))
 
     def _times(self, x: ir.Value, y: ir.Value | float) -> ir.Value:
+        """Write a product."""
         return self.b.fmul(x, self._number(y), flags=FLAGS)

@@ -1,4 +1,4 @@
-"""The program of one replica's step, as back ends receive it."""
+"""Flat program of one replica's step, with the roles of its values, as back ends receive it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from typing import Any, NamedTuple
 
 from sgdlimits.kernel.compiler.program import Program
 
+CONTINUES, STOPS = 1.0, 2.0
+"""Answers of the host, for a lane, to the question of `ByBound`."""
+
 
 class EveryStep(NamedTuple):
-    """Check of a cheap stop condition: it is evaluated after each step, in the new state."""
+    """Check of a cheap stop condition, which is evaluated after each step: `stops` is its place, in the new state."""
 
     stops: int
 
 
 class WithinBall(NamedTuple):
-    """Check of an expensive condition: whether it holds in the state before a step, and whether it may hold within a radius.
+    """Check of an expensive stop condition, which is skipped while the state stays in a ball around its last evaluation.
 
-    Both are functions of that state; the second also of the input "radius".
+    `stops` is the place of whether it holds in the state before a step, `may_stop` of whether it may hold within the distance
+    given by the input "radius".
     """
 
     stops: int
@@ -33,7 +37,7 @@ class ByBound(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """A flat program of one step, and the roles of its values.
+    """Flat program of one step, and the roles of its values.
 
     Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
 
@@ -63,7 +67,8 @@ class Replica(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Number of operations, without those of a bound, which run rarely."""
+        """Number of operations of a step, without those of a bound, which run rarely."""
+        # Only the operations that the bound needs beyond those of the step.
         rare = self.check.row if isinstance(self.check, ByBound) else ()
         return len(self.program.nodes) - len(self.program.order(rare, set(self.program.order(self.after))))
 

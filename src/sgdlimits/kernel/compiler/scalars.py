@@ -1,6 +1,6 @@
-"""A flat program on single numbers: the instructions of `sgdlimits.kernel.compiler.vectors` for one replica.
+"""LLVM instructions for the nodes of a flat program, on scalars of one replica, for GPUs.
 
-A whole number of 32 bits is one here, since nothing has to share a vector with doubles.
+Integers of 32 bits have that size here, since they share no vector with doubles.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import llvmlite.ir as ir
 
 from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I1, I32, I64, Vectors
 
-NUMBER = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
+SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
 
 
 class Scalars(Vectors):
-    """Instructions on the numbers of one replica, one for each node of a program."""
+    """Writer of instructions on the scalars of one replica, one for each node of a program."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder) -> None:
         super().__init__(module, builder, width=1, wide=False)
 
     def type(self, kind: str) -> ir.Type:
-        return NUMBER[kind]
+        return SCALAR_TYPES[kind]
 
     def const(self, value: Any, kind: str) -> ir.Constant:
         if kind[0] != "f":
-            half = 2 ** (NUMBER[kind].width - 1)
+            half = 2 ** (SCALAR_TYPES[kind].width - 1)
             value = int(value) if kind == "b1" else (int(value) + half) % (2 * half) - half
-        return ir.Constant(NUMBER[kind], value)
+        return ir.Constant(SCALAR_TYPES[kind], value)
 
     def splat(self, number: ir.Value) -> ir.Value:
         return number
 
-    def word(self, number: ir.Value) -> ir.Value:
+    def low_word(self, number: ir.Value) -> ir.Value:
         return self.b.trunc(number, I32)
 
     def any(self, lanes: ir.Value) -> ir.Value:
@@ -43,7 +43,7 @@ class Scalars(Vectors):
         kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
         return self.b.call(self.module.globals.get(name) or ir.Function(self.module, kind, name), args)
 
-    def clean(self, x: ir.Value, kind: str) -> ir.Value:
+    def clean_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
         return x
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
@@ -61,6 +61,7 @@ class Scalars(Vectors):
         if of[0] == kind[0] == "f":
             return b.fpext(x, to) if kind == "f64" else b.fptrunc(x, to)
         if of[0] == "f":
+            # By way of 64 bits, so that the result agrees with that of lanes for negative floats.
             return b.trunc(b.fptosi(x, I64), to) if kind == "u32" else (b.fptoui if kind == "u64" else b.fptosi)(x, to)
         if kind[0] == "f":
             return (b.sitofp if of[0] == "i" else b.uitofp)(x, to)

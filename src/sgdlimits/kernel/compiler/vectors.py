@@ -1,8 +1,7 @@
-"""A flat program on vectors of lanes: one of LLVM's instructions for each node.
+"""LLVM instructions for the nodes of a flat program, on SIMD vectors with one replica in each lane.
 
-All replicas of a vector do the same, each in its own lane. Loops go on until no lane has another round to make. Whole numbers
-of 32 bits lie in lanes of 64, with anything in the upper halves until something depends on them: a product of two such numbers
-is then one instruction, and nothing is packed or unpacked.
+A loop continues until no lane has another round to make. Integers of 32 bits lie in lanes of 64, with arbitrary upper halves
+until an operation depends on these: a product of two such integers is then one instruction, and nothing is packed or unpacked.
 """
 
 from __future__ import annotations
@@ -15,63 +14,67 @@ import llvmlite.ir as ir
 from sgdlimits.kernel.compiler.program import COMPARISONS, Program
 
 I1, I32, I64, F32, F64 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
-SCALAR = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}
-LOW = 2**32 - 1
+SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}
+LOW_32_BITS = 2**32 - 1
 FLAGS = ("contract", "nsz")
-"""Products and sums may become one instruction, with one rounding."""
-SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-RARE = (1, 2000)
+"""Flags of floating-point instructions: a product and a sum may be fused to one instruction, with one rounding."""
+COMPARISON_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+RARE_BRANCH_WEIGHTS = (1, 2000)
 
 
 class Vectors:
-    """Instructions on vectors of lanes, one for each node of a program."""
+    """Writer of instructions on vectors of lanes, one for each node of a program; scalars of all kinds become such vectors."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, wide: bool) -> None:
         self.module, self.b, self.width, self.wide = module, builder, width, wide
 
     def type(self, kind: str) -> ir.Type:
-        return ir.VectorType(SCALAR[kind], self.width)
+        """Return the LLVM type of a kind of scalars."""
+        return ir.VectorType(SCALAR_TYPES[kind], self.width)
 
     def const(self, value: Any, kind: str) -> ir.Constant:
-        if kind[0] != "f":
+        """Return a constant in all lanes."""
+        if kind[0] != "f":  # LLVM takes integers in the signed range
             value = int(value) if kind == "b1" else (int(value) + 2**63) % 2**64 - 2**63
         return ir.Constant(self.type(kind), [value] * self.width)
 
     def splat(self, number: ir.Value) -> ir.Value:
-        """One number in all lanes."""
+        """Copy a scalar into all lanes."""
         kind = ir.VectorType(number.type, self.width)
         one = self.b.insert_element(ir.Constant(kind, ir.Undefined), number, I32(0))
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), None))
 
-    def word(self, number: ir.Value) -> ir.Value:
-        """A whole number that is given with 64 bits, as one of 32."""
+    def low_word(self, number: ir.Value) -> ir.Value:
+        """Return the low word of a 64-bit integer as a 32-bit one, whose upper half is arbitrary here."""
         return number
 
     def any(self, lanes: ir.Value) -> ir.Value:
+        """Return whether any of the lanes is true."""
         bits = ir.IntType(self.width)
         return self.b.icmp_unsigned("!=", self.b.bitcast(lanes, bits), bits(0))
 
     def slot(self, type_: ir.Type) -> ir.Value:
-        """A variable."""
+        """Allocate a variable in the entry block, where LLVM turns it into a register."""
         with self.b.goto_entry_block():
             return self.b.alloca(type_)
 
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
+        """Call an LLVM intrinsic on floats, such as "sqrt"."""
         element = "f64" if args[0].type.element == F64 else "f32"
         kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
         name = f"llvm.{name}.v{self.width}{element}"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, kind, name), args)
 
-    def clean(self, x: ir.Value, kind: str) -> ir.Value:
-        """A whole number with its upper half as it should be."""
+    def clean_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
+        """Extend a 32-bit integer to its lane of 64 bits: zeros above an unsigned one, copies of the sign of a signed one."""
         if kind == "u32":
-            return self.b.and_(x, self.const(LOW, "u64"))
+            return self.b.and_(x, self.const(LOW_32_BITS, "u64"))
         half = self.const(32, "i64")
         return self.b.ashr(self.b.shl(x, half), half) if kind == "i32" else x
 
     def emit(self, program: Program, places: Sequence[int], known: dict[int, ir.Value]) -> None:
-        """Instructions for nodes, in their order; `known` has the values so far and gets the new ones."""
+        """Write the instructions of the nodes at `places`, in that order; `known` has values by place and gets new ones."""
         for place in places:
             node = program.nodes[place]
             if place in known:
@@ -89,7 +92,7 @@ class Vectors:
                 known[place] = self._op(node.op, node.kind, kinds, [known[arg] for arg in node.args])
 
     def _loop(self, program: Program, place: int, known: dict[int, ir.Value]) -> list[ir.Value]:
-        """Lanes that have left keep their values; where no lane enters, which is the usual case, nothing is done."""
+        """Write a loop of the program, which is skipped if no lane enters, as usual; lanes that have left keep their values."""
         b, node = self.b, program.nodes[place]
         loop, (begin, *first) = node.what, [known[arg] for arg in node.args]
         slots = [self.slot(value.type) for value in first]
@@ -97,9 +100,9 @@ class Vectors:
         for slot, value in zip((*slots, active), (*first, begin), strict=True):
             b.store(value, slot)
         enter, rounds, leave = (b.append_basic_block(name) for name in ("enter", "round", "leave"))
-        b.cbranch(self.any(begin), enter, leave).set_weights(RARE)
+        b.cbranch(self.any(begin), enter, leave).set_weights(RARE_BRANCH_WEIGHTS)
         b.position_at_end(enter)
-        still, body = program.inside(loop, known)
+        still, body = program.split_loop(loop, known)  # loop-invariant values are computed once, before the first round
         inner = dict(known)
         self.emit(program, still, inner)
         b.branch(rounds)
@@ -116,10 +119,12 @@ class Vectors:
         return [b.load(slot) for slot in slots]
 
     def _op(self, op: str, kind: str, kinds: list[str], args: list[ir.Value]) -> ir.Value:
+        """Write one operation with a result of a kind, for arguments of `kinds`."""
         b, of = self.b, kinds[-1]
         real, signed = of[0] == "f", of[0] == "i"
+        # These operations depend on the upper halves of 32-bit integers; sums, differences and bitwise ones do not.
         if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISONS):
-            args = [self.clean(arg, of) for arg in args]
+            args = [self.clean_upper_half(arg, of) for arg in args]
         if op in ("add", "sub", "mul"):
             return getattr(b, f"f{op}")(*args, flags=FLAGS) if real else getattr(b, op)(*args)
         if op == "div":
@@ -163,10 +168,11 @@ class Vectors:
         raise KeyError(op)
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
-        """Where the processor has an estimate of it, that and two of Newton's steps: neither a division nor a root."""
+        """Write 1/sqrt(x): with AVX-512 the processor's estimate and two Newton steps, without division or square root."""
         b = self.b
         if not self.wide or x.type.element != F64:
             return b.fdiv(ir.Constant(x.type, [1.0] * self.width), self.intrinsic("sqrt", x), flags=FLAGS)
+        # The estimate has 14 bits; each Newton step doubles them.
         eight, name = ir.VectorType(F64, 8), "llvm.x86.avx512.rsqrt14.pd.512"
         kind = ir.FunctionType(eight, [eight, eight, ir.IntType(8)])
         function = self.module.globals.get(name) or ir.Function(self.module, kind, name)
@@ -182,21 +188,24 @@ class Vectors:
         return b.select(b.fcmp_ordered("==", y, y), y, first)  # at zero and at infinity the estimate is exact
 
     def _compare(self, op: str, of: str, x: ir.Value, y: ir.Value) -> ir.Value:
+        """Write a comparison of two values of a kind; with NaN only `ne` is true."""
         b = self.b
         if of[0] == "f":
-            return (b.fcmp_unordered if op == "ne" else b.fcmp_ordered)(SIGNS[op], x, y)
-        return (b.icmp_signed if of[0] == "i" else b.icmp_unsigned)(SIGNS[op], x, y)
+            return (b.fcmp_unordered if op == "ne" else b.fcmp_ordered)(COMPARISON_SIGNS[op], x, y)
+        return (b.icmp_signed if of[0] == "i" else b.icmp_unsigned)(COMPARISON_SIGNS[op], x, y)
 
     def _bitcast(self, of: str, kind: str, x: ir.Value) -> ir.Value:
+        """Reinterpret the bits of a value of the kind `of`; floats of 32 bits are packed, integers are in lanes of 64."""
         b, narrow = self.b, ir.VectorType(I32, self.width)
         if "f32" not in (of, kind):
             return b.bitcast(x, self.type(kind))
         return b.zext(b.bitcast(x, narrow), self.type(kind)) if of == "f32" else b.bitcast(b.trunc(x, narrow), self.type(kind))
 
     def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
+        """Convert a value of the kind `of` to another kind."""
         b, to, narrow = self.b, self.type(kind), ir.VectorType(I32, self.width)
         if kind == "b1":
-            return self._compare("ne", of, self.clean(x, of), self.const(0, of))
+            return self._compare("ne", of, self.clean_upper_half(x, of), self.const(0, of))
         if of == "b1":
             return b.select(x, self.const(1, kind), self.const(0, kind))
         if of[0] == kind[0] == "f":
@@ -206,10 +215,11 @@ class Vectors:
                 return b.sext(b.fptosi(x, narrow), to) if kind == "i32" else b.fptosi(x, to)
             return b.fptosi(x, to) if kind == "i64" else b.fptoui(x, to)
         if kind[0] != "f":
-            return self.clean(x, of)
+            return self.clean_upper_half(x, of)
         if of == "i32":
             return b.sitofp(b.trunc(x, narrow), to)
         if of == "u32" and not self.wide and kind == "f64":
-            bits = b.or_(self.clean(x, of), self.const(0x433 << 52, "u64"))
+            # Without AVX-512 there is no such instruction: the integer becomes the mantissa of 2^52, which is then subtracted.
+            bits = b.or_(self.clean_upper_half(x, of), self.const(0x433 << 52, "u64"))
             return b.fsub(b.bitcast(bits, to), self.const(2.0**52, "f64"))
-        return (b.sitofp if of[0] == "i" else b.uitofp)(self.clean(x, of), to)
+        return (b.sitofp if of[0] == "i" else b.uitofp)(self.clean_upper_half(x, of), to)

@@ -1,7 +1,7 @@
-"""The walk over a jaxpr that unrolls it into single numbers, and the table of rules for its primitives.
+"""Walk over a jaxpr that unrolls its arrays into scalars, and the table of rules for its primitives.
 
-An array is an array of places in the program. What moves numbers about (slices, transposes, broadcasts) then costs nothing,
-scans are unrolled, and calls are followed. A primitive without a rule raises `Untranslated`.
+An array of the jaxpr becomes a NumPy array of places in the program. Operations that only move entries (slices, transposes,
+broadcasts) then cost nothing, scans are unrolled, and calls are inlined. A primitive without a rule raises `Untranslated`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sgdlimits.kernel.compiler.elementary import ELEMENTARY
 from sgdlimits.kernel.compiler.program import KINDS, Program, Untranslated
 
 Places = np.ndarray
-Rule = Callable[["Flattening", Any, list[Places]], Any]
+PrimitiveRule = Callable[["Flattening", Any, list[Places]], Any]
 _KIND = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
-SAME = {
+ELEMENTWISE = {
     **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil")},
     **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
     "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
 }  # fmt: skip
-"""Primitives that are operations of a program on each entry."""
-REDUCE = {
+"""Primitives that apply one operation of a program to each entry, and the names of these operations."""
+REDUCTIONS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",
     "reduce_max": "max",
@@ -34,13 +34,13 @@ REDUCE = {
     "reduce_and": "and",
     "reduce_or": "or",
 }
-_OF_NOTHING = {"add": 0, "mul": 1, "and": 1, "or": 0}
-"""Results of a reduction over an empty axis."""
-RULES: dict[str, Rule] = {}
+EMPTY_REDUCTIONS = {"add": 0, "mul": 1, "and": 1, "or": 0}
+"""Results of reductions over an empty axis."""
+PRIMITIVE_RULES: dict[str, PrimitiveRule] = {}
 
 
 def kind_of(dtype: Any) -> str:
-    """The kind of numbers of an array."""
+    """Return the kind of scalars for a dtype; raise `Untranslated` if there is none."""
     name = str(dtype) if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).name
     if name not in _KIND:
         raise Untranslated(name)
@@ -48,36 +48,40 @@ def kind_of(dtype: Any) -> str:
 
 
 class Flattening:
-    """A walk over jaxprs that adds their operations to a program."""
+    """Walk over jaxprs that adds their operations to a program; arrays are arrays of places."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
 
     def call(self, closed: ClosedJaxpr | Jaxpr, arguments: Sequence[Places]) -> list[Places]:
+        """Add the operations of a jaxpr, and return the places of its results."""
         if isinstance(closed, ClosedJaxpr):
             return self._run(closed.jaxpr, [self.constants(value) for value in closed.consts], arguments)
         return self._run(closed, [], arguments)
 
     def constants(self, value: Any) -> Places:
+        """Add the entries of an array as constants."""
         kind = kind_of(jax.dtypes.result_type(value))
         value = np.asarray(value)
         return np.array([self.program.const(number, kind) for number in value.ravel()], int).reshape(value.shape)
 
-    def each(self, operation: Callable[..., int], *arrays: Places) -> Places:
-        """An operation on single numbers, entry by entry."""
+    def map_entries(self, operation: Callable[..., int], *arrays: Places) -> Places:
+        """Apply an operation on places to each entry of arrays, which are broadcast against each other."""
         whole = np.broadcast_arrays(*arrays)
         entries = zip(*(array.ravel().tolist() for array in whole), strict=True)
         return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
 
     def op(self, name: str, *arrays: Places) -> Places:
-        return self.each(partial(self.program.op, name), *arrays)
+        """Add an operation of the program for each entry of arrays."""
+        return self.map_entries(partial(self.program.op, name), *arrays)
 
-    def values(self, places: Places) -> np.ndarray | None:
-        """Whole numbers, where all of them are known."""
+    def known_integers(self, places: Places) -> np.ndarray | None:
+        """Return the values of places as integers if all are constants, else None."""
         found = [self.program.value(place) for place in places.ravel().tolist()]
         return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
 
     def _run(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
+        """Add the operations of all equations of a jaxpr, and return the places of its results."""
         known: dict[Any, Places] = {}
         read = lambda atom: self.constants(atom.val) if isinstance(atom, Literal) else known[atom]
         for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
@@ -89,30 +93,33 @@ class Flattening:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
+        """Add the operations of one equation, and return the places of its results."""
         name = equation.primitive.name
+        # Arrays without entries have no operations, whatever the primitive.
         if equation.outvars and not any(variable.aval.size for variable in equation.outvars):
             return [np.zeros(variable.aval.shape, int) for variable in equation.outvars]
-        if name in SAME:
-            return [self.op(SAME[name], *arguments)]
-        if name in REDUCE:
+        if name in ELEMENTWISE:
+            return [self.op(ELEMENTWISE[name], *arguments)]
+        if name in REDUCTIONS:
             axes = equation.params["axes"]
             rows = np.moveaxis(arguments[0], axes, range(len(axes))).reshape(-1, *equation.outvars[0].aval.shape)
-            return [self.reduced(REDUCE[name], rows, equation.outvars[0].aval)]
-        if name not in RULES:
+            return [self.reduce_first_axis(REDUCTIONS[name], rows, equation.outvars[0].aval)]
+        if name not in PRIMITIVE_RULES:
             raise Untranslated(name)
-        results = RULES[name](self, equation, arguments)
+        results = PRIMITIVE_RULES[name](self, equation, arguments)
         return results if isinstance(results, list) else [results]
 
-    def reduced(self, name: str, rows: Places, like: Any) -> Places:
-        """Reduce the first axis by an operation, from left to right; `like` has the shape and type of the result."""
-        if len(rows):
+    def reduce_first_axis(self, name: str, rows: Places, like: Any) -> Places:
+        """Reduce the first axis by an operation, in order of the entries; `like` has the shape and type of the result."""
+        if len(rows):  # in order, so that sums are rounded alike in every program
             return reduce(partial(self.op, name), rows)
-        if name not in _OF_NOTHING:
+        if name not in EMPTY_REDUCTIONS:
             raise Untranslated(f"the {name} of nothing")
-        return np.broadcast_to(self.constants(np.asarray(_OF_NOTHING[name], like.dtype)), like.shape)
+        return np.broadcast_to(self.constants(np.asarray(EMPTY_REDUCTIONS[name], like.dtype)), like.shape)
 
-    def choose(self, index: int, options: Sequence[Places]) -> Places:
-        """The option with a number that is known only when the replica runs; beyond either end, that end."""
+    def select_by_index(self, index: int, options: Sequence[Places]) -> Places:
+        """Select one of several arrays by an index that is known only at run time; it is clipped to the valid range."""
+        # A chain of selections from the last option to the first.
         chosen, kind = options[-1], self.program.kind(index)
         for number in range(len(options) - 2, -1, -1):
             here = np.array(self.program.op("le", index, self.program.const(number, kind)))
@@ -120,11 +127,11 @@ class Flattening:
         return chosen
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register how primitives are written."""
+def primitive_rule(*names: str) -> Callable[[PrimitiveRule], PrimitiveRule]:
+    """Decorate a function that translates primitives with these names: it takes the walk, the equation and its arguments."""
 
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+    def register(function: PrimitiveRule) -> PrimitiveRule:
+        PRIMITIVE_RULES.update(dict.fromkeys(names, function))
         return function
 
     return register

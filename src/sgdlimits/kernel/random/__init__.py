@@ -1,4 +1,4 @@
-"""Random numbers: one counter-based generator for every level and engine."""
+"""Random variates from one counter-based generator, for every level and kernel."""
 
 import sgdlimits._x64
 from sgdlimits.kernel.random.stream import MAX_NORMALS, Purpose, Stream

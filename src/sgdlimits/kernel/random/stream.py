@@ -1,4 +1,4 @@
-"""Random numbers drawn by saying what they are for: (seed, run, step, purpose)."""
+"""Streams of random variates that are identified by (seed, run, step, purpose)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jax import lax
 from jaxtyping import Array, Float, UInt32, UInt64
 
 from sgdlimits.kernel.random.philox import Words, philox
-from sgdlimits.kernel.random.transform import marsaglia_tsang, normal_pair, array_module, uniform
+from sgdlimits.kernel.random.transform import array_module, marsaglia_tsang, normal_pair, uniform
 
 MAX_NORMALS = 4 * 2**24
-"""A purpose has 2^24 blocks of four numbers for each run and step."""
+"""Maximum number of normal variates of a purpose for each run and step: the counter has 2^24 blocks of four."""
 
 
 class Purpose(IntEnum):
-    """What a number is for. One value, one independent stream."""
+    """Purpose of a random variate; the streams of different purposes are independent."""
 
     START = 0
     START_CHI = 1
@@ -33,10 +33,10 @@ class Purpose(IntEnum):
 
 
 class Stream(eqx.Module):
-    """The random numbers of consecutive steps of several runs.
+    """Random variates of consecutive steps of several runs.
 
-    Arrays come with the steps first and the runs last. Their values depend on the seed, the run's own number and the step's
-    own number alone, whatever runs and steps are drawn beside them.
+    Arrays have the steps first and the runs last. Each value depends only on the seed, the index of its run, the number of its
+    step and the purpose, not on the other runs and steps of the stream.
 
     >>> import numpy as np
     >>> both = Stream.of(seed=1, runs=[4, 9]).normal(Purpose.STEP, 3)
@@ -51,41 +51,42 @@ class Stream(eqx.Module):
     steps: int = eqx.field(static=True)
     rolled: bool = eqx.field(static=True, default=False)
     single: bool = eqx.field(static=True, default=False)
-    """Whether normal numbers are made from the same words in single precision."""
+    """Whether normal variates are computed in single precision, from the same words."""
     cycle: int | None = eqx.field(static=True, default=None)
-    """After so many steps, or samples of `each`, the same numbers come again."""
+    """Period of the stream, in steps or samples, after which the same variates come again; None for no period."""
     t: Float[Array, " steps"] | None = None
-    """The time of each step, or of each that samples of `each` belong to."""
+    """Time of each step."""
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
-        """The stream of a 64-bit `seed`, the numbers of its `runs`, and `steps` steps from `first` on, for a single use."""
+        """Return the stream of a 64-bit seed, runs with these indices, and `steps` steps from `first` on, drawn by NumPy."""
         words = np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)
         host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))
-        return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # on the host, where its numbers are drawn
+        return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # NumPy arrays: a stream for a single use is not compiled
 
-    def each(self, count: int) -> Stream:
-        """The numbers of `count` samples for each step: sample i of step n is number n count + i."""
+    def per_sample(self, count: int) -> Stream:
+        """Return the stream of `count` samples for each step, in which sample i of step n is step n count + i."""
         first, steps = self.first * np.uint64(count), self.steps * count
         return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.cycle, self.t)
 
-    def cycled(self, count: int | None) -> Stream:
-        """The same numbers again and again, those of the first `count` steps."""
+    def repeated_after(self, count: int | None) -> Stream:
+        """Return the periodic stream that repeats its first `count` steps; None for no period."""
         return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count, self.t)
 
     def step(self, i: Array | int) -> Stream:
-        """The numbers of one of the steps."""
+        """Return the stream of step `i`, counted from the first of this stream."""
         t = None if self.t is None else self.t[i][None]
         return Stream(
             self.seed, self.runs, self.first + jnp.asarray(i).astype(np.uint64), 1, self.rolled, self.single, self.cycle, t
         )
 
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
-        """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.
+        """Return four random 32-bit words for each step, block and run.
 
-        Computed as one flat array: that is what compilers vectorise.
+        Each has shape (steps, blocks, runs), or (steps, runs, blocks) with `rows`; `skip` is the number of the first block.
         """
         runs, xp = self.runs.size, array_module(self.runs)
+        # One flat array for all of them: compilers vectorise it whatever the sizes of the axes.
         index = xp.arange(self.steps * blocks * runs, dtype=np.uint32)
         step = self.first + (index // np.uint32(blocks * runs)).astype(np.uint64)
         step = step if self.cycle is None else step % np.uint64(self.cycle)
@@ -94,6 +95,7 @@ class Stream(eqx.Module):
         else:
             shape, block, run = (self.steps, blocks, runs), index // np.uint32(runs) % np.uint32(blocks), self.runs
         run = xp.tile(run, index.size // run.size)
+        # Eight bits for the purpose and 24 for the block.
         label = np.uint32(int(purpose) << 24) | (block + xp.asarray(skip, np.uint32))
         high = (step >> np.uint64(32)).astype(np.uint32)
         key = (xp.full_like(run, self.seed[0]), xp.full_like(run, self.seed[1]))
@@ -102,40 +104,44 @@ class Stream(eqx.Module):
         return w0, w1, w2, w3
 
     def normal(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
-        """Standard normal numbers, four from a block."""
+        """Draw standard normal variates, four from a block."""
         return self._normal(purpose, count, rows=False)[:, :count]
 
     def normal_rows(self, purpose: Purpose, count: int) -> Float[Array, "steps runs count"]:
-        """The numbers of `normal`, each run's in one row."""
+        """Draw the variates of `normal` with those of each run in one row."""
         return self._normal(purpose, count, rows=True)[:, :, :count]
 
     def _normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
-        """All words are joined before they are transformed, so that the compiler draws them twice, not four times."""
+        """Draw normal variates by two transformations of two words each."""
+        # All words are joined before they are transformed: otherwise the compiler would draw them four times, not twice.
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
         join = lambda *parts: array_module(w0).concatenate(parts, axis=2 if rows else 1)
         return join(*normal_pair(join(w0, w2), join(w1, w3), single=self.single))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
-        """Uniform numbers in (0, 1], two from a block."""
+        """Draw uniform variates in (0, 1], two from a block."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 2))
         return array_module(w0).concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
 
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
-        """Exact chi-square numbers for each whole number of degrees of freedom in `dof`, from 0 to any size.
+        """Draw exact chi-square variates for each integer number of degrees of freedom in `dof`, from 0 on.
 
-        Two degrees and more by `marsaglia_tsang`. The few proposals that its bound leaves unsettled are tested exactly, and
-        made again, one by one. Attempt n of a number always uses the same words: no value depends on the runs beside it.
+        Two and more degrees of freedom use `marsaglia_tsang`. The few proposals that its bound does not accept are tested
+        exactly, and drawn again where they are rejected, one by one. Attempt n at a variate always uses the same words, so that
+        no value depends on other runs.
         """
         count, runs, xp = dof.shape[0], self.runs.size, array_module(self.runs)
         dof = xp.asarray(dof, float)[:, None]
         enough = xp.maximum(dof, 2.0)
         z, u = self._attempt(purpose, count, 0)
         value, sure, _ = marsaglia_tsang(z, enough)
-        value = xp.where(dof >= 2, value, xp.where(dof == 1, z * z, 0.0))
+        value = xp.where(dof >= 2, value, xp.where(dof == 1, z * z, 0.0))  # one degree of freedom is a square, none is zero
         unsettled = (dof >= 2) & (u >= sure)
         if xp is np:
-            return self._settled(purpose, value, unsettled, enough)
+            return self._settle_on_host(purpose, value, unsettled, enough)
 
+        # On a device the few proposals left are settled one by one in a loop, which is rarely entered: another round for all
+        # variates would cost as much as the first.
         def settle_one(carry):
             value, unsettled, rows = carry
             row = jnp.argmax(rows)
@@ -148,8 +154,8 @@ class Stream(eqx.Module):
         settled, _, _ = lax.while_loop(lambda carry: carry[2].any(), settle_one, (value, unsettled, unsettled.any(1)))
         return settled.reshape(self.steps, count, runs)
 
-    def _settled(self, purpose: Purpose, value: Any, unsettled: Any, dof: Any) -> Any:
-        """On the host: rounds of exact tests for all, until none is left."""
+    def _settle_on_host(self, purpose: Purpose, value: Any, unsettled: Any, dof: Any) -> Any:
+        """Repeat exact tests with NumPy, in rounds over all variates, until every proposal has been accepted."""
         attempt = 0
         while unsettled.any():
             z, u = self._attempt(purpose, dof.shape[0], attempt)
@@ -159,12 +165,12 @@ class Stream(eqx.Module):
         return value
 
     def _attempt(self, purpose: Purpose, count: int, attempt: Array | int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """The normal and the uniform number of an attempt at chi-square numbers."""
+        """Draw the normal and the uniform variate of an attempt at chi-square variates."""
         w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * count)
         return normal_pair(w0, w1, single=self.single)[0], uniform(w2, w3)
 
     def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
-        """The first accepted proposal of one number; attempt n uses the blocks from n `count` on."""
+        """Draw one chi-square variate: its first accepted proposal; attempt n uses the blocks from n `count` on."""
         number = self.first + step.astype(jnp.uint64)
         alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], number, 1, rolled=True, single=self.single)
 

@@ -1,7 +1,7 @@
-r"""From random words to normal, uniform and chi-square numbers.
+r"""Transformations of random words to normal, uniform and chi-square variates.
 
 The transcendental functions are short polynomials after an exact reduction on the words' bits. They are accurate to the last
-bits of a double, they vectorise on every back end, and they are the same everywhere, so that streams agree across engines.
+bits of a double, vectorise on every back end, and are the same everywhere, so that streams agree between kernels.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ _SINE = [
     -2.5052106872803657225e-8, 1.6058939705949783443e-10, -7.6429914903628877715e-13, 2.7211749711571910864e-15,
 ]  # fmt: skip
 _SINE_SINGLE = [0.99999999468602, -0.16666656684022, 0.0083330251392183, -0.00019807418741313, 2.601903092036e-6]
-"""sin x / x by x^2 for |x| up to pi/2, with the least relative error, which is below that of rounding."""
+"""Coefficients of sin x / x in powers of x^2 for |x| <= pi/2: minimax polynomials, with a relative error below rounding."""
 _GOLDEN, _RIGHT = np.uint32(0x9E3779B1), np.uint32(1 << 30)
 _LOG_SINGLE = [
     3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1,
     -1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2,
 ]  # fmt: skip
-"""(log(1 + x) - x + x^2/2)/x^3 in single precision, of Moshier's library Cephes."""
+"""Coefficients of (log(1 + x) - x + x^2/2)/x^3 in powers of x, in single precision, from Moshier's library Cephes."""
 
 
 def array_module(array: Any) -> Any:
-    """The module whose functions an array is for: NumPy on the host, where nothing is compiled for it, JAX's otherwise."""
+    """Return the module that computes with an array: NumPy for its own arrays, which saves compilation, else `jax.numpy`."""
     return np if isinstance(array, np.ndarray) else jnp
 
 
-def traced_once(function: Callable) -> Callable:
-    """A function of arrays that JAX traces once for each shape, however many places draw by it; plain on the host."""
+def jit_unless_host(function: Callable) -> Callable:
+    """Decorate a function of arrays: NumPy arrays are computed directly, others by `jax.jit`.
+
+    JAX then traces the function once for each shape, however many places of a program call it.
+    """
     inside = jax.jit(function, static_argnames=tuple(function.__kwdefaults__ or ()))
 
     @wraps(function)
@@ -50,15 +53,15 @@ def traced_once(function: Callable) -> Callable:
 
 
 def uniform(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """A uniform number in (0, 1] from 64 random bits: at least 2^-65, resolution 2^-53."""
+    """Return a uniform variate in (0, 1] from 64 random bits: at least 2^-65, with resolution 2^-53."""
     return (high.astype(float) + (low.astype(float) + 0.5) * 2.0**-32) * 2.0**-32
 
 
-@traced_once
+@jit_unless_host
 def normal_pair(
     first: UInt32[Array, "..."], second: UInt32[Array, "..."], *, single: bool = False
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    r"""Two independent standard normals from two words (Box and Muller).
+    r"""Transform two random words to two independent standard normal variates, by Box and Muller's method.
 
     :math:`z = \sqrt{-2\log u}\,(\cos 2\pi\theta, \sin 2\pi\theta)`. The second word is the angle, and a multiple of it extends
     the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8. `single` computes the same two
@@ -74,11 +77,11 @@ def normal_pair(
     return cosine, sine
 
 
-@traced_once
+@jit_unless_host
 def marsaglia_tsang(
     z: Float[Array, "..."], dof: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
-    r"""Proposal for a chi-square number of `dof >= 2` degrees of freedom, from a normal number [8]_.
+    r"""Propose a chi-square variate with `dof >= 2` degrees of freedom, from a standard normal `z`, to accept or reject [8]_.
 
     With :math:`\delta = \mathrm{dof}/2 - 1/3` and :math:`x = z/\sqrt{9\delta}` the proposal :math:`2\delta(1+x)^3` is exact
     once it is accepted with probability :math:`e^h`, :math:`h = z^2/2 + \delta(1 - (1+x)^3 + 3\log(1+x))`. The series of the
@@ -90,9 +93,9 @@ def marsaglia_tsang(
     .. [8] Marsaglia, Tsang, *A simple method for generating gamma variables*, ACM TOMS 26 (2000).
     """
     xp, delta = array_module(z), dof / 2 - 1 / 3
-    x = z * (1 / xp.sqrt(9 * delta))
+    x = z * (1 / xp.sqrt(9 * delta))  # one quotient for each dof, not for each variate
     positive = x > -1
-    one_plus = xp.where(positive, 1 + x, 1.0)
+    one_plus = xp.where(positive, 1 + x, 1.0)  # a safe argument of the logarithm where the proposal is negative
     cube = one_plus**3
     sure = xp.where(abs(x) <= 0.5, 1 - 0.75 * delta * x**4 * (1 + 2 * abs(x)), -1.0)
     h = xp.where(positive, z**2 / 2 + delta * (1 - cube + 3 * xp.log(one_plus)), -np.inf)
@@ -100,7 +103,10 @@ def marsaglia_tsang(
 
 
 def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
-    """Logarithm of `uniform` in single precision: exponent from the bits, mantissa in [sqrt(1/2), sqrt 2) by a polynomial."""
+    """Return the logarithm of `uniform` in single precision.
+
+    The exponent is read off the bits; the mantissa, in [sqrt(1/2), sqrt 2), goes into a polynomial.
+    """
     f32 = np.float32
     bits = bits_as((high.astype(f32) + (low.astype(f32) + f32(0.5)) * f32(2.0**-32)) * f32(2.0**-32), np.int32)
     place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2
@@ -110,6 +116,9 @@ def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
 
 
 def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
-    """Cosine of 2 pi angle / 2^32, the sine of what is left to a right angle; of a right angle less, the sine of the angle."""
+    """Return the cosine of the angle 2 pi `angle` / 2^32, as the sine of its complement to a right angle.
+
+    For the sine of an angle, pass the angle minus a right angle. Integers make the reduction exact.
+    """
     rest = (np.int32(1 << 30) - abs(bits_as(angle, np.int32))).astype(kind) * kind(2 * np.pi / 2**32)
     return rest * polynomial(sines, rest * rest)

@@ -61,6 +61,7 @@ def recovery_time(snr: Positive, d: Count, share: Fraction = 0.5, lr: Positive =
     gap = snr - lr
     if gap <= 0:
         return RecoveryTime(np.inf, np.nan)
+    # minus the mean of log chi^2 is Euler's constant plus log 2
     constant = np.log(share**2 * gap**2 / ((1 - share**2) * lr * snr)) + np.euler_gamma + np.log(2)
     return RecoveryTime(float((np.log(d) + constant) / (8 * gap * lr)), float(np.pi / np.sqrt(2) / (8 * gap * lr)))
 
@@ -90,23 +91,25 @@ def crossing_time(
     if not end > abs(start):
         raise BadInput(f"end must be above the start; got {end:g} and {start:g}. Give a larger end.")
     k, top = order, barrier(Lambda, order)
+    # the exponential of the barrier would overflow
     if (k - 2) / (2 * k) * top**2 > MAX_BARRIER:
         return np.inf
     slope = lambda y: y - Lambda * y ** (k - 1)
     low = abs(start) if k % 2 == 0 else start
+    # beyond this the drift exceeds the noise by far
     far = max(30 * top, (DETERMINISTIC_DRIFT / Lambda) ** (1 / k))
     first = 0.0 if k % 2 == 0 else min(low, 0.0) - INNER_REACH
     w = 0.0 if k % 2 == 0 else -1 / slope(first)  # Laplace's method at the far left
     # as an ODE the double integral never forms exp(V), which overflows: the inner one is w, w' = V' w + 1
     if low > first:
-        w = _solve(lambda y, x: [slope(y) * x[0] + 1], [w], first, low)[0]
-    w, tau = _solve(lambda y, x: [slope(y) * x[0] + 1, x[0]], [w, 0.0], low, min(end, far))
+        w = _solve_stiff(lambda y, x: [slope(y) * x[0] + 1], [w], first, low)[0]
+    w, tau = _solve_stiff(lambda y, x: [slope(y) * x[0] + 1, x[0]], [w, 0.0], low, min(end, far))
     if end > far:  # the rest of the way without noise, in closed form
         log = lambda y: np.log1p(-1 / (Lambda * y ** (k - 2))) if y < np.inf else 0.0
         tau += (log(end) - log(far)) / (k - 2)
     return float(tau / (2 * k))
 
 
-def _solve(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
+def _solve_stiff(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
     """Solve a stiff ODE, and return the state at the end."""
     return solve_ivp(slope, (start, end), state, method="LSODA", rtol=1e-10, atol=1e-14).y[:, -1]

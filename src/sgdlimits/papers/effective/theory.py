@@ -79,8 +79,10 @@ def overlaps(
     k = order
     m, rho = Polynomial([0.0, 1.0]), ridge / (2 * k)
     signal = snr * m ** (k - 2)
+    # both conditions, with r_perp^2 eliminated and denominators cleared
     equation = (signal - rho) * signal ** (k - 1) - (m**2 * signal + lr * (signal - rho)) ** (k - 1)
     roots = np.roots(equation.coef[::-1])
+    # double roots come with small imaginary parts
     real = np.sort(roots.real[(np.abs(roots.imag) < MAX_IMAGINARY_PART * np.abs(roots)) & (roots.real > 0)])
     real = real[snr * real ** (k - 2) > rho]  # elsewhere r_perp^2 would be negative
     if not real.size:
@@ -182,6 +184,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
         F, H, alpha = parts(x)
         return math.inf if alpha == 0 else math.log(x * F / (snr * H) * (1 + lr / (16 * alpha * snr)))
 
+    # the overlap grows as the root of the ratio
     grid = np.geomspace(1e-3, 2 * math.sqrt(snr) + 10, 400)
     values = np.array([balance(x) for x in grid])
     rising = np.flatnonzero((values[:-1] < 0) & (values[1:] >= 0))  # the last crossing is that of the stable classifier

@@ -114,6 +114,7 @@ def escape(
     """
     student, teacher = as_activation(activation), as_activation(activation if target is None else target)
     s, g = (expand_in_hermite(each, 2)[0] for each in (student, teacher))
+    # with a linear part zero overlap is no critical point
     if abs(s[1] * g[1]) > MIN_COEFFICIENT:
         raise BadInput(
             f"one of the first Hermite coefficients must be 0; got {s[1]:.3g} (activation) and {g[1]:.3g} (target). "
@@ -122,12 +123,13 @@ def escape(
     slope = jax.vmap(jax.grad(lambda x: student(x[None])[0]))
     square = lambda x: slope(x) ** 2
     # G**2 at zero overlap factorises: moments of the student's field times moments of the labels
-    first, own, both = (_mean(lambda x, k=k: student(x) ** k * square(x)) for k in (0, 1, 2))
-    labels, weighted = (_mean(lambda x, k=k: teacher(x) ** 2 * x**k) + noise for k in (0, 2))
+    first, own, both = (_gaussian_average(lambda x, k=k: student(x) ** k * square(x)) for k in (0, 1, 2))
+    labels, weighted = (_gaussian_average(lambda x, k=k: teacher(x) ** 2 * x**k) + noise for k in (0, 2))
     spread = labels * first - 2 * float(g[0]) * own + both
     kick = weighted * first - 2 * float(g[0] + np.sqrt(2) * g[2]) * own + both
     signal = 2 * float(s[2] * g[2])
-    final = 2 * first / _mean(lambda x: slope(x) ** 4) if target is None else np.nan
+    # recovery needs the target to be the activation
+    final = 2 * first / _gaussian_average(lambda x: slope(x) ** 4) if target is None else np.nan
     samples = spread / signal**2 if signal > 0 else np.inf
     return Escape(signal, spread, 2 * signal / spread, samples, final, first, kick)
 
@@ -147,12 +149,16 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
     0.866 True
     1.0 False
     """
-    s, g = (expand_in_hermite(as_activation(each), MAX_HERMITE_ORDER)[0] for each in (activation, activation if target is None else target))
+    s, g = (
+        expand_in_hermite(as_activation(each), MAX_HERMITE_ORDER)[0]
+        for each in (activation, activation if target is None else target)
+    )
     joint = s * g
     joint = np.where(np.abs(joint) > MIN_COEFFICIENT * np.abs(joint[1:]).max(), joint, 0.0)  # quadrature leaves rounding
     drift = polynomial.polyder(joint)
     slope = lambda m: polynomial.polyval(m, drift)
     risk = lambda m: float((s @ s + g @ g) / 2 - polynomial.polyval(m, joint))
+    # sign changes on a grid; both ends are critical points of their own
     m = np.linspace(0, 1, GRID_POINTS)[1:]
     signs = np.sign(slope(m))
     found = [CriticalPoint(0.0, risk(0.0), bool(signs[0] < 0))] if drift[0] == 0 else []
@@ -162,6 +168,6 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
     return [*found, CriticalPoint(1.0, risk(1.0), bool(signs[-1] > 0))]
 
 
-def _mean(fn: Callable) -> float:
+def _gaussian_average(fn: Callable) -> float:
     """Average a function of a standard normal variable, as its Hermite coefficient of order zero."""
     return float(expand_in_hermite(FunctionActivation(fn, smooth=False), 0)[0][0])

@@ -51,44 +51,45 @@ class ExitTable:
     @property
     def learns(self) -> bool:
         """True if the learning rate is below `theory.mediocrity.max_lr`, so that the plateau is left."""
-        return float(linear_rates(*self._numbers).M) > 0
+        return float(linear_rates(*self._paper_parameters).M) > 0
 
     def __repr__(self) -> str:
         """Return the table, or the reason why nothing is learnt."""
-        return "\n".join(self._lines()) if self.learns else self.reading()
+        return "\n".join(self._format_lines()) if self.learns else self.reading()
 
     def reading(self) -> str:
         """Explain which formula agrees with the chain and why, or why nothing is learnt."""
-        return " ".join(self._why_near() if self.learns else self._why_not())
+        return " ".join(self._explain_agreement() if self.learns else self._explain_failure())
 
     @property
-    def _numbers(self) -> tuple[int, float, float]:
+    def _paper_parameters(self) -> tuple[int, float, float]:
         """Width, learning rate and noise."""
         return tuple(self.data.attrs[name] for name in ("width", "lr", "noise"))
 
-    def _columns(self, *names: str) -> Iterator[tuple]:
+    def _select_columns(self, *names: str) -> Iterator[tuple]:
         """Yield the source and the named columns of each row."""
         yield from zip(self.data.source.values.tolist(), *(self.data[name].values for name in names), strict=True)
 
-    def _lines(self) -> Iterator[str]:
+    def _format_lines(self) -> Iterator[str]:
         """Yield the table and its footnote on censored runs."""
         a, rows = self.data.attrs, []
-        for name, t, low, high, runs, lost, difference in self._columns(*self.data.data_vars):
-            interval = f"[{_number(low, '.2f')}, {_number(high, '.2f')}]" if runs else ""
+        for name, t, low, high, runs, lost, difference in self._select_columns(*self.data.data_vars):
+            # formulas have no runs and no interval
+            interval = f"[{_format_number(low, '.2f')}, {_format_number(high, '.2f')}]" if runs else ""
             relative = "" if name == "chain" or not np.isfinite(difference) else f"{100 * difference:+.1f} %"
             count = f"{runs}{'*' if lost else ''}" if runs else ""
-            times = (_number(t * a["d"], ".0f"), _number(t, ".2f"), _number(t * a["rate"], ".3f"))
+            times = (_format_number(t * a["d"], ".0f"), _format_number(t, ".2f"), _format_number(t * a["rate"], ".3f"))
             rows.append((name, count, *times, interval, relative))
         yield table([COLUMNS, *rows], "<>")
         if self.data.censored.any():
-            each = (f"{lost} of {runs} for {name}" for name, lost, runs in self._columns("censored", "runs") if lost)
+            each = (f"{lost} of {runs} for {name}" for name, lost, runs in self._select_columns("censored", "runs") if lost)
             yield f"* censored at t = {a['t_max']:.4g}: {', '.join(each)}. Therefore t is the median in rows with runs;"
             yield "  formulas give means and are not compared with it."
 
-    def _why_near(self) -> Iterator[str]:
+    def _explain_agreement(self) -> Iterator[str]:
         """Yield the effects of noise and of the full drift, and how near the chain `noisy_ode` is."""
-        kappa, omega = float(noise_gain(*self._numbers)), float(linear_rates(*self._numbers).M)
-        t, difference = ({name: float(value) for name, value in self._columns(key)} for key in ("t", "difference"))
+        kappa, omega = float(noise_gain(*self._paper_parameters)), float(linear_rates(*self._paper_parameters).M)
+        t, difference = ({name: float(value) for name, value in self._select_columns(key)} for key in ("t", "difference"))
         gain = np.log1p(kappa) / (2 * omega)
         yield (
             f"SGD's own noise adds kappa = {kappa:.3g} times the variance of the overlap at the start. It shortens the "
@@ -97,6 +98,7 @@ class ExitTable:
             "noisy and noisy_ode include it."
         )
         if np.isfinite(t["ode"]):
+            # both average over the same starts; they differ in the drift
             bend = t["ode"] - t["quenched (46)"]
             yield f"The nonlinear drift beyond the plateau adds {bend:.3g} in t; ode and noisy_ode include it."
         else:
@@ -107,10 +109,11 @@ class ExitTable:
             inside = {name: low <= t[name] <= high for name in ("noisy_ode", "quenched (46)")}
             where = "inside" if inside["noisy_ode"] else "outside"
             yield f"noisy_ode includes both: {100 * difference['noisy_ode']:+.1f} % from the chain, {where} its interval."
+            # with little noise there is nothing to cancel
             if inside["quenched (46)"] and kappa > 0.1:
                 yield "quenched includes neither, and is near the chain here because the two effects cancel."
 
-    def _why_not(self) -> Iterator[str]:
+    def _explain_failure(self) -> Iterator[str]:
         """Yield why nothing is learnt, and what the runs of the chain did."""
         a, chain = self.data.attrs, self.exits["chain"]
         runs, left, limit = chain.sizes["run"], int((~chain.censored).sum()), float(max_lr(a["width"], a["noise"]))
@@ -179,10 +182,10 @@ def exit_table(
         ):  # the chain first: a table of an interrupted call needs it
             level, count = levels[name]
             if count:
-                found[name] = _exits(simulate(problem, level, RandomInit(at.d), runs=count, **how), at.T)
+                found[name] = _measure_exits(simulate(problem, level, RandomInit(at.d), runs=count, **how), at.T)
     except KeyboardInterrupt as stopped:
         if isinstance(stopped, Interrupted) and float(stopped.dataset.t[-1]) > 0:
-            found[name] = _exits(stopped.dataset, at.T)
+            found[name] = _measure_exits(stopped.dataset, at.T)
         if "chain" in found:
             there = {name: found[name] for name in levels if name in found}
             raise ExitsInterrupted(tabulate(problem, d, threshold, there)) from None
@@ -190,7 +193,7 @@ def exit_table(
     return tabulate(problem, d, threshold, {name: found[name] for name in levels if name in found})
 
 
-def _exits(dataset: xr.Dataset, threshold: float) -> xr.Dataset:
+def _measure_exits(dataset: xr.Dataset, threshold: float) -> xr.Dataset:
     """Return the exit times of a dataset, with the mean risk at both ends as attributes."""
     risk = {"risk_start": float(dataset.risk[:, 0].mean()), "risk_end": float(dataset.risk[:, -1].mean())}
     return exit_times(dataset, threshold).assign_attrs(risk)
@@ -226,6 +229,6 @@ def _estimate(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
         return getattr(summarise(exits, quantiles=()), statistic)
 
 
-def _number(value: float, form: str) -> str:
+def _format_number(value: float, form: str) -> str:
     """Format a number of the table, and large ones in scientific notation."""
     return "inf" if np.isinf(value) else f"{value:{form}}" if abs(value) < 1e7 else f"{value:.2e}"

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 from scipy.integrate import solve_ivp
 from scipy.special import ndtri
 
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.analysis.first_passage import Law, ode_exit_times
 from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput
@@ -68,24 +69,29 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     The problem must be one-pass SGD of a two-layer network for which M = 0 is a saddle: of any width, on or off the sphere, and
     with a trained or fixed second layer.
     """
-    first = _saddle(problem)
+    first = _find_saddle(problem)
     p, k = first.M.shape
-    relaxation, rate = _relax(problem, first)
+    relaxation, rate = _relaxation(problem, first)
+    # covariance of the random start of M, times d
     weights = float(problem.initial.scale) ** 2 * np.kron(np.eye(p), np.asarray(problem.target.gram))
     way = max(NOISE_TIME, np.log(MAX_LINEAR_OVERLAP * np.sqrt(d))) / rate
     path = _solve_linear(problem, first, np.linspace(0, relaxation + way, PATH_TIMES))
+    # start and noise are Gaussian, and so is their sum
     root = np.linalg.cholesky((weights + path.noise[-1]) / d)
     sizes = np.linalg.norm(path.growth @ root, 2, (1, 2)) / float(problem.initial.scale)
     large = sizes > MAX_LINEAR_OVERLAP
+    # the last time before overlaps leave the linear regime
     at = max(0, int(np.argmax(large)) - 1) if large.any() else PATH_TIMES - 1
     floor = float(problem.floor)
     risks = np.array([float(problem.risk(one)) for one in path.stats[: at + 1]]) - floor
+    # the excess risk that remains at the exit
     left = (1 - threshold) * risks[0]
     if risks.min() <= left:
         raise BadInput(
             f"the risk falls by the share {threshold:g} while the overlaps are still zero, so this is not an escape time. "
             "Give a larger threshold, or simulate."
         )
+    # the accumulated start, carried to that time by the linear flow
     M = (_normal_points(p * k) @ root.T @ path.growth[at].T).reshape(-1, p, k)
     many = lambda leaf: np.broadcast_to(leaf, (len(M), *np.shape(leaf)))
     starts = Overlaps(many(path.stats[at].a), M, many(path.stats[at].Q))
@@ -99,9 +105,10 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     return Law.from_samples(t)
 
 
-def _saddle(problem: ProjectionProblem) -> Overlaps:
+def _find_saddle(problem: ProjectionProblem) -> Overlaps:
     """Return the limit of random starts for large d, or raise `BadInput` if it is not a saddle of M."""
-    if not isinstance(problem, ProjectionProblem) or not problem.network.plain or not problem.algorithm.linear:
+    plain = isinstance(problem, ProjectionProblem) and problem.network.plain
+    if not plain or not is_linear(problem.algorithm, problem.network.width):
         raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
     law, (p, k) = problem.initial, (problem.network.width, problem.target.teachers)
     if law.second_spread:
@@ -115,18 +122,19 @@ def _saddle(problem: ProjectionProblem) -> Overlaps:
     return first
 
 
-def _linear(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+def _linearise_overlaps(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
     """Return the Jacobian of the drift of M, and the covariance of the increments of M."""
     there = lambda M: Overlaps(stats.a, M.reshape(stats.M.shape), stats.Q)
     n = stats.M.size
     return jax.jacfwd(lambda M: problem.drift(there(M)).M.ravel())(jnp.ravel(stats.M)), problem.covariance(stats)[:n, :n]
 
 
-def _relax(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
+def _relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
     """Return the time at which norms and second layer have relaxed at M = 0, and the growth rate of M from then on."""
-    linear = jit_bound(_linear, problem)
+    linear = jit_bound(_linearise_overlaps, problem)
     rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
     t, rate = 0.0, float(rates(first).max())
+    # the fastest of norms and overlaps sets the first step
     step = 1 / max(np.abs(problem.drift(first).Q).max(), np.abs(rates(first)).max(), 1e-12)
     for _ in range(MAX_DOUBLINGS):
         later = float(rates(_solve_linear(problem, first, np.array([0.0, t + step])).stats[-1]).max())
@@ -144,7 +152,7 @@ def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray
     """Solve the ODE from `first` with M = 0, together with the linear equation of M and its accumulated noise."""
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
-    linear, drift_at = jit_bound(_linear, problem), jit_bound(ProjectionProblem.drift, problem)
+    linear, drift_at = jit_bound(_linearise_overlaps, problem), jit_bound(ProjectionProblem.drift, problem)
 
     def split(y):
         a, Q, growth, back, noise = np.split(y, sizes)
@@ -166,5 +174,6 @@ def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray
 def _normal_points(n: int) -> np.ndarray:
     """Return points that represent a standard normal vector: quantiles for n = 1, Sobol points otherwise."""
     if n == 1:
+        # midpoints of equally likely intervals
         return ndtri((np.arange(STARTS)[:, None] + 0.5) / STARTS)
     return ndtri(scipy.stats.qmc.Sobol(n, seed=0).random(STARTS))

@@ -1,4 +1,4 @@
-r"""Which limit holds when the width and the learning rate are powers of the dimension [5]_.
+r"""The limit of SGD when the width and the learning rate are powers of the dimension [5]_.
 
 With :math:`p = d^\kappa` units and the learning rate :math:`\gamma = d^{-\delta}` one step of SGD changes the statistics by
 
@@ -7,11 +7,11 @@ With :math:`p = d^\kappa` units and the learning rate :math:`\gamma = d^{-\delta
 where both :math:`\psi` are of order 1. A step takes :math:`\gamma/(dp)` of the paper's time, and only
 :math:`\gamma/p = d^{-(\kappa+\delta)}` matters:
 
-- :math:`\kappa+\delta > 0`: the noise term vanishes beside the other, and gradient flow on the population risk remains;
+- :math:`\kappa+\delta > 0`: the noise term vanishes relative to the other, and gradient flow on the population risk remains;
 - :math:`\kappa+\delta = 0`: both terms remain (Saad and Solla);
-- :math:`-\frac12 < \kappa+\delta < 0`: the noise term is the larger one. On its own clock, :math:`\gamma^2/(dp^2)` a step, it
-  has an ODE, in which the norms grow and nothing is learnt;
-- :math:`\kappa+\delta \le -\frac12`: a step does not become small even on that clock, and there is no ODE.
+- :math:`-\frac12 < \kappa+\delta < 0`: the noise term is the larger one. On its time scale, :math:`\gamma^2/(dp^2)` a step,
+  it has an ODE, in which the norms grow and nothing is learnt;
+- :math:`\kappa+\delta \le -\frac12`: a step does not become small even on that time scale, and there is no ODE.
 
 Where :math:`\kappa > 0` as well as :math:`\kappa+\delta > 0`, the overlaps between students follow from the other statistics
 up to :math:`p^{-1/2} + d^{-1/2}` (mean field). On the line they do not: the noise term correlates students.
@@ -45,12 +45,13 @@ from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.trees import add, repeat_for_samples
 from sgdlimits.text import table
 
+# by falling kappa + delta
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
 GRADIENT_FLOW, HIGH_DIMENSIONAL, NOISE_DOMINATED, NO_LIMIT = REGIMES
-ON_THE_LINE = 1e-12
-"""Sums of exponents nearer than this to a line are on it: 0.1 + 0.2 - 0.3 is."""
-SAMPLES = Sobol(log2_points=9)
-"""The samples behind the spread of the increments."""
+LINE_TOLERANCE = 1e-12
+"""Sums of exponents closer than this to a line are on it, such as 0.1 + 0.2 - 0.3, which is not exactly zero."""
+INCREMENT_SAMPLES = Sobol(log2_points=9)
+"""Samples for the standard deviation of the increments."""
 
 
 class Regime(NamedTuple):
@@ -61,13 +62,13 @@ class Regime(NamedTuple):
     name : "gradient flow", "high-dimensional", "noise-dominated" or "no limit"
     mean_field : whether the width grows and the noise term vanishes, so that overlaps between students follow from the other
         statistics
-    level : the level to use, as it is written; None where only `Chain` and `SGD` are right. `ODE()` holds where noise dominates
-        too: its population term is then the small one. `ODE(corrector=False)` holds beside `MeanField()`
-    corrector : of :math:`\gamma/p`, the noise term beside the population term
-    step : of :math:`\gamma/(dp)`, one step in the paper's time
-    fluctuation : of the bound :math:`\sqrt{\delta t}` on the distance between SGD and the ODE, where :math:`\delta t` is
-        the larger of :math:`\gamma/(dp)` and :math:`\gamma^2/(dp^2)`, after a time of order 1 on that clock
-    samples : of :math:`dp/\gamma`, the samples in a unit of the paper's time
+    level : constructor of the level to use; None if only `Chain` and `SGD` are right. `ODE()` is right also where noise
+        dominates: its population term is then the small one. `ODE(corrector=False)` is an alternative to `MeanField()`
+    corrector : exponent of :math:`\gamma/p`, the noise term relative to the population term
+    step : exponent of :math:`\gamma/(dp)`, one step in the paper's time
+    fluctuation : exponent of the bound :math:`\sqrt{\delta t}` on the distance between SGD and the ODE, where
+        :math:`\delta t` is the larger of :math:`\gamma/(dp)` and :math:`\gamma^2/(dp^2)`, after a time of order 1 in its units
+    samples : exponent of :math:`dp/\gamma`, the samples in a unit of the paper's time
     """
 
     name: str
@@ -92,11 +93,11 @@ class Regime(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    r"""How large the terms of the limit are for one problem in one dimension.
+    r"""Sizes of the terms of the limit for one problem in dimension d.
 
     Parameters
     ----------
-    corrector : :math:`\gamma/p`, the order of the noise term beside the population term
+    corrector : :math:`\gamma/p`, the order of the noise term relative to the population term
     ratio : the ratio of these terms at a random start, the largest entries compared
     step : :math:`\gamma/(dp)`, one step in the paper's time
     fluctuation : :math:`\sqrt{\delta t}` as in `Regime`
@@ -116,7 +117,7 @@ class Sizes(NamedTuple):
 
 @checked
 def regime(kappa: NotNegative, delta: float) -> Regime:
-    r"""The regime of p = d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` computes the same.
+    r"""Return the regime of p = d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` measures it.
 
     Parameters
     ----------
@@ -133,24 +134,25 @@ def regime(kappa: NotNegative, delta: float) -> Regime:
     'noise-dominated'
     """
     total = float(kappa) + float(delta)
-    total = 0.0 if abs(total) <= ON_THE_LINE else total
+    total = 0.0 if abs(total) <= LINE_TOLERANCE else total
     mean_field = kappa > 0 and total > 0
     level: str | None
     if total > 0:
         name, level = GRADIENT_FLOW, "MeanField()" if mean_field else "ODE(corrector=False)"
     elif total == 0:
         name, level = HIGH_DIMENSIONAL, "ODE()"
-    elif total > -1 / 2 + ON_THE_LINE:
+    elif total > -1 / 2 + LINE_TOLERANCE:
         name, level = NOISE_DOMINATED, "ODE()"
     else:
         name, level = NO_LIMIT, None
+    # the larger of gamma/(dp) and gamma^2/(dp^2), under the root
     fluctuation = (-1 - min(total, 2 * total)) / 2
     return Regime(name, mean_field, level, 0.0 - total, -1 - total, fluctuation, 1 + total)
 
 
 @checked
 def of(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
-    """The sizes of the terms for one problem in d dimensions, the ratio of the drift's parts measured at a random start.
+    """Return the sizes of the terms for one problem in dimension d; the ratio of the drift's parts is that at a random start.
 
     >>> import sgdlimits as sl
     >>> sizes = of(sl.presets.phase_retrieval(width=4, lr=0.2, noise=0.1), d=1000)
@@ -173,11 +175,11 @@ def of(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
 
 @checked
 def classify(population: float, corrector: float, fluctuation: float, tolerance: NotNegative = 0.0) -> str:
-    r"""The regime from the exponents of d of three sizes in the paper's time: both parts of the drift, and the noise.
+    r"""Return the regime from the exponents of d of three sizes in the paper's time: both parts of the drift, and the noise.
 
-    The larger part of the drift, of size v, sets the clock. It is v times as fast as the paper's, and in a unit of it the
-    noise is smaller by :math:`\sqrt v`. An ODE needs that to vanish; which one it is, the two parts decide. Exponents that
-    differ by at most `tolerance` count as equal.
+    The larger part of the drift, of size v, sets the time scale, v times as fast as the paper's; in its unit the noise is
+    smaller by :math:`\sqrt v`. An ODE exists if that vanishes, and the two parts decide which one. Exponents that differ by at
+    most `tolerance` count as equal.
 
     >>> classify(population=0.0, corrector=-0.5, fluctuation=-0.75)
     'gradient flow'
@@ -191,7 +193,7 @@ def classify(population: float, corrector: float, fluctuation: float, tolerance:
 
 @checked
 def largest(stats: Overlaps) -> Float[Array, ""]:
-    """The largest absolute value among all statistics."""
+    """Return the largest absolute value among all statistics."""
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(stats)]))
 
 
@@ -206,7 +208,7 @@ def phase_diagram(
     overlap: Reals = 0.1,
     tolerance: NotNegative = 0.1,
 ) -> xr.Dataset:
-    r"""The regimes over a grid of exponents, computed from the drift and the one-sample increments of erf committees.
+    r"""Compute the regimes over a grid of exponents, from the drift and the one-sample increments of erf committees.
 
     At each :math:`\kappa` the networks have the given widths in :math:`d = p^{1/\kappa}` dimensions; at :math:`\kappa = 0` all
     have the first width, and d is :math:`10^4, 10^6, \dots` At each :math:`\delta` their learning rate is :math:`d^{-\delta}`.
@@ -219,23 +221,24 @@ def phase_diagram(
     ----------
     kappas, deltas : the grid
     widths : at least two, increasing; wider ones cost more and have exponents nearer to their limits
-    teachers, noise : of the committee
-    overlap : of every student with every teacher, in the state in which the sizes are taken (`FixedInit`)
-    tolerance : exponents that differ by no more than this count as equal
+    teachers, noise : number of teachers and label noise of the committee
+    overlap : overlap of every student with every teacher, at the state where the sizes are measured (`FixedInit`)
+    tolerance : largest difference at which exponents count as equal
 
     >>> found = phase_diagram(kappas=[0.0], deltas=[-0.75, -0.25, 0.0, 0.5], widths=(1, 2))
     >>> found.regime.values[0].tolist()
     ['no limit', 'noise-dominated', 'high-dimensional', 'gradient flow']
     """
-    kappa, delta = _exponents("kappas", kappas), _exponents("deltas", deltas)
+    kappa, delta = _check_exponents("kappas", kappas), _check_exponents("deltas", deltas)
     if (kappa < 0).any():
         raise BadInput(f"kappas must be at least 0; got {kappa.min():g}. Give such exponents.")
     checked = np.array([check_count("widths", width) for width in widths])
     if checked.size < 2 or (np.diff(checked) <= 0).any():
         raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
-    grid_of = [("kappas", kappa.size), ("deltas", delta.size), ("widths", checked.size), ("numbers", 8)]
-    check_memory(grid_of, "Take a coarser grid.")
+    memory = [("kappas", kappa.size), ("deltas", delta.size), ("widths", checked.size), ("numbers", 8)]
+    check_memory(memory, "Take a coarser grid.")
     p = np.where(kappa[:, None] > 0, checked, checked[0])
+    # at kappa = 0 the width is constant, and d grows by factors of 100
     d = np.where(
         kappa[:, None] > 0, p ** (1 / np.where(kappa > 0, kappa, 1.0))[:, None], 10.0 ** (4 + 2 * np.arange(p.shape[1]))
     )
@@ -245,8 +248,10 @@ def phase_diagram(
         problem = presets.committee(int(width), teachers, noise=noise)
         here = np.broadcast_to((p == width)[:, None], lr.shape)
         start = FixedInit(jnp.asarray(overlap)).one(problem)
-        sizes[:, here] = np.stack(_sizes(problem, start, jnp.asarray(lr[here])))
+        sizes[:, here] = np.stack(_measure_sizes(problem, start, jnp.asarray(lr[here])))
+    # fluctuations of a sum of d increments of size 1/d
     sizes[2] /= np.sqrt(d)[:, None]
+    # least-squares slopes of log size against log d
     x = (np.log(d) - np.log(d).mean(-1, keepdims=True))[:, None]
     slopes = (x * np.log(sizes)).sum(-1) / (x**2).sum(-1)
     grid = ("kappa", "delta")
@@ -259,19 +264,24 @@ def phase_diagram(
 
 
 @eqx.filter_jit
-def _sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
-    """Largest population drift, largest corrector, and root d times the largest spread, in a unit of the paper's time."""
+def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+    """Return the sizes at each learning rate: population drift, corrector, and root d times the increments' deviation."""
 
     def at(lr):
+        # the rate is traced: one compilation for all exponents
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
         population, corrector = map(largest, other.drift_parts(stats))
-        return population / other.rate, corrector / other.rate, largest(_spread(other, stats)) / jnp.sqrt(other.rate)
+        return (
+            population / other.rate,
+            corrector / other.rate,
+            largest(_increment_deviation(other, stats)) / jnp.sqrt(other.rate),
+        )
 
     return jax.lax.map(at, lr)
 
 
-def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
-    """The standard deviation of d times the one-sample increment, entry by entry."""
+def _increment_deviation(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
+    """Return the standard deviation of d times the one-sample increment, entry by entry."""
     law, column, c = problem.model.law(stats), jax.tree.map(lambda leaf: leaf[..., None], stats), jnp.asarray(0)
     F = law.triangular_factor()
 
@@ -281,16 +291,16 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
         each = add(*linear_increments(problem, column, products))
         return each, jax.tree.map(jnp.square, each)
 
-    mean, square = SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)
+    mean, square = INCREMENT_SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)
     return jax.tree.map(lambda mean, square: jnp.sqrt(square - mean**2), mean, square)
 
 
-def _exponents(name: str, values: ArrayLike) -> np.ndarray:
-    """Exponents as an array of numbers, or `BadInput`."""
+def _check_exponents(name: str, values: ArrayLike) -> np.ndarray:
+    """Convert exponents to a one-dimensional array, or raise `BadInput` unless they are finite numbers."""
     try:
-        numbers = np.array(values, float, ndmin=1)
+        exponents = np.array(values, float, ndmin=1)
     except (TypeError, ValueError):
-        numbers = np.array([np.nan])
-    if numbers.ndim != 1 or not numbers.size or not np.isfinite(numbers).all():
+        exponents = np.array([np.nan])
+    if exponents.ndim != 1 or not exponents.size or not np.isfinite(exponents).all():
         raise BadInput(f"{name} must be finite numbers; got {values!r}. Give, for instance, [0.0, 0.5, 1.0].")
-    return numbers
+    return exponents

@@ -1,4 +1,4 @@
-"""The learning problems of the papers, by name."""
+"""Presets: the learning problems of the papers, by name."""
 
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.made import MAKERS
@@ -15,7 +15,7 @@ MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, d
 
 
 class UnknownPreset(BadInput, AttributeError):
-    """A name that is no preset."""
+    """Error for a name that is no preset."""
 
 
 def __getattr__(name: str):

@@ -1,4 +1,4 @@
-"""The presets of classification: Gaussian mixtures and two-layer networks that learn their labels."""
+"""Presets of classification: two-layer networks that learn the labels of Gaussian mixtures."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def gaussian_mixture(
 
     Parameters
     ----------
-    means : b, the coefficients of each class's mean along the k fixed directions, shape (classes, k)
-    labels : of each class, between 0 and 1
+    means : b, the coefficients of each class mean along the k fixed directions, shape (classes, k)
+    labels : label of each class, between 0 and 1
     weights : probability of each class; equal unless given
     snr : :math:`\lambda`, the inverse of the variance of each coordinate; inf puts every input on the mean of its class
     ridge : :math:`\alpha`, the strength of the ridge penalty
@@ -58,9 +58,9 @@ def gaussian_mixture(
     width : the number of units
     activation : s
     gram : the Gram matrix of the fixed directions; they are orthonormal unless given
-    batch : samples a step, over which the gradient is averaged
-    expectation : how expectations are computed, such as `Sobol(12)`, where the automatic choice is not accurate enough
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    batch : samples per step, over which the gradient is averaged
+    expectation : how expectations are computed, such as `Sobol(12)`, if the automatic choice is not accurate enough
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     Examples
     --------
@@ -97,7 +97,7 @@ def binary_mixture(
     ridge : :math:`\alpha`, the strength of the ridge penalty on both layers
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, two in the paper
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import numpy as np, sgdlimits as sl
     >>> problem = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1)
@@ -129,7 +129,7 @@ def xor_mixture(
     ridge : :math:`\alpha`, the strength of the ridge penalty on both layers
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, four in the paper
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import sgdlimits as sl
     >>> sl.RandomInit(d=250).sample(sl.presets.xor_mixture(), runs=5).M.shape
@@ -154,12 +154,16 @@ def _classifier(
     expectation=None,
     as_inputs=False,
 ) -> ProjectionProblem:
-    """A network that learns the labels of classes, from random weights in both layers, of the inputs' spread if asked for."""
-    variance = 1 / (snr if is_traced(snr) else float(snr))
+    """Return the problem of a network that learns the labels of Gaussian classes, trained in both layers.
+
+    Initial weights are Gaussian, with the scale of the inputs if `as_inputs`, and otherwise 1.
+    """
+    variance = 1 / (snr if is_traced(snr) else float(snr))  # zero for snr = inf
     data, labels = mixture(means, weights, variance), np.asarray(labels, float)
     if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
         wanted = f"{data.classes} numbers between 0 and 1, one a class"
-        raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give such.")
+        raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give one label for each class.")
+    # the paper's initial weights have the variance of the inputs, unless that is zero
     scale = value_at(data.spread, 0.0) if as_inputs and data.spread is not None else 1.0
     return ProjectionProblem(
         target=Target(ClassLabels(labels), np.shape(means)[1], gram=gram),

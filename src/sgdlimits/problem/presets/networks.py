@@ -1,4 +1,4 @@
-"""The presets of regression: two-layer networks that learn a teacher."""
+"""Presets of regression: two-layer networks that learn a teacher."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def phase_retrieval(
     noise : :math:`\Delta`, the variance of the label noise
     sphere : whether the weights stay on the sphere
     train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
     rho : :math:`\rho = |w_*|^2` in our norm; `theory.mediocrity` and the paper from its section 2 on have 1
 
     >>> import sgdlimits as sl
@@ -71,7 +71,7 @@ def quadratic_network(
     teachers : :math:`p^*`, the number of orthonormal teacher directions
     lr : :math:`\eta`, the learning rate
     noise : variance of the label noise (zero in the paper)
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import sgdlimits as sl
     >>> float(sl.presets.quadratic_network(width=3, teachers=2, lr=0.2).rate)
@@ -119,10 +119,10 @@ def committee(
     noise : :math:`\Delta`, the variance of the label noise
     train_second : whether the second layer is trained, at the same learning rate, or in Python its ratio to lr
     sphere : whether the weights stay on the sphere
-    teacher_activation : the teacher's, where it is another one
-    batch : samples a step, over which the gradient is averaged
-    expectation : how expectations are computed, such as `Sobol(12)`, where the automatic choice is not accurate enough
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    teacher_activation : activation of the teacher; that of the student unless given
+    batch : samples per step, over which the gradient is averaged
+    expectation : how expectations are computed, such as `Sobol(12)`, if the automatic choice is not accurate enough
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.committee(width=8, teachers=4, lr=0.1, noise=1e-3)
@@ -147,23 +147,23 @@ def single_index(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
+    r"""A network learns a single-index model, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
 
-    How many samples learning takes is decided by `information_exponent(target)`: of order d for 1, d log d for 2 and
-    :math:`d^{n-1}` for n = 3 and more. The time is that of Loureiro's slides, as for `committee`.
+    The number of samples that learning takes depends on `information_exponent(target)`: it is of order d for 1, d log d for 2
+    and :math:`d^{n-1}` for n = 3 and more. The clock is that of Loureiro's slides, as for `committee`.
 
     Parameters
     ----------
-    activation : s, the student's: erf, relu, tanh, square, he1, he2, ..., or in Python any JAX function
-    target : g, the same unless given
+    activation : s, of the student: erf, relu, tanh, square, he1, he2, ..., or in Python any JAX function
+    target : g, the link function of the labels; the activation unless given
     lr : :math:`\gamma`, the learning rate; `recommended_lr` says how it must scale with d
     noise : :math:`\Delta`, the variance of the label noise
     width : p, the number of the student's units
     sphere : whether the weights stay on the sphere
     train_second : whether the second layer is trained, at the same learning rate, or in Python its ratio to lr
-    batch : samples a step, over which the gradient is averaged
-    expectation : how expectations are computed, such as `Sobol(12)`, where the automatic choice is not accurate enough
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    batch : samples per step, over which the gradient is averaged
+    expectation : how expectations are computed, such as `Sobol(12)`, if the automatic choice is not accurate enough
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.single_index("he3", lr=0.01)
@@ -180,7 +180,7 @@ def single_index(
 def _two_layer(
     name, target, width, activation, lr, train_second, sphere, algorithm, batch=1, expectation=None
 ) -> ProjectionProblem:
-    """A network of any activation that learns labels, squared loss with 1/2, in the time of the slides."""
+    """Return the problem of a two-layer network with squared loss, on the clock of Loureiro's slides, rate lr/p."""
     return ProjectionProblem(
         target=target,
         network=TwoLayer(width, activation),

@@ -1,4 +1,4 @@
-"""The presets of inference: spiked matrices and tensors."""
+"""Presets of inference: spiked matrices and tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def spiked_tensor(
     ridge: NotNegativeInTime = 0.0,
     direct: bool = False,
 ) -> SpikedTensor:
-    r"""A direction v behind noisy tensors, :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
+    r"""Estimation of v from noisy tensors :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
 
     Section 3 of Ben Arous, Gheissari and Jagannath: its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are
     independent, and W is not symmetric. `problem.risk` is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the constant
-    :math:`E|W|^2` and the penalty are left out. `RandomInit` draws :math:`x \sim N(0, I/d)`. A ratio that grows as
-    :math:`d^{(k-2)/2}` is `theory.effective.scaled_snr`.
+    :math:`E|W|^2` and the penalty are left out. `RandomInit` draws :math:`x \sim N(0, I/d)`. For a signal-to-noise ratio that
+    grows as :math:`d^{(k-2)/2}`, see `theory.effective.scaled_snr`.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def spiked_tensor(
     snr : :math:`\lambda`, the signal-to-noise ratio
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     ridge : :math:`\alpha`, the strength of the ridge penalty
-    direct : whether SGD draws whole tensors, for small d, instead of the noise of the gradient, which has the same law
+    direct : whether SGD draws complete tensors, for small d, instead of the gradient noise, which gives the same law
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.spiked_tensor(order=3, snr=4.0)

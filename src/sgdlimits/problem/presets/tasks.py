@@ -1,4 +1,4 @@
-"""The presets of tasks: two teachers learnt one after another or together, and a teacher that rotates."""
+"""Presets of changing tasks: two teachers learnt in sequence or together, and a rotating teacher."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
 
 
-def _overlap(name: str, value: Any) -> Any:
-    """Return an overlap of two directions of norm 1."""
+def _check_overlap(name: str, value: Any) -> Any:
+    """Return the value if it is a number from -1 to 1, the overlap of two unit vectors, or raise `BadInput`."""
     if not is_traced(value):
         check_number(name, value, at_least=-1)
         if float(value) > 1:
@@ -33,9 +33,9 @@ def _overlap(name: str, value: Any) -> Any:
     return value
 
 
-Overlap = Annotated[float, _overlap]
-SMALL_START = 0.001
-"""Standard deviation of the weights of both layers at the start of `two_tasks`."""
+Overlap = Annotated[float, _check_overlap]
+START_SPREAD = 0.001
+"""Standard deviation of the initial weights of both layers in `two_tasks`."""
 
 
 @checked
@@ -93,7 +93,7 @@ def two_tasks(
         loss=SquaredLoss(),
         algorithm=OnePassSGD(lr, lr_second=lr * train_second if train_second else None),
         expectation=expectation,
-        initial=InitialWeights(scale=SMALL_START, second=0.0, second_spread=SMALL_START),
+        initial=InitialWeights(scale=START_SPREAD, second=0.0, second_spread=START_SPREAD),
         paper_time=None,
         name="two_tasks",
     ).with_algorithm(algorithm)

@@ -1,4 +1,4 @@
-"""Sweeps: a problem at many points, in one process or many, safe against every interruption."""
+"""Sweeps: simulations of a problem at many parameter values, in one process or many, safe against interruption."""
 
 from sgdlimits.run.sweeps.collect import collect, export
 from sgdlimits.run.sweeps.design import grid, random_points

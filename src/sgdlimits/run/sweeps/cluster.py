@@ -1,4 +1,4 @@
-"""Units on a cluster through dask.distributed: a scheduler's address, this machine, or the jobs of SLURM."""
+"""Engine of sweeps on a cluster, through dask.distributed: a running scheduler, workers on this machine, or SLURM jobs."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from contextlib import contextmanager
 from typing import Any
 
 from sgdlimits.errors import BadInput
-from sgdlimits.run.sweeps.engine import RETRIES, SweepEngine, Task, tasks
+from sgdlimits.run.sweeps.engine import RETRIES, SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
-from sgdlimits.run.sweeps.unit import Unit, hashed
-from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempts_text
+from sgdlimits.run.sweeps.unit import Unit, hash_of
+from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units_json
 from sgdlimits.settings import setup_jax
 
-SETTINGS = {
+DASK_SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.scheduler.allowed-failures": RETRIES,
     "distributed.worker.daemon": False,
 }
-"""No task waits at a worker that is busy; a task that kills so many workers is given up."""
-SLURM = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
-"""What a job of SLURM asks for unless it is told otherwise."""
+"""Settings of dask: no task is queued at a busy worker, and a task that has killed more workers than `RETRIES` is given up."""
+SLURM_DEFAULTS = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
+"""Default resources of a SLURM job."""
 
 
 class Dask(SweepEngine):
-    """Workers of dask, of one thread each. Results go into the folder, which all workers must see, and not through dask.
+    """Engine of single-threaded dask workers, which write results to the sweep's folder; they must share its file system.
 
     Parameters
     ----------
     where : "local", "slurm", or the address of a scheduler
-    workers : how many processes, or jobs
-    settings : of jobs, as `dask_jobqueue.SLURMCluster` has them
+    workers : number of processes or SLURM jobs
+    settings : resources of jobs, keywords of `dask_jobqueue.SLURMCluster`
     """
 
     def __init__(self, where: str, workers: int = 2, settings: dict[str, Any] | None = None) -> None:
@@ -39,7 +39,7 @@ class Dask(SweepEngine):
 
     @classmethod
     def of(cls, where: str, **more: Any) -> Dask:
-        """The engine of a word or an address."""
+        """Return the engine for "local", "slurm" or the address of a scheduler; raise `BadInput` for anything else."""
         try:
             import distributed  # noqa: F401
         except ImportError as reason:
@@ -49,12 +49,12 @@ class Dask(SweepEngine):
         return cls(where, **more)
 
     def script(self, folder: str) -> str:
-        """The script of one job of SLURM; nothing elsewhere."""
+        """Return the batch script of one SLURM job; an empty text unless jobs of SLURM are used."""
         if self.where != "slurm":
             return ""
         from dask_jobqueue.slurm import SLURMJob
 
-        with _refused():
+        with _explain_refusal():
             job = SLURMJob(scheduler="SCHEDULER", name="sgdlimits", **self._job())
         return f"# {self.workers} of these jobs, each with the scheduler's address; results in {folder}\n{job.job_script()}"
 
@@ -62,35 +62,39 @@ class Dask(SweepEngine):
         import dask
         from distributed import as_completed
 
-        text, where = recipe.to_json(), str(folder.path.resolve())
-        sweep = hashed([text, where])  # a scheduler may have others, with the same units for other folders
-        with dask.config.set(SETTINGS), self._client() as client:
+        text = recipe.to_json()
+        where = str(folder.path.resolve())
+        sweep = hash_of([text, where])  # keys must differ between sweeps that use one scheduler for different folders
+        with dask.config.set(DASK_SETTINGS), self._client() as client:
             under_way: dict[str, Task] = {}
             ending = as_completed(raise_errors=False)
 
             def submit(task: Task) -> None:
-                named = f"{sweep}-{task.units[0].name}-{len(task.units)}-{task.tries}"
+                key = f"{sweep}-{task.units[0].name}-{len(task.units)}-{task.tries}"
                 texts = [unit.to_json() for unit in task.units]
-                future = client.submit(_attempts, text, where, texts, key=named, pure=False, retries=0)
+                # No retries by dask: it would repeat the whole task, where only its failed units are to be tried again.
+                future = client.submit(_run_on_worker, text, where, texts, key=key, pure=False, retries=0)
                 under_way[future.key] = task
                 ending.add(future)
 
+            # A running scheduler may have more workers than this engine would have started.
             workers = max(self.workers, len(client.scheduler_info()["workers"]))
-            for task in tasks(recipe, units, workers):
+            for task in make_tasks(recipe, units, workers):
                 submit(task)
             for future in ending:
                 task = under_way.pop(future.key)
                 known = {unit.name: unit for unit in task.units}
                 if future.status == "finished":
-                    outcomes = [Outcome(known[name], what, error) for name, what, error in future.result()]
+                    outcomes = [Outcome(known[name], status, error) for name, status, error in future.result()]
                 else:
                     error = f"{type(future.exception()).__name__}: {future.exception()}"
                     outcomes = [Outcome(unit, FAILED, error) for unit in task.units]
-                future.release()  # nothing that is finished stays on a worker
-                yield from task.settled(outcomes, submit)
+                future.release()  # frees the result in the memory of the worker
+                yield from task.final_outcomes(outcomes, submit)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
+        """Provide a client connected to the scheduler, starting a local or SLURM cluster for the block if one is needed."""
         from distributed import Client
 
         if "://" in self.where:
@@ -110,7 +114,7 @@ class Dask(SweepEngine):
         if self.where == "slurm":
             from dask_jobqueue import SLURMCluster
 
-            with _refused():
+            with _explain_refusal():
                 return SLURMCluster(**self._job())
         from distributed import LocalCluster
 
@@ -118,22 +122,23 @@ class Dask(SweepEngine):
         return LocalCluster(n_workers=self.workers, threads_per_worker=1, **how)
 
     def _job(self) -> dict[str, Any]:
-        given = {**SLURM, **self.settings}
+        given = {**SLURM_DEFAULTS, **self.settings}
         return given | {name: int(given[name]) for name in ("cores", "processes")}
 
 
-def _attempts(recipe: str, folder: str, units: list[str]) -> list[tuple[str, str, str]]:
-    """On a worker, where xarray would otherwise ask the scheduler for a lock before it writes."""
+def _run_on_worker(recipe: str, folder: str, units: list[str]) -> list[tuple[str, str, str]]:
+    """Compute units on a dask worker: `attempt_units_json`, with JAX set up, as a list."""
     import dask
 
     setup_jax()
+    # On a worker xarray would ask dask's scheduler for a lock before it writes a file.
     with dask.config.set(scheduler="synchronous"):
-        return list(attempts_text(recipe, folder, units))
+        return list(attempt_units_json(recipe, folder, units))
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
-    """Settings that a job does not have are one sentence."""
+def _explain_refusal() -> Iterator[None]:
+    """Turn errors of dask_jobqueue about unknown or invalid settings into a `BadInput`."""
     try:
         yield
     except (TypeError, ValueError) as reason:

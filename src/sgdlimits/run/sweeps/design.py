@@ -1,4 +1,4 @@
-"""Which points a sweep visits: a grid, a list, or points drawn at random."""
+"""Points of a sweep in parameter space: a grid, a list, or points drawn at random."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sgdlimits.renamed import parameter_of
 
 Point = dict[str, Any]
 MAX_POINTS = 10**6
-"""Each point is a file of its own, and folders of more files are slow on every file system."""
+"""Maximum number of points: each has a file of its own, and folders of more files are slow on every file system."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """Points, each a value for each of the same parameters; and the axes of a grid, where it is one."""
+    """Points of a sweep, dictionaries with the same parameters; `axes` has the values along each axis of a grid."""
 
     points: tuple[Point, ...]
     axes: Mapping[str, tuple] = field(default_factory=dict)
@@ -32,15 +32,16 @@ class Design:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the parameters."""
         return tuple(self.points[0])
 
     def values(self, name: str) -> list:
-        """The values of a parameter, each once, as they come."""
+        """Return the distinct values of a parameter, in the order of the points."""
         return list({repr(point[name]): point[name] for point in self.points}.values())
 
 
 def grid(**axes: Iterable) -> Design:
-    """All combinations of the values of parameters.
+    """Return the points of a grid: all combinations of the values of parameters, for the argument `over` of `sweep`.
 
     >>> import sgdlimits as sl
     >>> len(sl.grid(lr=[0.05, 0.1], noise=[0.0, 0.5, 1.0]))
@@ -48,22 +49,22 @@ def grid(**axes: Iterable) -> Design:
     """
     if not axes:
         raise BadInput("a grid needs parameters. Give, for instance, lr=[0.05, 0.1].")
-    values = {parameter_of(name): _values(name, each) for name, each in axes.items()}
+    values = {parameter_of(name): _check_axis(name, each) for name, each in axes.items()}
     check_size(math.prod(map(len, values.values())))
     return Design(tuple(dict(zip(values, point, strict=True)) for point in product(*values.values())), values)
 
 
 @checked
 def random_points(count: Annotated[int, sized(16)], *, seed: Seed = 0, **ranges: Sequence) -> Design:
-    """Points drawn at random: each parameter between two numbers, evenly, or evenly in its logarithm.
+    """Draw points at random: each parameter uniform between two values, or uniform in its logarithm.
 
-    The first points of a larger count are those of a smaller one.
+    A larger `count` with the same seed begins with the points of a smaller one.
 
     Parameters
     ----------
-    count : how many
-    seed : of the draw
-    **ranges : (lowest, highest) or (lowest, highest, "log") for each parameter; whole numbers stay whole
+    count : number of points
+    seed : seed of the draw
+    **ranges : (lowest, highest) or (lowest, highest, "log") for each parameter; two integers give integers
 
     >>> import sgdlimits as sl
     >>> points = sl.random_points(5, lr=(0.01, 1.0, "log"), noise=(0.0, 1.0), d=(100, 200)).points
@@ -73,13 +74,13 @@ def random_points(count: Annotated[int, sized(16)], *, seed: Seed = 0, **ranges:
     if not ranges:
         raise BadInput('random points need ranges. Give, for instance, lr=(0.01, 1.0, "log").')
     check_size(count)
-    uniform = np.random.default_rng(seed).random((count, len(ranges)))
-    columns = {parameter_of(name): _drawn(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())}
+    uniform = np.random.default_rng(seed).random((count, len(ranges)))  # row by row, so that a larger count adds rows
+    columns = {parameter_of(name): _draw_values(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())}
     return Design(tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)))
 
 
-def listed(points: Iterable[Mapping[str, Any]]) -> Design:
-    """A list of points that all have the same parameters."""
+def design_of_points(points: Iterable[Mapping[str, Any]]) -> Design:
+    """Return the design of a list of points, checked to have the same parameters."""
     rows = tuple(dict(mapping("a point of over", point)) for point in islice(points, MAX_POINTS + 1))
     check_size(len(rows))
     if not rows or not rows[0]:
@@ -88,44 +89,46 @@ def listed(points: Iterable[Mapping[str, Any]]) -> Design:
         if set(row) != set(rows[0]):
             raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give it those.")
     names = {name: parameter_of(name) for name in rows[0]}
-    return Design(tuple({new: plain(row[name]) for name, new in names.items()} for row in rows))
+    return Design(tuple({new: to_plain(row[name]) for name, new in names.items()} for row in rows))
 
 
 def as_design(over: Any) -> Design:
-    """A design from a design, a mapping of axes, or a list of points."""
+    """Return the design for the argument `over` of `sweep`: a design, a mapping from parameters to values, or points."""
     if isinstance(over, Design):
         return over
     if isinstance(over, Mapping):
         return grid(**mapping("over", over))
     if isinstance(over, Iterable) and not isinstance(over, str):
-        return listed(over)
+        return design_of_points(over)
     raise BadInput(f"over must be a grid or a list of points; got {shorten(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
 
 
 def check_size(points: int) -> None:
-    """Raise `BadInput` for more points than a sweep can have, before any of them is made."""
+    """Raise `BadInput` if a sweep would have more than `MAX_POINTS` points."""
     if points > MAX_POINTS:
         raise BadInput(
             f"a sweep has at most {MAX_POINTS} points, each a file; got {points:.7g}. Give fewer values, or several sweeps."
         )
 
 
-def plain(value: Any) -> Any:
-    """A value as plain Python has it: NumPy's numbers as numbers, 1.0 as 1, lists as tuples."""
+def to_plain(value: Any) -> Any:
+    """Return a value as a hashable object of plain Python: NumPy scalars as Python's, lists as tuples, 1.0 as 1."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return tuple(plain(each) for each in value)
+        return tuple(to_plain(each) for each in value)
+    # 1.0 and 1 are the same point, and must have the same text, from which its file is named.
     return int(value) if isinstance(value, float) and math.isfinite(value) and value.is_integer() else value
 
 
-def _values(name: str, given: Any) -> tuple:
+def _check_axis(name: str, given: Any) -> tuple:
+    """Return the values of one axis of a grid as a tuple; raise `BadInput` unless they are several distinct values."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise BadInput(f"{name} must be several values; got {shorten(given)}. Put them in brackets.")
     if isinstance(given, range):  # len() of a range fails beyond 2^63
         check_size((given.stop - given.start) // given.step)
     check_size(len(given) if isinstance(given, Sized) else 0)
-    values = tuple(plain(each) for each in islice(given, MAX_POINTS + 1))
+    values = tuple(to_plain(each) for each in islice(given, MAX_POINTS + 1))  # an iterator may be endless
     check_size(len(values))
     if not values:
         raise BadInput(f"{name} has no values. Give at least one.")
@@ -134,14 +137,16 @@ def _values(name: str, given: Any) -> tuple:
     return values
 
 
-def _drawn(name: str, given: Any, uniform: np.ndarray) -> list:
+def _draw_values(name: str, given: Any, uniform: np.ndarray) -> list:
+    """Map uniform variates in [0, 1) to the range given for a parameter."""
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 3) or given[2:] not in ((), [], ("log",), ["log"]):
         raise BadInput(
             f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {shorten(given)}. Give such a range.'
         )
-    low, high, log = given[0], given[1], len(given) == 3
+    low, high = given[0], given[1]
+    log = len(given) == 3
     check_number(name, low, above=0 if log else None)
     check_number(name, high, above=low)
     value = low * (high / low) ** uniform if log else low + (high - low) * uniform
     whole = isinstance(low, int) and isinstance(high, int)
-    return [plain(round(each)) if whole else float(each) for each in value]
+    return [to_plain(round(each)) if whole else float(each) for each in value]

@@ -1,4 +1,4 @@
-"""Where units are computed: the interface, and this process."""
+"""Engines of sweeps, which compute units: the interface, tasks of several units, and the engine of this process."""
 
 from __future__ import annotations
 
@@ -12,61 +12,63 @@ from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
-from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempts
+from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units
 
 RETRIES = 2
-"""How often a unit is tried again."""
-TOGETHER = 64
-"""Units are computed together until they have so many runs: four vectors of a processor."""
-TOGETHER_ON_GPU = 2**16
+"""Number of further attempts at a unit that failed alone."""
+MAX_RUNS_PER_TASK = 64
+"""Runs up to which units are put into one task: four vectors of a processor."""
+MAX_RUNS_PER_GPU_TASK = 2**16
+"""The same on a GPU, which needs many threads."""
 
 
 class Task(NamedTuple):
-    """Units that are computed together, and how often they were tried before."""
+    """Units that are computed in shared batches, and the number of earlier attempts at a single unit."""
 
     units: list[Unit]
     tries: int = 0
 
-    def settled(self, outcomes: Iterable[Outcome], again: Callable[[Task], Any]) -> Iterator[Outcome]:
-        """Outcomes of its units that are final. One that failed is tried `again`: alone, unless it was often enough."""
+    def final_outcomes(self, outcomes: Iterable[Outcome], retry: Callable[[Task], Any]) -> Iterator[Outcome]:
+        """Yield the outcomes that are final; pass each failed unit, alone in a task, to `retry` while attempts are left."""
         for outcome in outcomes:
-            alone = len(self.units) == 1  # otherwise another one may be to blame
-            if outcome.what != FAILED or (alone and self.tries == RETRIES):
+            alone = len(self.units) == 1  # in a larger task another unit may have caused the failure, so it does not count
+            if outcome.status != FAILED or (alone and self.tries == RETRIES):
                 yield outcome
             else:
-                again(Task([outcome.unit], self.tries + alone))
+                retry(Task([outcome.unit], self.tries + alone))
 
 
-def tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
-    """Neighbouring units of few runs together, where their steps can be, with something to do for all workers."""
+def make_tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
+    """Group consecutive units with few runs into tasks that can share batches, with work for all workers."""
     runs = [unit.last - unit.first for unit in units]
+    # No task has more than a worker's share of all runs, but each fills a vector.
     share = max(GROUP_ALIGNMENT, -(-sum(runs) // workers))
-    most = 0 if not recipe.batchable else min(share, TOGETHER_ON_GPU if gpu_present() else TOGETHER)
-    found: deque[Task] = deque()
-    room = 0
+    max_runs = 0 if not recipe.batchable else min(share, MAX_RUNS_PER_GPU_TASK if gpu_present() else MAX_RUNS_PER_TASK)
+    tasks: deque[Task] = deque()
+    capacity = 0
     for unit, count in zip(units, runs, strict=True):
-        room -= count
-        if room >= 0:
-            found[-1].units.append(unit)
+        capacity -= count
+        if capacity >= 0:
+            tasks[-1].units.append(unit)
         else:
-            found.append(Task([unit]))
-            room = most - count
-    return found
+            tasks.append(Task([unit]))
+            capacity = max_runs - count
+    return tasks
 
 
 class SweepEngine(abc.ABC):
-    """Where units are computed."""
+    """Interface of the engines of a sweep: this process, a pool of processes, or a cluster."""
 
     @abc.abstractmethod
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        """Compute units, in any order, each tried again where it failed, and say what became of each."""
+        """Compute units in any order, with retries after failures, and yield the final outcome of each."""
 
 
-class Here(SweepEngine):
-    """This process."""
+class InProcess(SweepEngine):
+    """Engine that computes all units in this process."""
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        todo = tasks(recipe, units)
+        todo = make_tasks(recipe, units)
         while todo:
             task = todo.popleft()
-            yield from task.settled(attempts(recipe, folder, task.units), todo.appendleft)
+            yield from task.final_outcomes(attempt_units(recipe, folder, task.units), todo.appendleft)

@@ -1,4 +1,4 @@
-"""How large a sweep is, about how long it takes, from a short try, and how far it is: rows of a table, by name."""
+"""Size, estimated duration and progress of a sweep, as rows of tables for the command line."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ import warnings
 from sgdlimits.progress import format_duration
 from sgdlimits.run.simulate import simulate_runs
 from sgdlimits.run.sweeps.job import Sweep
-from sgdlimits.run.sweeps.store import Folder, missing
+from sgdlimits.run.sweeps.store import Folder, missing_units
 from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.text import count, format_bytes
 
-TRY_SECONDS = 1.0
-"""About how long a calibration may take at each of the points that are tried."""
-OVERHEAD_SECONDS, OVERHEAD_BYTES = 0.035, 20_000
-"""What a unit costs beside its steps: it is built, looked at, and written."""
-LATELY = 600.0
-"""Seconds over which the rate of a sweep is taken."""
+TRIAL_SECONDS = 1.0
+"""Approximate time of the calibration at each of the points that are tried."""
+OVERHEAD_SECONDS = 0.035
+"""Time of a unit beside its steps: building the problem, the dataset, and writing the file."""
+OVERHEAD_BYTES = 20_000
+"""Size of a unit's file beside its values."""
+RATE_WINDOW_SECONDS = 600.0
+"""Time before now over which the rate of a sweep is measured."""
 
 
 def estimate(job: Sweep) -> dict[str, str]:
-    """The size of a sweep and the time that is left, from short simulations at its first, middle and last point."""
+    """Estimate the size of a sweep and the time left, from short simulations at its first, middle and last point.
+
+    The result has the rows of a table by name, both as text.
+    """
     units = job.units
-    left = list(missing(Folder(job.folder), units)) if os.path.isdir(job.folder) else units
+    left = list(missing_units(Folder(job.folder), units)) if os.path.isdir(job.folder) else units
     tries = list({unit.key: unit for unit in (units[0], units[len(units) // 2], units[-1])}.values())
-    found = [_tried(job, unit) for unit in tries]
+    found = [_measure_unit(job, unit) for unit in tries]
     seconds = sum(one for one, _ in found) / len(found)
     size = max(bytes_ for _, bytes_ in found)
     kept = OVERHEAD_BYTES + (size if not job.recipe.keep else 8 * 4 * job.runs)
@@ -41,10 +46,13 @@ def estimate(job: Sweep) -> dict[str, str]:
     }
 
 
-def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
-    """Seconds of processor time and bytes of a unit, from a share of its time that grows until it can be measured."""
+def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
+    """Return the processor time in seconds and the size in bytes of a unit, extrapolated from a fraction of its `t_max`.
+
+    The fraction grows until the simulation takes long enough to be measured.
+    """
     problem, level, start, t_max = job.recipe.simulation(unit.point).values()
-    least = 2.0 * problem.numerics.samples_per_step / (getattr(level, "d", None) or 1)
+    least = 2.0 * problem.numerics.samples_per_step / (getattr(level, "d", None) or 1)  # the time of two steps
     runs, seed = range(unit.first, unit.last), unit.whole["seed"]
     simulate = lambda share: simulate_runs(problem, level, start, runs, seed=seed, t_max=max(least, share * t_max), save=2)
     share = 1 / 512
@@ -55,7 +63,8 @@ def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
             begin = time.process_time()
             dataset = simulate(share)
             spent = time.process_time() - begin
-            if spent > TRY_SECONDS / 8 or share >= 1:
+            # Each attempt is four times as long as the one before: all together take about `TRIAL_SECONDS`.
+            if spent > TRIAL_SECONDS / 8 or share >= 1:
                 break
             share = min(1.0, share * 4)
     times = job.recipe.save if isinstance(job.recipe.save, int) else len(job.recipe.save) if job.recipe.save else 200
@@ -63,18 +72,22 @@ def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
 
 
 def status(job: Sweep) -> dict[str, str]:
-    """How far a sweep is, from its folder alone: whoever computes it, wherever."""
+    """Report the progress of a sweep from the files in its folder, whichever processes compute it.
+
+    The result has the rows of a table by name, both as text.
+    """
     total = len(job.units)
     if not os.path.isdir(job.folder):
         return {"done": f"0 of {count(total, 'unit')}", "last result": "none yet"}
     folder = Folder(job.folder)
-    left, now = list(missing(folder, job.units)), time.time()
+    left, now = list(missing_units(folder, job.units)), time.time()
     done = total - len({unit.key for unit in left})
     rows = {"done": f"{done} of {count(total, 'unit')}"}
-    if failed := sum(folder.failure(unit) is not None for unit in left):
+    if failed := sum(folder.read_failure(unit) is not None for unit in left):
         rows["failed"] = f"{failed}; the notes *.failed.json in {job.folder} say why"
-    ages = sorted(now - entry.path.lstat().st_mtime for entry in folder.entries())
-    lately = [age for age in ages if age < LATELY]
+    ages = sorted(now - entry.path.lstat().st_mtime for entry in folder.list_files())
+    # The rate of recent files: a sweep may have been interrupted for days, or have gained workers.
+    lately = [age for age in ages if age < RATE_WINDOW_SECONDS]
     if len(lately) > 2 and done < total:
         rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9)
         rows |= {"rate": f"{rate:.3g} units a second", "time left": format_duration((total - done - failed) / rate)}

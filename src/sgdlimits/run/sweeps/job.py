@@ -1,4 +1,4 @@
-"""The verb: simulate a problem at many points, and lose nothing."""
+"""`sweep`: simulate a problem at many parameter values, resumable after any interruption."""
 
 from __future__ import annotations
 
@@ -18,36 +18,46 @@ import xarray as xr
 
 from sgdlimits.domain import Positive, SavedTimes, Seed, Size, checked
 from sgdlimits.errors import BadInput, check_count, shorten
-from sgdlimits.files import clear
+from sgdlimits.files import remove_partial_files
 from sgdlimits.progress import bar
 from sgdlimits.run.sweeps.cluster import Dask
 from sgdlimits.run.sweeps.collect import collect
 from sgdlimits.run.sweeps.design import Design, as_design
-from sgdlimits.run.sweeps.engine import Here, SweepEngine
+from sgdlimits.run.sweeps.engine import InProcess, SweepEngine
 from sgdlimits.run.sweeps.pool import Pool
 from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
-from sgdlimits.run.sweeps.store import Folder, missing
+from sgdlimits.run.sweeps.store import Folder, missing_units
 from sgdlimits.run.sweeps.unit import Unit, unit_of
 from sgdlimits.run.sweeps.worker import DONE, UNWRITTEN, Outcome
 from sgdlimits.text import count
 
 _BAR = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
-SHOWN = 3
-"""How many failures are told in full."""
+MAX_REASONS = 3
+"""Maximum number of different errors that the warning about failed units quotes."""
 
 
 class SweepStopped(KeyboardInterrupt):
-    """Ctrl-C during a sweep. What is done is in its folder, and the same sweep goes on from there."""
+    """Ctrl-C during a sweep. Finished units are in its folder, and the same call of `sweep` computes the others."""
 
 
 class SweepFailed(UserWarning):
-    """Some units of a sweep could not be computed; the folder has notes that say why."""
+    """Warning that some units of a sweep could not be computed; notes in its folder give the reasons."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that was checked: a recipe, its points, how many runs of each, and the folder. `shard` is (i, n)."""
+    """Sweep with checked arguments.
+
+    Parameters
+    ----------
+    recipe : how a simulation is made from a point
+    design : the points
+    runs : number of runs of each point
+    folder : folder of the results
+    shard : (i, n) for the i-th of n parts, from 1 on; None for the whole sweep
+    refine : adaptive refinement, if any
+    """
 
     recipe: Recipe
     design: Design
@@ -60,33 +70,42 @@ class Sweep:
     def of(
         cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None
     ) -> Sweep:
+        """Check a sweep over all of its points and return it; raise one `BadInput` with all mistakes."""
         design = as_design(over)
         fixed = {name: [value] for name, value in recipe.fixed.items()}
         varied = {name: design.values(name) for name in design.names}
-        wrong = list(mistakes(recipe, {**fixed, **varied}, varied.get(OPTIMISER)))
+        wrong = list(find_mistakes(recipe, {**fixed, **varied}, varied.get(OPTIMISER)))
         wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in varied if name in fixed]
         if wrong:
             raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
-        recipe.simulation(design.points[0])
+        recipe.simulation(design.points[0])  # a trial: errors that the checks miss are raised before any unit is computed
         found = None if refine is None else as_refine(refine, recipe, design)
         return cls(recipe, design, runs, os.fspath(folder), refine=found).part(shard)
 
     def part(self, shard: tuple[int, int] | None) -> Sweep:
-        """The i-th of n parts, for (i, n)."""
+        """Return the i-th of n parts of the sweep, for `shard` = (i, n)."""
         if self.refine is not None and shard is not None:
             raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
         return dataclasses.replace(self, shard=shard)
 
     @cached_property
     def units(self) -> list[Unit]:
-        """All units, or those of the shard, as their points come."""
+        """Units of the sweep or of its shard, in the order of the points."""
         units = [unit_of(self.recipe, point, 0, self.runs) for point in self.design.points]
         index, shards = self.shard or (1, 1)
+        # Shards are chosen by the hash of a unit: every process agrees on them without knowing the others.
         return [unit for unit in {unit.key: unit for unit in units}.values() if int(unit.key, 16) % shards == index - 1]
 
 
-def mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable[Any] | None = None) -> Iterable[str]:
-    """What is wrong with values of parameters, a sentence each; `optimisers` are those that the points have."""
+def find_mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable[Any] | None = None) -> Iterable[str]:
+    """Yield a sentence for each mistake in the values of parameters.
+
+    Parameters
+    ----------
+    recipe : the recipe of the sweep
+    columns : values of each parameter
+    optimisers : optimisers of the points; None for that of the recipe
+    """
     known = list(optimisers or [recipe.fixed.get(OPTIMISER)])
     for name, values in columns.items():
         try:
@@ -121,37 +140,37 @@ def sweep(
     progress: bool = True,
     kernel: str | None = None,
 ) -> xr.Dataset:
-    """Simulate a problem at many points, each a unit whose file is skipped where it is there already.
+    """Simulate a problem at many parameter values and store each result in a file; points that have one are skipped.
 
-    The same call goes on after any interruption. More values or more runs compute only what is new, and what comes out is, bit
-    by bit, that of one larger sweep.
+    The same call resumes after any interruption. A call with more values or more runs computes only the new ones, and gives,
+    bit by bit, the results of one larger sweep.
 
     Parameters
     ----------
-    preset : the name of a preset, or a function that returns a problem, by which parameters it takes
-    level : such as `Chain(d=3000)`, or its name, "chain", where points or `fixed` give its parameters
-    start : such as `RandomInit(d=3000)`, or its name: "random", "orthogonal" or "fixed"
+    preset : name of a preset, or a function that returns a problem; its arguments are parameters of the sweep
+    level : level of description such as `Chain(d=3000)`, or its name, "chain", if points or `fixed` have its parameters
+    start : initial condition such as `RandomInit(d=3000)`, or its name: "random", "orthogonal" or "fixed"
     over : the points: `grid(lr=[...], noise=[...])`, `random_points(...)`, or a list of dictionaries. Parameters are those of
         the problem, the level and the start by name (`d` is that of the level and of the start), `optimiser` with the
         parameters of algorithms, and `t_max`
-    folder : where results are kept, a file for each unit
-    runs, t_max, save, until, kernel : as for `simulate`, at each point
-    seed : a whole number; each point has random numbers of its own, which follow from it and from all parameters
-    keep : None for whole trajectories, or what to keep of each: "final_risk", "excess_risk", "relative_risk", "learnt",
-        "overlap", "accuracy", "exit_time", "fixed_point_count", several of them, a dictionary with their options, or functions
-        of the dataset of `simulate`. Where it is the exit time alone, runs stop there
-    engine : where it is computed: None, in this process; a number of processes; "local", "slurm", the address of a scheduler,
-        or a cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The same files come out
+    folder : folder of the results, with a file for each point
+    runs, t_max, save, until, kernel : arguments of `simulate` at each point
+    seed : an integer; the random numbers of a point follow from it and from all parameters of the point
+    keep : None to store whole trajectories, or the values to store of each: "final_risk", "excess_risk", "relative_risk",
+        "learnt", "overlap", "accuracy", "exit_time", "fixed_point_count", several of them, a dictionary with their options, or
+        functions of the dataset of `simulate`. With "exit_time" alone, runs stop at the exit
+    engine : None computes in this process; a number, in that many processes; "local", "slurm", the address of a scheduler, or a
+        cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The files are the same
     fixed : parameters that all points share
-    common : whether all points have the same random numbers, for differences between points; otherwise these are independent
-    refine : what to refine the grid along a boundary of: the name of a variable, or `Refine(...)`
-    shard : (i, n) computes the i-th of n parts, the first is 1
+    common : whether all points use the same random numbers, which reduces the variance of differences between points
+    refine : variable along whose derivative_bounds changes the grid is refined, by name or as `Refine(...)`
+    shard : (i, n) computes the i-th of n parts, counted from 1
     retry : whether to try units again that failed before
-    progress : whether to show how far it is
+    progress : whether to show a progress bar
 
     Returns
     -------
-    xarray.Dataset, that of `collect` for these points and runs; empty where a shard has none
+    xarray.Dataset of `collect` for these points and runs; empty if a shard has no points
 
     Examples
     --------
@@ -163,47 +182,52 @@ def sweep(
     >>> dict(risk.sizes)
     {'lr': 2, 'noise': 2, 'run': 8}
     """
-    how: dict[str, Any] = {"fixed": fixed, "t_max": t_max, "save": save, "until": until, "keep": keep, "kernel": kernel}
-    recipe = Recipe.of(preset, level, start, seed=seed, common=common, **how)
+    options: dict[str, Any] = {"fixed": fixed, "t_max": t_max, "save": save, "until": until, "keep": keep, "kernel": kernel}
+    recipe = Recipe.of(preset, level, start, seed=seed, common=common, **options)
     job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
     done = compute_sweep(job, engine, retry=retry, progress=progress)
     return collect(folder, keys=[unit.key for unit in done], runs=runs) if done else xr.Dataset()
 
 
-def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
-    """Compute what is missing, and refine: all units of the sweep in the end."""
-    folder, where = Folder(job.folder, make=True), as_engine(engine)
-    units, refine = _computed(job, folder, where, retry, progress), job.refine
+def compute_sweep(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
+    """Compute all units of a sweep without a file, and those that its refinement adds; return the units of all points."""
+    folder = Folder(job.folder, make=True)
+    where = as_engine(engine)
+    units = _compute_missing(job, folder, where, retry, progress)
+    refine = job.refine
     while refine is not None and refine.rounds > 0:
-        points, refine = refine.more(job.recipe, job.design, folder, job.runs)
+        points, refine = refine.next_round(job.recipe, job.design, folder, job.runs)
         if not points:
             break
         job = dataclasses.replace(job, design=Design((*job.design.points, *points), job.design.axes))
-        units = _computed(job, folder, where, retry, progress)
+        units = _compute_missing(job, folder, where, retry, progress)
     return units
 
 
-def _computed(job: Sweep, folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
+def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
+    """Compute the units without a file, with a progress bar and notes on failures; return all units of the sweep."""
     units = job.units
-    todo = list(missing(folder, units))
-    failed = {unit.name: error for unit in todo if not retry and (error := folder.failure(unit))}
-    alike = lambda unit: repr([value for value in unit.point.values() if not isinstance(value, float)])
-    todo = sorted((unit for unit in todo if unit.name not in failed), key=alike)  # those that compile alike are neighbours
-    done, total = len(units) - len({unit.key for unit in todo}) - len(failed), len(units)
+    todo = list(missing_units(folder, units))
+    failed = {unit.name: error for unit in todo if not retry and (error := folder.read_failure(unit))}
+    # Values of floats are inputs of compiled code, others change it: neighbours in this order share code and batches.
+    discrete = lambda unit: repr([value for value in unit.point.values() if not isinstance(value, float)])
+    todo = sorted((unit for unit in todo if unit.name not in failed), key=discrete)
+    total = len(units)
+    done = total - len({unit.key for unit in todo}) - len(failed)
     if todo:
-        turn = os.getpid() % len(todo)  # sweeps into one folder at once begin at different units
+        first = os.getpid() % len(todo)  # simultaneous sweeps into one folder begin at different units
         with bar(total=total, initial=done, disable=not progress, desc="sweep", unit="unit", bar_format=_BAR) as shown:
-            computing = engine.run(job.recipe, folder, todo[turn:] + todo[:turn])
-            running = _until_asked(computing)
+            computing = engine.run(job.recipe, folder, todo[first:] + todo[:first])
+            running = _until_interrupted(computing)
             try:
-                for unit, what, error in running:
-                    if what == UNWRITTEN:  # all others would meet the same
+                for unit, status, error in running:
+                    if status == UNWRITTEN:  # the disk is full or read-only: no other file could be written either
                         raise BadInput(error)
-                    if what != DONE:
-                        folder.fail(unit, error)
+                    if status != DONE:
+                        folder.record_failure(unit, error)
                         failed[unit.name] = error
                         shown.set_postfix_str(count(len(failed), "failure"), refresh=False)
-                    done += what == DONE
+                    done += status == DONE
                     shown.update()
             except KeyboardInterrupt:
                 kept = f"{done} of {count(total, 'unit')} are done and kept in {job.folder}"
@@ -211,43 +235,52 @@ def _computed(job: Sweep, folder: Folder, engine: Any, retry: bool, progress: bo
             finally:
                 running.close()
                 computing.close()
-                clear(folder.path)  # what processes that were killed have left
+                remove_partial_files(folder.path)  # partial files of workers that were killed
     if failed:
-        _tell(job.folder, failed, total)
+        _report_failures(job.folder, failed, total)
     return units
 
 
-def _until_asked(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
-    """Outcomes up to Ctrl-C, also where it came in code that cannot raise it, such as that of a weak reference."""
-    asked: list[int] = []
-    before: dict[int, Any] = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+def _until_interrupted(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
+    """Yield outcomes until Ctrl-C, and raise it even if it arrived in code whose exceptions Python discards.
 
-    def ask(number: int, frame: Any) -> None:
+    An exception in the callback of a weak reference or a finalizer is printed and forgotten. The signal handlers therefore
+    record that they were called, and the loop checks the record after each outcome.
+    """
+    received: list[int] = []
+    handlers: dict[int, Any] = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def record(number: int, frame: Any) -> None:
         try:
-            before[number](number, frame)
+            handlers[number](number, frame)
         except KeyboardInterrupt:
-            asked.append(number)
+            received.append(number)
             raise
 
-    heard = [each for each, handler in before.items() if callable(handler)]
-    main, usual = threading.current_thread() is threading.main_thread(), sys.unraisablehook
+    # Python allows signal handlers in the main thread only; SIG_DFL and SIG_IGN are not callable and stay.
+    main = threading.current_thread() is threading.main_thread()
+    replaced = [each for each, handler in handlers.items() if callable(handler)] if main else []
+    usual_hook = sys.unraisablehook
     try:
-        sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else usual(told)
-        for each in heard if main else ():
-            signal.signal(each, ask)
+        sys.unraisablehook = lambda ignored: None if ignored.exc_type is KeyboardInterrupt else usual_hook(ignored)
+        for each in replaced:
+            signal.signal(each, record)
         for outcome in outcomes:
             yield outcome
-            if asked:
+            if received:
                 raise KeyboardInterrupt
     finally:
-        sys.unraisablehook = usual
-        for each in heard if main else ():
-            signal.signal(each, before[each])
+        sys.unraisablehook = usual_hook
+        for each in replaced:
+            signal.signal(each, handlers[each])
 
 
-def _tell(folder: str, failed: dict[str, str], total: int) -> None:
-    each = list(dict.fromkeys(failed.values()))
-    words = "; ".join(each[:SHOWN]) + (f"; and {len(each) - SHOWN} other reasons" if len(each) > SHOWN else "")
+def _report_failures(folder: str, failed: dict[str, str], total: int) -> None:
+    """Warn of failed units with their errors; raise `BadInput` if all units failed."""
+    errors = list(dict.fromkeys(failed.values()))
+    words = "; ".join(errors[:MAX_REASONS])
+    if len(errors) > MAX_REASONS:
+        words += f"; and {len(errors) - MAX_REASONS} other reasons"
     what = (
         f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} say which."
     )
@@ -257,9 +290,9 @@ def _tell(folder: str, failed: dict[str, str], total: int) -> None:
 
 
 def as_engine(engine: Any) -> SweepEngine:
-    """An engine from what users give: None, a number of processes, a scheduler's address, or an engine."""
+    """Return the engine for the argument `engine` of `sweep`: None, a number of processes, an address, or an engine."""
     if engine is None:
-        return Here()
+        return InProcess()
     if isinstance(engine, SweepEngine):
         return engine
     if isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
@@ -268,7 +301,7 @@ def as_engine(engine: Any) -> SweepEngine:
         return Dask.of(engine)
     if isinstance(address := getattr(engine, "scheduler_address", None), str):  # a cluster of dask, such as LocalCluster
         return Dask.of(address)
-    if isinstance(address := getattr(getattr(engine, "scheduler", None), "address", None), str):  # its Client
+    if isinstance(address := getattr(getattr(engine, "scheduler", None), "address", None), str):  # a dask Client
         return Dask.of(address)
     raise BadInput(
         f"engine must be a number of processes, the address of a dask scheduler, a dask cluster, or 'local' or 'slurm'; got "
@@ -278,7 +311,7 @@ def as_engine(engine: Any) -> SweepEngine:
 
 
 def as_shard(shard: Any) -> tuple[int, int] | None:
-    """(i, n) from what users give."""
+    """Return the shard (i, n) from the argument `shard` of `sweep` or an option such as 1/10; raise `BadInput` if invalid."""
     if shard is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a sweep keeps of each simulation: the whole trajectory, or numbers read off it, by name."""
+"""Reductions: the values that a sweep stores of each simulation in place of its whole trajectory, such as the final risk."""
 
 from __future__ import annotations
 
@@ -14,55 +14,58 @@ from sgdlimits.checks import mapping
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.condition import Condition, exits
 from sgdlimits.run.record import from_json
-from sgdlimits.run.sweeps.names import called, named
+from sgdlimits.run.sweeps.names import function_name, import_function
 
 
-def _at(values: xr.DataArray, index: int) -> xr.DataArray:
-    """The values at one of the times, without the time: xarray would import all of dask to see if that is dask's."""
-    return values.drop_vars("t").isel(t=index)
+def _at_time(values: xr.DataArray, index: int) -> xr.DataArray:
+    """Return the values at the time with this index, without the coordinate t."""
+    return values.drop_vars("t").isel(t=index)  # indexing a coordinate makes xarray import all of dask
 
 
 def final_risk(dataset: xr.Dataset) -> xr.DataArray:
-    """The population risk of each run at its end."""
-    return _at(dataset.risk, -1)
+    """Return the population risk of each run at its end."""
+    return _at_time(dataset.risk, -1)
 
 
 def excess_risk(dataset: xr.Dataset) -> xr.DataArray:
-    """The population risk of each run at its end, above the floor."""
+    """Return the final population risk of each run, minus the floor: the risk of predicting the label without its noise."""
     return final_risk(dataset) - dataset.attrs["floor"]
 
 
 def relative_risk(dataset: xr.Dataset) -> xr.DataArray:
-    """The excess risk of each run at its end, in units of that at its start: 0 where all is learnt, 1 where nothing is."""
+    """Return the final excess risk of each run divided by the initial one: 0 if everything is learnt, 1 if nothing is."""
     floor = dataset.attrs["floor"]
-    return (final_risk(dataset) - floor) / (_at(dataset.risk, 0) - floor)
+    return (final_risk(dataset) - floor) / (_at_time(dataset.risk, 0) - floor)
 
 
 def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
-    """Whether each run has lost the fraction `threshold` of its excess risk at its end, 1 or 0; 0 where it diverged."""
+    """Return 1.0 for each run that has lost the fraction `threshold` of its excess risk at its end, else 0.0.
+
+    Runs that diverged give 0.0.
+    """
     return ((relative_risk(dataset) <= 1 - threshold) & (dataset.status != "diverged")).astype(float)
 
 
 def overlap(dataset: xr.Dataset) -> xr.DataArray:
-    """The mean absolute overlap with the fixed directions of each run at its end."""
-    values = abs(_at(dataset[str(overlap_name(dataset))], -1))
+    """Return the final overlap of each run with the fixed directions, in absolute value, averaged over its entries."""
+    values = abs(_at_time(dataset[str(overlap_name(dataset))], -1))
     return values.mean([dim for dim in values.dims if dim != "run"])
 
 
 def accuracy(dataset: xr.Dataset) -> xr.DataArray:
-    """The probability of predicting the right class of each run at its end."""
+    """Return the probability, at the end of each run, that it predicts the right class."""
     if "accuracy" not in dataset:
         raise BadInput(f"{dataset.attrs['problem_name']} predicts no classes and has no accuracy. Keep final_risk.")
-    return _at(dataset.accuracy, -1)
+    return _at_time(dataset.accuracy, -1)
 
 
 def exit_time(dataset: xr.Dataset, threshold: float = 0.5) -> xr.Dataset:
-    """The exit time of each run, and whether it is censored: `exit_times`."""
+    """Return the exit time of each run, and whether it is censored: the function `sgdlimits.exit_times`."""
     return exit_times(dataset, threshold)[["t", "censored"]].rename(t="exit_time").drop_vars("status")
 
 
 def fixed_point_count(dataset: xr.Dataset) -> int:
-    """How many components of fixed points the ODE has, images under symmetries included."""
+    """Return the number of connected components of fixed points of the ODE, counting their images under symmetries."""
     from sgdlimits.analysis.fixed_points import fixed_points
 
     return sum(point.copies for point in fixed_points(from_json(dataset.attrs["problem"])))
@@ -71,11 +74,13 @@ def fixed_point_count(dataset: xr.Dataset) -> int:
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn for fn in (final_risk, excess_risk, relative_risk, learnt, overlap, accuracy, exit_time, fixed_point_count)
 }
-"""What can be kept, by name. Each takes the dataset of one simulation."""
+"""Reductions by name. Each takes the dataset of one simulation, and options as keywords."""
 
 
 def as_keep(keep: Any) -> dict[str, dict[str, Any]]:
-    """What to keep as names with options: of a reduction or, with a colon, of a function in a module. Empty: everything.
+    """Return the reductions in `keep` as a dictionary from names to options; it is empty if whole trajectories are stored.
+
+    A name is that of an entry of `REDUCTIONS` or `module:function`.
 
     >>> as_keep("final_risk"), as_keep({"exit_time": {"threshold": 0.3}})
     ({'final_risk': {}}, {'exit_time': {'threshold': 0.3}})
@@ -84,45 +89,48 @@ def as_keep(keep: Any) -> dict[str, dict[str, Any]]:
         return {}
     several = isinstance(keep, Iterable) and not isinstance(keep, str) and not callable(keep)
     given = keep if isinstance(keep, Mapping) else dict.fromkeys(keep if several else [keep])
-    return {_known(name): dict(mapping(f"keep[{name!r}]", options or {})) for name, options in given.items()}
+    return {_check_name(name): dict(mapping(f"keep[{name!r}]", options or {})) for name, options in given.items()}
 
 
-def _known(name: Any) -> str:
+def _check_name(name: Any) -> str:
+    """Return the name of a reduction, given as a name or a function; raise `BadInput` for an unknown one."""
     if callable(name):
-        return named(name)
+        return function_name(name)
     if isinstance(name, str) and (name in REDUCTIONS or ":" in name):
         return name
     raise BadInput(f"keep must name what to keep; got {shorten(name)}. Give some of {', '.join(REDUCTIONS)}, or a function.")
 
 
-def stops(keep: Mapping[str, dict[str, Any]]) -> Condition | None:
-    """When runs can stop: at the exit, where that is all that is kept."""
+def stop_condition_of(keep: Mapping[str, dict[str, Any]]) -> Condition | None:
+    """Return the condition at which runs may stop: the exit if only exit times are stored; None otherwise."""
     return exits(keep["exit_time"].get("threshold", 0.5)) if list(keep) == ["exit_time"] else None
 
 
-def reduced(dataset: xr.Dataset, keep: Mapping[str, dict[str, Any]]) -> xr.Dataset:
-    """What is kept of a dataset of `simulate`, with how its runs ended and where it comes from."""
+def reduce_dataset(dataset: xr.Dataset, keep: Mapping[str, dict[str, Any]]) -> xr.Dataset:
+    """Apply the reductions `keep` to a dataset of `simulate`; the result has its run coordinates and attributes."""
     if not keep:
         return dataset
+    # How runs ended stays beside every reduction, so that diverged ones can be told apart.
     coords = {name: dataset[name] for name in ("run", "status", "t_end")}
-    found = xr.Dataset(coords=coords, attrs=dataset.attrs)
+    reduced = xr.Dataset(coords=coords, attrs=dataset.attrs)
     for name, options in keep.items():
-        fn = REDUCTIONS[name] if name in REDUCTIONS else called(name)
-        for each, values in _variables(name.rpartition(":")[2], fn(dataset, **options), dataset).items():
-            found[each] = values
-    return found
+        fn = REDUCTIONS[name] if name in REDUCTIONS else import_function(name)
+        for each, values in _as_variables(name.rpartition(":")[2], fn(dataset, **options), dataset).items():
+            reduced[each] = values
+    return reduced
 
 
-def _variables(name: str, result: Any, dataset: xr.Dataset) -> dict[str, xr.Variable]:
-    """What a reduction returned, as variables: over runs where it has one number for each."""
+def _as_variables(name: str, result: Any, dataset: xr.Dataset) -> dict[str, xr.Variable]:
+    """Return the result of a reduction as variables by name; the first axis is `run` if it has one entry for each run."""
     if isinstance(result, xr.Dataset):
         return {str(each): result[each].variable for each in result.data_vars}
     if isinstance(result, Mapping):
-        return {key: variable for each in result for key, variable in _variables(str(each), result[each], dataset).items()}
+        return {key: variable for each in result for key, variable in _as_variables(str(each), result[each], dataset).items()}
     if isinstance(result, xr.DataArray):
         return {name: result.variable}
     array = np.asarray(result)
     if array.dtype.kind not in "fiub":
         raise BadInput(f"{name} must return numbers; got {shorten(result)}. Return an array over runs, or a dataset.")
+    # A plain array has no names of axes: a first axis of the right length is that of the runs.
     by_run = array.ndim > 0 and len(array) == dataset.sizes["run"]
     return {name: xr.Variable([("run" if by_run and i == 0 else f"{name}_{i}") for i in range(array.ndim)], array)}

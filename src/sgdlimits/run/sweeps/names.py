@@ -1,4 +1,4 @@
-"""Functions of users by name, as a specification or a command line gives them: importing one runs its module."""
+"""Functions of users as text `module:function`, for files of sweeps and other processes. Importing one runs its module."""
 
 from __future__ import annotations
 
@@ -11,55 +11,59 @@ from typing import Any
 from sgdlimits.errors import BadInput
 
 
-class Name(str):
-    """The name of a function, with the function. As JSON, or pickled, it is the name alone."""
+class FunctionName(str):
+    """Text `module:function` that carries the function in its attribute `fn`; as JSON or pickled it is the text alone."""
 
     fn: Callable
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return str, (str(self),)
+        return str, (str(self),)  # the function itself need not be picklable
 
 
-def named(fn: Callable) -> Name:
-    """Return the name `module:function` of a function, with the function itself; other processes have to import it.
+def function_name(fn: Callable) -> FunctionName:
+    """Return the name `module:function` of a function, from which other processes can import it.
 
-    Of functions that no module has, those of a script or a notebook, the code counts as well, with the numbers and functions
-    that it refers to: whoever changes one has another function.
+    Functions of a script or a notebook cannot be imported. A hash of their code, and of the values and functions that it refers
+    to, is appended to their name, so that results computed before an edit are not taken for those after it.
     """
     module = getattr(fn, "__module__", None) or type(fn).__module__
     name = f"{module}:{getattr(fn, '__qualname__', type(fn).__qualname__)}"
     if not is_importable(name):
-        name = f"{name}@{hashlib.sha256(repr(_content(fn, set())).encode()).hexdigest()[:12]}"
-    found = Name(name)
-    found.fn = fn
-    return found
+        name = f"{name}@{hashlib.sha256(repr(_describe_code(fn, set())).encode()).hexdigest()[:12]}"
+    named = FunctionName(name)
+    named.fn = fn
+    return named
 
 
-def importable(name: str) -> bool:
-    """Whether another process can import a function."""
+def is_importable(name: str) -> bool:
+    """Return whether another process can import the function of a name `module:function`."""
     return "<" not in name and not name.startswith("__main__:")
 
 
-def _content(thing: Any, seen: set[int]) -> Any:
-    """What a function does, as far as its code, its defaults and what it refers to say: texts and numbers."""
+def _describe_code(thing: Any, seen: set[int]) -> Any:
+    """Return a nested list of texts that identifies a function: its code, defaults, closure and the globals that it uses.
+
+    `seen` has the ids of functions described already, since functions may refer to each other.
+    """
     thing = getattr(thing, "__wrapped__", thing)
     if isinstance(thing, types.CodeType):
-        return (thing.co_code.hex(), thing.co_names, [_content(each, seen) for each in thing.co_consts])
+        return (thing.co_code.hex(), thing.co_names, [_describe_code(each, seen) for each in thing.co_consts])
+    # Hashes of bytecode, not of source: a comment changes nothing, and a notebook may have no source.
     if isinstance(thing, types.FunctionType) and id(thing) not in seen:
         seen.add(id(thing))
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        there = [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
-        return [_content(each, seen) for each in (thing.__code__, *cells, *there, *(thing.__defaults__ or ()))]
+        used = [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
+        return [_describe_code(each, seen) for each in (thing.__code__, *cells, *used, *(thing.__defaults__ or ()))]
     if isinstance(thing, (tuple, list)):
-        return [_content(each, seen) for each in thing]
+        return [_describe_code(each, seen) for each in thing]
     if thing is None or isinstance(thing, (bool, int, float, complex, str, bytes)):
         return repr(thing)
     return getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__name__
 
 
-def called(name: str) -> Any:
-    """Return the function of a name `module:function`: the one that `named` gave the name, or else imported."""
-    if isinstance(name, Name):
+def import_function(name: str) -> Any:
+    """Import the function of a name `module:function`, unless the name came from `function_name` and carries it."""
+    if isinstance(name, FunctionName):
         return name.fn
     module, _, path = name.partition(":")
     try:

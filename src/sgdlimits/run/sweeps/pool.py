@@ -1,4 +1,4 @@
-"""Units in processes of this machine."""
+"""Engine of sweeps that computes units in several processes of this machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from sgdlimits._miscompiled import quieten
-from sgdlimits.run.sweeps.engine import SweepEngine, Task, tasks
+from sgdlimits._miscompiled import silence_hints
+from sgdlimits.run.sweeps.engine import SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
@@ -22,85 +22,95 @@ from sgdlimits.run.sweeps.worker import FAILED, Outcome
 
 
 class Pool(SweepEngine):
-    """Processes of this machine, each with its share of the cores. One that dies is replaced and its units tried again."""
+    """Engine of several worker processes, each on its share of the cores; a worker that dies is replaced, its units retried."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        text, todo, left = recipe.to_json(), tasks(recipe, units, self.workers), len(units)
+        text = recipe.to_json()
+        todo = make_tasks(recipe, units, self.workers)
+        left = len(units)
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        # Each worker has its own cores, so that the threads of one do not slow the others.
         pool = [PoolWorker(cores[i % max(1, len(cores)) :: self.workers]) for i in range(min(self.workers, len(todo)))]
-        listen = selectors.DefaultSelector()
+        selector = selectors.DefaultSelector()
         try:
             for worker in pool:
-                listen.register(worker.answers, selectors.EVENT_READ, worker)
-                worker.give(text, folder, todo)
+                selector.register(worker.answers, selectors.EVENT_READ, worker)
+                worker.start_task(text, folder, todo)
             while left:
-                for ready, _ in listen.select():
+                for ready, _ in selector.select():
                     worker = ready.data
-                    task, outcomes = worker.task, worker.answer()
-                    if outcomes is None:
-                        listen.unregister(worker.answers)
-                        outcomes = worker.died()
-                        worker.begin()
-                        listen.register(worker.answers, selectors.EVENT_READ, worker)
-                    for outcome in task.settled(outcomes, todo.append):
+                    task = worker.task
+                    outcomes = worker.read_outcome()
+                    if outcomes is None:  # the process has died, and its pipe with it
+                        selector.unregister(worker.answers)
+                        outcomes = worker.fail_remaining()
+                        worker.start_process()
+                        selector.register(worker.answers, selectors.EVENT_READ, worker)
+                    for outcome in task.final_outcomes(outcomes, todo.append):
                         left -= 1
                         yield outcome
-                for worker in pool:  # also those that had nothing to do while a unit was tried again elsewhere
+                for worker in pool:  # idle workers too: a failed unit may have come back to the queue since
                     if not worker.left:
-                        worker.give(text, folder, todo)
+                        worker.start_task(text, folder, todo)
         finally:
             for worker in pool:
-                worker.end()
-            listen.close()
+                worker.stop()
+            selector.close()
 
 
 class PoolWorker:
-    """A process of `sgdlimits.run.sweeps.process`, and what it is at."""
+    """Worker process of a `Pool`, with its present task and the units of that task without an outcome yet."""
 
     def __init__(self, cores: list[int]) -> None:
         self.cores = cores
-        self.begin()
+        self.start_process()
 
-    def begin(self) -> None:
+    def start_process(self) -> None:
+        """Start a new process, pinned to the cores of this worker, that reads tasks from its standard input."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        quieten(environment)  # the process imports JAX before it can do so itself
+        silence_hints(environment)  # the process imports JAX before it can do so itself
         command = [sys.executable, "-m", "sgdlimits.run.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0
-        )  # a line that was read ahead would never be heard of
-        self.task, self.left = Task([]), dict[str, Unit]()
+        )  # unbuffered: the selector does not report a line that a buffer has read ahead
+        self.task = Task([])
+        self.left = dict[str, Unit]()
         assert self.process.stdout is not None
         self.answers = self.process.stdout
 
-    def give(self, recipe: str, folder: Folder, todo: deque[Task]) -> None:
-        """The next task, where there is one."""
+    def start_task(self, recipe: str, folder: Folder, todo: deque[Task]) -> None:
+        """Take the next task from the queue, if there is one, and send it to the process."""
         if not todo:
             return
         self.task = todo.popleft()
         self.left = {unit.name: unit for unit in self.task.units}
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which its answers will say
-            asked = [recipe, str(folder.path), [unit.to_json() for unit in self.task.units]]
-            _send(self.process.stdin, f"{json.dumps(asked)}\n".encode())
+        with suppress(BrokenPipeError):  # the process has died, which the end of its answers will show
+            message = [recipe, str(folder.path), [unit.to_json() for unit in self.task.units]]
+            _write_all(self.process.stdin, f"{json.dumps(message)}\n".encode())
 
-    def answer(self) -> list[Outcome] | None:
-        """What became of one of its units, or None where the process has died."""
+    def read_outcome(self) -> list[Outcome] | None:
+        """Read the outcome of one unit from the process; None if the process has died."""
         try:
-            name, what, error = json.loads(self.answers.readline())
+            name, status, error = json.loads(self.answers.readline())
         except ValueError:
             return None
-        return [Outcome(self.left.pop(name), what, error)]
+        return [Outcome(self.left.pop(name), status, error)]
 
-    def died(self) -> list[Outcome]:
-        """All units that it was at have failed."""
-        left, how = list(self.left.values()), self.end()
+    def fail_remaining(self) -> list[Outcome]:
+        """Return failed outcomes for all units that a dead process had not finished."""
+        left = list(self.left.values())
+        how = self.stop()
         return [Outcome(unit, FAILED, f"the process that computed it ended {how}") for unit in left]
 
-    def end(self) -> str:
-        """Stop the process, whatever it is at: how it ended, in words. Files are whole or not there."""
+    def stop(self) -> str:
+        """Stop the process, killing it in the middle of a task, and return how it ended, in words.
+
+        Files of units are written atomically, so that a kill leaves no partial file.
+        """
         if self.process.poll() is None and self.left:
             self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -111,7 +121,7 @@ class PoolWorker:
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
 
 
-def _send(pipe: Any, text: bytes) -> None:
-    """All of a text: a pipe that keeps nothing back may take a part."""
+def _write_all(pipe: Any, text: bytes) -> None:
+    """Write all of a text to an unbuffered pipe, each of whose writes may take only a part."""
     while text:
         text = text[pipe.write(text) :]

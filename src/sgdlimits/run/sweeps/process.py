@@ -1,4 +1,4 @@
-"""A process that computes units: it is told some at a time, on its standard input, until that is closed."""
+"""Worker process of a `Pool`: it reads tasks from its standard input and computes their units until the input is closed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import os
 import signal
 import sys
 
-from sgdlimits.run.sweeps.worker import attempts_text
+from sgdlimits.run.sweeps.worker import attempt_units_json
 from sgdlimits.settings import setup_process
 
 
 def main() -> None:
-    """Lines of JSON in, a line out for each unit. Ctrl-C is for the process that tells: it closes the input."""
+    """Run the worker loop: one line of JSON in for each task, one line of JSON out for the outcome of each unit.
+
+    The process ignores Ctrl-C, which the terminal sends to it as well: its parent handles it, and closes the input.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup_process()
+    # The pipe gets another descriptor, and descriptor 1 becomes stderr: output of a user's function would be read as JSON.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what users' functions print goes with the errors
+    os.dup2(2, 1)
     if len(cores := json.loads(sys.argv[1])) and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
     try:
         for line in sys.stdin:
-            for answer in attempts_text(*json.loads(line)):
+            for answer in attempt_units_json(*json.loads(line)):
                 answers.write(json.dumps(answer) + "\n")
-    except BrokenPipeError:  # nobody listens any more; the file is there
+    except BrokenPipeError:  # the parent has died; the file of the unit is complete
         os._exit(0)
 
 

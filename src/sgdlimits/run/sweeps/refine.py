@@ -1,4 +1,4 @@
-"""More points where a value changes most: a boundary becomes sharp at a fraction of the full grid."""
+"""Adaptive refinement of a grid: cells in which a value changes by much are halved, to resolve a boundary with few points."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from sgdlimits.checks import each_of, integer, real
 from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput, check_count, shorten
-from sgdlimits.run.sweeps.collect import joined, rows_of
-from sgdlimits.run.sweeps.design import Design, Point, plain
+from sgdlimits.run.sweeps.collect import join_runs, read_rows
+from sgdlimits.run.sweeps.design import Design, Point, to_plain
 from sgdlimits.run.sweeps.unit import unit_of
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 @checked
 @dataclass(frozen=True)
 class Refine:
-    """Halve the cells of a grid, again and again, in which a value changes by much.
+    """Adaptive refinement of a sweep over a grid, given as its argument `refine`.
 
-    A cell is halved along each axis where the value at its corners, the mean over runs, differs by more than `share` of the
-    range that it has over all points.
+    In each round a cell is halved along each axis if the value at its corners, the mean over runs, varies by more than the
+    fraction `share` of the range of the value over all points.
 
     Parameters
     ----------
-    value : the name of a variable of the collected dataset
-    rounds : how often cells are halved
-    share : of the range of the value, from which on a cell is halved
-    log : whether to look at the logarithm of the value
+    value : name of a variable of the collected dataset
+    rounds : number of rounds in which cells are halved
+    share : variation in a cell, as a fraction of the range of the value, above which the cell is halved
+    log : whether to compare logarithms of the value
 
     >>> Refine("final_risk", rounds=2).value
     'final_risk'
@@ -45,32 +45,34 @@ class Refine:
     share: Fraction = 0.25
     log: bool = False
     cells: Annotated[tuple, each_of(each_of(each_of(real)))] | None = None
-    """Of the rounds before: corners of the cells that are left, in values of the axes."""
+    """Cells to consider in the next round, each with its lower and upper value along each axis; None for all of the grid."""
 
-    def more(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> tuple[list[Point], Refine]:
-        """The new points of one round, and what is left to do after it."""
+    def next_round(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> tuple[list[Point], Refine]:
+        """Return the new points of the next round, and the refinement that remains after it."""
         axes = {name: tuple(sorted(values)) for name, values in design.axes.items()}
         cells = self.cells
         if cells is None:
             cells = tuple(product(*(tuple(pairwise(values)) for values in axes.values())))
         value = self._values(recipe, design, folder, runs)
-        known = [number for number in value.values() if np.isfinite(number)]
+        known = [number for number in value.values() if np.isfinite(number)]  # points that failed are NaN
         least = self.share * (max(known) - min(known)) if known else np.inf
         halves: list = []
         for cell in cells:
             corners = [value.get(corner, np.nan) for corner in product(*cell)]
             if np.isfinite(corners).any() and np.nanmax(corners) - np.nanmin(corners) > least:
-                halves.extend(product(*(_halved(low, high, axes[name]) for name, (low, high) in zip(axes, cell, strict=True))))
+                halves.extend(product(*(_halve(low, high, axes[name]) for name, (low, high) in zip(axes, cell, strict=True))))
+        # Neighbouring cells share corners.
         corners_of = dict.fromkeys(corner for cell in halves for corner in product(*cell))
         points = [dict(zip(axes, corner, strict=True)) for corner in corners_of if corner not in value]
         return points, dataclasses.replace(self, rounds=self.rounds - 1, cells=tuple(halves))
 
     def _values(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> dict[tuple, float]:
-        """The mean over runs of the value at each point, NaN where it failed."""
+        """Return the mean over runs of the value at each point, NaN for points that failed; keys are coordinates of points."""
         keys = {tuple(point[name] for name in design.axes): unit_of(recipe, point, 0, runs).key for point in design.points}
-        rows, found = rows_of(folder, keys.values(), runs), {}
+        rows = read_rows(folder, keys.values(), runs)
+        found = {}
         for corner, key in keys.items():
-            kept = joined(rows[key], runs) if key in rows else None
+            kept = join_runs(rows[key], runs) if key in rows else None
             if kept is not None and self.value not in kept:
                 raise BadInput(f"{self.value} is not kept; there are {', '.join(map(str, kept.data_vars))}. Keep it.")
             mean = np.nan if kept is None else float(kept[self.value].mean())
@@ -79,7 +81,7 @@ class Refine:
 
 
 def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
-    """What to refine, from a name or as it is, of a grid of numbers."""
+    """Return the refinement for the argument `refine` of `sweep`, a name or a `Refine`, checked against the sweep."""
     found = Refine(refine) if isinstance(refine, str) else refine
     if not isinstance(found, Refine):
         raise BadInput(f"refine must be the name of a variable or Refine(...); got {shorten(refine)}. Give one of them.")
@@ -93,17 +95,21 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     return found
 
 
-def _halved(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
-    """The two halves between neighbours on an axis, in its logarithm where that is even; whole numbers stay whole."""
+def _halve(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
+    """Split an interval of an axis at its middle, the geometric mean on a logarithmic axis, rounded for integers.
+
+    Intervals without a number between their ends are returned whole.
+    """
     whole = isinstance(axis[0], int) and all(isinstance(value, int) for value in axis)
-    middle = float(np.sqrt(low * high)) if _geometric(axis) else (low + high) / 2
-    middle = round(middle) if whole else plain(middle)
+    middle = float(np.sqrt(low * high)) if _is_geometric(axis) else (low + high) / 2
+    middle = round(middle) if whole else to_plain(middle)
     return [(low, middle), (middle, high)] if low < middle < high else [(low, high)]
 
 
-def _geometric(axis: tuple) -> bool:
-    """Whether the values of an axis are evenly spaced in their logarithm rather than in themselves."""
+def _is_geometric(axis: tuple) -> bool:
+    """Return whether the values of an axis are spaced more evenly in their logarithm than in themselves."""
     if len(axis) < 3 or min(axis) <= 0:
         return False
-    logs, gaps = np.diff(np.log(axis)), np.diff(axis)
+    logs = np.diff(np.log(axis))
+    gaps = np.diff(axis)
     return bool(np.std(logs) / np.mean(logs) < np.std(gaps) / np.mean(gaps))

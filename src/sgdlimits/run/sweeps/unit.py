@@ -1,4 +1,4 @@
-"""A unit of work: some runs of one point. Its name and its seed follow from what it is, not from the sweep it is in."""
+"""Units of work of a sweep: some runs of one point. Name and seed of a unit depend on its parameters, not on the sweep."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from sgdlimits.run.simulate import simulate_runs, simulate_together
+from sgdlimits.run.simulate import simulate_batched, simulate_runs
 from sgdlimits.run.sweeps.design import Point
-from sgdlimits.run.sweeps.keep import reduced
+from sgdlimits.run.sweeps.keep import reduce_dataset
 from sgdlimits.run.sweeps.recipe import Recipe, decoded, encoded
 
-NAME = re.compile(r"([0-9a-f]{24})-(\d+)-(\d+)\.nc")
-"""The names of files: a hash of all that the runs depend on, the first run, and the one after the last."""
+FILE_NAME = re.compile(r"([0-9a-f]{24})-(\d+)-(\d+)\.nc")
+"""Pattern of the names of files: a hash of all that the runs depend on, the first run, and the one after the last."""
 
 
 class Unit(NamedTuple):
-    """Runs by number of a point; `key` is the hash of its parameters and its seed, and `whole` what was hashed."""
+    """Runs `first` to `last` (exclusive) of one point of a sweep.
+
+    `point` has the parameters that the sweep varies, `whole` everything on which the results depend, and `key` is its hash.
+    """
 
     key: str
     first: int
@@ -30,59 +33,70 @@ class Unit(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Name of the unit's file."""
         return f"{self.key}-{self.first}-{self.last}.nc"
 
     def to_json(self) -> str:
+        """Return the unit as text, to send it to another process."""
         point = {name: encoded(value) for name, value in self.point.items()}
         return json.dumps([self.key, self.first, self.last, point, self.whole])
 
     @classmethod
     def from_json(cls, text: str) -> Unit:
+        """Return the unit that `to_json` wrote."""
         key, first, last, point, whole = json.loads(text)
         return cls(key, first, last, {name: decoded(value) for name, value in point.items()}, whole)
 
 
 def unit_of(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
-    """The unit of a point's runs.
+    """Return the unit of runs `first` to `last` of a point, with its key and seed.
 
     The seed is a hash of the problem, the algorithm, the level and the start with all their parameters, and of the sweep's
-    seed: it is that of no other point, and not another one in a larger sweep.
+    seed, unless the sweep has common random numbers. Different points therefore have independent random numbers, and a point
+    has the same ones in every sweep that contains it.
     """
     found = recipe.arguments(point)
     model: dict[str, Any] = {"build": recipe.build}
     model |= {f"{part}_name": recipe.parts[part].make.__name__ for part in ("level", "start")}
-    parts = {"problem": "problem", "rule": "optimiser", "level": "level", "start": "start"}  # by the keys that are hashed
+    # These keys are hashed: "rule", the old name of optimisers, stays, so that sweeps of earlier versions find their files.
+    parts = {"problem": "problem", "rule": "optimiser", "level": "level", "start": "start"}
     model |= {key: {name: encoded(value) for name, value in found[part].items()} for key, part in parts.items()}
     seed = recipe.seed if recipe.common else int(hash_of([recipe.seed, model])[:16], 16)
+    # What does not change the results, such as the engine and the number of runs, is left out of the key.
     how = {"t_max": found["simulate"]["t_max"], "save": encoded(recipe.save), "until": recipe.until, "keep": recipe.keep}
     whole = {**model, **how, "kernel": recipe.kernel, "seed": seed}
-    return Unit(hashed(whole), first, last, point, whole)
+    return Unit(hash_of(whole), first, last, point, whole)
 
 
-def hashed(thing: Any) -> str:
-    """24 hexadecimal digits that follow from a thing made of numbers, texts, lists and dictionaries."""
+def hash_of(thing: Any) -> str:
+    """Return 24 hexadecimal digits of the SHA-256 hash of a JSON value, the same in every process and on every machine."""
     text = json.dumps(thing, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def computed(recipe: Recipe, unit: Unit) -> xr.Dataset:
-    """The dataset of a unit, with what it is in its attributes."""
-    return _kept(recipe, unit, simulate_runs(**_asked(recipe, unit)))
+def compute_unit(recipe: Recipe, unit: Unit) -> xr.Dataset:
+    """Simulate the runs of a unit and return what the sweep stores of them."""
+    return _reduce_and_label(recipe, unit, simulate_runs(**_simulate_arguments(recipe, unit)))
 
 
 def compute_units(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[Unit, xr.Dataset]]:
-    """Those of units of few runs, bit by bit, as they are done: points that differ in numbers alone are one batch."""
-    for index, dataset in simulate_together([_asked(recipe, unit) for unit in units]):
-        yield units[index], _kept(recipe, units[index], dataset)
+    """Simulate several units with few runs in shared batches; yield each unit with its dataset as it is done.
+
+    The datasets are, bit for bit, those of `compute_unit`. Units share a batch if they differ only in values of parameters.
+    """
+    for index, dataset in simulate_batched([_simulate_arguments(recipe, unit) for unit in units]):
+        yield units[index], _reduce_and_label(recipe, units[index], dataset)
 
 
-def _asked(recipe: Recipe, unit: Unit) -> dict[str, Any]:
+def _simulate_arguments(recipe: Recipe, unit: Unit) -> dict[str, Any]:
+    """Return the keyword arguments of `simulate_runs` for a unit."""
     how = {"save": recipe.save, "until": recipe.until_condition, "kernel": recipe.kernel, "seed": unit.whole["seed"]}
-    return {**recipe.simulation(unit.point), "numbers": range(unit.first, unit.last), **how}
+    return {**recipe.simulation(unit.point), "indices": range(unit.first, unit.last), **how}
 
 
-def _kept(recipe: Recipe, unit: Unit, dataset: xr.Dataset) -> xr.Dataset:
-    kept = reduced(dataset, recipe.keep)
+def _reduce_and_label(recipe: Recipe, unit: Unit, dataset: xr.Dataset) -> xr.Dataset:
+    """Reduce a dataset to the values that the sweep stores, and record the unit and its point in the attributes."""
+    kept = reduce_dataset(dataset, recipe.keep)
     point = {name: encoded(value) for name, value in unit.point.items()}
     kept.attrs = {**kept.attrs, "unit": json.dumps(unit.whole, sort_keys=True), "point": json.dumps(point)}
     return kept

@@ -1,4 +1,4 @@
-"""Some units: computed, and their files written."""
+"""Computation of some units of a sweep, whose results are written to its folder."""
 
 from __future__ import annotations
 
@@ -11,56 +11,61 @@ from sgdlimits.errors import BadInput
 from sgdlimits.files import WriteError
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
-from sgdlimits.run.sweeps.unit import Unit, computed, compute_units
+from sgdlimits.run.sweeps.unit import Unit, compute_unit, compute_units
 
 DONE, FAILED, REFUSED, UNWRITTEN = "done", "failed", "refused", "unwritten"
-"""What became of a unit: its file is there; it raised an error, which may not come again; it can never be computed; its file
-could not be written."""
+"""Statuses of a unit: its file exists; an error was raised, and another attempt may succeed; its parameters are invalid; its
+file could not be written."""
 
 
 class Outcome(NamedTuple):
-    """What became of a unit, and why it could not be computed, or nothing."""
+    """Result of an attempt at a unit: its status, such as `DONE` or `FAILED`, and the error as text, empty without one."""
 
     unit: Unit
-    what: str
+    status: str
     error: str
 
 
-def attempts(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-    """Compute units and write their files, unless they are there: what became of each, when it is done.
+def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
+    """Compute the units without a file in the folder, write their files, and yield the outcome of each unit as it is known.
 
-    Several are computed together. Where that fails, all that are left have failed, and each is to be tried alone.
+    Several units are computed in shared batches. If that raises an error, all units not yet done are `FAILED`, since any of
+    them may be the cause; the caller then tries each alone.
     """
-    there = {unit.name: unit for unit in units if (folder.path / unit.name).exists()}
-    yield from (Outcome(unit, DONE, "") for unit in there.values())
-    left = {unit.name: unit for unit in units if unit.name not in there}
-    todo, alone, why = list(left.values()), len(left) == 1, ("", "")
+    existing = {unit.name: unit for unit in units if (folder.path / unit.name).exists()}
+    yield from (Outcome(unit, DONE, "") for unit in existing.values())
+    left = {unit.name: unit for unit in units if unit.name not in existing}
+    todo = list(left.values())
+    alone = len(left) == 1
+    why = ("", "")
     computing = ((unit, compute_unit(recipe, unit)) for unit in todo) if alone else compute_units(recipe, todo)
     while left:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # runs that diverged are in the file
+                warnings.simplefilter("ignore")  # the file has the status of diverged runs
                 unit, dataset = next(computing)
-            folder.put(unit, dataset)
+            folder.store(unit, dataset)
         except Exception as reason:
-            why = _why(reason) if alone else (FAILED, "it could not be computed with others")
+            why = _outcome_of_error(reason) if alone else (FAILED, "it could not be computed with others")
             break
         yield Outcome(left.pop(unit.name), DONE, "")
     yield from (Outcome(unit, *why) for unit in left.values())
 
 
-def _why(reason: Exception) -> tuple[str, str]:
+def _outcome_of_error(reason: Exception) -> tuple[str, str]:
+    """Return the status and the text of an error that a single unit raised."""
     if isinstance(reason, BadInput):
         return UNWRITTEN if isinstance(reason, WriteError) else REFUSED, str(reason)
     return FAILED, f"{type(reason).__name__}: {reason}"
 
 
-def attempts_text(recipe: str, folder: str, units: list[str]) -> Iterator[tuple[str, str, str]]:
-    """`attempts`, told in text and by the names of units."""
-    for unit, what, error in attempts(_recipe(recipe), Folder(folder), [Unit.from_json(unit) for unit in units]):
-        yield unit.name, what, error
+def attempt_units_json(recipe: str, folder: str, units: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Call `attempt_units` with a recipe and units in JSON and a path; yield name, status and error of each unit."""
+    for unit, status, error in attempt_units(_parse_recipe(recipe), Folder(folder), [Unit.from_json(unit) for unit in units]):
+        yield unit.name, status, error
 
 
 @lru_cache(maxsize=4)
-def _recipe(text: str) -> Recipe:
+def _parse_recipe(text: str) -> Recipe:
+    """Return the recipe of a JSON text; the cache spares a worker from making it anew for each task."""
     return Recipe.from_json(text)

@@ -7,7 +7,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.kernel.lanes import Lanes
-from sgdlimits.run.sweeps.engine import tasks
+from sgdlimits.run.sweeps.engine import make_tasks
 from sgdlimits.run.sweeps.job import Sweep
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.unit import compute_unit, compute_units
@@ -63,11 +63,11 @@ def test_steps_of_points_that_differ_in_numbers_fill_common_vectors(monkeypatch)
 
 def test_neighbours_are_put_together_as_far_as_that_saves_something():
     recipe, units = asked("chain", runs=20)
-    sizes = lambda **how: [len(task.units) for task in tasks(recipe, units, **how)]
+    sizes = lambda **how: [len(task.units) for task in make_tasks(recipe, units, **how)]
     assert sizes() == [3, 3]
     assert sizes(workers=6) == [1] * 6
-    assert [len(task.units) for task in tasks(*asked("ode", runs=1))] == [1] * 3
-    assert [len(task.units) for task in tasks(*asked("chain", runs=100))] == [1] * 6
+    assert [len(task.units) for task in make_tasks(*asked("ode", runs=1))] == [1] * 3
+    assert [len(task.units) for task in make_tasks(*asked("chain", runs=100))] == [1] * 6
 
 
 def test_one_that_cannot_be_computed_spoils_nothing_for_the_others(small):

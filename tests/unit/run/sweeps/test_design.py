@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.run.sweeps.spec import read_spec
 from sgdlimits.run.sweeps.store import SweepWarning
+from sgdlimits.run.sweeps.toml import read_spec
 
 HOW = {"fixed": {"d": 50}, "t_max": 1, "progress": False}
 LARGE = {

@@ -154,7 +154,7 @@ def test_a_cluster_of_dask_makes_the_same_files_though_a_worker_is_killed(small,
         monkeypatch.setattr(Dask, "run", watched)
         found = small("dask", over, engine=cluster.scheduler_address)
     assert len(done) == len({outcome.unit.name for outcome in done}) == 40
-    assert {outcome.what for outcome in done} == {"done"}
+    assert {outcome.status for outcome in done} == {"done"}
     assert found.final_risk.notnull().all()
     small("here", over)
     assert contents("dask") == contents("here")

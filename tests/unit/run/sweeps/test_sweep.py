@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.run.sweeps.names import named
+from sgdlimits.run.sweeps.names import function_name
 
 
 def test_a_sweep_is_a_dataset_with_its_parameters_as_dimensions(small):
@@ -62,7 +62,7 @@ def test_more_values_and_more_runs_are_one_larger_sweep(level, small, contents):
 
 def test_what_is_there_is_not_computed_again(small, monkeypatch):
     before = small("a")
-    monkeypatch.setattr("sgdlimits.run.sweeps.worker.computed", lambda *given: pytest.fail("computed"))
+    monkeypatch.setattr("sgdlimits.run.sweeps.worker.compute_unit", lambda *given: pytest.fail("computed"))
     xr.testing.assert_identical(small("a"), before)
 
 
@@ -70,9 +70,9 @@ def test_points_that_differ_in_numbers_are_compiled_once(small):
     from sgdlimits.kernel.lanes import _compiled_code
 
     small("warm", sl.grid(lr=[0.05]))
-    before = _code.cache_info().misses
+    before = _compiled_code.cache_info().misses
     small("a", sl.grid(lr=[0.06, 0.07], noise=[0.1, 0.2], d=[40, 50]), "chain", "random")
-    assert _code.cache_info().misses == before
+    assert _compiled_code.cache_info().misses == before
 
 
 def test_parameters_go_to_level_start_optimiser_and_problem(tmp_path):

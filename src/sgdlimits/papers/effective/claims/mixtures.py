@@ -14,6 +14,7 @@ from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, variances
 from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
 
+# files of the tests named by misprints
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
 COARSE_RULE = sl.Sobol(3, 2)
@@ -30,15 +31,18 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     W[:, :3] = rng.normal(size=(units, 3)) / np.sqrt(2)
     sign, which = rng.choice([-1.0, 1.0], runs), rng.integers(k, size=runs)
     y = sign > 0 if k == 1 else which == 0
+    # the noise has variance 1/snr in each direction, the means have norm 1
     x = rng.normal(size=(runs, N)) / np.sqrt(snr)
     x[np.arange(runs), which] += sign
     fields = x @ W.T
+    # derivative of the cross-entropy
     error = 1 / (1 + np.exp(-np.maximum(fields, 0) @ a)) - y
     G = error[:, None] * (fields > 0) * a
     cross = G[:, :, None] * fields[:, None]
     each = [lr * (G[:, :, None] * x[:, None, :k] + ridge * W[:, :k]).reshape(runs, -1)]
     each.append(lr * (error[:, None] * np.maximum(fields, 0) + ridge * a))
     each.append((lr * (cross + cross.swapaxes(1, 2) + 2 * ridge * W @ W.T)).reshape(runs, -1))
+    # |x|^2/d tends to 1/snr
     each.append((lr**2 * G[:, :, None] * G[:, None] / snr).reshape(runs, -1))
     found, stats = sl.effective_dynamics(getattr(sl.presets, preset)(snr, ridge, lr)), overlaps(a, W[:, :k], W @ W.T)
     f, g = found.f(stats), found.g(stats)
@@ -100,6 +104,7 @@ def noiseless_mixture(effort: Effort) -> Comparison:
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
         drift = problem.drift(overlaps(v, m[:, None], np.outer(m, m) + R))
         inside = np.outer(drift.M, m)
+        # units on the same side share their output
         gate = 1 / (1 + np.exp(np.full(2, v @ m) if m.prod() > 0 else v * m))
         rows += list(zip(np.ravel(drift.M), v / 2 * gate - ridge * m, strict=True))
         rows += list(zip(np.ravel(drift.a), m / 2 * gate - ridge * v, strict=True))
@@ -123,6 +128,7 @@ def rings(effort: Effort) -> Comparison:
             a[0] = M[0, 0] = v
             return float(noiseless_drift(a, M, ridge, preset).a[0]) / v
 
+        # the ridge is added back to get the rate without penalty
         number += [brentq(growth, 0.05, 3.0) ** 2, growth(1e-4) + ridge]
     return compare(number, [np.log(0.8 / 0.2), 1 / 4, np.log(0.6 / 0.4), 1 / 8], rtol=1e-4)
 
@@ -157,6 +163,7 @@ def optima(effort: Effort) -> Comparison:
     )
     point = top * np.array([[1.0, -1.0], [1.0, -1.0]])
     slopes = [(flat_drift(point + h * e, alpha) - flat_drift(point, alpha)) / h for e in np.eye(4).reshape(4, 2, 2)]
+    # slopes are rows: the eigenvalues of the transpose are the same
     rates = np.sort(np.linalg.eigvals(slopes).real)
     out = -2 * (alpha - 2 * alpha**2) * top**2
     number = [*rates, np.abs(flat_drift(point, alpha)).max(), flat_drift(np.full((2, 2), h), 0.3)[0] / h]
@@ -175,6 +182,7 @@ def large_snr(effort: Effort) -> Comparison:
     end = sl.presets.binary_mixture(snr=INF).drift(stats)
     for snr in (1e3, 1e4):
         drift = sl.presets.binary_mixture(snr=snr).drift(stats)
+        # M, a and Q, each by its largest entry
         gaps.append(jax.tree.leaves(jax.tree.map(lambda part, last: float(np.abs(part - last).max()), drift, end)))
     return compare(np.log10(np.divide(gaps[0], gaps[1])), [1.0, 1.0, 1.0], atol=0.01)
 
@@ -196,6 +204,7 @@ def binary_share(effort: Effort) -> Comparison:
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_RULE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
+    # one unit for each label, both away from zero
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
     return compare(good.mean(), 0.5, sigma=0.5 / np.sqrt(runs))
 
@@ -203,6 +212,7 @@ def binary_share(effort: Effort) -> Comparison:
 def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
     """Return True if each of the four clusters of XOR has a unit along its mean."""
     own = np.argmax(np.abs(M), 1)
+    # units that have not decayed
     large = np.abs(a) > 0.1
     detected = {(int(r), float(np.sign(M[j, r]))) for j, r in enumerate(own) if large[j]}
     return detected == set(itertools.product((0, 1), (-1.0, 1.0)))
@@ -271,13 +281,16 @@ def components(effort: Effort) -> Comparison:
         for j, cluster in enumerate(assignment):
             if cluster:
                 r, s = clusters[cluster]  # type: ignore[misc]
+                # units that share a cluster share its squared radius
                 a[j] = (1 if r == 0 else -1) * radius / np.sqrt(assignment.count(cluster))
                 M[j, r] = s * abs(a[j])
         drift = noiseless_drift(a, M, 0.1, "xor_mixture")
+        # along other directions relu has a kink at zero overlap
         if max(np.abs(drift.a).max(), np.abs(drift.M * (M != 0)).max()) < 1e-9:
             used = frozenset(assignment) - {0}
             detected.add(used)
             stable += 24 if len(used) == 4 else 0  # the permutations of the units
+    # the full set of clusters is one entry of `detected`, and 24 components
     return compare([len(detected) - 1 + stable, stable], [39, 24])
 
 
@@ -292,6 +305,7 @@ def select_block(limit: Any, matrix: np.ndarray, names: tuple[str, ...]) -> np.n
 
 def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarray:
     """Return the drift matrix of Propositions 4.3 and 5.1 in the order m, v, with a sign of its first term."""
+    # acts along the radius only: the ring is neutral along itself
     outward = sign * (alpha - weight * alpha**2) * np.outer(a, a)
     return np.kron(np.ones((2, 2)), outward) + alpha * np.kron(np.array([[-1, 1], [1, -1]]), np.eye(len(a)))
 

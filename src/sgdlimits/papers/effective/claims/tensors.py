@@ -11,6 +11,7 @@ import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.shorthand import log_slope, simulate, simulate_chain, spike
 
+# file of the tests named by misprints
 SPIKED = "in `tests/laws/test_spiked_tensor.py`"
 
 # --- spiked matrices and tensors ---------------------------------------------------------------------------------------------
@@ -32,9 +33,11 @@ def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray
         x, v = np.concatenate([[m, r], np.zeros(n - 2)]), np.eye(n)[0]
         power = lambda u: reduce(np.multiply.outer, [u] * k)
         after = x + 2 * lr / n * contract((snr * power(v) - power(x))[None], x)[0]
+        # the response to each entry of the noise tensor, which is linear
         each = contract(np.eye(n**k).reshape(-1, *(n,) * k), x)
         S = (2 * lr / n) ** 2 * each.T @ each
         rows.append([n * (after[0] - m), n * (after[1:] @ after[1:] + np.trace(S[1:, 1:]) - r**2), n**2 * S[0, 0]])
+    # the constant term is the limit n to infinity
     return np.polyfit(1 / sizes, rows, 3)[-1]
 
 
@@ -109,6 +112,7 @@ def odd_tensors(effort: Effort) -> Comparison:
 @claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
 def small_steps(effort: Effort) -> Comparison:
     """Root of the drift at k = 3 for a small learning rate, and its exponent in the rate, which should be 2."""
+    # the smaller root: the barrier
     root = lambda lr: brentq(lambda m: 4.0 * m - (m**2 + lr) ** 2, 1e-9, 0.5)
     found = float(sl.theory.effective.overlaps(3, 4.0, 0.01).m_dagger)
     return compare([found, np.log(root(0.02) / root(0.01)) / np.log(2)], [root(0.01), 2.0], atol=1e-3)
@@ -150,6 +154,7 @@ def transition(effort: Effort) -> Comparison:
     rows = []
     for snr, time in ((0.8, 1.5), (1.2, 1.0)):
         growth = 4 * (snr - 1)
+        # stationary variance of the Ornstein-Uhlenbeck process
         rest = -4 / growth
         rows.append((*variance_of_starts(snr, time, effort.runs(8192, 4096)), rest + (1 - rest) * np.exp(2 * growth * time)))
     number, sigma, right = np.transpose(rows)

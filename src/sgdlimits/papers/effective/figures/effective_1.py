@@ -12,6 +12,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 
+# below and above the threshold 1
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
 QUICK = FULL.but(d=300, shown=4, runs=400)
@@ -32,6 +33,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def deviation(snr: float, t: np.ndarray) -> np.ndarray:
     """Return the standard deviation of sqrt(n) m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
     rate, noise = 4 * (snr - 1), 8.0
+    # expm1 keeps digits at small rates and times
     return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
 
 
@@ -49,6 +51,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
+    """Draw the magnified overlap of runs against time, with the band of the Ornstein-Uhlenbeck process."""
     root = np.sqrt(size.d)
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
@@ -62,6 +65,7 @@ def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size
 
 
 def _draw_in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
+    """Draw runs in the plane of overlap and squared orthogonal norm, with the stable fixed points."""
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
     star = sl.theory.effective.overlaps(2, snr)[1]

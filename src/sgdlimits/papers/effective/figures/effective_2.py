@@ -17,6 +17,7 @@ import sgdlimits as sl
 from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 
+# signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 100.0, 0.1
 RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
 ANGLE = np.pi / 6
@@ -46,6 +47,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def optimal(data: xr.Dataset) -> xr.DataArray:
     """Return for each run and time whether the network classifies well: units in opposite directions, each with its label."""
     m, v, size = data.M[..., 0], data.a, MIN_SHARE_OF_RADIUS * RADIUS
+    # each unit has its own label's sign, and both classes have a unit
     right = (m * v > 0).all("student") & (m.prod("student") < 0)
     return right & (np.abs(m) > size).all("student") & (np.abs(v) > size).all("student")
 
@@ -60,6 +62,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
+    """Draw the final overlaps of both units, with the predicted optima."""
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
     draw_ends(ax, m, {"optimal": best, "not": ~best}, RADIUS)
     ax.plot([RADIUS, -RADIUS], [-RADIUS, RADIUS], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
@@ -68,9 +71,11 @@ def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
+    """Draw the magnified overlap of runs that start on the ring, with the band of the local limit."""
     centre = float(point.M[0, 0])
     for run in range(min(6, ring.sizes["run"])):
         ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)
+    # the local limit is centred at the point, as its drift vanishes there
     width = 2 * np.sqrt(d) * local.M[:, :, 0, 0].std("run")
     ax.fill_between(local.t, -width, width, color="0.85", zorder=0, label="local limit, two standard deviations")
     ax.set(xlabel="$t$, samples per dimension", ylabel=r"$\tilde m_1 = \sqrt{N}\,(m_1 - a_1)$")

@@ -14,8 +14,10 @@ import sgdlimits as sl
 from sgdlimits.papers.effective.figures import effective_2 as rings
 from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size
 
+# signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 1000.0, 0.1
 RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
+# positions on the two rings, away from symmetric points
 ANGLES = (np.pi / 6, np.pi / 4)
 FULL = rings.FULL.but(end=250.0)
 QUICK = rings.QUICK.but(runs=60, end=120.0)
@@ -33,6 +35,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def build_point() -> sl.Overlaps:
     """Build a point of Proposition 5.1: two units share the first direction with label 1, two the second with label 0."""
     first, second = (RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
+    # without noise all weights lie along the means, so Q = M M^T
     M = jnp.zeros((4, 2)).at[:2, 0].set(first).at[2:, 1].set(second)
     return sl.Overlaps(jnp.concatenate([first, -second]), M, M @ M.T)
 
@@ -54,6 +57,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
+    """Draw the final overlaps of two units with the first direction."""
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
     rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])

@@ -32,6 +32,7 @@ from sgdlimits.papers.figure import (
 
 WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 """Probability of one cluster by preset."""
+# legends of the presets
 NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
 FULL, QUICK, WORDS = sizes(
     snr=("ratios snr", (100.0, 20.0, 5.0, 2.0), (100.0, 5.0)),
@@ -67,10 +68,12 @@ def build_classifier(preset: str, x: np.ndarray) -> sl.Overlaps:
 def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.ProjectionProblem, np.ndarray]:
     """Return the problem and its good classifier, continued from large ratios down; NaN where the continuation fails."""
     C = ring_radius(min(ridge, 0.99 * critical_ridge(WEIGHTS[preset])), WEIGHTS[preset]) ** 2
+    # the solution without noise; a norm slightly above m^2 keeps the fields independent
     x = np.array([C**0.5, C**0.5, C * 1.001, -C, 0.0])[: 4 if preset == "binary_mixture" else 5]
     for each in np.geomspace(max(1000.0, snr), snr, 1 + int(np.ceil(4 * np.log10(max(1000.0, snr) / snr)))):
         problem = getattr(sl.presets, preset)(snr=float(each), ridge=ridge)
         found = root(partial(_balance, problem, preset), x, tol=1e-10)
+        # the weights have shrunk to zero: beyond the line
         if not found.success or found.x[:2].min() < 1e-3:
             return problem, np.full(x.size, np.nan)
         x = found.x
@@ -85,12 +88,14 @@ def measure(preset: str, snr: float, share: float, size: Size, seed: int) -> dic
     lowest = float(jnp.linalg.eigvalsh(stats.Q - stats.M @ stats.M.T)[0])  # zero up to the accuracy of the integrals
     start = sl.Overlaps(stats.a, stats.M, stats.Q + max(0.0, 1e-9 - lowest) * jnp.eye(stats.Q.shape[0]))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=t_max, runs=runs, seed=seed, save=21, progress=False)
+    # the second half of the times, in which the chain is stationary
     squares = (found.a.values[:, 10:] ** 2).mean((1, 2))
     return {"v": x[0], "chain": squares.mean(), "error": standard_error(squares), "accuracy": float(found.accuracy[0, 0])}
 
 
 def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.ndarray:
     """Return the independent entries of the drift, which vanish at the good classifier."""
+    # by symmetry the other entries repeat these
     change = drift(problem, build_classifier(preset, x))
     return np.array([change.a[0], change.M[0, 0], *np.asarray(change.Q[0])[: x.size - 2]])
 
@@ -112,6 +117,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_second_layer(ax: Axes, rows: xr.Dataset, preset: str, size: Size) -> None:
+    """Draw the squared second layer v^2 against the ridge, for the ODE and the chain."""
     for snr, colour in zip(size.snr, OKABE_ITO[3:], strict=False):
         here, line = select_rows(rows, snr=snr), classifier_ridge(preset, snr)
         ax.plot([*(here.share * line), line], [*(here.v**2), 0.0], color=colour, linewidth=1.1, label=f"snr {snr:g}")

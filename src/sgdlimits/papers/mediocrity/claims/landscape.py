@@ -10,7 +10,9 @@ from sgdlimits.papers.mediocrity.claims.process import DRIFT, saddle
 from sgdlimits.papers.one_step import SquaredUnits
 from sgdlimits.papers.shorthand import overlaps
 
+# file of the tests named by misprints
 LANDSCAPE = "in `tests/laws/test_landscape.py`"
+# squared norm of the teacher away from 1, so that misplaced factors show
 RHO, NOISE = 0.7, 0.3
 
 
@@ -40,6 +42,7 @@ def loss_hessian(effort: Effort) -> Comparison:
     """Second difference of the loss of one sample along the field."""
     own, star, z, h = 0.7, 1.1, 0.5, 1e-3
     loss = lambda field: (star**2 + z - field**2) ** 2 / 2
+    # x x^T along the field: a second derivative in one variable
     number = (loss(own + h) - 2 * loss(own) + loss(own - h)) / h**2
     return compare(number, 2 * (3 * own**2 - star**2 - z), 2 * (3 * own**2 - star**2 + z), rtol=1e-5)
 
@@ -95,6 +98,7 @@ def moments_66(effort: Effort) -> Comparison:
 def hessian(effort: Effort) -> Comparison:
     """Mean Hessian of the loss on the grid of one sample; printed, with rank-one terms of half the size."""
     w, star, s = make_sample()
+    # factor 2 is right, 1 as printed
     form = lambda factor: 2 * ((3 * w @ w - RHO) * np.eye(3) + factor * (3 * np.outer(w, w) - np.outer(star, star)))
     return compare((s.weights * 2 * (3 * s.fields[0] ** 2 - s.fixed[0] ** 2) * s.x) @ s.x.T, form(2), form(1))
 
@@ -130,6 +134,7 @@ def risk_zero(effort: Effort) -> Comparison:
 )  # fmt: skip
 def hessian_saddle(effort: Effort) -> Comparison:
     """Eigenvalues of the package's Hessian in R^5 at the saddle, and the risk on the grid of one sample."""
+    # at the saddle the unit is orthogonal to the teacher, with q = rho/3
     height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
     return compare([*eigenvalues(0.0, RHO / 3), height], right, [-2 * RHO, 0, 0, 0, 2 * RHO, 10 / 3 * RHO**2])
@@ -155,6 +160,7 @@ def hessian_minimum(effort: Effort) -> Comparison:
 def sphere_hessian(effort: Effort) -> Comparison:
     """First and second differences of the loss of one sample along a great circle through w, for (78) and (79)."""
     own, across, star, z, h = 0.7, -1.4, 1.1, 0.5, 1e-3
+    # a great circle keeps the norm
     loss = lambda s: (star**2 + z - (np.cos(s) * own + np.sin(s) * across) ** 2) ** 2 / 2
     error, rest = star**2 + z - own**2, 3 * own**2 - star**2
     number = [(loss(h) - loss(-h)) / (2 * h), (loss(h) - 2 * loss(0) + loss(-h)) / h**2]
@@ -194,5 +200,6 @@ def flat(effort: Effort) -> Comparison:
 def flat_network(effort: Effort) -> Comparison:
     """Number of null directions per unit at the saddle, without rotations among the units."""
     p, d = 2, 50
+    # rotations among the units add p (p - 1)/2 null directions
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(p), saddle(p), d).index
     return compare((index[1] - p * (p - 1) // 2) / p, d - p - 1)

@@ -43,6 +43,7 @@ def covariance_55(effort: Effort) -> Comparison:
 @claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
 def covariance_54(effort: Effort) -> Comparison:
     """Closed covariance of M and Q in the package, against a grid that is exact for moments of order twelve."""
+    # 7 nodes: the variance of the corrector has degree 12
     s, lr = sample(p=2, noise=0.2, nodes=7), 0.2
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=0.2, sphere=False)
     found = np.asarray(problem.covariance(overlaps(np.ones(2), s.W[:, :1], s.W @ s.W.T))) / (lr / 2) ** 2
@@ -63,6 +64,7 @@ def sphere_noise(effort: Effort) -> Comparison:
     """Variance of an exact step on the sphere at d = 1e6."""
     m, lr, noise, d = 0.5, 0.1, 0.3, 1e6
     after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
+    # the mean is of order 1/d, and its square must be subtracted
     mean = (after - m) @ weights
     number = d**2 * ((after - m) ** 2 @ weights - mean**2) / lr**2
     one, mixed, two = variances(m, lr, noise)

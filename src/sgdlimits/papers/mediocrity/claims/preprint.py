@@ -54,6 +54,7 @@ def stairs(effort: Effort) -> Comparison:
     problem = sl.ProjectionProblem(target, network, sl.SquaredLoss(), rule, initial=first)
     rows = []
     for d in sizes.tolist():
+        # one simulation for each direction, as runs stop at their condition
         until = (lambda stats: stats.M[0, 0] - 0.3, lambda stats: stats.M[0, 1] - 0.3)
         found = [simulate_chain(problem, d, 300, sl.FixedInit(2 * d**-0.5), runs=runs, seed=d, until=each) for each in until]
         rows.append([mean_and_error(np.log(d * each.t_end.values)) for each in found])

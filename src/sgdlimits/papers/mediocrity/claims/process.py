@@ -12,6 +12,7 @@ from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights, sphere_drift, step_on_sphere
 from sgdlimits.papers.shorthand import overlaps
 
+# file of the tests named by misprints
 DRIFT = "in `tests/unit/problem/test_drift.py`"
 
 
@@ -53,6 +54,7 @@ def sign(effort: Effort) -> Comparison:
     s, h = sample(a=SECOND_LAYER, noise=0.0), 1e-5
     risk = lambda e: SquaredUnits(s.W + e, s.E, 0.0, SECOND_LAYER).risk
     differences = [risk(h * e) - risk(-h * e) for e in np.eye(s.W.size).reshape(-1, *s.W.shape)]
+    # times p: the paper's time has the step gamma/p
     descent = -np.reshape(differences, s.W.shape) / (2 * h) * len(s.W)
     right = s.mean(s.M)[:, 0]
     return compare((descent @ s.E.T)[:, 0], right, -right, rtol=1e-7)
@@ -90,6 +92,7 @@ def explicit(effort: Effort) -> Comparison:
     number = [s.mean(s.Q(step) - s.Q(0.0))[0, 1], s.mean(s.Q(0.0))[0, 1], s.mean(2 * a[0] * star**3 * one)]
     square = s.mean(s.error**2 * one * two)
     linear = s.mean(s.error * one * two)
+    # E[2 l*^3 l_1] = 6 m by Wick's theorem
     third = 6 * (s.W @ s.E.T)[0, 0]
     right = [4 * step * a.prod() * square, 2 * a.sum() * linear, third * a[0]]
     printed = [4 * right[0], 2 * a.sum() * s.mean(s.error * one * star), third]
@@ -210,6 +213,7 @@ def second_order(effort: Effort) -> Comparison:
     m, Q, rest = 0.4, 0.3, []
     for h in (1e-3, 5e-4):
         dm, dQ, x, y = h * np.array([0.7, -0.5, 1.1, 0.4])
+        # the exact normalisation minus its expansion
         one = (m + dm) / np.sqrt(1 + x) - m - (dm - m / 2 * x - dm * x / 2 + 3 / 8 * m * x**2)
         form = dQ - Q / 2 * (x + y) + Q / 8 * (3 * x**2 + 3 * y**2 + 2 * x * y) - dQ * (x + y) / 2
         rest.append([one, (Q + dQ) / np.sqrt((1 + x) * (1 + y)) - Q - form])
@@ -254,6 +258,7 @@ def linear_increments(effort: Effort) -> Comparison:
 def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tuple[Any, Any, Any]:
     """Return mean increments at small overlaps h, relative to h: of m, of Q between units, and of the norm of another unit."""
     W = np.eye(p, p + 1, 1)
+    # one overlap with the teacher and one between units, both of size h
     W[0, 0], W[1, 1:3] = h, (h, np.sqrt(1 - h**2))
     s = SquaredUnits(W, np.eye(1, p + 1), noise)
     phi = lambda i, j: s.mean((4 * s.error + 4 * step * s.error**2) * s.fields[i] * s.fields[j])
@@ -291,6 +296,7 @@ def both_rates(effort: Effort) -> Comparison:
     signs = []
     for p in (6, 7):
         (M, Q), (M1, Q1) = rates(p)
+        # the decay rate of Q at the zero of the line through both rates of M
         signs.append(np.sign(-Q - (Q1 - Q) * M / (M - M1)))
     return compare(signs, [-1, 1])
 
@@ -363,5 +369,6 @@ def random_overlap(effort: Effort) -> Comparison:
     """Variance of the overlap of two random unit vectors in R^400; as printed, with d for a, it would be 1/20."""
     d, runs = 400, effort.runs(4096, 1024)
     w = np.random.default_rng(0).normal(size=(runs, d))
+    # by rotation invariance the other vector may be an axis
     m = w[:, 0] / np.linalg.norm(w, axis=1)
     return compare((m**2).mean(), 1 / d, 1 / np.sqrt(d), sigma=(m**2).std(ddof=1) / np.sqrt(runs))

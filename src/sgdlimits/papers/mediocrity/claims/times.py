@@ -17,6 +17,7 @@ from sgdlimits.papers.mediocrity import theory as theory
 from sgdlimits.papers.mediocrity.claims.process import saddle
 from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate, simulate_chain, start_at
 
+# file of the tests named by misprints
 TIMES = "in `tests/unit/papers/test_mediocrity.py`"
 
 
@@ -24,6 +25,7 @@ def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = 
     """Simulate exit times of the exact chain, in the paper's time, from random starts unless another start is given."""
     found = simulate_chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
+    # a censored run would bias the mean: fail loudly
     if times.censored.any():
         raise RuntimeError(f"{int(times.censored.sum())} of {runs} runs did not exit")
     return times.t.values * float(problem.rate)
@@ -61,7 +63,9 @@ def risk_44(effort: Effort) -> Comparison:
 def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
     """Return the root of (45): the time when the linearised risk, from the means of mu_0 and tau_0, has lost the share T."""
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
+    # mean risk at the start, from the means of mu_0 and tau_0
     first = 1 + 1 / p + (p - 1) / (d * p) - 2 / d
+    # tau_0 decays and is neglected
     return brentq(lambda t: (1 - T) * first - (1 + 1 / p - 2 / d * np.exp(2 * rate * t)), 0, 60)
 
 
@@ -178,6 +182,7 @@ def shorter_with_width(effort: Effort) -> Comparison:
 def least_samples(p: int, noise: float, d: int, T: float) -> float:
     """Minimise over learning rates the number of samples in which the linearised risk falls by the share T."""
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
+    # the paper's time times p d / lr counts samples
     steps = lambda lr: p * d / lr * linear_exit(p, lr, noise, d, T)
     return minimize_scalar(steps, bounds=(0.2 * top, 0.8 * top), method="bounded", options={"xatol": 1e-9 * top}).fun
 
@@ -207,6 +212,7 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     problem = lambda lr: sl.presets.phase_retrieval(p, lr=lr, noise=noise)
     growth = lambda lr: float(sl.linearise(problem(lr), saddle(p)).matrix[0, 0])  # in t, so that its inverse counts samples
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
+    # within the rates at which the saddle is unstable
     best = minimize_scalar(lambda lr: -growth(lr), bounds=(0.01 * top, 0.99 * top), method="bounded", options={"xatol": 1e-9})
     return best.x, best.x / p / (2 * growth(best.x)), 1 / (2 * growth(best.x))
 
@@ -259,6 +265,7 @@ def hyp2f2(x: float) -> float:
     total, term = 0.0, 1.0
     for n in range(400):
         total += term
+        # ratio of successive terms of the hypergeometric series
         term *= -x * (n + 1) ** 2 / ((n + 1.5) * (n + 2) * (n + 1))
     return total
 
@@ -273,6 +280,7 @@ def hyp2f2(x: float) -> float:
 def linear_sde_time(effort: Effort) -> Comparison:
     """Mean exit time from 0 and from a typical start, by integrating the backward equation of the linear process."""
     mu, s2, T, m0 = 2.0, 0.05, 0.3, 0.15
+    # the derivative of the mean time, by Dawson's function
     inner = lambda y: 2 / np.sqrt(mu * s2) * dawsn(np.sqrt(mu / s2) * y)
     number = [quad(inner, start, np.sqrt(T))[0] for start in (0.0, m0)]
     whole = T / s2 * hyp2f2(mu * T / s2)
@@ -332,6 +340,7 @@ def second_layer(effort: Effort) -> Comparison:
     d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)
+        # overlaps rather than the risk, which a trained layer changes by itself
         until = lambda stats: abs(stats.M).max() - 0.3
         rows.append(mean_and_error(simulate_chain(problem, d, 200, runs=runs, seed=int(train), until=until).t_end.values))
     (fixed, e), (trained, f) = rows
@@ -346,6 +355,7 @@ def follows_ode(effort: Effort) -> Comparison:
     save = np.array([2.0, 4.0, 6.0])
     runs = simulate(problem, sl.SGD(d), start, 6.0, save=save, runs=effort.runs(64, 32), seed=1).risk.values
     limit = simulate(problem, sl.ODE(), start, 6.0, save=save).risk.values[0]
+    # the mean of SGD differs from the ODE at order 1/d
     return compare(runs.mean(0), limit, rtol=10 / d, sigma=runs.std(0, ddof=1) / np.sqrt(len(runs)))
 
 

@@ -19,6 +19,7 @@ from sgdlimits.papers.quadratic.phases.find import find_crossing
 from sgdlimits.text import table
 
 NOISE, THRESHOLD = 0.1, 0.5
+# the fastest rate of one unit with this noise
 LR = 1 / (12 + NOISE)
 MAX_FINAL_RISK = 0.2
 """Final risk above which a run counts as late; the ODE ends near 0.066."""
@@ -41,6 +42,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     for (name, level), runs in zip(levels.items(), (size.sgd, size.many, size.many, 1), strict=True):
         begin = time.perf_counter()
         datasets[name] = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed)
+        # with compilation, as a user sees it
         seconds[name] = time.perf_counter() - begin
         keep(level.name, datasets[name])
     exits = sl.exit_table(problem, size.d, THRESHOLD, runs=size.exits, seed=seed)

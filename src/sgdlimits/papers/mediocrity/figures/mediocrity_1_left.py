@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels, standard_error
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels, standard_error
 from sgdlimits.papers.mediocrity.theory import noise_delay
 from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
 
@@ -34,6 +34,7 @@ def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed
     datasets = {}
     for name, (level, runs) in levels.items():
         datasets[name] = keep(level.name, sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=400))
+    # the chain is followed until nearly all runs have exited
     end = horizon(read_parameters(problem, size.d, threshold))
     chain, until = sl.Chain(size.d), sl.exits(threshold)
     datasets["chain"] = keep("chain", sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until))
@@ -51,7 +52,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], 
     first = float(datasets["ODE"].risk[0, 0])
     level = first - threshold * (first - floor)
     ax.axhline(level, color="0.6", linewidth=0.8, zorder=0)
-    for name, look, marker in zip(shown, looks(3), "ov*", strict=True):
+    for name, look, marker in zip(shown, curve_styles(3), "ov*", strict=True):
         t = exits[name].t.values[~exits[name].censored.values] * rate
         if t.size > 1:
             ax.plot(t, np.full(t.size, level), "|", color=look.colour, markersize=7, markeredgewidth=0.8, zorder=5)
@@ -69,7 +70,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], 
 
 
 def _write_caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> list[str]:
-    rate, words = float(problem.rate), {name: _exit_words(each, float(problem.rate)) for name, each in exits.items()}
+    rate, words = float(problem.rate), {name: _describe_exits(each, float(problem.rate)) for name, each in exits.items()}
     ode, t = float(exits["ODE"].t[0]) * rate, exits["chain"].t.values * rate
     gap, width = t.mean() - ode, datasets["SGD"].sizes["student"]
     far = np.sqrt(datasets["SGD"].attrs["d"]) * float(np.linalg.norm(datasets["ODE"].M.values[0, 0]))
@@ -91,7 +92,7 @@ def _write_caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr
     ]
 
 
-def _exit_words(exits: xr.Dataset, rate: float) -> str:
+def _describe_exits(exits: xr.Dataset, rate: float) -> str:
     """Describe the mean and spread of the exit times of a level."""
     names = {"sgd": "SGD", "sde": "the SDE", "chain": "the chain", "ode": "the ODE"}
     name, runs = names[exits.attrs["level"]], exits.sizes["run"]

@@ -43,6 +43,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     rows = []
     for width, d in bar(points, desc="points"):
         most, fewest, samples = size.widths[width]
+        # a constant budget of samples at each width
         runs = int(np.clip(samples / d, fewest, most))
         problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
         mean = sl.summarise(simulate_exits(problem, d, runs, seed), quantiles=()).mean.scaled(float(problem.rate))
@@ -61,6 +62,7 @@ def simulate_exits(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) 
     if problem.network.width < MIN_GRID_WIDTH:
         how: dict = {"t_max": horizon(at), "until": sl.exits(THRESHOLD)}
     else:
+        # exits are interpolated between saved times
         how = {"t_max": ode(at) + 3 * at.time_per_log, "save": 300}
     found = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), runs=runs, seed=seed, progress=False, **how)
     return sl.exit_times(found, THRESHOLD)

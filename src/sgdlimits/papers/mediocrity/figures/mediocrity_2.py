@@ -28,6 +28,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         for name, (level, runs) in levels.items():
             found = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=200)
             datasets[f"{name}-{width}"] = found
+            # p^2 values at each time, which the figure does not show
             keep(f"{level.name}-{width}", found.drop_vars("Q"))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 

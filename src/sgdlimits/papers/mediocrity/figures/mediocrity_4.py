@@ -38,50 +38,56 @@ FULL, QUICK, WORDS = sizes(
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Compute the landscape, the spectra where m = 0 and those at random starts."""
     problem = sl.presets.phase_retrieval()
-    datasets = {"sphere": _sphere(problem, size, seed), "spectrum": _spectra(problem), "starts": _starts(problem, size, seed)}
+    datasets = {
+        "sphere": _compute_sphere(problem, size, seed),
+        "spectrum": _compute_spectra(problem),
+        "starts": _compute_starts(problem, size, seed),
+    }
     for name, dataset in datasets.items():
         keep(name, dataset)
     return DrawnFigure(_draw_figure(datasets), _write_caption(datasets))
 
 
-def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
+def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     """Compute the risk on the sphere with the signal at the north pole, and gradient flow from points near the equator."""
     polar, azimuth = np.linspace(0, np.pi, 2 * size.points + 1), np.linspace(0, 2 * np.pi, 4 * size.points + 1)
     m = np.cos(polar)
-    risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit(m))))(m))
+    risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit_statistics(m))))(m))
     random = np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(size.lines) + random.uniform(0.2, 0.8, size.lines)) / size.lines
+    # starts near the equator, alternately above and below
     height = random.uniform(0.02, 0.12, size.lines) * np.where(np.arange(size.lines) % 2, -1, 1)
     on_sphere = lambda points: points / np.linalg.norm(points, axis=1, keepdims=True)
     lines = [on_sphere(np.stack([height, np.cos(angle), np.sin(angle)], axis=1))]
     for _ in range(size.steps):
         slope = np.stack([gradient(problem, Weights(w[None]))[0] for w in lines[-1]])
+        # a small Euler step, projected back to the sphere
         lines.append(on_sphere(lines[-1] - 0.02 * slope))
     surface = ("polar", "azimuth"), np.broadcast_to(risk[:, None], (m.size, azimuth.size))
     flow = ("step", "line", "axis"), np.stack(lines)
     return xr.Dataset({"risk": surface, "flow": flow}, {"polar": polar, "azimuth": azimuth})
 
 
-def _spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
+def _compute_spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
     """Compute eigenvalues and multiplicities of the Hessian where the unit is orthogonal to the signal."""
-    spectra = [hessian_spectrum(problem, _unit(0.0), d) for d in SPECTRUM_DIMENSIONS]
+    spectra = [hessian_spectrum(problem, _unit_statistics(0.0), d) for d in SPECTRUM_DIMENSIONS]
     counts = np.stack([spectrum.multiplicities for spectrum in spectra])
     coords = {"d": list(SPECTRUM_DIMENSIONS), "eigenvalue": spectra[0].eigenvalues}
     return xr.Dataset({"multiplicity": (("d", "eigenvalue"), counts)}, coords)
 
 
-def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
+def _compute_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     """Compute the overlap with the signal and the two distinct eigenvalues of the Hessian at random starts."""
     law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
     m = np.stack([starts.M[:, 0, 0] for starts in law])
     # at large d the eigenvalues approach those at m = 0, and the default tolerance would merge them
-    extremes = lambda m, d: hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
+    extremes = lambda m, d: hessian_spectrum(problem, _unit_statistics(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
     values = [[extremes(each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
     coords = {"d": list(size.dimensions), "which": ["once", "d - 2 times"]}
     return xr.Dataset({"m": (("d", "run"), m), "eigenvalue": (("d", "run", "which"), np.array(values))}, coords)
 
 
-def _unit(m: float) -> sl.Overlaps:
+def _unit_statistics(m: float) -> sl.Overlaps:
     """Return the statistics of a unit of norm 1 with overlap m."""
     return sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.ones((1, 1)))
 
@@ -109,6 +115,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     eye = np.array([np.sin(view[0]), np.cos(view[0]) * np.cos(view[1]), np.cos(view[0]) * np.sin(view[1])])
     for line in np.moveaxis(data.flow.values, 1, 0):
         hidden = line @ eye < 0.05  # matplotlib does not hide lines behind a surface
+        # slightly outside of the surface, which would cover the line
         drawn = np.where(hidden[:, None], np.nan, 1.012 * radius(line[:, :1]) * line)
         ax.plot(drawn[:, 1], drawn[:, 2], drawn[:, 0], color="white", linewidth=1.1, zorder=10)
         if not hidden[0]:
@@ -132,6 +139,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
 
 
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
+    """Draw the multiplicities of both eigenvalues at m = 0 for several dimensions."""
     width = 0.8 / data.sizes["d"]
     for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
         counts = data.multiplicity.sel(d=d).values

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 import sgdlimits as sl
 from sgdlimits.analysis.plot.curves import draw_runs
-from sgdlimits.analysis.plot.style import Look, looks
+from sgdlimits.analysis.plot.style import CurveStyle, curve_styles
 from sgdlimits.papers.figure import (
     Axes,
     DrawnFigure,
@@ -44,6 +44,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width, train_second=train)
             start = sl.RandomInit(size.d).one(problem, seed=seed)
             levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
+            # SGD on weights is slow; one width checks the chain
             levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) else []
             for level, count in levels:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
@@ -55,11 +56,12 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
-        for kind, look in zip(KINDS, looks(2), strict=True):
+        for kind, look in zip(KINDS, curve_styles(2), strict=True):
             _draw_largest(column[0], datasets, width, kind, look)
+            # units are interchangeable: compare them by rank
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
             singles = 100 if kind == "trained" else 0
-            draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
+            draw_runs(column[1], np.arange(1, width + 1), a, CurveStyle(look.colour, "-"), "", singles=singles, band=None)
         column[0].axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
         column[0].set(title=rf"$p = {width}$, $d = {size.d}$", xlabel=r"time of the paper, $\gamma t/p$", ylim=(0, 1.02))
         column[0].margins(x=0)
@@ -71,15 +73,15 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: Look) -> None:
+def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: CurveStyle) -> None:
     """Draw the largest overlap of chain and ODE, and the mean exit time."""
     chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
     t = chain.t.values * chain.attrs["rate"]
     label = f"second layer {kind}, chain, mean and runs"
-    draw_runs(ax, t, _largest_overlap(chain), Look(look.colour, "-"), label, singles=100, band=None)
+    draw_runs(ax, t, _largest_overlap(chain), CurveStyle(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {kind}, ODE")
     ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
-    ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
+    ax.axvline(_crossing_times(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
 
 def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
@@ -87,7 +89,7 @@ def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
     return np.abs(dataset.M.values[..., 0]).max(-1)
 
 
-def _exits(dataset: xr.Dataset) -> np.ndarray:
+def _crossing_times(dataset: xr.Dataset) -> np.ndarray:
     """Return the times at which the largest overlap of each run passes 1/2, in the paper's time."""
     return sl.exit_times(dataset, half_overlap_margin).t.values * dataset.attrs["rate"]
 
@@ -102,10 +104,10 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     ]
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}
-        exits = {kind: _exits(each) for kind, each in chains.items()}
+        exits = {kind: _crossing_times(each) for kind, each in chains.items()}
         words = [f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items()]
         gap = exits["trained"] - exits["fixed"]
-        ode = {kind: _exits(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
+        ode = {kind: _crossing_times(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
         a = chains["trained"].a.values[:, -1]
         smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
         share = participation_ratio(a).mean()
@@ -119,6 +121,6 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
             f"{'does not become' if share > 0.5 else 'becomes'} sparse."
         )
         if f"sgd-fixed-{width}" in datasets:
-            sgd = [f"{_exits(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
+            sgd = [f"{_crossing_times(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
             sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
     return sentences

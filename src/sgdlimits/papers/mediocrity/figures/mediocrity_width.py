@@ -15,7 +15,17 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, half_overlap_margin, looks, make_panels, tabulate
+from sgdlimits.papers.figure import (
+    DrawnFigure,
+    Figure,
+    Keep,
+    Size,
+    bar,
+    curve_styles,
+    half_overlap_margin,
+    make_panels,
+    tabulate,
+)
 from sgdlimits.papers.mediocrity.figures.mediocrity_5 import KINDS, LR_PER_UNIT
 
 FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
@@ -49,6 +59,7 @@ def compute_theory(width: int, size: Size, seed: int) -> tuple[float, float, flo
     problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
     omega = float(sl.theory.mediocrity.linear_rates(width, LR_PER_UNIT * width).M)
     m = np.abs(sl.RandomInit(size.d).sample(problem, runs=4096, seed=seed).M[..., 0])
+    # the largest overlap passes 1/2 first
     linear = np.log(0.5 / np.asarray(m).max(1)).mean() / omega
     noise = np.log1p(float(sl.theory.mediocrity.noise_gain(width, LR_PER_UNIT * width))) / (2 * omega)
     starts = size.starts if width > 1 else 4 * size.starts  # a single overlap spreads more than the largest of several
@@ -62,7 +73,7 @@ def _draw_figure(table: xr.Dataset) -> Figure:
     ax.plot(table.width, table.linear, "--", color="0.55", linewidth=1, label="linear ODE")
     ax.plot(table.width, table.ode, ":", color="0.35", linewidth=1.2, label="full ODE")
     ax.plot(table.width, table.noisy_ode, "-", color="0.2", linewidth=1.2, label="full ODE with SGD's noise")
-    for kind, look, marker, shift in zip(KINDS, looks(2), "os", (0.97, 1.03), strict=True):
+    for kind, look, marker, shift in zip(KINDS, curve_styles(2), "os", (0.97, 1.03), strict=True):
         bars = np.abs(np.stack([table[f"{kind}_low"] - table[kind], table[f"{kind}_high"] - table[kind]]))
         how: dict = dict(color=look.colour, markersize=4, capsize=2, label=f"chain, second layer {kind}, 95 %")
         ax.errorbar(table.width * shift, table[kind], bars, fmt=marker, **how)

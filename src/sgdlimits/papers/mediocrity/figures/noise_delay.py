@@ -26,6 +26,7 @@ from sgdlimits.papers.figure import (
 from sgdlimits.papers.mediocrity.theory import delayed_share, exit_time, max_lr, noise_delay, noise_gain
 from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
 
+# a small rate, and the fastest one
 RATES = (0.03, 1 / 12)
 THRESHOLD = 0.1
 FULL = Size(dimensions={1000: 4096, 4000: 1024, 16_000: 256}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))
@@ -38,6 +39,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     cases = [(lr, d, y) for lr in RATES for d in size.dimensions for y in size.starts]
     rows = [
         {"lr": lr, "d": d, "start": y} | measure_delay(lr, d, y, size.dimensions[d], seed + number)
+        # a seed for each case, so that their errors are independent
         for number, (lr, d, y) in enumerate(bar(cases, desc="starts"))
     ]
     table = keep("table", tabulate(rows, threshold=THRESHOLD))
@@ -65,6 +67,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    """Draw the delay against the start, for the chain and by the formula."""
     y = np.linspace(0.06, 1.1 * max(size.starts), 300)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(y, noise_delay(1, lr, 0.0, y), color=colour, linewidth=1.2, label=rf"$\kappa = {noise_gain(1, lr):.2f}$")
@@ -81,6 +84,8 @@ def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_shares(ax: Axes) -> None:
+    """Draw the share of delayed starts and the mean delay against kappa."""
+    # kappa diverges at max_lr
     lr = np.linspace(1e-3, 0.98 * float(max_lr(1)), 200)
     kappa = noise_gain(1, lr)
     ax.plot(kappa, delayed_share(lr), color=OKABE_ITO[2], label="share of starts delayed")

@@ -40,6 +40,7 @@ def wave(x):
     return -jnp.cos(1.5 * x)
 
 
+# students of the first panels, each learning its own activation
 ACTIVATIONS: dict[str, str | Callable] = {
     "$x^2$": "square",
     "$|x|$": "abs",
@@ -84,8 +85,10 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
         one = escape(fn)
         problem = sl.presets.single_index(fn, lr=one.best_lr)
         population, corrector = drift_parts(problem, jnp.asarray(m))
+        # the rate at which the drift vanishes at each overlap
         curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
         for d, runs in size.runs.items():
+            # the ODE from the typical start, corrected for random starts and noise
             theory = exit_time(problem, d, 0.5) + one.delay(one.best_lr)
             how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=base.half_overlap_margin, progress=False)
             t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), base.half_overlap_margin).t.values
@@ -97,6 +100,7 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
 def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
     """Simulate the chain with the student `wave`, in units of the time in which the overlap grows by a factor e."""
     one = escape(wave, CASES[name])
+    # far below the largest rate, so that the landscape rather than noise decides
     lr = one.max_lr / SLOWDOWN
     problem = sl.presets.single_index(wave, CASES[name], lr=lr)
     start, t_max = sl.FixedInit(TRAP_START), size.length / one.rate(lr)
@@ -107,6 +111,7 @@ def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
 def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     r"""Classify targets by the roots of :math:`1 + xu + yu^2`, :math:`u = m^2`: 0 none, 1 a trap, 2 a trap and a barrier."""
     one = 1 + x + y < 0
+    # both roots of the quadratic real and between 0 and 1
     two = (y > 0) & (x < 0) & (x**2 > 4 * y) & (-x < 2 * y) & ~one
     return np.where(two, 2, np.where(one, 1, 0))
 
@@ -137,6 +142,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_diagram(ax: Axes, size: Size) -> None:
+    """Draw the diagram of traps, with the three targets."""
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
     ax.contourf(x, y, classify(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
     for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
@@ -152,6 +158,7 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
 
 
 def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw overlaps of the chain in landscapes with and without traps."""
     for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
         found = datasets[file_key(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)

@@ -104,6 +104,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_against_noise(ax: Axes, rows: xr.Dataset) -> None:
+    """Draw the plateau of one unit against the noise."""
     noise = np.linspace(0, 9, 451)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(noise, asymptotic_excess_risk(1, lr, noise), color=colour, linewidth=1.2)
@@ -116,6 +117,7 @@ def _draw_against_noise(ax: Axes, rows: xr.Dataset) -> None:
 
 
 def _draw_against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
+    """Draw the plateau of several units against lr/p."""
     p, g = size.width, np.linspace(1e-3, 0.1, 60)
     series = plateau_series(p, g * p, WIDE_NOISE)
     for kind, colour, second, marker in zip(KINDS, OKABE_ITO[3:], series, "osv", strict=False):
@@ -132,6 +134,7 @@ def _draw_against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
 
 
 def _draw_against_dimension(ax: Axes, rows: xr.Dataset) -> None:
+    """Draw the relative correction at finite d."""
     for (lr, noise), colour, marker in zip(FINITE_D_CASES, OKABE_ITO, "os", strict=False):
         here = select_rows(rows, lr=lr, noise=noise)
         value, error = scale_correction(here)

@@ -34,6 +34,7 @@ NOISE = 0.2
 """Variance of the label noise in the curves that have some."""
 MAX_ZERO_ENTRY = 0.05
 """Size of an entry of the second layer below which it counts as zero."""
+# legends by r, the ratio of the learning rates
 NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
 FULL, QUICK, WORDS = sizes(
     width=("width of the curves", 5, 3),
@@ -61,6 +62,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
     """Solve the ODE from one start with and without noise, training the first layer only or both layers."""
     found = {}
+    # power laws need times in equal ratios
     times = np.concatenate([[0], np.geomspace(0.1, size.ends[0], 60)]) / LR_PER_UNIT
     for ratio in NAMES:
         for noise in (0.0, NOISE):
@@ -86,6 +88,7 @@ def take_census(size: Size, seed: int) -> xr.Dataset:
         row |= {
             "smallest": share.min(),
             "gone": (np.abs(a) < MAX_ZERO_ENTRY).mean(),
+            # weights that act along the teacher
             "useful": np.median(participation_ratio(a * m**2)),
         }
         rows.append(row | {"idle": (np.abs(m) < 0.5).mean(), "risk": np.median(found.risk.values)})
@@ -96,6 +99,7 @@ def solve_noisy(size: Size) -> xr.Dataset:
     """Solve the ODE with label noise from recovered units with an uneven second layer, and return the spread of the layer."""
     ratios = size.ratios[-3:]
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
+    # mean 1, so that the network is recovered exactly
     uneven = 1 + np.linspace(-0.5, 0.5, p)
     start = sl.Overlaps(jnp.asarray(uneven), jnp.ones((p, 1)), jnp.ones((p, p)))
     how: dict = dict(t_max=tau[-1] / LR_PER_UNIT, save=tau / LR_PER_UNIT, progress=False)
@@ -113,6 +117,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the excess risk against time with and without label noise, with the theoretical power law."""
     for (ratio, name), colour in zip(NAMES.items(), OKABE_ITO, strict=False):
         for noise, dashes in ((0.0, "-"), (NOISE, "--")):
             found = datasets[f"ode-{ratio:g}-{noise:g}"]
@@ -128,6 +133,7 @@ def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
+    """Draw the participation ratio of the second layer against the ratio of the learning rates."""
     for width, colour in zip(size.widths, OKABE_ITO, strict=False):
         rows = select_rows(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
@@ -145,6 +151,7 @@ def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
 
 
 def _draw_spreads(ax: Axes, noisy: xr.Dataset, size: Size) -> None:
+    """Draw the spread of the second layer against time, with label noise."""
     for ratio, colour in zip(noisy.ratio.values, OKABE_ITO[3:], strict=False):
         ax.plot(noisy.tau, noisy.spread.sel(ratio=ratio), color=colour, label=f"$r = {ratio:g}$")
         rate = float(end_rates(size.width, LR_PER_UNIT * size.width, NOISE, ratio).differences)

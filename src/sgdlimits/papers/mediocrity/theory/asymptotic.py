@@ -61,7 +61,7 @@ def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: N
     >>> float(free_end(1, lr=0.1, noise=0.4).excess_risk.round(9)), float(free_end(3, lr=0.15, noise=1.0).excess_risk.round(9))
     (0.1, 0.071388992)
     """
-    return EndState(*np.vectorize(_free, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
+    return EndState(*np.vectorize(_solve_free_end, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
 
 
 @checked
@@ -74,7 +74,7 @@ def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise
     >>> float(state.a.round(4)), float(state.excess_risk.round(4))
     (0.9811, 0.0678)
     """
-    return EndState(*np.vectorize(_trained, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
+    return EndState(*np.vectorize(_solve_trained_end, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
 
 
 @checked
@@ -90,6 +90,7 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     """
     (noise,) = as_numbers(noise)
     linear, square = 42 + noise, 6 * noise - 72
+    # the root in a form that stays finite where the quadratic term vanishes
     oscillates = 10 / (linear + np.sqrt(linear**2 + 20 * square))
     return np.where(noise < 4, oscillates, max_lr(1, noise))
 
@@ -109,7 +110,7 @@ def plateau_series(
     return tuple(g * noise + g**2 * (6 * noise + c * noise**2) for c in curves)
 
 
-def _free(p: float, lr: float, noise: float) -> tuple[float, ...]:
+def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
     """Solve for the end state with free norms at one set of parameters."""
 
     def state(x):
@@ -126,13 +127,13 @@ def _free(p: float, lr: float, noise: float) -> tuple[float, ...]:
         along = epsilon * alpha + 2 * far + g * (square * alpha + 4 * epsilon * far + 8 * (mu - 2 * alpha * mu + alpha**3))
         return across, along
 
-    kappa, mu = _continue(equations, [0.0, 1.0], lr / p)
+    kappa, mu = _continue_solution(equations, [0.0, 1.0], lr / p)
     _, alpha, risk = state((kappa, mu))
     norm = alpha + (p - 1) * kappa
     return 1.0, np.sqrt(mu), norm, alpha - kappa if p > 1 else norm, risk
 
 
-def _trained(p: float, lr: float, noise: float) -> tuple[float, ...]:
+def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
     """Solve for the end state on the sphere with a trained second layer at one set of parameters."""
 
     def state(x):
@@ -152,19 +153,21 @@ def _trained(p: float, lr: float, noise: float) -> tuple[float, ...]:
         across = epsilon - 2 * a * kappa + g * a * (spread - 4 * epsilon * a * kappa + 8 * (a * kappa) ** 2 - radial)
         return second, along, across
 
-    a, kappa, mu = _continue(equations, [1.0, 0.0, 1.0], lr / p)
+    a, kappa, mu = _continue_solution(equations, [1.0, 0.0, 1.0], lr / p)
     if p > 1 and kappa < 0:  # an eigenvalue of Q/p cannot be negative: the students are parallel, as one unit
-        return _trained(1.0, lr / p, noise)
+        return _solve_trained_end(1.0, lr / p, noise)
     alpha, _, _, risk = state((a, kappa, mu))
     return a, np.sqrt(mu), 1.0, alpha - kappa if p > 1 else 1.0, risk
 
 
-def _continue(equations: Callable, start: list[float], g: float) -> np.ndarray:
+def _continue_solution(equations: Callable, start: list[float], g: float) -> np.ndarray:
     """Continue the solution of equations(x, g) = 0 from `start` at g = 0; NaN if it is lost or its last entry is negative."""
     x = np.array(start)
+    # each solution is the guess for the next rate, so that the branch is kept
     for step in np.linspace(0, g, CONTINUATION_STEPS + 1)[1:]:
         found = root(equations, x, args=(step,), tol=1e-14)
         x = found.x
+        # mu is a squared overlap
         if not np.abs(found.fun).max() < 1e-9 or x[-1] < 0:
             return np.full(x.size, np.nan)
     return x
@@ -225,6 +228,7 @@ def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
     if (a <= 0).any():
         return np.nan
     root = np.sqrt(a / p)
+    # projection onto sum_j a_j v_j = 0
     across = np.eye(p) - np.outer(root, root)
     inverse = across @ np.diag(1 / a) @ across
     trace = np.trace(inverse)

@@ -43,6 +43,7 @@ def noise_delay(
     """
     p, lr, noise, start = np.broadcast_arrays(*as_numbers(width, lr, noise, start))
     rate = linear_rates(p, lr, noise).M
+    # log 0 at y = 0, and rates of a stable saddle, which are replaced
     with np.errstate(divide="ignore", invalid="ignore"):
         x = start**2 / noise_gain(p, lr, noise)
         return np.where(rate > 0, _log_loss(p, x) / (2 * rate), np.nan)

@@ -63,6 +63,7 @@ def plateau_correction(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLi
     array([-0.613,  3.595])
     """
     lr, noise = np.broadcast_arrays(*as_numbers(lr, noise))
+    # above max_lr nothing is learnt, and there is no plateau
     g = np.where(lr < max_lr(1, noise), lr, np.nan)
     R = g * noise / (1 - 6 * g)
     first = 2 * R * (1 + 36 * g + 144 * g**2 - 1008 * g**3)

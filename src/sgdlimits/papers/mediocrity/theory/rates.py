@@ -122,6 +122,7 @@ def minimal_samples(
     13842
     """
     p, noise, d, T = as_numbers(width, noise, d, threshold)
+    # at half of max_lr the rate is 2 and lr/p is 1/crowding
     return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
 
 
@@ -172,7 +173,7 @@ def learnt_state(
     >>> round(float(state.m), 6), round(float(state.excess_risk), 6)
     (0.922653, 0.226881)
     """
-    return LearntState(*np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
+    return LearntState(*np.vectorize(_solve_learnt_state, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
 
 
 @checked
@@ -188,7 +189,7 @@ def asymptotic_excess_risk(
     >>> float(asymptotic_excess_risk(1, lr=0.1, noise=0.4).round(12))
     0.1
     """
-    return np.vectorize(_risk, otypes=[float])(*as_numbers(width, lr, noise))
+    return np.vectorize(_final_excess_risk, otypes=[float])(*as_numbers(width, lr, noise))
 
 
 @checked
@@ -262,11 +263,12 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
     """
 
     def one(p, noise, risk):
+        # strictly below the largest rate considered
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
-        if _risk(p, top, noise) <= risk:
+        if _final_excess_risk(p, top, noise) <= risk:
             return top
         try:
-            return brentq(lambda lr: _risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
+            return brentq(lambda lr: _final_excess_risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
         except ValueError:
             raise BadInput(
                 f"the risk at width {p:g} and noise {noise:g} is lost to rounding. Give a smaller width or noise."
@@ -275,7 +277,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
     return np.vectorize(one, otypes=[float])(*as_numbers(width, noise, excess_risk))
 
 
-def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
+def _solve_learnt_state(p: float, lr: float, noise: float) -> tuple[float, float, float]:
     """Return the overlaps m and q and the excess risk of `learnt_state` at one set of parameters."""
     g = lr / p
     if p == 1:
@@ -292,13 +294,14 @@ def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
     roots = np.roots(cubic if noise else cubic[:3])  # without noise the constant term is zero, and a = 0 is perfect recovery
     for a in np.sort(roots[np.abs(roots.imag) < 1e-8].real):  # the smallest root is the one near zero risk
         risk = p * a / g - noise / 2 - 4 * a**2
+        # m^2 from the stationarity of m
         square = (1 - (p - 1) * a) * (1 - p * a) * (1 - 4 * g + 4 * g * (p - 2) * a) / (1 - 4 * g + 8 * g * (p - 1) * a)
         if a > 0 and risk >= 0 and square > 0 and p * a <= 1:
             return np.sqrt(square), 1 - p * a, risk
     return (np.nan,) * 3
 
 
-def _risk(p: float, lr: float, noise: float) -> float:
+def _final_excess_risk(p: float, lr: float, noise: float) -> float:
     """Return the excess risk at the end of learning, or 2, that of the saddle, where one unit learns nothing."""
     nothing = p == 1 and lr * (12 + noise) >= 2
-    return 2.0 if nothing else _learnt(p, lr, noise)[2]
+    return 2.0 if nothing else _solve_learnt_state(p, lr, noise)[2]

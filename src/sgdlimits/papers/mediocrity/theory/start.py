@@ -64,6 +64,7 @@ def draw_start_sums(width: int, d: int) -> StartSums:
     >>> draw_start_sums(3, 50).mean
     (3.0, 6.0)
     """
+    # a fixed seed: times by these formulas are functions of their arguments
     drawn = RandomInit(d).sample(phase_retrieval(width), runs=START_DRAWS, seed=0)
     M, Q = np.asarray(drawn.M), np.asarray(drawn.Q)
     off = ~np.eye(width, dtype=bool)

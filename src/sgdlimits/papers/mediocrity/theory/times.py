@@ -133,7 +133,7 @@ def exit_law(
     found = _match_paper(problem)
     if start is None and (found is None or found.p > 1):
         return noisy_start.exit_law(problem, d, threshold)
-    passage, m, weights, end = _first_passage(read_parameters(problem, d, threshold), start, "exit_law")
+    passage, m, weights, end = _set_up_first_passage(read_parameters(problem, d, threshold), start, "exit_law")
     return passage.law(m, end, weights)
 
 
@@ -208,6 +208,7 @@ def quenched(at: ExitParameters) -> float:
     variance = (4 * p**2 * random.variance[0] + random.variance[1]) * (1 - T) ** 2
     small = (way + x) / centre - 1
     exact = np.log(centre / (2 * p)) - variance / centre**2 / 2 - mean_log_overlap(p, d)
+    # way + x can be negative for a start whose risk is below the threshold already
     log_ratio = np.log(np.maximum(way + x, 1e-300)) - np.log(2 * p * random.mu)
     rest = np.maximum(log_ratio, 0) - log_ratio + np.log(np.maximum(1 + small, 1e-300)) - small + small**2 / 2
     return at.time_per_log * float(exact + rest.mean())
@@ -230,10 +231,12 @@ def ode(at: ExitParameters, start: float | None = None) -> float:
     if at.p > 1:
         if start is not None:
             raise BadInput("start is one overlap, for width 1. Use ode_exit_time(problem, stats, threshold).")
+        # a fixed seed: the formula is a function of its arguments
         starts = RandomInit(at.d).sample(at.problem, runs=ODE_STARTS, seed=0)
         return float(ode_exit_time(at.problem, starts, at.T, t_max=max(1.0, 20 * quenched(at))).mean())
-    m, weights = _starts(at, start)
+    m, weights = _start_overlaps(at, start)
     end = at.T + (1 - at.T) * m**2
+    # squared overlap of the stable fixed point
     ceiling = 1 - 2 * at.lr * at.noise / (4 * (1 - 6 * at.lr))
     if (end >= ceiling).any():
         return np.inf
@@ -266,18 +269,19 @@ def sde_quenched(at: ExitParameters) -> float:
     At p > 1 it is averaged over draws, with :math:`\log\mu_0`, whose mean is known exactly, as a control variate.
     """
     if at.p == 1:
-        m, weights = _starts(at)
+        m, weights = _start_overlaps(at)
         return float(weights @ _linear_times(at, np.abs(m)))
     random = draw_start_sums(at.p, at.d)
     times = _linear_times(at, np.sqrt(random.mu / at.d), random.tau / at.d)
     log = np.log(random.mu)
+    # regression on the control variate minimises the variance
     slope = np.cov(times, log)[0, 1] / log.var() if np.isfinite(times).all() else 0.0
     return float(times.mean() - slope * (log.mean() - mean_log_overlap(at.p, at.d)))
 
 
 def backward(at: ExitParameters, start: float | None = None) -> float:
     """Mean exit time of one unit with full drift and noise, by the backward equation."""
-    passage, m, weights, end = _first_passage(at, start, "backward")
+    passage, m, weights, end = _set_up_first_passage(at, start, "backward")
     mean = float(weights @ passage.mean(m, end))
     return mean if 0 < mean < np.inf else np.inf
 
@@ -310,11 +314,12 @@ def _subtract_noise(at: ExitParameters, time: float) -> float:
     return max(0.0, time - at.time_per_log * float(np.log1p(noise_gain(at.p, at.lr, at.noise))))
 
 
-def _starts(at: ExitParameters, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def _start_overlaps(at: ExitParameters, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return overlaps at the start and their weights: the exact law of a random start, or one start."""
     if start is not None:
         return np.array([start]), np.ones(1)
     m, weights = overlap_rule(at.d)
+    # drop nodes of negligible weight, and those at perfect overlap
     kept = (weights > MIN_START_WEIGHT) & (np.abs(m) < 1 - 1e-9)
     return m[kept], weights[kept] / weights[kept].sum()
 
@@ -327,17 +332,18 @@ def _linear_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float =
     """
     mu = float(linear_rates(at.p, at.lr, at.noise).M)
     sigma2 = at.lr / (at.p * at.d) * float(increment_variance(at.p, at.noise))
+    # the linearised risk depends on the sum of squared overlaps only
     end = at.T * (at.p + 1) / 2 + (1 - at.T) * (m**2 - pairs / (2 * at.p))
     return mean_exit_time(m, np.sqrt(np.maximum(end, m**2)), mu, sigma2, at.p) * at.p / at.lr
 
 
-def _first_passage(
+def _set_up_first_passage(
     at: ExitParameters, start: float | None, name: str
 ) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
     """Set up the backward equation of one unit; return it with starts, their weights and the overlaps at the exit."""
     if at.p > 1:
         raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
-    m, weights = _starts(at, start)
+    m, weights = _start_overlaps(at, start)
     end = np.sqrt(at.T + (1 - at.T) * m**2)
     drift = lambda m: np.sum(drift_parts(at.problem, m), axis=0)
     variance = lambda m: np.asarray(exact_increment_variance(at.problem, m)) / at.d

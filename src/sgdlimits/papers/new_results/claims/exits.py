@@ -1,4 +1,4 @@
-"""What this package adds to the papers, each with its proof or measured: exit times, learning rates and ends of learning."""
+"""Claims of this package beyond the papers: exit times, learning rates and final risks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate
     proof="[noise](noise.md#why)",
 )
 def noise_gain(effort: Effort) -> Comparison:
-    """Chain less ODE at kappa = 2.6 and two dimensions, one unit."""
+    """Mean exit time of the chain minus that of the ODE, one unit at kappa = 2.6 and two dimensions."""
     lr, T, rows = 0.12, 0.1, []
     problem = sl.presets.phase_retrieval(lr=lr)
     for d in (1000, 4000):
@@ -47,9 +47,10 @@ def noise_gain(effort: Effort) -> Comparison:
     proof="[noise](noise.md#why)",
 )
 def kappa(effort: Effort) -> Comparison:
-    """Variances on a grid at the saddle of one, two and three units, and kappa at 1/(12 + noise)."""
+    """Variance of one sample's increment of m on a grid at the saddle of 1, 2 and 3 units, and kappa at lr = 1/(12 + noise)."""
     noise, rows = 0.4, []
     for p in (1, 2, 3):
+        # units and teacher along different axes: the saddle
         s = SquaredUnits(np.eye(p, p + 1, 1), np.eye(1, p + 1), noise, nodes=5)
         rows.append((s.covariance(s.M)[0, 0], 4 * (10 - 6 / p + 8 / p**2 + noise)))
     rows.append((float(theory.noise_gain(1, 1 / (12 + noise), noise)), 1.0))
@@ -64,10 +65,11 @@ def kappa(effort: Effort) -> Comparison:
     proof="[noise](noise.md#from-a-given-start)",
 )
 def noise_delay(effort: Effort) -> Comparison:
-    """The closed form against an integral at four starts, and the chain at d = 1024 from y = 1."""
+    """Delay of the mean exit by an integral at four starts, and by the chain at d = 1024 from y = 1."""
     lr, d, T = 1 / 12, 1024, 0.1
     omega, k = float(theory.linear_rates(1, lr).M), float(theory.noise_gain(1, lr))
     starts = np.array([0.125, 0.5, 1.0, 2.0])
+    # E log|y + sqrt(kappa) xi|, in two halves, as the logarithm is singular at zero
     log = lambda y, sign: quad(lambda u: norm.pdf((sign * u - y) / np.sqrt(k)) / np.sqrt(k) * np.log(u), 0, 12, limit=400)[0]
     exact = [(np.log(y) - log(y, 1) - log(y, -1)) / omega for y in starts]
     problem, m = sl.presets.phase_retrieval(lr=lr), d**-0.5
@@ -81,7 +83,8 @@ def noise_delay(effort: Effort) -> Comparison:
 # --- the learning rate -------------------------------------------------------------------------------------------------------
 
 
-def alike(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
+def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
+    """Build overlaps of p equal students: second layer a, overlap m, squared norm `norm` and mutual overlap q."""
     return overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
 
 
@@ -92,17 +95,20 @@ def alike(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
     proof="[learning rate](learning_rate.md#without-noise)",
 )
 def usable(effort: Effort) -> Comparison:
-    """Where the mean displacement of three units at recovery begins to grow, by eigenvalues of the ODE."""
+    """Learning rate at which the mean displacement of three units at recovery begins to grow, by eigenvalues of the ODE."""
     p = 3
-    rate = lambda lr: sl.linearise(sl.presets.phase_retrieval(p, lr=lr), alike(p, 1.0, 1.0 - 1e-9, 1.0, 1.0 - 1e-9)).rates.real
+    rate = lambda lr: (
+        sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 1.0 - 1e-9, 1.0, 1.0 - 1e-9)).rates.real
+    )
     push = lambda lr: float(rate(lr).max() if lr > 0.5 else -1e-3)
+    # shifted by 1e-4, so that a zero eigenvalue does not count as growth
     low, high = brentq(lambda lr: push(lr) - 1e-4, 0.45, 0.6), p / 6
     return compare(low, high, atol=2e-3)
 
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
 def cubic(effort: Effort) -> Comparison:
-    """The end of the ODE from overlaps 0.5, of two and three units at two rates."""
+    """Final excess risk of the ODE of three units at two learning rates."""
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
@@ -119,11 +125,11 @@ def cubic(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#proofs)",
 )
 def part(effort: Effort) -> Comparison:
-    """Where the eigenvalue of the difference at the learnt state changes its sign, without noise."""
+    """Rate at which the eigenvalue of the difference of two units changes sign at the learnt state, at noise 1/2."""
 
     def growth(g: float) -> float:
         problem, state = sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), theory.learnt_state(2, 2 * g, 0.5)
-        found = sl.linearise(problem, alike(2, 1.0, float(state.m), 1.0, float(state.q)))
+        found = sl.linearise(problem, equal_students(2, 1.0, float(state.m), 1.0, float(state.q)))
         return float(found.matrix[0, 0] - found.matrix[0, 1])
 
     roots = np.roots([48, -24, 13.5, -2])
@@ -137,8 +143,10 @@ def part(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
 def usable_gain(effort: Effort) -> Comparison:
-    """Samples per logarithm of one unit at its best rate over three at p/6, by eigenvalues."""
-    growth = lambda p, lr: float(sl.linearise(sl.presets.phase_retrieval(p, lr=lr), alike(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0])
+    """Escape rate of three units at lr = p/6 over that of one unit at its best rate, by eigenvalues at the saddle."""
+    growth = lambda p, lr: float(
+        sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0]
+    )
     number = [growth(3, 0.5) / growth(1, 1 / 12), float(theory.usable_gain(3, 0.0)), float(theory.usable_gain(1e6, 0.0))]
     right = 8 * (5 - 1 / 3 - 4 / 9) / 12
     return compare(number, [right, right, 10 / 3], rtol=1e-5)
@@ -154,14 +162,17 @@ def usable_gain(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#why)",
 )
 def plateau_series(effort: Effort) -> Comparison:
-    """The second order of the risk at the fixed points of the ODE, from two small rates; the drift there vanishes."""
+    """Second order in the rate of the risk at the end state, from two small rates, and the drift there."""
     p, noise, rows = 3, 3.0, []
     for end, c in ((theory.free_end, (p - 1) / (4 * (p + 2))), (theory.trained_end, -(p + 5) / (4 * (p + 2)))):
         bend = [(float(end(p, g * p, noise).excess_risk) - g * noise) / g**2 for g in (1e-3, 5e-4)]
+        # Richardson extrapolation to a rate of zero
         rows.append((2 * bend[1] - bend[0], 6 * noise + c * noise**2))
     lr = 0.3
     free = theory.free_end(p, lr, 0.5)
-    drift = sl.presets.phase_retrieval(p, lr=lr, noise=0.5, sphere=False).drift(alike(p, *(float(x) for x in free[:4])))
+    drift = sl.presets.phase_retrieval(p, lr=lr, noise=0.5, sphere=False).drift(
+        equal_students(p, *(float(x) for x in free[:4]))
+    )
     rows.append((float(np.abs(drift.Q).max()), 0.0))
     return compare(*np.transpose(rows), rtol=1e-3)
 
@@ -173,7 +184,7 @@ def plateau_series(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#at-finite-d)",
 )
 def plateau_correction(effort: Effort) -> Comparison:
-    """From mean, bend and variance of one exact step of m^2 by quadrature at d = 10^5."""
+    """Correction from mean, curvature and variance of one exact step of m^2, by quadrature at d = 10^5."""
     rows = []
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
         d, R, h = 10**5, lr * noise / (1 - 6 * lr), 1e-3
@@ -184,6 +195,7 @@ def plateau_correction(effort: Effort) -> Comparison:
 
         y = 1 - R / 2
         (low, _), (middle, square), (high, _) = step(y - h), step(y), step(y + h)
+        # central differences of the mean increment
         slope, bend = (high - low) / (2 * h), (high - 2 * middle + low) / h**2
         number = 2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope
         rows.append((number, float(theory.plateau_correction(lr, noise))))
@@ -197,6 +209,7 @@ def plateau_correction(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#at-finite-d)",
 )
 def drift_correction(effort: Effort) -> Comparison:
+    """Mean of one exact step on the sphere at d = 10^4, minus its limit, times d, at three overlaps."""
     lr, noise, d, rows = 0.05, 1.5, 1e4, []
     for m in (0.05, 0.5, 0.95):
         after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
@@ -212,12 +225,12 @@ def drift_correction(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#answer)",
 )
 def oscillation(effort: Effort) -> Comparison:
-    """Where the real part of the eigenvalues at the fixed point changes its sign."""
+    """Learning rate at which the largest real part of the eigenvalues at the fixed point changes sign."""
     noise = 1.0
 
     def growth(lr: float) -> float:
         problem, end = sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False), theory.free_end(1, lr, noise)
-        return float(sl.linearise(problem, alike(1, *(float(x) for x in end[:4]))).rates.real.max())
+        return float(sl.linearise(problem, equal_students(1, *(float(x) for x in end[:4]))).rates.real.max())
 
     roots = np.roots([6 * noise - 72, 42 + noise, -5])
     return compare(brentq(growth, 0.1, 0.152, xtol=1e-8), roots.min(), rtol=1e-5)
@@ -227,7 +240,8 @@ def oscillation(effort: Effort) -> Comparison:
 
 
 def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
-    """The drift of the overlap of one unit on the sphere, on a grid of two fields."""
+    """Compute the drift of the overlap of one unit on the sphere, on a grid of two fields."""
+    # the field has a part along the teacher and one orthogonal to it
     (fixed, own), weights = gauss_grid(nodes, nodes)
     field = m * fixed + np.sqrt(1 - m**2) * own
     error = target(fixed) - student(field)
@@ -242,10 +256,11 @@ def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: 
     proof="[open activations](open_activations.md#answer)",
 )
 def activations(effort: Effort) -> Comparison:
-    """The cosine: rate at a small overlap, and where the drift near recovery changes its sign, by quadrature."""
+    """Escape rate of the cosine at a small overlap, and the rate at which its drift near recovery changes sign."""
     one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
     student, slope = lambda x: -np.cos(x), np.sin
     lr = 0.5 * one.max_lr
+    # slightly off recovery, where the drift is exactly zero
     near = lambda share: drift_of(student, slope, student, 1 - 1e-5, share * one.final_lr)
     number = [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
     return compare(number, [float(one.rate(lr)), 1.0], rtol=2e-3)
@@ -258,9 +273,11 @@ def activations(effort: Effort) -> Comparison:
     proof="[open activations](open_activations.md#answer)",
 )
 def traps(effort: Effort) -> Comparison:
+    """Overlap at which the drift vanishes for coefficients of opposite signs, by quadrature."""
     c, c_star = 0.5, -0.5
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
     slope = student.deriv()
+    # a tiny rate removes the corrector
     found = brentq(lambda m: drift_of(student, slope, target, m, 1e-9, nodes=12), 0.1, 0.9)
     return compare(found**2, -1 / (24 * c * c_star), rtol=1e-5)
 
@@ -269,11 +286,15 @@ def traps(effort: Effort) -> Comparison:
 
 
 def layers_drift(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float) -> tuple[np.ndarray, ...]:
-    """(da, dM, dQ) of squared units on the sphere without noise, in the paper's time: moments of a quadratic form by hand."""
+    """Return (da, dM, dQ) of squared units on the sphere without noise, in the paper's time.
+
+    The Gaussian moments of the quadratic form are written out, independently of the package.
+    """
     p, k = a.size, np.append(-a / a.size, 1.0)
     S = np.block([[Q, M], [M.T, np.ones((1, 1))]])
     KS = k[:, None] * S
     SKS, trace = S @ KS, np.trace(KS)
+    # Isserlis: E[D v v^T] and E[D^2 v v^T] of a quadratic form D
     linear = trace * S + 2 * SKS
     square = (trace**2 + 2 * np.trace(KS @ KS)) * S + 4 * trace * SKS + 8 * SKS @ KS
     dQ = 2 * (a[:, None] + a) * linear[:p, :p] + 4 * step * np.outer(a, a) * square[:p, :p]
@@ -281,12 +302,13 @@ def layers_drift(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     return ratio * np.diag(linear)[:p], 2 * a[:, None] * linear[:p, p:] - M * half[:, None], dQ - Q * (half[:, None] + half)
 
 
-def follow(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float, tau: float) -> tuple[np.ndarray, ...]:
-    """Where that ODE is at the time tau."""
+def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float, tau: float) -> tuple[np.ndarray, ...]:
+    """Solve the ODE of `layers_drift`, and return (a, M, Q) at the time tau."""
     p = a.size
     split = lambda y: (y[:p], y[p : 2 * p, None], y[2 * p :].reshape(p, p))
     slope = lambda t, y: np.concatenate([each.ravel() for each in layers_drift(*split(y), step, ratio)])
     start = np.concatenate([a, M.ravel(), Q.ravel()])
+    # stiff at the end, where the risk falls as a power law
     return split(solve_ivp(slope, (0, tau), start, method="LSODA", rtol=1e-10, atol=1e-13).y[:, -1])
 
 
@@ -297,11 +319,11 @@ def follow(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: floa
     proof="[second layer](open_second_layer.md#why)",
 )
 def power_law(effort: Effort) -> Comparison:
-    """Three units from a simplex around the teacher, at tau = 10^5."""
+    """Risk times tau^2 of three units from a simplex around the teacher, at tau = 10^5."""
     p, step, tau, s, rows = 3, 0.05, 1e5, 0.01, []
     Q = (1 - s) - s / (p - 1) + (s + s / (p - 1)) * np.eye(p)
     for first, trained in ((np.ones(p), False), (np.array([0.8, 0.9, 1.3]), True)):
-        a, M, end = follow(first, np.full((p, 1), np.sqrt(1 - s)), Q, step, float(trained), tau)
+        a, M, end = solve_layers(first, np.full((p, 1), np.sqrt(1 - s)), Q, step, float(trained), tau)
         KS = np.array([*(-a / p), 1.0])[:, None] * np.block([[end, M], [M.T, np.ones((1, 1))]])
         rows.append(((np.trace(KS) ** 2 / 2 + np.trace(KS @ KS)) * tau**2, float(theory.terminal_risk(a, step * p, trained))))
     return compare(*np.transpose(rows), rtol=5e-3)
@@ -314,7 +336,8 @@ def power_law(effort: Effort) -> Comparison:
     proof="[second layer](open_second_layer.md#answer)",
 )
 def second_only(effort: Effort) -> Comparison:
-    """Least squares of three orthonormal units outside the teacher, on a grid."""
+    """Risk of the best second layer of three orthonormal units orthogonal to the teacher, by least squares on a grid."""
+    # a = 0: the error is the label itself
     s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
     squares = s.fields**2
     a = np.linalg.solve((squares * s.weights) @ squares.T, s.mean(squares * s.error))
@@ -328,13 +351,13 @@ def second_only(effort: Effort) -> Comparison:
     proof="measured",
 )
 def sparse(effort: Effort) -> Comparison:
-    """The least participation ratio of the second layer at the ratio 0.1, over the median at 10, of six random starts."""
+    """Smallest participation ratio of the second layer at the ratio 0.1, over the median at 10, of six random starts."""
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
     for _ in range(6):
         u = rng.standard_normal((3, 1000))
         u /= np.linalg.norm(u, axis=1, keepdims=True)
         for ratio, found in shares.items():
-            a = follow(np.ones(3), u[:, :1], u @ u.T, 1 / 24, ratio, 20.0)[0]
+            a = solve_layers(np.ones(3), u[:, :1], u @ u.T, 1 / 24, ratio, 20.0)[0]
             found.append(a.sum() ** 2 / (a**2).sum() / 3)
     return compare(min(shares[0.1]) / np.median(shares[10.0]), 1.5, rtol=0, relation=">")
 
@@ -346,7 +369,7 @@ def sparse(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
 def balance(effort: Effort) -> Comparison:
-    """Its rate of change for squares at random weights and second layers, on a grid."""
+    """Rate of change of the balance for squared units at random weights and a fixed second layer, on a grid."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)
     dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)

@@ -1,4 +1,4 @@
-"""What this package adds to the papers: landscapes, what is conserved, spikes, mixtures, finite d, and other algorithms."""
+"""Claims of this package beyond the papers: landscapes, conserved quantities, mixtures, finite d, other algorithms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate, simul
     proof="[critical points](critical_points.md#all-of-them)",
 )
 def critical_points(effort: Effort) -> Comparison:
-    """At random weights in R^9 of all families of widths up to 4 and up to 3 teachers: gradient, and error of the risk."""
+    """Gradient and error of the risk at random weights in R^9 of all families of widths up to 4 and up to 3 teachers."""
     rows = []
     for p in range(1, 5):
         for k in range(1, 4):
@@ -44,7 +44,7 @@ def critical_points(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#no-other-minima)",
 )
 def index(effort: Effort) -> Comparison:
-    """Negative eigenvalues of dense Hessians in R^9 at all families of three students and two teachers."""
+    """Number of negative eigenvalues of dense Hessians in R^9, at all families of three students and two teachers."""
     p, k, d, rows = 3, 2, 9, []
     for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
         s, r = family.s, family.r
@@ -60,7 +60,7 @@ def index(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
 def uneven(effort: Effort) -> Comparison:
-    """The drift of gradient flow at the statistics of every family, and the package's risk there."""
+    """Drift of gradient flow at the statistics of every family, and error of the risk there."""
     gram = np.array([[1.0, 0.6], [0.6, 1.5]])
     target = sl.Target(sl.CommitteeReadout("square"), 2, gram=gram)
     problem = sl.ProjectionProblem(target, sl.TwoLayer(2, "square"), sl.SquaredLoss(1.0), sl.OnePassSGD(0.1))
@@ -78,7 +78,7 @@ def uneven(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
 )
 def conserved(effort: Effort) -> Comparison:
-    """The largest change of S along the ODE with corrector and noise at two rates, one too large to learn."""
+    """Largest change of S along the ODE with corrector and noise, at two rates, of which one is too large to learn."""
     changes = []
     for lr, noise in ((0.35, 0.0), (0.1, 0.5)):
         problem = sl.presets.quadratic_network(3, 2, lr=lr, noise=noise)
@@ -95,9 +95,11 @@ def conserved(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
 def approach(effort: Effort) -> Comparison:
+    """Distance of the ODE from the closest solution times tau, at two late times."""
     p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
     problem = sl.presets.quadratic_network(p, k, lr=lr)
     start = sl.OrthogonalInit(0.05).sample(problem, runs=2)
+    # tau = lr t is the paper's time
     runs = simulate(problem, sl.ODE(), start, tau[1] / lr, runs=2, save=np.append(0.0, tau / lr))
     far = sl.conserved.distance(runs, sl.conserved.end_point(problem, start)).M.values[:, 1:]
     return compare(tau * far, k * p**1.5 * (p - k) / (32 * (p + 2)), rtol=0.01)
@@ -110,7 +112,7 @@ def approach(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def norm_learning(effort: Effort) -> Comparison:
-    """Against (9) with all overlaps between students, by another solver."""
+    """Overlaps between students by a numerical solution of (9) at three times, with another solver."""
     p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
     Q = random_weights(p, 5, seed=2) @ random_weights(p, 5, seed=2).T
 
@@ -118,6 +120,7 @@ def norm_learning(effort: Effort) -> Comparison:
         now = y.reshape(p, p)
         return lr * 8 / p * ((1 - np.trace(now) / p) * now - 2 / p * now @ now).ravel()
 
+    # another solver than the package's
     found = solve_ivp(slope, (0, t[-1]), Q.ravel(), "LSODA", t, rtol=1e-10, atol=1e-13).y.T.reshape(-1, p, p)
     return compare(found, theory.student_overlaps(sl.presets.quadratic_network(p, 2, lr=lr), t, Q), rtol=1e-7)
 
@@ -146,8 +149,9 @@ def plateau(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def largest_lr(effort: Effort) -> Comparison:
-    """Where an eigenvalue of the ODE at a solution changes its sign, for two students and two teachers."""
+    """Rate at which an eigenvalue of the ODE at a solution changes sign, for two students and two teachers."""
     point = overlaps(np.ones(2), np.eye(2), np.eye(2))
+    # minus 1e-7: rotations leave eigenvalues that are zero up to rounding
     growth = lambda lr: float(sl.linearise(sl.presets.quadratic_network(2, 2, lr=lr), point).rates.real.max()) - 1e-7
     return compare(brentq(growth, 0.15, 0.4), 2 * 2 / (4 * 4), rtol=1e-4)
 
@@ -159,6 +163,7 @@ def largest_lr(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-end-of-learning)",
 )
 def noisy_end(effort: Effort) -> Comparison:
+    """Risk of the ODE of two students at t = 3 10^4."""
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
     start = overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
     found = float(simulate(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
@@ -176,7 +181,7 @@ def noisy_end(effort: Effort) -> Comparison:
     proof="[spiked tensors](spiked_tensor.md#from-a-random-start)",
 )
 def recovery_time(effort: Effort) -> Comparison:
-    """The mean time of the chain at d = 2000 and two learning rates."""
+    """Mean recovery time of the chain at d = 2000 and two learning rates."""
     d, runs, rows = 2000, effort.runs(1024, 256), []
     for snr, lr in ((2.0, 1.0), (1.5, 0.5)):
         problem, end = sl.presets.spiked_tensor(2, snr, lr), 0.5 * np.sqrt(snr - lr)
@@ -194,9 +199,10 @@ def recovery_time(effort: Effort) -> Comparison:
     proof="[spiked tensors](spiked_tensor.md#tensors-with-a-growing-ratio)",
 )
 def crossing_time(effort: Effort) -> Comparison:
-    """By nested quadrature, and the chain at d = 4000."""
+    """Crossing time by nested quadrature, and by the chain at d = 4000."""
     L, k, end, d = 0.4, 3, 6.0, 4000
     V = lambda y: y**2 / 2 - L * y**k / k
+    # -12 stands for minus infinity: the integrand is a Gaussian there
     inner = lambda y: quad(lambda z: np.exp(V(y) - V(z)), -12.0, y, limit=200)[0]
     until = lambda stats: stats.m - end * d**-0.5
     problem = sl.presets.spiked_tensor(k, effective.scaled_snr(L, k, d))
@@ -213,20 +219,21 @@ def crossing_time(effort: Effort) -> Comparison:
     proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
 )
 def classifier(effort: Effort) -> Comparison:
-    """Balance of small weights by quadrature over both fields at snr 5, for the ridge; binary and XOR."""
+    """Ridge at which small weights are balanced, at snr 5, for binary and XOR mixtures."""
     rows = []
     for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
         guess = effective.classifier_ridge(preset, 5.0)
-        rows.append((_ridge(5.0, classes, guess), guess))
+        rows.append((_balancing_ridge(5.0, classes, guess), guess))
     return compare(*np.transpose(rows), rtol=2e-3)
 
 
-def _ridge(snr: float, classes: list, guess: float) -> float:
-    """The ridge at which second layer, overlap and length of one small unit balance, errors being plus and minus one half.
+def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
+    """Return the ridge at which second layer, overlap and norm of one small unit balance, with errors of plus and minus 1/2.
 
-    Fields of a unit of norm 1 and overlap c with the mean: its mean output, its pull along the mean and the share of active
-    inputs of each class are those of a Gaussian number.
+    The field of a unit of norm 1 and overlap c with the mean is Gaussian for each class, which gives the unit's mean output,
+    its pull along the mean and the share of active inputs.
     """
+    # standard deviation of the field of a unit of norm 1
     s = snr**-0.5
 
     def pushes(c: float) -> np.ndarray:
@@ -258,9 +265,9 @@ def _ridge(snr: float, classes: list, guess: float) -> float:
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
 def ring_angle(effort: Effort) -> Comparison:
-    """The mean angle of the chain at snr 2, ridge 0.1 and d = 1000 over t from 45 to 60, from far below and far above.
+    """Mean angle in the chain at snr 2, ridge 0.1 and d = 1000 over t from 45 to 60, from far smaller and far larger angles.
 
-    10 % are left for the next order in the angle.
+    The tolerance of 10 % covers the next order in the angle.
     """
     snr, ridge, rows = 2.0, 0.1, []
     for angle in (0.01, 0.3):
@@ -282,14 +289,16 @@ def ring_angle(effort: Effort) -> Comparison:
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
 def expansion(effort: Effort) -> Comparison:
-    """Mean, less the ODE's and times d, and d times the variance of the overlap of one unit at d = 200."""
+    """Difference of the chain's mean overlap from the ODE's, and its variance, both times d; one unit at d = 200."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
     m = simulate_chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
     first, spread = float(path["first"].values.ravel()[0]), float(np.ravel(path.covariance.values)[0])
+    # per run, so that the variance has a standard error
     square = d * (m - m.mean()) ** 2
     number = [d * (m.mean() - float(path.ode.values.ravel()[0])), square.mean()]
     sigma = [d * m.std(ddof=1) / np.sqrt(runs), square.std(ddof=1) / np.sqrt(runs)]
+    # terms of the next order in 1/d
     return compare(number, [first, spread], atol=0.15 * max(abs(first), spread), sigma=sigma)
 
 
@@ -300,7 +309,10 @@ def expansion(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md)",
 )
 def exit_law(effort: Effort) -> Comparison:
-    """Kolmogorov and Smirnov's distance of the chain's times from it, times the root of the runs: below 2.3 but with 5e-5."""
+    """Kolmogorov-Smirnov distance of the chain's times from the law, times the root of the runs.
+
+    It exceeds 2.3 with probability 5e-5.
+    """
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.2
     times = chain_times(problem, d, T, effort.runs(1024, 512)) / float(problem.rate)
     distance = kstest(times, sl.theory.mediocrity.exit_law(problem, d, T).cdf).statistic
@@ -314,7 +326,7 @@ def exit_law(effort: Effort) -> Comparison:
     proof="[algorithms](algorithms.md)",
 )
 def algorithms(effort: Effort) -> Comparison:
-    """Mean risk after 40 steps of two erf units in R^20, weights against chain, for three algorithms."""
+    """Mean risk of SGD on weights and of the chain after 40 steps of two erf units in R^20, for three algorithms."""
     d, runs, rows = 20, effort.runs(2048, 1024), []
     start = overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
     for algorithm in (sl.HeavyBall(0.8, 0.5), sl.Clipped(sl.OnePassSGD(2.0), 0.3), sl.Muon(1.0, 0.5)):
@@ -335,11 +347,14 @@ def algorithms(effort: Effort) -> Comparison:
     proof="measured",
 )
 def muon(effort: Effort) -> Comparison:
-    """Median times of SGD over Muon's, each at a rate near its best, until each teacher has a unit of squared cosine 1/2."""
+    """Median exit time of SGD over that of Muon, each near its best rate.
+
+    A run exits when each teacher has a unit of squared cosine 1/2.
+    """
     d, batch, runs, medians = 1000, 16, effort.runs(64, 32), []
-    own = lambda stats: (stats.M**2 / stats.Q.diagonal()[:, None]).max(0).min() - 0.5
+    margin = lambda stats: (stats.M**2 / stats.Q.diagonal()[:, None]).max(0).min() - 0.5
     for algorithm in (sl.OnePassSGD(batch * 8.0, batch=batch), sl.Muon(0.5, batch=batch)):
         problem = sl.presets.committee(2, 2, algorithm=algorithm)
-        found = simulate_chain(problem, d, 200, sl.RandomInit(d, scale=0.5), runs=runs, seed=1, until=own)
+        found = simulate_chain(problem, d, 200, sl.RandomInit(d, scale=0.5), runs=runs, seed=1, until=margin)
         medians.append(float(np.median(found.t_end.values)))
     return compare(medians[0] / medians[1], 1.5, rtol=0, relation=">")

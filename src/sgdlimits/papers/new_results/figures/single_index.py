@@ -33,14 +33,14 @@ from sgdlimits.papers.figure import (
     tabulate,
 )
 
-OVERLAP, LONGEST = 0.5, 40
-"""Where learning ends, and after how many times its mean a run is given up."""
-FASTER = {1: 1.0, 2: 1.0, 3: 4.0}
-"""Times the recommended rate: for exponent 3 noise makes a larger one faster, by a factor that does not depend on d."""
+END_OVERLAP, MAX_TIME_FACTOR = 0.5, 40
+"""Final overlap, and the end of a run as a multiple of its theoretical mean time."""
+RATE_FACTORS = {1: 1.0, 2: 1.0, 3: 4.0}
+"""Learning rate over the recommended one: for exponent 3 noise makes a larger rate faster, by a factor independent of d."""
 
 
 def soft_cubic(x):
-    """A cubic without linear part that is bounded."""
+    """Evaluate a bounded cubic without linear part."""
     return (x**3 - 3 * x / 1.3) * jnp.exp(-0.15 * x**2)
 
 
@@ -49,7 +49,8 @@ TARGETS: dict[int, tuple[str | Callable, str, str]] = {
     2: ("he2", r"$x^2 - 1$", r"d\,\log d"),
     3: (soft_cubic, r"$(x^3 - 3x/1.3)\,e^{-0.15\,x^2}$", "d^2"),
 }
-"""By exponent: a target, how it is written, and how its samples grow."""
+"""For each exponent a target, its formula, and the growth of its samples in LaTeX."""
+# runs by exponent and dimension: fewer where a run takes longer
 RUNS = {
     1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
     2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
@@ -63,40 +64,44 @@ WORDS = dict(runs="runs and dimensions of each exponent")
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain at all dimensions and tabulate the theory beside it."""
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
-    rows = [point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
+    rows = [measure_point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
-    table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP))
+    table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=END_OVERLAP))
     stuck = keep("constant", constant_rate(select_rows(table, exponent=3)))
     return DrawnFigure(_draw_figure(table, stuck), _write_caption(table, stuck))
 
 
-def point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
-    """Mean time of the chain from the overlap 1/sqrt(d), its interval, and what the ODE and the diffusion say."""
+def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
+    """Measure the mean time of the chain from the overlap 1/sqrt(d), with its interval, beside the ODE and the diffusion."""
     fn = TARGETS[n][0]
-    lr = FASTER[n] * sl.recommended_lr(sl.presets.single_index(fn), d, OVERLAP)
+    lr = RATE_FACTORS[n] * sl.recommended_lr(sl.presets.single_index(fn), d, END_OVERLAP)
     problem = sl.presets.single_index(fn, lr=lr)
-    ode, noisy = (exit_time(problem, d, OVERLAP, noise=noise) for noise in (False, True))
-    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=half_overlap_margin, progress=False)
+    ode, noisy = (exit_time(problem, d, END_OVERLAP, noise=noise) for noise in (False, True))
+    # 40 mean times: censoring would be rare
+    how: dict = dict(t_max=MAX_TIME_FACTOR * noisy, runs=runs, seed=seed, until=half_overlap_margin, progress=False)
     found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), half_overlap_margin)
     mean = sl.summarise(found, quantiles=()).mean
     return {"lr": lr, "t": mean.value, "low": mean.low, "high": mean.high, "ode": ode, "noisy": noisy, "runs": runs}
 
 
 def constant_rate(rows: xr.Dataset) -> xr.Dataset:
-    """The mean time at a learning rate that does not fall with d, by the diffusion."""
+    """Compute the mean time of the diffusion at a learning rate that does not fall with d."""
+    # the rate of the smallest dimension
     lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))
-    t = exit_time(sl.presets.single_index(TARGETS[3][0], lr=lr), d, OVERLAP, noise=True)
+    t = exit_time(sl.presets.single_index(TARGETS[3][0], lr=lr), d, END_OVERLAP, noise=True)
     return xr.Dataset({"t": ("d", t)}, coords={"d": d}, attrs={"lr": lr, "exponent": 3})
 
 
-def errors(rows: xr.Dataset) -> np.ndarray:
-    """Standard errors of the mean times, of at least one sample."""
+def standard_errors(rows: xr.Dataset) -> np.ndarray:
+    """Return the standard errors of the mean times, at least one sample each."""
+    # from the 95 % interval, and at least one sample, the resolution of exit times
     return np.maximum((rows.high - rows.low).values / (2 * 1.96), 1 / rows.d.values)
 
 
-def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
-    """(slope, its error) of the number of samples, both in logarithms, or of t against log d."""
-    d, t, error = rows.d.values, rows.t.values, errors(rows)
+def fit_slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
+    """Fit a slope, and return it with its error: of log samples against log d, or with `logarithm` of t against log d."""
+    d, t, error = rows.d.values, rows.t.values, standard_errors(rows)
+    # errors of log(t d) are relative ones
     y, error = (t, error) if logarithm else (np.log(t * d), error / t)
     line, covariance = np.polyfit(np.log(d), y, 1, w=1 / error, cov="unscaled")
     return float(line[0]), float(np.sqrt(covariance[0, 0]))
@@ -107,14 +112,14 @@ def _draw_figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
     for colour, (n, (_, text, growth)) in zip(OKABE_ITO, TARGETS.items(), strict=False):
         rows = select_rows(table, exponent=n)
         d, last = rows.d.values, rows.isel(point=-1)
-        _draw(left, rows, d, colour, f"exponent {n}: {text}")
-        _draw(right, rows, d / samples(n, d), colour, rf"samples / ${growth}$")
+        _draw_samples(left, rows, d, colour, f"exponent {n}: {text}")
+        _draw_samples(right, rows, d / samples(n, d), colour, rf"samples / ${growth}$")
         how: dict = dict(xytext=(7, -3), textcoords="offset points", color=colour, va="top")
-        left.annotate(rf"$d^{{\,{slope(rows, logarithm=False)[0]:.2f}}}$", (float(last.d), float(last.t * last.d)), **how)
+        left.annotate(rf"$d^{{\,{fit_slope(rows, logarithm=False)[0]:.2f}}}$", (float(last.d), float(last.t * last.d)), **how)
     left.plot(stuck.d, stuck.t * stuck.d, color=OKABE_ITO[2], linestyle="-.", linewidth=0.9)
     counts = (table.t * table.d).values
     left.set(xscale="log", yscale="log", ylim=(counts.min() / 3, counts.max() * 4))
-    left.set_ylabel(f"samples to the overlap {OVERLAP:g}")
+    left.set_ylabel(f"samples to the overlap {END_OVERLAP:g}")
     right.set(xscale="log", ylim=(0, None), ylabel="samples over their growth in theory")
     for ax, place in ((left, "lower right"), (right, "center right")):
         ax.set_xlabel("$d$")
@@ -126,8 +131,8 @@ def _draw_figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
     return figure
 
 
-def _draw(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: str) -> None:
-    """Times of the chain and of the theory, times a factor at each dimension."""
+def _draw_samples(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: str) -> None:
+    """Draw the times of chain, ODE and diffusion, multiplied by a factor at each dimension."""
     bars = np.abs(np.stack([rows.low - rows.t, rows.high - rows.t])) * factor
     ax.plot(rows.d, rows.ode * factor, "--", color=colour, linewidth=0.9)
     ax.plot(rows.d, rows.noisy * factor, "-", color=colour, linewidth=1.2)
@@ -137,15 +142,15 @@ def _draw(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: st
 def _write_caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
     sentences = [
         "One unit learns a single-index target with its own activation on the sphere, without label noise: samples from the",
-        f"overlap 1/sqrt(d), typical of random weights, to {OVERLAP:g}, at the learning rate recommended_lr, for exponent 3 at",
-        f"{FASTER[3]:g} times it, which scales in the same way and where the ODE does not learn. Dots are means of",
+        f"overlap 1/sqrt(d), typical of random weights, to {END_OVERLAP:g}, at the learning rate recommended_lr, for exponent",
+        f"3 at {RATE_FACTORS[3]:g} times it, which scales in the same way and where the ODE does not learn. Dots are means of",
         "the exact chain, which has the law of SGD; lines are the ODE (dashed) and the diffusion, which has SGD's noise",
         "(solid). Numbers at the lines are exponents of d in fits of a power to the dots.",
     ]
     for n, (_, text, growth) in TARGETS.items():
         rows = select_rows(table, exponent=n)
-        (power, error), last = slope(rows, logarithm=False), rows.isel(point=-1)
-        away = np.sqrt((((rows.t - rows.noisy) / errors(rows)) ** 2).mean())
+        (power, error), last = fit_slope(rows, logarithm=False), rows.isel(point=-1)
+        away = np.sqrt((((rows.t - rows.noisy) / standard_errors(rows)) ** 2).mean())
         sentences.append(
             f"Exponent {n}, {strip_markup(text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
             f"{float(last.lr):.3g} at d = {int(last.d)}. Samples grow as d^({power:.3f} ± {error:.1g}) in a fit of a power; "
@@ -154,7 +159,7 @@ def _write_caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
             "standard errors from the chain (root mean square)."
         )
         if n == 2:
-            rise, error = slope(rows, logarithm=True)
+            rise, error = fit_slope(rows, logarithm=True)
             sentences.append(f"Against log d, t rises by {rise:.2f} ± {error:.2f}; by the linear ODE 1/(2 rate) = 3.00.")
     late = int(stuck.d[np.flatnonzero(stuck.t.values > 10 * stuck.d.values)[0]])
     sentences.append(

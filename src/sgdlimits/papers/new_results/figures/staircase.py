@@ -1,4 +1,4 @@
-"""Leaps of multi-index targets: which directions one unit finds when, and how the samples it takes grow with d.
+"""Leaps of multi-index targets: the order in which one unit finds their directions, and the growth of the samples with d.
 
 The leaps are computed from the Hermite tensors of the target (`leaps`), the times are those of the exact chain. One unit on the
 sphere starts at the overlap 2/sqrt(d) with each direction, of the sign that learns.
@@ -19,29 +19,31 @@ import sgdlimits as sl
 from sgdlimits.model import Leap
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, bar, make_panels, select_rows, tabulate
 
-UNIT = sl.Polynomial(herme2poly([0.0, 1 / 2, 1 / 2, 1 / 3]))
-"""Hermite coefficients 1/2, 1 and 2 of order 1, 2, 3."""
-SECOND, FOUND, BEGIN = 0.1, 0.3, 2.0
-"""The second layer, small so that the label is the residual; the overlap at which a direction is found; sqrt(d) times that
-of the start."""
+ACTIVATION = sl.Polynomial(herme2poly([0.0, 1 / 2, 1 / 2, 1 / 3]))
+"""Activation with the Hermite coefficients 1/2, 1 and 2 of order 1, 2, 3."""
+SECOND_LAYER = 0.1
+"""Second-layer weight, small so that the residual is nearly the label."""
+FOUND_OVERLAP, START_FACTOR = 0.3, 2.0
+"""Overlap at which a direction counts as found, and sqrt(d) times the initial overlap."""
 
 
-class Stairs(NamedTuple):
-    """A target by name, and the learning rate times the second layer; it falls as 1/sqrt(d) for a leap of 3."""
+class StaircaseTarget(NamedTuple):
+    """A target of k directions, with the product of learning rate and second layer (times sqrt(d) for a leap of 3)."""
 
     fn: Callable
     k: int
     lr: float
 
 
-STAIRS = {
-    "x1 + x1 x2": Stairs(lambda x: x[0] + x[0] * x[1], 2, 0.08),
-    "x1 x2": Stairs(lambda x: x[0] * x[1], 2, 0.08),
-    "x1 + x1 x2 x3": Stairs(lambda x: x[0] + x[0] * x[1] * x[2], 3, 0.02),
-    "x1 x2 x3": Stairs(lambda x: x[0] * x[1] * x[2], 3, 0.4),
+# targets by the names that the figure prints
+TARGETS = {
+    "x1 + x1 x2": StaircaseTarget(lambda x: x[0] + x[0] * x[1], 2, 0.08),
+    "x1 x2": StaircaseTarget(lambda x: x[0] * x[1], 2, 0.08),
+    "x1 + x1 x2 x3": StaircaseTarget(lambda x: x[0] + x[0] * x[1] * x[2], 3, 0.02),
+    "x1 x2 x3": StaircaseTarget(lambda x: x[0] * x[1] * x[2], 3, 0.4),
 }
 ORDINALS = ("first", "second", "third")
-FULL = Size(d=(2000, 8000, 32_000), harder=(1000, 2000, 4000), runs=64, names=tuple(STAIRS))
+FULL = Size(d=(2000, 8000, 32_000), harder=(1000, 2000, 4000), runs=64, names=tuple(TARGETS))
 QUICK = FULL.but(d=(2000, 8000), harder=(800, 2400), runs=32)
 WORDS = dict(
     d="dimensions for leaps of at most 2", harder="dimensions for a leap of 3", runs="runs of the chain", names="targets"
@@ -49,55 +51,59 @@ WORDS = dict(
 
 
 def target(name: str) -> sl.Target:
-    return sl.Target(STAIRS[name].fn, STAIRS[name].k)
+    """Return the target of a name in `TARGETS`."""
+    return sl.Target(TARGETS[name].fn, TARGETS[name].k)
 
 
 def problem(name: str, d: int) -> sl.ProjectionProblem:
-    """One unit on the sphere, at the learning rate that suits the largest leap."""
-    lr = STAIRS[name].lr * (d**-0.5 if max(leap.order for leap in sl.leaps(target(name))) > 2 else 1.0)
-    rule = sl.OnePassSGD(lr / SECOND, sphere=True)
-    first = sl.InitialWeights(unit=True, second=SECOND)
-    return sl.ProjectionProblem(target(name), sl.TwoLayer(1, UNIT), sl.SquaredLoss(), rule, initial=first)
+    """Build the problem of one unit on the sphere, with the learning rate of the target's largest leap."""
+    # at a constant rate the corrector would outgrow the signal of a leap of 3
+    lr = TARGETS[name].lr * (d**-0.5 if max(leap.order for leap in sl.leaps(target(name))) > 2 else 1.0)
+    algorithm = sl.OnePassSGD(lr / SECOND_LAYER, sphere=True)
+    initial = sl.InitialWeights(unit=True, second=SECOND_LAYER)
+    return sl.ProjectionProblem(target(name), sl.TwoLayer(1, ACTIVATION), sl.SquaredLoss(), algorithm, initial=initial)
 
 
 def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list[dict]:
-    """The median time at which the directions of each leap are found, at each d."""
+    """Measure the median time at which the directions of each leap are found, at each d; return one row per leap and d."""
     rows = []
     for stage, leap in enumerate(sl.leaps(target(name))):
-        found = _finder(leap)
+        found = _leap_margin(leap)
         for d in sizes:
+            # a leap of 3 takes d^2 samples, t of order d
             how: dict = dict(t_max=40 * d if leap.order > 2 else 3000, runs=runs, seed=seed, until=found, progress=False)
-            each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(BEGIN * d**-0.5), **how), found)
+            each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(START_FACTOR * d**-0.5), **how), found)
             time = float(np.median(each.t))
             row = {"name": name, "stage": stage, "leap": leap.order, "d": d, "t": time, "lost": int(each.censored.sum())}
-            rows.append(row | {"way": _way(leap, d), "error": _error(each.t.values)})
+            rows.append(row | {"way": _path_factor(leap, d), "error": _log_median_error(each.t.values)})
     return rows
 
 
-def _error(times: np.ndarray) -> float:
-    """The standard error of the logarithm of the median, by 400 bootstrap samples."""
+def _log_median_error(times: np.ndarray) -> float:
+    """Return the standard error of the logarithm of the median, by 400 bootstrap samples."""
     drawn = np.random.default_rng(0).choice(times, (400, times.size))
     return float(np.log(np.median(drawn, axis=1)).std(ddof=1))
 
 
-def _finder(leap: Leap) -> Callable:
+def _leap_margin(leap: Leap) -> Callable:
+    """Return the stop condition of a leap: the norm of the overlap with its directions, over `FOUND_OVERLAP`."""
     D = jnp.asarray(leap.directions)
-    return lambda stats: jnp.linalg.norm(D @ stats.M[0]) - FOUND
+    return lambda stats: jnp.linalg.norm(D @ stats.M[0]) - FOUND_OVERLAP
 
 
-def _way(leap: Leap, d: int) -> float:
-    r"""What :math:`\int m^{1-n}\,dm` from start to end is beside its power of d: a logarithm for n = 2, nearly 1 else."""
-    begin = BEGIN * (len(leap.directions) / d) ** 0.5
-    return float(np.log(FOUND / begin) if leap.order == 2 else 1 - begin / FOUND)
+def _path_factor(leap: Leap, d: int) -> float:
+    r"""Return :math:`\int m^{1-n}\,dm` from start to end without its power of d: a logarithm for n = 2, otherwise nearly 1."""
+    begin = START_FACTOR * (len(leap.directions) / d) ** 0.5
+    return float(np.log(FOUND_OVERLAP / begin) if leap.order == 2 else 1 - begin / FOUND_OVERLAP)
 
 
 def exponent(rows: xr.Dataset) -> float:
-    """The fitted exponent of d in the samples over the way."""
+    """Fit the exponent of d in the number of samples over `way`."""
     return float(np.polyfit(np.log(rows.d), np.log(rows.t * rows.d / rows.way), 1)[0])
 
 
 def exponent_error(rows: xr.Dataset) -> float:
-    """The standard error of `exponent` from those of the medians."""
+    """Return the standard error of `exponent` from those of the medians."""
     x = np.log(rows.d) - np.log(rows.d).mean()
     return float(np.sqrt((x**2 * rows.error**2).sum()) / (x**2).sum())
 
@@ -112,7 +118,8 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
-def _stages(table: xr.Dataset, size: Size):
+def _select_stages(table: xr.Dataset, size: Size):
+    """Yield target, index of the leap, and rows of the table for each leap of each target."""
     for name in size.names:
         for stage in np.unique(select_rows(table, name=name).stage):
             yield name, int(stage), select_rows(table, name=name, stage=stage)
@@ -120,13 +127,14 @@ def _stages(table: xr.Dataset, size: Size):
 
 def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
     figure, axes = make_panels(1, 2, figsize=(10.0, 4.4))
-    _growth(axes[0], table, size)
-    _order(axes[1], table, size)
+    _draw_growth(axes[0], table, size)
+    _draw_order(axes[1], table, size)
     return figure
 
 
-def _growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
-    for name, stage, rows in _stages(table, size):
+def _draw_growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    """Draw the samples of each leap against the dimension, with the theoretical growth."""
+    for name, stage, rows in _select_stages(table, size):
         colour, leap = OKABE_ITO[size.names.index(name)], int(rows.leap[0])
         n = rows.t.values * rows.d.values
         ax.plot(rows.d, n, "os^"[stage], color=colour, markersize=5, label=f"{name}: leap {leap}, {ORDINALS[stage]}")
@@ -138,8 +146,9 @@ def _growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
     ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
-def _order(ax: Axes, table: xr.Dataset, size: Size) -> None:
-    for name, stage, rows in _stages(table, size):
+def _draw_order(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    """Draw the time of each leap at the largest dimension."""
+    for name, stage, rows in _select_stages(table, size):
         ax.plot(float(rows.t[-1]), -size.names.index(name), "os^"[stage], color=OKABE_ITO[size.names.index(name)], markersize=8)
     for i, name in enumerate(size.names):
         ends = select_rows(table, name=name, d=select_rows(table, name=name).d.values.max())
@@ -152,11 +161,12 @@ def _order(ax: Axes, table: xr.Dataset, size: Size) -> None:
 def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
     sentences = [
         "Which directions of a multi-index target one unit finds when, in the exact chain: the median over",
-        f"{size.runs} runs of the time at which its overlap with those of a leap is {FOUND:g}, from {BEGIN:g}/sqrt(d).",
-        "Leaps and directions are computed from the target's Hermite tensors; a leap n should take d^max(1, n - 1) samples,",
+        f"{size.runs} runs of the time at which its overlap with those of a leap is {FOUND_OVERLAP:g}, from",
+        f"{START_FACTOR:g}/sqrt(d). Leaps and directions are computed from the target's Hermite tensors; a leap n should take",
+        "d^max(1, n - 1) samples,",
         "times a factor from the ends of the way, a logarithm for n = 2, which the fit divides out.",
     ]
-    for name, stage, rows in _stages(table, size):
+    for name, stage, rows in _select_stages(table, size):
         leap, lost = int(rows.leap[0]), int(rows.lost.sum())
         sentences.append(
             f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f} +- {exponent_error(rows):.2f}, "

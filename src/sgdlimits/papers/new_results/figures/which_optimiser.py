@@ -37,12 +37,12 @@ from sgdlimits.papers.figure import (
     tabulate,
 )
 
-GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
-"""The values of c that are tried first, from the middle on."""
-REFINED = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
-"""Those tried next, over the best."""
-FEW = ("SGD", "Normalised", "Muon")
-"""Algorithms that are followed in more dimensions."""
+COARSE_GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
+"""The values of c that are tried first, in the order of trial."""
+FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
+"""Factors of the best of these that are tried next."""
+FOLLOWED = ("SGD", "Normalised", "Muon")
+"""Algorithms that are measured at several dimensions and numbers of units."""
 FULL, QUICK, WORDS = sizes(
     k=("units", 3, 2),
     d=("dimension", 1000, 300),
@@ -50,7 +50,7 @@ FULL, QUICK, WORDS = sizes(
     batches=("batches", (1, 16)),
     runs=("runs that are measured", 32, 16),
     tuning=("runs for tuning", 8, 4),
-    tried=("values of c that are tried", (GRID, REFINED)),
+    tried=("values of c that are tried", (COARSE_GRID, FINE_GRID)),
     rules=("algorithms", None, ("SGD", "Muon")),
     teachers=("other numbers of units", (2, 4, 6, 8), (3,)),
     dimensions=("runs in more dimensions", {10**4: 32, 10**5: 32, 10**6: 16}, {3000: 8}),
@@ -64,47 +64,48 @@ FULL, QUICK, WORDS = sizes(
 # --- the problems and the algorithms -----------------------------------------------------------------------------------------
 
 
-def task(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """The problem in which k erf units learn k, or one squared unit learns one."""
+def plateau_problem(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
+    """Build the problem with a plateau: k erf units that learn k, or for k = 1 one squared unit that learns one."""
     if k > 1:
         return sl.presets.committee(k, k, noise=noise, algorithm=algorithm)
     return sl.presets.phase_retrieval(noise=noise, sphere=False, algorithm=algorithm)
 
 
-def chained(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """The task, for sign SGD and Adam in their form for diffuse weights, which has a chain."""
-    problem = task(k, algorithm, noise)
+def chain_problem(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
+    """Build the problem in the form that has a chain: for sign SGD and Adam that is the limit of diffuse weights."""
+    problem = plateau_problem(k, algorithm, noise)
     return problem.limit if isinstance(algorithm, Coordinatewise) else problem
 
 
-def begin(k: int, d: int) -> sl.RandomInit:
-    """Small random weights, or of norm one for the one unit."""
+def random_start(k: int, d: int) -> sl.RandomInit:
+    """Return the start: random weights of norm about 1/2, or about one for a single unit."""
     return sl.RandomInit(d, scale=0.5 if k > 1 else 1.0)
 
 
-def alike(k: int) -> sl.Overlaps:
-    """The plateau at small rates: equal students (Saad and Solla), or one unit that knows nothing."""
+def symmetric_plateau(k: int) -> sl.Overlaps:
+    """Return the plateau at small rates: equal students (Saad and Solla), or one unit orthogonal to its teacher."""
     if k == 1:
+        # norm learning of one unit ends at Q = 1/3
         return sl.Overlaps(jnp.ones(1), jnp.zeros((1, 1)), jnp.full((1, 1), 1 / 3))
     return sl.Overlaps(jnp.ones(k), jnp.full((k, k), 1 / np.sqrt(k * (2 * k - 1))), jnp.full((k, k), 1 / (2 * k - 1)))
 
 
-def own(stats: sl.Overlaps):
-    """By how much each teacher's largest squared cosine with a unit is above one half."""
+def specialisation_margin(stats: sl.Overlaps):
+    """Return the margin of the largest squared cosine of each teacher with a unit over 1/2, for the worst teacher."""
     return (stats.M**2 / jnp.diagonal(stats.Q)[:, None]).max(0).min() - 0.5
 
 
 @lru_cache(maxsize=64)
-def typical(k: int, noise: float = 0.0) -> float:
-    """The root mean square norm of one sample's gradient at the plateau."""
-    problem = task(k, sl.OnePassSGD(1.0), noise)
+def typical_gradient_norm(k: int, noise: float = 0.0) -> float:
+    """Return the root mean square norm of one sample's gradient at the plateau."""
+    problem = plateau_problem(k, sl.OnePassSGD(1.0), noise)
     products = jax.jit(
         lambda stats: problem.expectation.moments(problem.model, stats.a, problem.model.law(stats)).gradient_gradient
     )
-    return float(np.sqrt(np.trace(products(alike(k)))))
+    return float(np.sqrt(np.trace(products(symmetric_plateau(k)))))
 
 
-RULES: dict[str, Callable[[float, float, int], sl.Algorithm]] = {
+ALGORITHM_BUILDERS: dict[str, Callable[[float, float, int], sl.Algorithm]] = {
     "SGD": lambda r, g, b: sl.OnePassSGD(b * r, batch=b),
     "Heavy ball": lambda r, g, b: sl.HeavyBall(0.1 * b * r, 0.9, batch=b),
     "Nesterov": lambda r, g, b: sl.Nesterov(0.1 * b * r, 0.9, batch=b),
@@ -122,34 +123,40 @@ RULES: dict[str, Callable[[float, float, int], sl.Algorithm]] = {
     "Muon": lambda r, g, b: sl.Muon(np.sqrt(b) * r * g, batch=b),
     "Muon 0.9": lambda r, g, b: sl.Muon(np.sqrt(0.1 * b) * r * g, 0.9, batch=b),
 }
-"""Each algorithm at a rate of plain SGD for one sample, with the typical norm of a unit's gradient, for a batch size."""
+"""Builders of algorithms: (rate of plain SGD for one sample, typical gradient norm, batch size) to algorithm."""
 
 
-def rule(name: str, k: int, c: float, batch: int, noise: float = 0.0) -> sl.Algorithm:
-    """The algorithm of a name at the rate c."""
+def algorithm_at(name: str, k: int, c: float, batch: int, noise: float = 0.0) -> sl.Algorithm:
+    """Return the named algorithm at the value c of its tuning parameter."""
+    # norms of single units or coordinates rather than of the whole gradient
     each = np.sqrt(k) if name in {"Sign SGD", "Adam", "Muon", "Muon 0.9"} else 1.0
-    return RULES[name](c * k if k > 1 else c / 16, typical(k, noise) / each, batch)
+    return ALGORITHM_BUILDERS[name](c * k if k > 1 else c / 16, typical_gradient_norm(k, noise) / each, batch)
 
 
 # --- exit times --------------------------------------------------------------------------------------------------------------
 
 
-def leave(
+def simulate_exits(
     algorithm: sl.Algorithm, k: int, d: int, runs: int, seed: int, t_max: float, noise: float = 0.0, level: Level | None = None
 ) -> xr.Dataset:
-    """The exit times of runs of the chain, or at another level, censored at t_max."""
-    how: dict[str, Any] = dict(t_max=t_max, runs=runs, seed=seed, until=own, progress=False)
-    problem = chained(k, algorithm, noise) if level is None else task(k, algorithm, noise)
+    """Return the exit times of runs of the chain, or at another level, censored at t_max."""
+    how: dict[str, Any] = dict(t_max=t_max, runs=runs, seed=seed, until=specialisation_margin, progress=False)
+    problem = chain_problem(k, algorithm, noise) if level is None else plateau_problem(k, algorithm, noise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sl.DivergedWarning)
-        found = sl.simulate(problem, level or sl.Chain(d), begin(k, d), **how)
-    return sl.exit_times(found, own)
+        found = sl.simulate(problem, level or sl.Chain(d), random_start(k, d), **how)
+    return sl.exit_times(found, specialisation_margin)
 
 
-def middle(exits: xr.Dataset) -> tuple[float, float, float, float]:
-    """The median exit time, its interval, and the share of runs that left; runs that diverged never leave."""
+def median_exit(exits: xr.Dataset) -> tuple[float, float, float, float]:
+    """Return `(median, low, high, share)`: the median exit time, its 95 % interval, and the share of runs that left.
+
+    Runs that diverged count as never leaving.
+    """
     t = exits.t.where(exits.status != "diverged", np.inf).values
+    # censored runs count as later than all others: the median needs no more
     left = np.where(exits.censored, np.inf, t)
+    # bootstrap; "higher" and "nearest" keep medians infinite rather than NaN
     drawn = np.random.default_rng(0).choice(left, (1000, left.size))
     medians = np.quantile(drawn, 0.5, axis=1, method="higher")
     low, high = np.quantile(medians, (0.025, 0.975), method="nearest")
@@ -157,44 +164,52 @@ def middle(exits: xr.Dataset) -> tuple[float, float, float, float]:
 
 
 def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequence[Sequence[float]]) -> float:
-    """The c with the smallest median of `times(c, end)` of those tried: some values, then some around the best.
+    """Return the c with the smallest median of `times(c, end)`: of some values, then of some around the best.
 
-    Runs are followed up to the smallest median so far, beyond which a value cannot win. Where no median is below the cap, the
+    Runs are followed up to the smallest median so far, beyond which a value cannot win. If no median is below the cap, the
     largest share of runs that left wins.
     """
     best, score = tried[0][0], (np.inf, 0.0)
+    # the second grid has factors of the best value of the first
     for centred, grid in enumerate(tried):
         centre = best if centred else 1.0
         for c in grid:
-            median, _, _, share = middle(times(centre * c, min(cap, score[0])))
+            median, _, _, share = median_exit(times(centre * c, min(cap, score[0])))
             if (median, -share) < score:
                 best, score = centre * c, (median, -share)
     return best
 
 
-def measured(name: str, k: int, batch: int, size: Size, seed: int, noise: float = 0.0) -> dict[str, Any]:
-    """A row of the table: the algorithm tuned and then measured at the first dimension."""
+def tune_and_measure(name: str, k: int, batch: int, size: Size, seed: int, noise: float = 0.0) -> dict[str, Any]:
+    """Tune an algorithm, measure it at the first dimension, and return a row of the table."""
     cap = size.cap * max(k, 2) ** 2
-    times = lambda c, end: leave(rule(name, k, c, batch, noise), k, size.d, size.tuning, seed, end, noise)
+    times = lambda c, end: simulate_exits(algorithm_at(name, k, c, batch, noise), k, size.d, size.tuning, seed, end, noise)
     case = {"rule": name, "batch": batch, "k": k, "noise": noise, "c": tune(times, cap, size.tried)}
-    return row(case, size.d, size.runs, seed + 1, cap)
+    # another seed: the best of many medians is biased
+    return measure_exits(case, size.d, size.runs, seed + 1, cap)
 
 
-def row(case: dict[str, Any], d: int, runs: int, seed: int, cap: float, level: Level | None = None) -> dict[str, Any]:
-    """The exit times of a case: an algorithm at its rate, k, batch and noise. A row that was made before is a case too."""
+def measure_exits(case: dict[str, Any], d: int, runs: int, seed: int, cap: float, level: Level | None = None) -> dict[str, Any]:
+    """Measure the median exit time of a case, and return a row of the table.
+
+    A case is a dict with the algorithm's name (`rule`), its tuning parameter c, k, batch and noise, such as an earlier row.
+    """
     name, batch, k, noise, c = (case[each] for each in ("rule", "batch", "k", "noise", "c"))
-    median, low, high, left = middle(leave(rule(name, k, c, batch, noise), k, d, runs, seed, cap, noise, level))
+    median, low, high, left = median_exit(
+        simulate_exits(algorithm_at(name, k, c, batch, noise), k, d, runs, seed, cap, noise, level)
+    )
     found = dict(rule=name, batch=batch, k=k, d=d, noise=noise, c=c, runs=runs, cap=cap, level=(level or sl.Chain(d)).name)
     return found | {"time": median, "low": low, "high": high, "left": left}
 
 
-def last_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -> np.ndarray:
-    """The median excess risk, in units of Saad and Solla, of an algorithm at the times of the final risk."""
-    problem = chained(k, rule(name, k, c, batch))
+def final_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -> np.ndarray:
+    """Return the median excess risk of an algorithm at the times of the final risk, in units of Saad and Solla."""
+    problem = chain_problem(k, algorithm_at(name, k, c, batch))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sl.DivergedWarning)
         how: dict[str, Any] = dict(t_max=size.final[-1], save=np.array(size.final), runs=size.tuning, seed=seed, progress=False)
-        found = sl.simulate(problem, sl.Chain(size.d), begin(k, size.d), **how)
+        found = sl.simulate(problem, sl.Chain(size.d), random_start(k, size.d), **how)
+    # averaging algorithms are judged by their average
     risk = found.get("risk_average", found.risk).where(found.status != "diverged", np.inf)
     return k**2 * np.median(risk.values, axis=0)
 
@@ -205,63 +220,79 @@ def last_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Tune and measure all algorithms, then a few of them against k and d."""
     datasets = {}
-    for part, found in (("committee", zoo(size.k, size, seed)), ("phase-retrieval", zoo(1, size, seed))):
+    for part, found in (
+        ("committee", compare_algorithms(size.k, size, seed)),
+        ("phase-retrieval", compare_algorithms(1, size, seed)),
+    ):
         datasets[part] = keep(part, tabulate(list(found)))
-    plan = [(name, k) for k in size.teachers for name in FEW if name != "Normalised"]
-    datasets["teachers"] = tabulate([measured(name, k, size.many, size, seed) for name, k in bar(plan, desc="teachers")])
+    plan = [(name, k) for k in size.teachers for name in FOLLOWED if name != "Normalised"]
+    datasets["teachers"] = tabulate(
+        [tune_and_measure(name, k, size.many, size, seed) for name, k in bar(plan, desc="teachers")]
+    )
     keep("teachers", datasets["teachers"])
-    datasets["dimensions"] = keep("dimensions", tabulate(list(dimensions(datasets, size, seed))))
-    both = [*dicts(datasets["committee"]), *dicts(datasets["phase-retrieval"])]
+    datasets["dimensions"] = keep("dimensions", tabulate(list(vary_dimension(datasets, size, seed))))
+    both = [*rows_as_dicts(datasets["committee"]), *rows_as_dicts(datasets["phase-retrieval"])]
+    # their chain is the limit of diffuse weights, which runs on weights check
     if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
-        same = (row(r, size.d, size.tuning, seed + 2, r["cap"], sl.SGD(size.d)) for r in bar(again, desc="weights in R^d"))
+        same = (
+            measure_exits(r, size.d, size.tuning, seed + 2, r["cap"], sl.SGD(size.d)) for r in bar(again, desc="weights in R^d")
+        )
         datasets["space"] = keep("space", tabulate(list(same)))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
-    """All algorithms at one plateau, with their final risks. One unit's Muon, and that of one sample, is `Normalised`."""
-    names = [name for name in RULES if size.rules is None or name in size.rules]
+def compare_algorithms(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield a row with exit time and final risks for each algorithm at one plateau.
+
+    Muon is left out for one unit and for one sample, where it is `Normalised`.
+    """
+    names = [name for name in ALGORITHM_BUILDERS if size.rules is None or name in size.rules]
     plan = [(name, batch) for name in names for batch in size.batches]
+    # a rank-one gradient has itself, normalised, as polar factor
     plan = [(name, batch) for name, batch in plan if (name, batch) != ("Muon", 1) and not (k == 1 and "Muon" in name)]
     for name, batch in bar(plan, desc=f"k = {k}"):
-        found = measured(name, k, batch, size, seed)
-        risks = last_risks(name, k, batch, found["c"], size, seed + 1)
+        found = tune_and_measure(name, k, batch, size, seed)
+        risks = final_risks(name, k, batch, found["c"], size, seed + 1)
         yield found | {f"risk_{t:g}": risk for t, risk in zip(size.final, risks, strict=True)}
 
 
-def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterator[dict[str, Any]]:
-    """A few algorithms in more dimensions, at the rates chosen in the first, and SGD by its ODE from random starts."""
-    first = [r for part in ("committee", "phase-retrieval") for r in dicts(select_rows(datasets[part], batch=size.many))]
-    few = [r for r in first if r["rule"] in FEW]
+def vary_dimension(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield rows of a few algorithms at more dimensions, at the rates chosen at the first, and of SGD by its ODE."""
+    first = [
+        r for part in ("committee", "phase-retrieval") for r in rows_as_dicts(select_rows(datasets[part], batch=size.many))
+    ]
+    few = [r for r in first if r["rule"] in FOLLOWED]
+    # some algorithms are too slow to measure at large d
     fits = lambda r, d: d <= size.most.get(r["rule"], {}).get(r["k"], d)
     plan: list[tuple[dict[str, Any], int, int, Level | None]] = []
     plan += [(r, d, runs, None) for d, runs in size.dimensions.items() for r in few if fits(r, d)]
     plan += [(r, d, size.runs, sl.ODE()) for d in size.limits for r in few if r["rule"] == "SGD"]
     for r, d, runs, level in bar(plan, desc="dimensions"):
-        yield row(r, d, runs, seed + 1, 2 * r["cap"], level)
+        yield measure_exits(r, d, runs, seed + 1, 2 * r["cap"], level)
 
 
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(11.0, 8.4), height_ratios=(1.5, 1))
-    _zoo(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", size)
-    _zoo(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", size)
-    _against_d(axes[1, 0], datasets, size)
-    _against_k(axes[1, 1], datasets, size)
+    _draw_comparison(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", size)
+    _draw_comparison(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", size)
+    _draw_against_d(axes[1, 0], datasets, size)
+    _draw_against_k(axes[1, 1], datasets, size)
     return figure
 
 
-def _points(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
-    """The rows whose median is known, and its interval's arms; one without an end goes to the longest time."""
+def _error_bars(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
+    """Return the rows with a finite median, and its error bars; open-ended intervals are cut at the longest time."""
     rows = rows.isel(point=np.isfinite(rows.time.values))
     return rows, np.stack([rows.time - rows.low, np.maximum(np.minimum(rows.high, rows.cap) - rows.time, 0)])
 
 
-def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
+def _draw_comparison(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
+    """Draw the median time of each algorithm as a row, with its interval; algorithms that never left are marked."""
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
     for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
         some = select_rows(rows, batch=batch)
-        left, arms = _points(some)
+        left, arms = _error_bars(some)
         y = np.array([place[name] for name in left.rule.values]) + shift
         how: dict[str, Any] = dict(fmt="o", color=colour, capsize=2, markersize=5, label=f"batch {batch}")
         ax.errorbar(left.time, y, xerr=arms, **how)
@@ -272,27 +303,29 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
             ax.axvline(plain, color=colour, linewidth=0.8, linestyle=":", zorder=0)
     ax.set_yticks(list(place.values()), names)
     ax.set(xscale="log", ylim=(-len(names) + 0.5, 0.5), xlabel=f"median time to leave, $t$, at $d = {size.d}$")
-    plain_ticks(ax.xaxis)
+    set_plain_ticks(ax.xaxis)
     ax.set_title(title, loc="left")
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
 
 
-def plain_ticks(axis: Any) -> None:
-    """Numbers 1, 2, 5, 10 on a logarithmic axis, and round ones where it is too short for several of these."""
+def set_plain_ticks(axis: Any) -> None:
+    """Set ticks at 1, 2, 5, 10, ... on a logarithmic axis, or at round numbers if the axis is too short for these."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 4 * low else MaxNLocator(5, steps=(1, 2, 5, 10)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 
 
-def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the median times of a few algorithms against the dimension, beside the ODE of SGD."""
     for part, dashes, mark in (("committee", "-", "o"), ("phase-retrieval", "--", "s")):
-        for name, colour in zip(FEW, OKABE_ITO, strict=False):
+        for name, colour in zip(FOLLOWED, OKABE_ITO, strict=False):
             first = select_rows(datasets[part], rule=name, batch=size.many)
             if not first.sizes["point"]:
                 continue
             more = select_rows(datasets["dimensions"], rule=name, k=first.k.values[0])
-            rows, arms = _points(xr.concat([first[list(more.data_vars)], select_rows(more, level="chain")], "point"))
+            # the first dimension was measured with the tuning
+            rows, arms = _error_bars(xr.concat([first[list(more.data_vars)], select_rows(more, level="chain")], "point"))
             label = name if part == "committee" else None
             ax.errorbar(rows.d, rows.time, arms, fmt=mark + dashes, color=colour, label=label, capsize=2, markersize=5)
             limit = select_rows(more, level="ode")
@@ -305,18 +338,19 @@ def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     ax.legend(loc="upper left", fontsize=8)
 
 
-def _against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    for name, colour in zip(FEW[::2], OKABE_ITO[::2], strict=False):
+def _draw_against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the median times of SGD and Muon against the number of units."""
+    for name, colour in zip(FOLLOWED[::2], OKABE_ITO[::2], strict=False):
         first = select_rows(datasets["committee"], rule=name, batch=size.many)
         more = select_rows(datasets["teachers"], rule=name)
         rows = xr.concat([first[list(more.data_vars)], more], "point").sortby("k")
-        rows, arms = _points(rows)
+        rows, arms = _error_bars(rows)
         ax.errorbar(rows.k, rows.time, arms, fmt="o-", color=colour, label=name, capsize=2, markersize=5)
     ax.set(xscale="log", yscale="log", xlabel="$k$ units and teachers", ylabel="median time to leave")
     ks = sorted({size.k, *size.teachers})
     ax.set_xticks(ks, [str(k) for k in ks])
     ax.minorticks_off()
-    plain_ticks(ax.yaxis)
+    set_plain_ticks(ax.yaxis)
     ax.set_title(f"(d) against $k$, $d = {size.d}$, batch {size.many}", loc="left")
     ax.legend()
 
@@ -332,31 +366,41 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for part, where in (("committee", f"Committee of {size.k}"), ("phase-retrieval", "Phase retrieval")):
         for batch in size.batches:
             rows = select_rows(datasets[part], batch=batch)
-            words = [f"{r['rule']} {spoken(r)} at c = {r['c']:.2f}, then risk {_last(r, size)}" for r in dicts(rows)]
+            words = [
+                f"{r['rule']} {describe_time(r)} at c = {r['c']:.2f}, then risk {_describe_final_risks(r, size)}"
+                for r in rows_as_dicts(rows)
+            ]
             sentences.append(f"{where}, batch {batch}: {'; '.join(words)}.")
     for part, along in (("teachers", "k"), ("dimensions", "d")):
-        words = [f"{r['rule']}{_where(r)}, {along} = {r[along]}: {spoken(r)}" for r in dicts(datasets[part])]
+        words = [
+            f"{r['rule']}{_describe_condition(r)}, {along} = {r[along]}: {describe_time(r)}"
+            for r in rows_as_dicts(datasets[part])
+        ]
         sentences.append(f"Batch {size.many}: {'; '.join(words)}.")
-    for r in dicts(datasets["space"]) if "space" in datasets else ():
-        sentences.append(f"{r['rule']}{_where(r)}, batch {r['batch']}, in R^d, {r['runs']} runs: {spoken(r)}.")
+    for r in rows_as_dicts(datasets["space"]) if "space" in datasets else ():
+        sentences.append(
+            f"{r['rule']}{_describe_condition(r)}, batch {r['batch']}, in R^d, {r['runs']} runs: {describe_time(r)}."
+        )
     return sentences
 
 
-def dicts(rows: xr.Dataset) -> list[dict[str, Any]]:
-    """The rows of a table."""
+def rows_as_dicts(rows: xr.Dataset) -> list[dict[str, Any]]:
+    """Return the rows of a table as dicts."""
     return [{str(name): rows[name].values[i].item() for name in rows.data_vars} for i in range(rows.sizes["point"])]
 
 
-def spoken(r: dict[str, Any]) -> str:
-    """A median exit time in words."""
+def describe_time(r: dict[str, Any]) -> str:
+    """Describe a median exit time in a caption."""
     if not np.isfinite(r["time"]):
         return f"not by {r['cap']:g} ({100 * r['left']:.0f} % left)"
     return f"{r['time']:.1f} [{r['low']:.1f}, {r['high']:.1f}]"
 
 
-def _last(r: dict[str, Any], size: Size) -> str:
+def _describe_final_risks(r: dict[str, Any], size: Size) -> str:
+    """List the final risks of a row."""
     return ", ".join(f"{r[f'risk_{t:g}']:.1e} at t = {t:g}" for t in size.final)
 
 
-def _where(r: dict[str, Any]) -> str:
+def _describe_condition(r: dict[str, Any]) -> str:
+    """Name the problem and level of a row, if they are not the committee and the chain."""
     return (", phase retrieval" if r["k"] == 1 else "") + (" by the ODE" if r["level"] == "ode" else "")

@@ -38,10 +38,10 @@ from sgdlimits.papers.figure import (
 )
 from sgdlimits.papers.new_results.figures import which_optimiser as which
 
-ETAS = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
+TRIAL_RATES = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
 """The rates of an earlier trial at k = 3, d = 1000 and batches of 16, in its units."""
-SMALL = 0.01
-"""The departure from the plateau at which slopes are first measured."""
+INITIAL_DEPARTURE = 0.01
+"""Size of the departure from the plateau with which measurements of slopes begin."""
 FULL, QUICK, WORDS = sizes(
     k=("units", 3, 2),
     ks=("numbers of units", (2, 3, 4, 6, 8), (2, 3)),
@@ -64,131 +64,153 @@ FULL, QUICK, WORDS = sizes(
 
 # --- rates at the plateau ----------------------------------------------------------------------------------------------------
 
+# (k, rate, statistics) to their drift
 Drift = Callable[[int, Any, sl.Overlaps], sl.Overlaps]
 
 
-def plain(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
-    """The drift of SGD."""
-    return which.task(k, sl.OnePassSGD(rate)).drift(stats)
+def sgd_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
+    """Return the drift of plain SGD."""
+    return which.plateau_problem(k, sl.OnePassSGD(rate)).drift(stats)
 
 
-def normalised(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
-    """The drift of normalised SGD with large batches."""
-    return plain(k, rate / jnp.sqrt(jnp.trace(_moments(k, stats).gradient_gradient)), stats)
+def normalised_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
+    """Return the drift of normalised SGD with large batches."""
+    return sgd_drift(k, rate / jnp.sqrt(jnp.trace(_moments(k, stats).gradient_gradient)), stats)
 
 
-def whitened(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
-    """The drift of Muon with large batches."""
+def muon_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
+    """Return the drift of Muon with large batches."""
     means = _moments(k, stats)
-    turn = -rate * inverse_root(means.gradient_gradient)
-    Q = turn @ means.gradient_field
-    return sl.Overlaps(jnp.zeros(k), turn @ means.gradient_fixed, Q + Q.T + rate**2 * jnp.eye(k))
+    step = -rate * inverse_root(means.gradient_gradient)
+    Q = step @ means.gradient_field
+    return sl.Overlaps(jnp.zeros(k), step @ means.gradient_fixed, Q + Q.T + rate**2 * jnp.eye(k))
 
 
-def muon(k: int, rate, stats: sl.Overlaps, *, batch: int, log2_points: int) -> sl.Overlaps:
-    """The drift of Muon as it is, averaged over batches at Sobol points."""
-    return which.task(k, sl.Muon(np.sqrt(batch) * rate, batch=batch)).with_expectation(sl.Sobol(log2_points)).drift(stats)
+def finite_batch_muon_drift(k: int, rate, stats: sl.Overlaps, *, batch: int, log2_points: int) -> sl.Overlaps:
+    """Return the drift of Muon at a finite batch size, averaged over batches at Sobol points."""
+    return (
+        which.plateau_problem(k, sl.Muon(np.sqrt(batch) * rate, batch=batch))
+        .with_expectation(sl.Sobol(log2_points))
+        .drift(stats)
+    )
 
 
 def _moments(k: int, stats: sl.Overlaps):
-    problem = which.task(k, sl.OnePassSGD(1.0))
+    """Return the moments of one sample's gradient."""
+    problem = which.plateau_problem(k, sl.OnePassSGD(1.0))
     return problem.expectation.moments(problem.model, stats.a, problem.model.law(stats))
 
 
-KINDS: dict[str, Drift] = {"SGD": plain, "Normalised": normalised, "Muon": whitened}
+# drifts as the batch grows
+KINDS: dict[str, Drift] = {"SGD": sgd_drift, "Normalised": normalised_drift, "Muon": muon_drift}
 
 
 def rate_of(name: str, k: int, c: float) -> float:
-    """The rate that c stands for, with one sample a step."""
-    return k * c * {"SGD": 1.0, "Normalised": which.typical(k), "Muon": which.typical(k) / np.sqrt(k)}[name]
+    """Return the learning rate of one-sample steps that the tuning parameter c stands for."""
+    return (
+        k
+        * c
+        * {"SGD": 1.0, "Normalised": which.typical_gradient_norm(k), "Muon": which.typical_gradient_norm(k) / np.sqrt(k)}[name]
+    )
 
 
-def symmetric(k: int, y) -> sl.Overlaps:
-    """The statistics of a plateau at R, log D, and the logarithm of the squared norm of the mean unit outside the teachers."""
+def symmetric_state(k: int, y) -> sl.Overlaps:
+    """Return symmetric statistics from y = (R, log D, log E).
+
+    E is the squared norm of the mean unit outside the span of the teachers.
+    """
     R, D = y[0], jnp.exp(y[1])
     return sl.Overlaps(jnp.ones(k), jnp.full((k, k), R), jnp.exp(y[2]) + k * R**2 + D * (jnp.eye(k) - 1 / k))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _along(drift: Drift, k: int, rate, y):
-    """How y moves."""
-    change = drift(k, rate, symmetric(k, y))
+def _plateau_drift(drift: Drift, k: int, rate, y):
+    """Return the time derivative of y at a symmetric state."""
+    change = drift(k, rate, symmetric_state(k, y))
     R, mean, trace = change.M.mean(), change.Q.mean(), jnp.trace(change.Q)
     return jnp.stack([R, (trace - k * mean) / (k - 1) * jnp.exp(-y[1]), (mean - 2 * k * y[0] * R) * jnp.exp(-y[2])])
 
 
-def direction(k: int) -> np.ndarray:
-    """A departure of M in which two units turn to two teachers."""
+def escape_direction(k: int) -> np.ndarray:
+    """Return a departure of M in which two units turn to two teachers, of norm 1."""
     a = np.eye(k)[0] - np.eye(k)[1]
     return np.outer(a, a) / 2
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _growth(drift: Drift, k: int, rate, y):
-    """The rate at which departures grow."""
-    at, e = symmetric(k, y), direction(k)
+def _departure_growth(drift: Drift, k: int, rate, y):
+    """Return the rate at which departures from a symmetric state grow."""
+    at, e = symmetric_state(k, y), escape_direction(k)
     move = lambda size: drift(k, rate, sl.Overlaps(at.a, at.M + size * e, at.Q)).M
     return (jax.jvp(move, (0.0,), (1.0,))[1] * e).sum()
 
 
 def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500.0) -> tuple[float, np.ndarray]:
-    """The rate at which a plateau is left, and where it is: y follows the drift for a while, then Newton's method."""
-    f = lambda y: np.asarray(_along(drift, k, rate, y))
+    """Find the plateau near y, and return its escape rate and its y; the rate is NaN if none is found.
+
+    y follows the drift for a time `relax`, then a root finder takes over.
+    """
+    f = lambda y: np.asarray(_plateau_drift(drift, k, rate, y))
     if relax:
+        # relaxation is slow beside the decay of the norms: a stiff problem
         y = solve_ivp(lambda t, y: f(y), (0, relax), y, method="BDF", rtol=1e-5, atol=1e-7).y[:, -1]
     found = scipy.optimize.root(f, y, tol=1e-8)
     if not np.abs(found.fun).max() < 1e-5:
         return np.nan, y
-    return float(_growth(drift, k, rate, found.x)), found.x
+    return float(_departure_growth(drift, k, rate, found.x)), found.x
 
 
 def first_guess(k: int) -> np.ndarray:
-    """The plateau at small rates, with students that are not quite alike."""
-    return np.array([float(which.alike(k).M[0, 0]), np.log(0.05), np.log(0.01)])
+    """Return y of the plateau at small rates, with slightly different students."""
+    return np.array([float(which.symmetric_plateau(k).M[0, 0]), np.log(0.05), np.log(0.01)])
 
 
-def curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
-    """The escape rates of an algorithm at values of c and at its best one, and where the plateau is."""
+def escape_curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
+    """Return rows with the escape rate and the plateau of an algorithm, at values of c and at the best c."""
     rows, y = [], first_guess(k)
     for c in values:
         speed, y = escape(KINDS[name], k, rate_of(name, k, c), y)
-        rows.append(entry(name, k, c, speed, y))
-    return sorted([*rows, fastest(rows, values[1] / values[0])], key=lambda row: row["c"])
+        # y of one c is the guess for the next: continuation
+        rows.append(make_row(name, k, c, speed, y))
+    return sorted([*rows, fastest_row(rows, values[1] / values[0])], key=lambda row: row["c"])
 
 
-def fastest(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
-    """The row of the largest escape rate, to 1e-3 in log c, from rows at values of c that are a factor apart."""
+def fastest_row(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
+    """Return the row at the c of the largest escape rate, to 1e-3 in log c, from rows at c that differ by a factor."""
     at = max(rows, key=lambda row: np.nan_to_num(row["rate"], nan=-np.inf))
     name, k, y = at["rule"], at["k"], plateau_of(at)
     leave = lambda log_c: escape(KINDS[name], k, rate_of(name, k, np.exp(log_c)), y)
+    # the neighbours of the best value bracket the maximum
     span = np.log(at["c"]) + np.log(factor) * np.array([-1, 1])
     slowness = lambda log_c: -np.nan_to_num(leave(log_c)[0])  # no plateau found: as slow as standing still
     best = scipy.optimize.minimize_scalar(slowness, bounds=span, method="bounded", options={"xatol": 1e-3}).x
-    return entry(name, k, float(np.exp(best)), *leave(best))
+    return make_row(name, k, float(np.exp(best)), *leave(best))
 
 
-def entry(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[str, Any]:
-    """A row of the table of rates: the rate, the plateau and its risk, in units of Saad and Solla."""
-    excess = k**2 * float(which.task(k, sl.OnePassSGD(1.0)).risk(symmetric(k, y)))
+def make_row(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[str, Any]:
+    """Return a row of the table of rates: the rate, the plateau and its risk, in units of Saad and Solla."""
+    excess = k**2 * float(which.plateau_problem(k, sl.OnePassSGD(1.0)).risk(symmetric_state(k, y)))
     return {"rule": name, "k": k, "c": c, "rate": speed, "risk": excess, "R": y[0], "log_D": y[1], "log_E": y[2]}
 
 
 def plateau_of(row: Any) -> np.ndarray:
-    """The coordinates of the plateau in a row of the table of rates."""
+    """Return y of the plateau in a row of the table of rates."""
     return np.array([row[name] for name in ("R", "log_D", "log_E")], float)
 
 
-def measure(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: float, seed: int) -> xr.Dataset:
-    """The mean departure of runs of the chain from a plateau, and the slope of its logarithm with its error."""
+def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: float, seed: int) -> xr.Dataset:
+    """Measure the mean departure of runs of the chain from a plateau, and the slope of its logarithm with its error."""
     k = point.M.shape[0]
-    e, times = direction(k), np.linspace(0, t, 25)
-    start = sl.Overlaps(point.a, point.M + SMALL * e, point.Q)
+    e, times = escape_direction(k), np.linspace(0, t, 25)
+    start = sl.Overlaps(point.a, point.M + INITIAL_DEPARTURE * e, point.Q)
     how: dict[str, Any] = dict(t_max=t, save=times, runs=runs, seed=seed, progress=False)
-    found = sl.simulate(which.task(k, algorithm), sl.Chain(d), start, **how)
+    found = sl.simulate(which.plateau_problem(k, algorithm), sl.Chain(d), start, **how)
     apart = (found.M.values * e).sum((-1, -2))
     rng = np.random.default_rng(seed)
+    # the mean over runs, and 200 bootstrap resamples of it
     means = np.stack([apart, *(apart[rng.integers(runs, size=runs)] for _ in range(200))]).mean(1)
-    slopes = np.polyfit(found.t.values, np.log(np.maximum(means, SMALL / 10)).T, 1)[0]
+    # a floor under means that fluctuate below zero
+    slopes = np.polyfit(found.t.values, np.log(np.maximum(means, INITIAL_DEPARTURE / 10)).T, 1)[0]
     return xr.Dataset({"apart": ("t", means[0]), "slope": slopes[0], "error": slopes[1:].std()}, {"t": found.t.values})
 
 
@@ -196,69 +218,74 @@ def measure(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: f
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Rates at the plateau, slopes of the chain there, the risk later on, and exit times in other conditions."""
-    datasets = {"rates": _rates(size)}
-    best = {name: _best(datasets["rates"], name, size.k) for name in KINDS}
-    datasets["slopes"] = _slopes(size, best, seed)
-    datasets["late"] = _late(size, best, seed)
-    datasets |= _conditions(size, seed) | _trial(size, seed)
+    """Compute rates at the plateau, measure slopes there, follow the risk, and compare exit times in other conditions."""
+    datasets = {"rates": _compute_rates(size)}
+    best = {name: _fastest(datasets["rates"], name, size.k) for name in KINDS}
+    datasets["slopes"] = _measure_slopes(size, best, seed)
+    datasets["late"] = _follow_risk(size, best, seed)
+    datasets |= _compare_conditions(size, seed) | _repeat_trial(size, seed)
     for name, dataset in datasets.items():
         keep(name, dataset)
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def _best(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
+def _fastest(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
+    """Return c, rate and plateau of the fastest escape of an algorithm."""
     rows = select_rows(rates, rule=name, k=k)
     at = rows.isel(point=int(np.nanargmax(rows.rate.values)))
     return {"c": float(at.c), "rate": float(at.rate), "y": plateau_of(at)}
 
 
-def _rates(size: Size) -> xr.Dataset:
-    rows = [row for k in bar(size.ks, desc="rates") for name in KINDS for row in curve(name, k, size.rates)]
-    drift = partial(muon, batch=size.many, log2_points=size.log2_points)
+def _compute_rates(size: Size) -> xr.Dataset:
+    """Tabulate the escape rates of all algorithms at large batches, and of Muon at a finite batch."""
+    rows = [row for k in bar(size.ks, desc="rates") for name in KINDS for row in escape_curve(name, k, size.rates)]
+    drift = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points)
     near = [row for row in rows if (row["rule"], row["k"]) == ("Muon", size.k)]
     for c in bar(size.own, desc="Muon's own ODE"):
+        # the plateau at large batches is a good first guess
         y = plateau_of(min(near, key=lambda row: abs(np.log(row["c"] / c))))
         speed, y = escape(drift, size.k, rate_of("Muon", size.k, c), y, relax=0.0)
-        rows.append(entry(f"Muon, batch {size.many}", size.k, c, speed, y))
+        rows.append(make_row(f"Muon, batch {size.many}", size.k, c, speed, y))
     return tabulate(rows)
 
 
-def _slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
-    drift, found = partial(muon, batch=size.many, log2_points=size.log2_points), []
+def _measure_slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
+    """Measure the growth of departures in the chain at the fastest rates of SGD and Muon."""
+    drift, found = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points), []
     for name in bar(("SGD", "Muon"), desc="slopes"):
         c, rate, y = best[name]["c"], best[name]["rate"], best[name]["y"]
         if name == "Muon":
             rate, y = escape(drift, size.k, rate_of(name, size.k, c), y, relax=0.0)
         d, runs = size.slopes
+        # a growth by a factor of 5, within the linear regime
         t = np.log(5) / best[name]["rate"]
-        one = measure(which.rule(name, size.k, c, size.many), symmetric(size.k, y), d, runs, t, seed)
+        one = measure_slope(which.algorithm_at(name, size.k, c, size.many), symmetric_state(size.k, y), d, runs, t, seed)
         found.append(one.rename(t="save").assign(t=("save", one.t.values), rate=rate, c=c).drop_vars("save"))
     return xr.concat(found, "rule").assign_coords(rule=["SGD", "Muon"])
 
 
-def _late(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
-    """The median excess risk of sums against time, at the fastest rate and at a quarter of it."""
+def _follow_risk(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
+    """Return the median excess risk of sums against time, at the fastest rate and at a quarter of it."""
     times, found = np.concatenate([[0.0], np.geomspace(1, size.late, 40)]), {}
     for name in ("SGD", "Muon"):
         for share in (1.0, 0.25):
-            problem = which.task(size.k, which.rule(name, size.k, share * best[name]["c"], size.many))
+            problem = which.plateau_problem(size.k, which.algorithm_at(name, size.k, share * best[name]["c"], size.many))
             how: dict[str, Any] = dict(t_max=size.late, save=times, runs=size.tuning, seed=seed, progress=False)
-            data = sl.simulate(problem, sl.Chain(size.d), which.begin(size.k, size.d), **how)
+            data = sl.simulate(problem, sl.Chain(size.d), which.random_start(size.k, size.d), **how)
             found[f"{name}, {share:g}"] = ("t", size.k**2 * np.median(data.risk.values, axis=0))
     return xr.Dataset(found, {"t": data.t.values})
 
 
-def _conditions(size: Size, seed: int) -> dict[str, xr.Dataset]:
-    """SGD and Muon, each tuned, in other batches and with label noise."""
+def _compare_conditions(size: Size, seed: int) -> dict[str, xr.Dataset]:
+    """Tune and measure SGD and Muon with other batches and with label noise."""
     plan = [(name, batch, 0.0) for batch in size.batches for name in ("SGD", "Muon")]
     plan += [(name, size.many, noise) for noise in size.noises for name in ("SGD", "Muon")]
-    tuned = lambda name, batch, noise: which.measured(name, size.k, batch, size, seed, noise / size.k**2)
+    tuned = lambda name, batch, noise: which.tune_and_measure(name, size.k, batch, size, seed, noise / size.k**2)
     return {"conditions": tabulate([tuned(*each) for each in bar(plan, desc="conditions")])} if plan else {}
 
 
-def _trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
-    """The trial's own rates, followed to the end: a step for each batch of 16, by the sum of its gradients."""
+def _repeat_trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
+    """Measure exit times at the rates of the earlier trial, whose steps are sums of the gradients of a batch of 16."""
     if not size.trial:
         return {}
     rows, b, (d, runs, end) = [], 16, size.trial
@@ -267,8 +294,8 @@ def _trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
         "Muon": lambda eta: sl.Muon(eta * b / np.sqrt(d), batch=b),
         "Muon 0.9": lambda eta: sl.Muon(eta * b / np.sqrt(d), 0.9, batch=b),
     }
-    for name, eta in bar([(name, eta) for name, etas in ETAS.items() for eta in etas], desc="trial"):
-        time, low, high, left = which.middle(which.leave(make[name](eta), 3, d, runs, seed + 1, end))
+    for name, eta in bar([(name, eta) for name, etas in TRIAL_RATES.items() for eta in etas], desc="trial"):
+        time, low, high, left = which.median_exit(which.simulate_exits(make[name](eta), 3, d, runs, seed + 1, end))
         rows.append({"rule": name, "eta": eta, "time": time, "low": low, "high": high, "left": left, "cap": end})
     return {"trial": tabulate(rows)}
 
@@ -286,6 +313,7 @@ COLOURS = dict(zip(KINDS, OKABE_ITO, strict=False))
 
 
 def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw escape rates against c, with the measured slopes."""
     rates, slopes = datasets["rates"], datasets["slopes"]
     for name, colour in COLOURS.items():
         rows = select_rows(rates, rule=name, k=size.k)
@@ -297,23 +325,25 @@ def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
         ax.errorbar(c, slope, 2 * error, fmt="o", color=colour, markerfacecolor="white", capsize=2, zorder=5)
     ax.errorbar([], [], [], fmt="o", color="0.4", markerfacecolor="white", capsize=2, label="measured")
     ax.set(xscale="log", xlabel="rate $c$", ylabel="escape rate, per unit of $t$", ylim=(0, None))
-    which.plain_ticks(ax.xaxis)
+    which.set_plain_ticks(ax.xaxis)
     ax.set_title(f"(a) at the plateau, $k = {size.k}$", loc="left")
     ax.legend(loc="upper left", fontsize=8)
 
 
 def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
+    """Draw the growth of departures in the chain, beside the linearised growth."""
     for name in slopes.rule.values:
         one = slopes.sel(rule=name)
         ax.plot(one.t, one.apart, "o", markersize=3.5, color=COLOURS[name], label=f"{name}, chain")
-        ax.plot(one.t, SMALL * np.exp(float(one.rate) * one.t), color=COLOURS[name], label=f"{name}, linearised")
+        ax.plot(one.t, INITIAL_DEPARTURE * np.exp(float(one.rate) * one.t), color=COLOURS[name], label=f"{name}, linearised")
     ax.set(yscale="log", xlabel="$t$", ylabel="departure from the plateau")
     ax.set_title(f"(b) $d = 10^{{{np.log10(size.slopes[0]):g}}}$, batch {size.many}, mean of {size.slopes[1]} runs", loc="left")
     ax.legend(fontsize=8)
 
 
 def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
-    fastest = {name: np.array([_best(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
+    """Draw the fastest escape rates over that of SGD against the number of units."""
+    fastest = {name: np.array([_fastest(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
     for name in ("Muon", "Normalised"):
         ax.plot(size.ks, fastest[name] / fastest["SGD"], "o-", color=COLOURS[name], label=name)
     ax.set(xlabel="$k$ units and teachers", ylabel="fastest escape, over SGD's", ylim=(0, None))
@@ -323,6 +353,7 @@ def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
 
 
 def _draw_late(ax: Axes, late: xr.Dataset, size: Size) -> None:
+    """Draw the risk after the escape."""
     for key in late.data_vars:
         name, share = str(key).split(", ")
         dashes, words = ("-", "fastest rate") if share == "1" else ("--", "a quarter of it")
@@ -336,7 +367,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     rates, slopes, late = datasets["rates"], datasets["slopes"], datasets["late"]
     sentences = ["Rates at which a committee leaves its symmetric plateau. Fastest rates, linearised, large batches:"]
     for k in size.ks:
-        best = {name: _best(rates, name, k) for name in KINDS}
+        best = {name: _fastest(rates, name, k) for name in KINDS}
         words = ", ".join(f"{name} {each['rate']:.4f} at c = {each['c']:.2f}" for name, each in best.items())
         sentences.append(f"k = {k}: {words}; Muon over SGD {best['Muon']['rate'] / best['SGD']['rate']:.2f}.")
     own = select_rows(rates, rule=f"Muon, batch {size.many}")
@@ -348,10 +379,10 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         sentences.append(f"Measured by the chain at d = {size.slopes[0]}, {name}: {words}.")
     words = "; ".join(f"{key}: {float(late[key][-1]):.1e}" for key in late.data_vars)
     sentences.append(f"Median risk at t = {size.late:g}, by algorithm and share of the fastest rate: {words}.")
-    for r in which.dicts(datasets["conditions"]) if "conditions" in datasets else ():
+    for r in which.rows_as_dicts(datasets["conditions"]) if "conditions" in datasets else ():
         label = f"{r['rule']}, batch {r['batch']}, noise {size.k**2 * r['noise']:.1f}"
-        sentences.append(f"{label}: {which.spoken(r)} at c = {r['c']:.2f}.")
+        sentences.append(f"{label}: {which.describe_time(r)} at c = {r['c']:.2f}.")
     if "trial" in datasets:
-        words = "; ".join(f"{r['rule']} {r['eta']:g}: {which.spoken(r)}" for r in which.dicts(datasets["trial"]))
+        words = "; ".join(f"{r['rule']} {r['eta']:g}: {which.describe_time(r)}" for r in which.rows_as_dicts(datasets["trial"]))
         sentences.append(f"The rates of the trial: {words}.")
     return sentences

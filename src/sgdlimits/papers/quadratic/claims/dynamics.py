@@ -16,6 +16,7 @@ from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
 DRIFT, THEORY, PHASES = (
     f"in `tests/{name}.py`" for name in ("unit/problem/test_drift", "unit/papers/test_quadratic", "laws/test_phases")
 )
+# p and p*, different so that exchanged letters show
 P, K = 3, 2
 
 
@@ -100,6 +101,7 @@ def norm_learning(effort: Effort) -> Comparison:
     """Mean increments of students of squared norms 0.5 to 1.2, with overlaps of order 1e-5 between them and with a teacher."""
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
+    # overlaps with a teacher and with the second student, to first order
     W[0, 0], W[0, 3] = h, h
     s = SquaredUnits(W, np.eye(K, 5))
     q, T = np.array([0.5, 0.9, 1.2]), 2.6
@@ -112,6 +114,7 @@ def norm_learning(effort: Effort) -> Comparison:
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
 def plateau_norm(effort: Effort) -> Comparison:
     """Squared norm at which the mean increment of orthogonal students without overlaps with the teachers vanishes."""
+    # students along axes 3 to 5, orthogonal to the teachers
     at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
     number = brentq(lambda q: float(at(q).mean(at(q).Q(0.0))[0, 0]), 0.1, 2.0)
     return compare(number, P / (P + 2))
@@ -147,6 +150,7 @@ def loss_13(effort: Effort) -> Comparison:
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
     start = overlaps(np.ones((runs, P)), M, Q)
+    # tight tolerances: falls of 1e-7 are compared
     found = simulate(problem, level, start, t / lr, runs=runs, save=2).risk.values.mean(0)
     spread = (M**2).mean()
     form = lambda exponent: 4 * (np.exp(exponent) - 1) / (1 + 2 / K - P / (P + 2))

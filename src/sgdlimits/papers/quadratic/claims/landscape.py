@@ -16,6 +16,7 @@ from sgdlimits.papers.quadratic import theory as theory
 from sgdlimits.papers.quadratic.claims.dynamics import PHASES, K, P, sample
 from sgdlimits.papers.shorthand import overlaps, simulate
 
+# files of the tests named by misprints
 CRITICAL, CONSERVED = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
 
 # --- the landscape -----------------------------------------------------------------------------------------------------------
@@ -62,6 +63,7 @@ def hessian_25(effort: Effort) -> Comparison:
 
 def tables(p: int, k: int, d: int) -> Any:
     """Yield the tables of section 7.2.2: the pair (s, r) of a family, and its eigenvalues with their multiplicities."""
+    # tabula rasa, plateau, solution, and all students on one teacher
     yield (0, 0), [(-4 / p * (1 + 2 / k), p * k), (-4 / p, p * (d - k))]
     plateau = [(-8 / (p * k), p * k), (8 / p, 1), (16 / (p * (p + 2)), p * (p - 1) // 2 + p - 1)]
     yield (0, p), [*plateau, (0, p * (d - k - p)), (0, p * (p - 1) // 2)]
@@ -82,6 +84,7 @@ def spectra(effort: Effort) -> Comparison:
     points, rows = theory.critical_points(problem), []
     for (s, r), table in tables(P, K, d):
         found = np.repeat(*sl.hessian_spectrum(problem, points.family(s, r).statistics(seed=d), d))
+        # as objects, so that multiplicities stay integers beside float eigenvalues
         printed = np.sort(np.repeat(*np.transpose([(value, int(count)) for value, count in table]).astype(object).tolist()))
         rows += list(zip(found, printed.astype(float), strict=True))
     return compare(*np.transpose(rows), rtol=1e-8)
@@ -128,10 +131,13 @@ def families(effort: Effort) -> Comparison:
     rng, met = np.random.default_rng(0), set()
     for _ in range(80):
         start = rng.normal(size=(2, 5)) * rng.choice([0.0, 0.3, 1.0], size=(2, 1))
+        # starts near all invariant subspaces, where the saddles are
         start *= np.repeat(rng.choice([0.02, 1.0], size=2), [2, 3])
         slope = lambda w: (gradient(w.reshape(2, 5), 2).ravel(), hessian(w.reshape(2, 5), 2))
         W = root(slope, start.ravel(), jac=True, method="lm", options={"xtol": 1e-12, "ftol": 1e-12}).x.reshape(2, 5)
+        # a search may end before it converges
         if np.abs(gradient(W, 2)).max() < 1e-10:
+            # families differ in their risk
             met.add(round(risk(W, 2), 6))
     return compare(len(met), 6, 5)
 
@@ -168,6 +174,7 @@ def plateau_hessian(effort: Effort) -> Comparison:
 
 def by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
     """Compute the Hessian by central differences of the gradient."""
+    # one weight at a time
     moves = np.eye(W.size).reshape(-1, *W.shape)
     return np.stack([(gradient(W + h * e, K) - gradient(W - h * e, K)).ravel() / (2 * h) for e in moves])
 
@@ -194,6 +201,7 @@ def solution_hessian(effort: Effort) -> Comparison:
 def aligned_hessian(effort: Effort) -> Comparison:
     """Differences of the gradient in R^6 where all students lie along one teacher."""
     d, lengths = 6, np.array([0.5, -0.3, 0.7])
+    # the norm at which the gradient along the teacher vanishes
     lengths *= np.sqrt(P * (2 + K) / (3 * K)) / np.linalg.norm(lengths)
     first, own = np.outer(np.eye(d)[0], np.eye(d)[0]), np.diag(np.arange(d) < K) / K
     own = own + (K - 1) / (3 * K) * np.eye(d) - (2 + K) / (3 * K) * first
@@ -263,6 +271,7 @@ def closest(effort: Effort) -> Comparison:
     rng, W = np.random.default_rng(3), random_weights(P, 9, seed=3)
     end = sl.conserved.end_point(sl.presets.quadratic_network(P, K), overlaps(np.ones(P), W[:, :K], W @ W.T))
     far = lambda S: np.linalg.norm(np.sqrt(P / K) * S @ np.eye(K, 9) - W)
+    # random solutions
     others = [far(np.linalg.qr(rng.normal(size=(P, K)))[0]) for _ in range(2000)]
     own = float(far(polar(W[:, :K])[0]))
     return compare([float(end.distance) / min(others), abs(float(end.distance) - own)], [1.0, 1e-9], rtol=0, relation="<")
@@ -334,5 +343,6 @@ def terminal(effort: Effort) -> Comparison:
     start = 0.3 * random_weights(p, 6, seed=1) + np.pad(np.eye(p, 1), ((0, 0), (0, 5)))
     slope = lambda t, y: -gradient(y.reshape(p, 6), k).ravel()
     jacobian = lambda t, y: -hessian(y.reshape(p, 6), k)
+    # stiff: the decay is algebraic while other directions decay exponentially
     W = solve_ivp(slope, (0, t), start.ravel(), method="Radau", jac=jacobian, rtol=1e-9, atol=1e-12).y[:, -1].reshape(p, 6)
     return compare(risk(W, k) * t**2, p**2 * (p - k) * (k + 2) / (128 * (p + 2)), 0.0, rtol=0.01)

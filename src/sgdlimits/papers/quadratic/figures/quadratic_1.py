@@ -17,6 +17,7 @@ from sgdlimits.papers.quadratic.phases import Phases, phases
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
 QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
 WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain")
+# enough times on the plateau for `phases`
 SAVED = 301
 
 
@@ -25,12 +26,12 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
     datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED))}
-    datasets["chain"] = keep("chain", _chain(problem, size, start, seed))
+    datasets["chain"] = keep("chain", _simulate_chain(problem, size, start, seed))
     found = {name: phases(dataset) for name, dataset in datasets.items()}
     return DrawnFigure(_draw_figure(datasets, found["ode"]), _write_caption(datasets, found, size))
 
 
-def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: int) -> xr.Dataset:
+def _simulate_chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: int) -> xr.Dataset:
     """Simulate the chain, half of the runs on each of two threads with its own seed."""
 
     def half(which: int) -> xr.Dataset:
@@ -52,8 +53,8 @@ def _draw_figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
         "population risk": ("risk", [()]),
     }
     for ax, letter, (label, (name, entries)) in zip(axes.flat, "abcd", shown.items(), strict=True):
-        _curves(ax, datasets, name, entries)
-        _mark(ax, found, words=letter in "ab")
+        _draw_curves(ax, datasets, name, entries)
+        _shade_phases(ax, found, words=letter in "ab")
         ax.set_ylabel(label)
         ax.text(-0.13, 1.03, f"({letter})", transform=ax.transAxes, fontsize=10)
         ax.margins(x=0)
@@ -66,7 +67,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
     return figure
 
 
-def _curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[tuple[int, ...]]) -> None:
+def _draw_curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[tuple[int, ...]]) -> None:
     """Draw each entry of the ODE, and the chain's mean over runs with its standard error."""
     ode, chain = datasets["ode"], datasets["chain"]
     for order, entry in enumerate(entries):
@@ -79,7 +80,7 @@ def _curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[
         ax.fill_between(chain.t, mean - error, mean + error, color=colour, alpha=0.25, linewidth=0)
 
 
-def _mark(ax: Axes, found: Phases, words: bool) -> None:
+def _shade_phases(ax: Axes, found: Phases, words: bool) -> None:
     """Shade every other phase, and write the names of the phases above."""
     spans = zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
     for place, (phase, begin, end) in enumerate(spans):

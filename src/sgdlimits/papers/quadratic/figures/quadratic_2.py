@@ -13,6 +13,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 from sgdlimits.papers.quadratic.theory.learning_rate import halving_time, optimal_lr
 from sgdlimits.papers.quadratic.theory.plateau import fastest_escape_lr, largest_lr
 
+# p*, and the standard deviation of the initial overlaps
 TEACHERS, SPREAD = 3, 0.01
 FULL = Size(rates=60, starts=20, widths=(3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16))
 QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))
@@ -21,6 +22,7 @@ WORDS = dict(rates="learning rates in (a)", starts="random starts", widths="widt
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Solve the ODE over learning rates and starts, and search for the best rate at each width."""
+    # slightly beyond the largest rate, to show where escape ends
     lrs = np.linspace(0, 1.1 * largest_lr(TEACHERS, TEACHERS).escape, size.rates + 1)[1:]
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)
     attrs = {"teachers": TEACHERS, "spread": SPREAD}
@@ -37,7 +39,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def _draw_figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
     figure, axes = plt.subplot_mosaic("ab;ac", figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1])
-    _times(axes["a"], left)
+    _draw_times(axes["a"], left)
     p = right.width.values
     line = right.attrs["slope"] * p + right.attrs["offset"]
     axes["b"].plot(p, line, color="0.5", linewidth=1.0, label=rf"${right.attrs['slope']:.3f}\,p {right.attrs['offset']:+.3f}$")
@@ -54,7 +56,7 @@ def _draw_figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
     return figure
 
 
-def _times(ax: Axes, left: xr.Dataset) -> None:
+def _draw_times(ax: Axes, left: xr.Dataset) -> None:
     """Draw the mean time over starts where all starts reach half the loss, and the range of times."""
     mean = left.t.mean("start", skipna=False)
     ax.fill_between(left.lr, left.t.min("start"), left.t.max("start"), color=OKABE_ITO[0], alpha=0.15, linewidth=0)

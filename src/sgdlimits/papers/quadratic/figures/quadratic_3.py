@@ -15,6 +15,7 @@ from sgdlimits.analysis import conserved
 from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.statistics.trees import take_run
 
+# a small rate, at which the corrector hardly matters
 LR = SPREAD = 0.01
 FULL = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
 QUICK = FULL.but(starts=4, end=300.0, times=61)

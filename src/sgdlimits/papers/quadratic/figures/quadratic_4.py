@@ -11,6 +11,7 @@ from sgdlimits.analysis import conserved
 from sgdlimits.level.base import Level
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 
+# learning rate, different squared norms, and singular values of M
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 FULL, QUICK, WORDS = sizes(
     limit=("end of the ODE", 30.0),
@@ -61,12 +62,12 @@ def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, floa
 def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(12.0, 3.5))
     low, high = size.shown
-    _entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
-    _entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)
+    _draw_entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
+    _draw_entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)
     for d, runs, style in ((low, size.runs, dict(alpha=0.45, linewidth=0.7)), (high, 1, dict(linewidth=1.6))):
         S = parts[f"chain-{d}"].S
         for run in range(runs):
-            _entries(axes[1], (S - S.isel(t=0))[run], f"chain, $d = {_power(d)}$" if run == 0 else None, **style)
+            _draw_entries(axes[1], (S - S.isel(t=0))[run], f"chain, $d = {_format_power(d)}$" if run == 0 else None, **style)
     axes[1].axhline(0.0, color="k", linestyle="--", linewidth=1.0, label="ODE")
     titles = ("(a) the limit", "entries of $S$"), ("(b) finite $d$, equal norms", "entries of $S(t) - S(0)$")
     for ax, (title, label) in zip(axes[:2], titles, strict=True):
@@ -75,11 +76,11 @@ def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
     axes[0].legend(loc="best", fontsize=7)
     axes[1].set_ylim(np.multiply(axes[1].get_ylim(), (1.0, 1.45)))
     axes[1].legend(loc="upper center", ncols=3, fontsize=7, handlelength=2.0)
-    _against_d(axes[2], parts, size)
+    _draw_against_d(axes[2], parts, size)
     return figure
 
 
-def _entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
+def _draw_entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
     """Draw the four entries of S of one run against time, one colour each; the legend shows the line style in grey."""
     for entry, colour in zip(S.values.reshape(S.sizes["t"], -1).T, OKABE_ITO, strict=False):
         ax.plot(S.t, entry, color=colour, **style)
@@ -87,13 +88,14 @@ def _entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
         ax.plot([], [], color="0.3", label=label, **style)
 
 
-def _power(d: int) -> str:
+def _format_power(d: int) -> str:
     """Format d as a power of ten if it is one."""
     digits = len(str(d)) - 1
     return f"10^{digits}" if d == 10**digits else str(d)
 
 
-def _against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
+def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the change of S at an early time against the dimension."""
     change, slope, _ = exponent(parts, size)
     x = np.array(size.sizes, float)
     ax.loglog(x, change, "o", color=OKABE_ITO[0], label=f"chain, {size.compared} runs each")

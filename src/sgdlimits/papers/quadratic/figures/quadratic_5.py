@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels
 from sgdlimits.papers.quadratic.theory.critical import degrees_of_freedom
 
 MIN_SINGULAR_VALUE = 1e-10
@@ -32,6 +32,7 @@ class Rank(NamedTuple):
 def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
     """Compute the rank from singular values."""
     values = np.linalg.svd(matrix, compute_uv=False)
+    # relative to the largest singular value
     share = values / values[0]
     above = share > MIN_SINGULAR_VALUE
     return Rank(int(above.sum()), float(share[above].min()), float(share[~above].max(initial=0.0)))
@@ -58,7 +59,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def _draw_figure(data: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.2, 3.6))
-    for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
+    for d, look in zip(data.d.values, curve_styles(data.sizes["d"]), strict=True):
         one = data.sel(d=d)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$N = {d}$")
         ax.plot(one.width, one["rank"], "o", color=look.colour, markersize=4, markerfacecolor="white")

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels
 from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, differential, rank
 from sgdlimits.papers.quadratic.theory.critical import solution_dimension
 
@@ -21,6 +21,7 @@ WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest wi
 
 def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
     """Draw weights of p units whose W^T W is the matrix of a teacher of rank n along the first n axes."""
+    # a teacher's matrix that is not a multiple of the identity
     rotation, teacher = np.linalg.qr(rng.normal(size=(p, n)))[0], np.linalg.cholesky(np.eye(n) + 0.2)
     return rotation @ np.pad(teacher.T, ((0, 0), (0, d - n)))
 
@@ -61,7 +62,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def _draw_figure(data: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.2, 3.6))
-    for k, look in zip(data.teachers.values, looks(data.sizes["teachers"]), strict=True):
+    for k, look in zip(data.teachers.values, curve_styles(data.sizes["teachers"]), strict=True):
         one = data.sel(teachers=k)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$p^* = {k}$")
         ax.plot(one.width, one.rotations, "o", color=look.colour, markersize=6, markerfacecolor="white", clip_on=False)

@@ -89,6 +89,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     t = dataset.t.values
     if t.size < 3:
         raise BadInput(f"the dataset has {t.size} saved times, but phases needs three. Save more times, such as save=200.")
+    # excess risks must be positive, as their logarithms are used
     if floor >= dataset.risk.values[:, 0].max():
         raise BadInput(f"floor must be below the risk at the start; got {floor:g}. Omit floor to use that of the problem.")
     runs = [_excess_risk(dataset, run, floor) for run in range(dataset.sizes["run"])]
@@ -98,7 +99,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     noise, noise_between = compute_noise(dataset)
     rows = []
     for run, ((seen, excess), span) in enumerate(zip(runs, spans, strict=True)):
-        row: dict[str, Any] = {"outcome": _outcome(seen, span)}
+        row: dict[str, Any] = {"outcome": _classify_outcome(seen, span)}
         if span is not None:
             row |= _phase_times(t[:seen], excess, span)
             row |= {"level": span.level + floor}
@@ -106,6 +107,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
             row |= fit_growth(t[inside], kinds[signal][run, inside], left=row["outcome"] == "left", noise=noise)
             if "students" in kinds:
                 row |= fit_decay(t[inside], kinds["students"][run, inside], noise=noise_between)
+        # a run that ends on its plateau has no tail
         if seen and row["outcome"] != "stays":
             level, since = (excess[0], 0.0) if span is None else (span.level, span.half)
             row |= fit_tail(t[:seen], excess, TAIL_START * level, since)
@@ -114,7 +116,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     return Phases(_build_dataset(dataset, rows, attributes), compute_theory(dataset))
 
 
-def _outcome(seen: int, span: Plateau | None) -> str:
+def _classify_outcome(seen: int, span: Plateau | None) -> str:
     """Return the outcome of a run from its number of saved times, zero if it diverged, and its plateau."""
     if not seen:
         return DIVERGED
@@ -127,8 +129,10 @@ def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.n
     """Return the number of saved times up to the end of a run, zero if it diverged, and the excess risk at these times."""
     if dataset.status.values[run] == DIVERGED:
         return 0, np.empty(0)
+    # after its end a run repeats its last value
     seen = int((dataset.t.values <= dataset.t_end.values[run] * (1 + 1e-12)).sum())
     excess = dataset.risk.values[run, :seen] - floor
+    # a run may fall below an estimated floor
     return seen, np.maximum(excess, np.finfo(float).tiny)
 
 
@@ -140,8 +144,10 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
     # second differences remove trends; 0.6745 turns a median into a standard deviation, and 6 = 1 + 4 + 1
     noise = np.median(np.abs(np.diff(log, 2))) / (0.6745 * np.sqrt(6))
     half_width = float(np.clip(MIN_BAND_STANDARD_DEVIATIONS * noise, band, MAX_BAND_WIDENING * band))
+    # a band of twice the half-width, wherever it lies
     ends = _flat_ends(log, 2 * half_width)
     length = t[ends] - t
+    # longest candidate first
     for first in np.argsort(-length, kind="stable")[: (length > 0).sum()]:
         last = int(ends[first])
         # the outer quarters still contain the approach and the escape
@@ -149,12 +155,12 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
         level = float(np.median(excess[middle if middle.any() else slice(first, last + 1)]))
         half = find_crossing(t, excess, (1 - fall) * level, last)
         if np.isfinite(half) and length[first] >= MIN_PLATEAU_TO_FALL * (half - t[last]):
-            return _extend(log, Plateau(int(first), last, level, half), half_width)
+            return _extend_plateau(log, Plateau(int(first), last, level, half), half_width)
     first = int(length.argmax())
     level = float(np.median(excess[first:]))
     if ends[first] < t.size - 1 or length[first] < MIN_PLATEAU_TO_FALL * t[-1] or level < MIN_FINAL_EXCESS * excess[0]:
         return None
-    return _extend(log, Plateau(first, t.size - 1, level, np.inf), half_width)
+    return _extend_plateau(log, Plateau(first, t.size - 1, level, np.inf), half_width)
 
 
 def _flat_ends(log: np.ndarray, width: float) -> np.ndarray:
@@ -162,12 +168,13 @@ def _flat_ends(log: np.ndarray, width: float) -> np.ndarray:
     ends = np.empty(log.size, int)
     for first in range(log.size):
         rest = log[first:]
+        # the range grows with the stretch, so the first violation ends it
         apart = np.maximum.accumulate(rest) - np.minimum.accumulate(rest) > width
         ends[first] = first + (apart.argmax() - 1 if apart.any() else rest.size - 1)
     return ends
 
 
-def _extend(log: np.ndarray, span: Plateau, half_width: float) -> Plateau:
+def _extend_plateau(log: np.ndarray, span: Plateau, half_width: float) -> Plateau:
     """Extend a plateau to where the risk enters and leaves the band around its level."""
     outside = np.abs(log - np.log(span.level)) > half_width
     centre = (span.first + span.last) // 2
@@ -185,6 +192,7 @@ def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -
     here = after + int(below[0])
     if here == 0 or excess[here - 1] <= value:
         return float(t[here])
+    # the risk falls exponentially between saved times
     share = np.log(excess[here - 1] / value) / np.log(excess[here - 1] / excess[here])
     return float(t[here - 1] + share * (t[here] - t[here - 1]))
 

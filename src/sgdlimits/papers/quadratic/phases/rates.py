@@ -49,6 +49,7 @@ def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     norms = np.sqrt(np.maximum(np.diagonal(Q, axis1=-2, axis2=-1), np.finfo(float).tiny))
     kinds = _fixed_direction_norms(M / norms[..., None])
     if Q.shape[-1] > 1:
+        # off-diagonal cosines only
         between = Q / (norms[..., None] * norms[..., None, :]) * (1 - np.eye(Q.shape[-1]))
         kinds["students"] = np.sqrt((between**2).sum((-1, -2)))
     return kinds
@@ -78,6 +79,7 @@ def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -
     if left:
         conditions.append(places < _first_index(signal > MAX_SIGNAL_FRACTION * signal[-1]))
         conditions.append(places >= _first_index(signal > MIN_SIGNAL_TO_NOISE * noise))
+    # in the order of importance, each only if enough points remain
     for condition in conditions:
         fits = fits & condition if (fits & condition).sum() >= MIN_FIT_POINTS else fits
     rate, error = _fit_line(t[fits], np.log(signal[fits]))
@@ -86,6 +88,7 @@ def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -
 
 def fit_decay(t: np.ndarray, signal: np.ndarray, *, noise: float) -> dict[str, float]:
     """Fit the decay rate of a signal on a plateau; return an empty dict if it falls too little before noise dominates."""
+    # skip the approach to the plateau
     late = t >= t[0] + FIT_START / 2 * (t[-1] - t[0])
     t, signal = t[late], signal[late]
     stop = _first_index(signal <= max(MIN_SIGNAL_TO_LEAST * signal.min(), MIN_SIGNAL_TO_NOISE * noise))

@@ -48,16 +48,16 @@ class Phases:
         runs = self.data.sizes["run"]
         words = ", ".join(f"{counts[name]} {text}" for name, text in OUTCOMES.items() if counts[name])
         head = f"{self.data.attrs['problem_name']}, {self.data.attrs['level']}: {count(runs, 'run')}, {words}"
-        rows = [("", "median", "10 to 90 %", "theory"), *self._times(), *self._values()]
+        rows = [("", "median", "10 to 90 %", "theory"), *self._time_rows(), *self._value_rows()]
         return f"{head}\n{table(rows, indent='  ')}" if len(rows) > 1 else head
 
-    def _times(self):
+    def _time_rows(self):
         for phase in PHASES[1:]:
             begin = self.data.begin.sel(phase=phase).values
             if np.isfinite(begin).any():
                 yield f"{phase} from t", *_format_quantiles(begin), ""
 
-    def _values(self):
+    def _value_rows(self):
         for name, text in ROW_TITLES.items():
             values = self.data[name].values
             if np.isfinite(values).any() or (name in self.theory and name in ("level", "growth")):
@@ -65,6 +65,7 @@ class Phases:
 
 
 def _format_quantiles(values: np.ndarray) -> tuple[str, str]:
+    """Format the median of values over runs and the range of the middle 80 %, ignoring NaN."""
     values = values[np.isfinite(values)]
     if not values.size:
         return "", ""
@@ -90,6 +91,7 @@ def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
 
 
 def _quadratic_theory(problem, corrector: bool) -> dict[str, float]:
+    """Return the theoretical values for a quadratic network."""
     rates = plateau_rates(problem, corrector=corrector)
     values = {"level": plateau_risk(problem, corrector=corrector), "growth": rates.rho}
     if problem.network.width > 1:

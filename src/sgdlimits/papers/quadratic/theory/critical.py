@@ -27,6 +27,7 @@ from sgdlimits.text import table
 
 MAX_FAMILIES = 10**5
 """Largest number of families in a table: more take minutes to list."""
+# headings of the printed table
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
 
 
@@ -49,6 +50,7 @@ class CriticalPoints(Sequence[CriticalFamily]):
 
     def family(self, s: int, r: int) -> CriticalFamily:
         """Return the family with s directions in the teachers' span and r orthogonal to it."""
+        # all families share width, teachers and noise
         like = self.families[0]
         return CriticalFamily(like.width, like.teachers, s, r, like.noise)
 
@@ -91,6 +93,7 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
             f"width {p} and {k} teachers have about {(min(p, k) + 1) * (p + 1):.2g} families, more than can be listed. "
             "Use fewer units or teachers, or one family: CriticalFamily(width, teachers, s, r)."
         )
+    # families with all teachers learnt have no directions outside
     pairs = [(s, r) for s in range(min(p, k) + 1) for r in range(p - s + 1 if s < k else 1)]
     families = (CriticalFamily(p, k, s, r, noise) for s, r in pairs)
     return CriticalPoints(tuple(sorted(families, key=lambda family: (family.risk, family.s, family.r))))

@@ -22,6 +22,7 @@ from sgdlimits.errors import BadInput, shorten
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, plateau_rates, plateau_risk, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
+# values of the argument `average`
 AVERAGES = ("annealed", "quenched")
 LAGUERRE_NODES = 32
 """Number of nodes of the Gauss-Laguerre rule for the mean over starts."""
@@ -49,6 +50,7 @@ def risk_on_plateau(problem: ProjectionProblem, t: Times, spread: NotNegative, *
     """
     at, rates, t = read_coefficients(problem, corrector), plateau_rates(problem, corrector=corrector), np.asarray(t, float)
     chi = response(at)
+    # the norms respond to the overlaps at the rate of the norms
     grown = chi * np.exp(2 * rates.rho * t) + (1 - chi) * np.exp(-rates.norm * t)
     risk = plateau_risk(problem, corrector=corrector) - 4 * spread**2 * grown
     return risk if risk.ndim else float(risk)
@@ -94,6 +96,7 @@ def escape_time(
     if rate <= 0:
         return np.full(share.shape, np.inf) if share.ndim else np.inf
     chi = response(at)
+    # the norms' response outweighs the overlaps' effect
     if chi <= 0:
         raise BadInput(
             f"at lr = {at.lr:g} and noise = {at.noise:g} the norms grow with the overlaps, and the risk rises before it falls. "
@@ -108,7 +111,7 @@ def escape_time(
             "Use a smaller spread."
         )
     way = share * (excess / (4 * spread**2) - 1)
-    logs = np.log1p(way) if average == "annealed" else _mean_log(way, at.p * at.k)
+    logs = np.log1p(way) if average == "annealed" else _mean_log_gain(way, at.p * at.k)
     times = (logs - log(chi)) / (2 * rate)
     return times if times.ndim else float(times)
 
@@ -128,6 +131,7 @@ def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, correct
     """
     at = read_coefficients(problem, corrector)
     first, last = norm * (at.p + 2) / at.p, at.s
+    # the limit of the formula below, which is 0/0
     if at.kappa == 0:
         return float((last / first) ** 0.5)
     other = at.larger_root(first)
@@ -140,9 +144,10 @@ def response(at: Coefficients) -> float:
     return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
 
 
-def _mean_log(way: np.ndarray, entries: int) -> np.ndarray:
+def _mean_log_gain(way: np.ndarray, entries: int) -> np.ndarray:
     """Return the mean of log(1 + entries way/y) over a chi-square variable y with `entries` degrees of freedom."""
     nodes, weights = roots_genlaguerre(LAGUERRE_NODES, entries / 2 - 1)
     mean = lambda values: values @ (weights / weights.sum())
+    # log(1 + L/y) = log L - log y + log(1 + y/L), whose last term is smooth
     large = entries * way
     return np.log(large / 2) - digamma(entries / 2) + mean(np.log1p(2 * nodes / large[..., None]))

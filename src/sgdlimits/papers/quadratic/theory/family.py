@@ -108,9 +108,11 @@ class CriticalFamily:
         check_memory([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
         rng = None if seed is None else np.random.default_rng(check_count("seed", seed, at_least=0))
         O = np.zeros((d, self.rank))
+        # s directions inside the teachers' span, r outside of it
         O[: self.teachers, : self.s] = _orthonormal_columns(self.teachers, self.s, rng)
         O[self.teachers :, self.s :] = _orthonormal_columns(d - self.teachers, self.r, rng)
-        M = _orthonormal_columns(self.width, self.rank, rng) if rotation is None else self._checked(rotation)
+        # rotations of the units leave the function unchanged
+        M = _orthonormal_columns(self.width, self.rank, rng) if rotation is None else self._check_rotation(rotation)
         return M * np.sqrt([self.alpha] * self.s + [self.beta] * self.r) @ O.T
 
     def statistics(self, rotation: Float[np.ndarray, "p n"] | None = None, *, seed: int | None = None) -> Overlaps:
@@ -124,6 +126,7 @@ class CriticalFamily:
     def gradient_norm(self, seed: int | None = None) -> float:
         """Norm of the gradient (24) at a point of the family, computed numerically: zero up to rounding."""
         W = self.weights(self.smallest_d, seed)
+        # student's matrix minus teachers' matrix
         D = W.T @ W / self.width - np.diag(np.arange(self.smallest_d) < self.teachers) / self.teachers
         return float(np.linalg.norm(4 / self.width * W @ (np.trace(D) * np.eye(len(D)) + 2 * D)))
 
@@ -144,8 +147,10 @@ class CriticalFamily:
         d = self._check(d)
         p, k, s, r, n = self.width, self.teachers, self.s, self.r, self.rank
         a, b = self.alpha / p, self.beta / p
+        # dimensions orthogonal to U, of T, and of N
         idle, missing, outside = p - n, k - s, d - k - r
         both = np.sqrt(s * r * a * b)
+        # the 2 by 2 block exists only if both kinds of directions do
         norms = np.linalg.eigvalsh([[(s + 2) * a, both], [both, (r + 2) * b]]) if s and r else [(n + 2) * (a if s else b)]
         found = [
             (-(b + 1 / k), idle * missing),
@@ -187,6 +192,7 @@ class CriticalFamily:
         >>> CriticalFamily(width=3, teachers=2, s=2, r=0).null(d=10)
         NullDirections(symmetry=3, flat=8)
         """
+        # the closed form makes these eigenvalues exactly zero
         null = sum(count for value, count in self.blocks(d) if value == 0)
         return NullDirections(self.dimension(d), null - self.dimension(d))
 
@@ -208,7 +214,7 @@ class CriticalFamily:
             )
         return int(d)
 
-    def _checked(self, rotation: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
+    def _check_rotation(self, rotation: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
         """Return a rotation as an array, or raise `BadInput` unless its columns are orthonormal."""
         M, shape = np.asarray(rotation, float), (self.width, self.rank)
         if M.shape != shape or not np.allclose(M.T @ M, np.eye(self.rank), atol=1e-9):

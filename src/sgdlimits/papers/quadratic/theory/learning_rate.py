@@ -51,6 +51,7 @@ class _Runs(NamedTuple):
         q, m = state[..., : k + 1], state[..., k + 1 :]
         square = np.zeros_like(q)
         square[..., :k] = m**2
+        # trace of the difference D of student and teacher matrices
         tau = self._trace(q)[..., None] / p - 1
         e = q**2 / p - square / self.teachers
         third = q**3 / p**2 - 2 * q * square / (p * self.teachers) + square / self.teachers**2
@@ -101,10 +102,13 @@ def halving_time(
     """
     lr = np.asarray(lr, float)
     M = OrthogonalInit(float(spread)).sample(quadratic_network(width, teachers), runs=starts, seed=seed).M
+    # rotations of students and teachers make M diagonal, and it stays so
     m = np.linalg.svd(np.asarray(M), compute_uv=False)
     lrs = np.repeat(lr.ravel(), len(m))
     runs = _Runs(width, teachers, m.shape[1], float(noise), lrs)
+    # every pair of rate and start is one run
     state = np.concatenate([np.ones((lrs.size, runs.k + 1)), np.tile(m, (lr.size, 1))], axis=1)
+    # in the units of `slope`, where overlaps grow at the rate 1/teachers
     longest = MAX_GROWTH_TIMES * teachers * (2 + abs(np.log(spread)))
     level = runs.noise + (1 - threshold) * (runs.risk(state) - runs.noise)
     times = passage_times(runs.slope, runs.risk, state, level, longest, RELATIVE_TOLERANCE)

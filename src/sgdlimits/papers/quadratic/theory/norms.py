@@ -26,6 +26,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
+# Gauss-Legendre rule of each panel
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 PANELS = 120
 """Number of panels of the integral over log b."""
@@ -93,6 +94,7 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
         raise BadInput(
             f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Use the overlaps between students."
         )
+    # gradient flow keeps the null space of Q
     there = values > 1e-14 * values[-1]
     settled = np.zeros((t.size, at.p))
     if there.any():
@@ -106,6 +108,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
     root = at.slope
     if first == low or time == 0:
         return first
+    # a logarithmic unknown resolves norms close to the plateau
     place = lambda x: low + (first - low) * np.exp(-x)
 
     def passed(x: float) -> float:
@@ -114,6 +117,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
         return start + x / (low * root) + np.log((high - s) / (high - first)) / (high * root) - time
 
     end = 1.0
+    # bracket the root
     while passed(end) < 0:
         end *= 2
     return float(place(brentq(passed, 0, end, xtol=1e-14, rtol=1e-13)))
@@ -126,6 +130,7 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
     """
     if time == 0:
         return first
+    # eigenvalues relative to the largest, which may differ by many orders
     shares = first / first.max()
     with np.errstate(divide="ignore"):
         stay, grow = np.log1p(-shares), np.log(shares)
@@ -134,6 +139,7 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
         return np.logaddexp(stay, grow + np.asarray(x)[..., None])
 
     def passed(x: float) -> float:
+        # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, PANELS + 1)
         at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2

@@ -63,6 +63,7 @@ class Coefficients(QuadraticNetwork):
     @property
     def s(self) -> float:
         """Squared norm on the plateau, relative to its value at small learning rates."""
+        # the form of the smaller root without cancellation, valid at kappa = 0
         return 2 * (1 + self.kappa * (self.c + self.noise)) / (1 + 2 * self.kappa + self.slope)
 
     def larger_root(self, first: float) -> float:
@@ -171,6 +172,7 @@ def compute_largest_rates(at: Coefficients) -> LargestRates:
     With C = c + noise the plateau is at s for the learning rate (p/2) (s - 1)/(C - 2s + b s^2), which increases with s up to
     `top`.
     """
+    # maximum of the rate as a function of s
     top = 1 + sqrt((at.b - 2 + at.c + at.noise) / at.b)
     rate = lambda s: at.p / 2 * (s - 1) / (at.c + at.noise - 2 * s + at.b * s**2)
     solution = at.p * at.k / (4 * (at.k + 2)) if at.p >= at.k else 0.0
@@ -190,5 +192,6 @@ def fastest_escape_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime
     at = Coefficients(width, teachers, 0.0, float(noise))
     C = at.c + at.noise
     half, square = at.b * at.c - C, at.b * (1 + at.c) - 2
+    # positive root of the stationarity condition, a quadratic equation in s
     s = (half + sqrt(half**2 + square * ((1 + at.c) * C - 2 * at.c))) / square
     return at.p / 2 * (s - 1) / (C - 2 * s + at.b * s**2)

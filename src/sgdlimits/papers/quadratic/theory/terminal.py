@@ -76,6 +76,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     if at.noise > 0:
         raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
     _check(at)
+    # vanishes at the largest rate at which zero risk is stable
     slow = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k)
     fast = 1 - 8 * at.lr / (at.p * at.k)
     if at.p == at.k:
@@ -97,7 +98,7 @@ def stationary_risk(problem: ProjectionProblem) -> float:
     >>> round(stationary_risk(sl.presets.quadratic_network(width=3, teachers=2, lr=0.02, noise=0.5)), 4)
     0.5141
     """
-    return _balance(read_coefficients(problem), stationary_norms(problem)[2])[2]
+    return _stationary_state(read_coefficients(problem), stationary_norms(problem)[2])[2]
 
 
 @checked
@@ -110,7 +111,7 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
     at = read_coefficients(problem)
     _check(at)
     z = _idle_norm(at)
-    x, y, _ = _balance(at, z)
+    x, y, _ = _stationary_state(at, z)
     return x, y, z
 
 
@@ -122,7 +123,7 @@ def _check(at: Coefficients) -> None:
         raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {compute_largest_rates(at).solution:.6g}.")
 
 
-def _balance(at: Coefficients, z: float) -> tuple[float, float, float]:
+def _stationary_state(at: Coefficients, z: float) -> tuple[float, float, float]:
     """Return the stationary x and y and the risk there, given the norm z of the students outside the teachers' span.
 
     The equation for y is linear.
@@ -131,6 +132,7 @@ def _balance(at: Coefficients, z: float) -> tuple[float, float, float]:
     x = p / k - (p - k) * z / (k + 2)
     tau = (k * x + (p - k) * z) / p - 1
     risk_0 = tau**2 + 2 * ((k * x**2 + (p - k) * z**2) / p**2 + 1 / k) + at.noise
+    # the drift of x apart from its terms linear in y
     own = -(tau * x + 2 * x**2 / p) + 2 * eta / p * (risk_0 * x + 4 * tau * x**2 / p + 8 * x**3 / p**2)
     slope = 2 / k + 2 * eta / p * (-4 * x / p - 4 * tau / k - 16 * x / (p * k) + 8 / k**2)
     y = -own / slope
@@ -144,10 +146,11 @@ def _idle_norm(at: Coefficients) -> float:
         return 0.0
 
     def push(z: float) -> float:
-        x, _, risk = _balance(at, z)
+        x, _, risk = _stationary_state(at, z)
         tau = (at.k * x + n * z) / p - 1
         return -(tau + 2 * z / p) + 2 * at.lr / p * (risk + 4 * tau * z / p + 8 * z**2 / p**2)
 
+    # the order of z at small rates
     end = at.lr * at.noise
     while push(end) > 0:
         end *= 2

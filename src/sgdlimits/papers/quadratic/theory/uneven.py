@@ -75,6 +75,7 @@ class UnevenFamily:
         k, used = self.strengths.size, len(self.learnt) + self.r
         outside = check_count("d", d, at_least=k + self.r) - k - self.r
         idle = (self.width - used) * (self.missed.size + (outside if self.b > 0 else 0))
+        # exchanging a learnt direction for a stronger one lowers the risk
         turned = sum(int((self.missed > self.strengths[i]).sum()) for i in self.learnt)
         return idle + turned + self.r * int((self.missed > 0).sum())
 
@@ -113,6 +114,7 @@ def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ..
         raise BadInput("problem must be a quadratic network with loss (y - f)^2. Use presets.quadratic_network, or its parts.")
     (p, noise), (form, gram) = found[:2], found[2:]
     root = np.linalg.cholesky(gram)
+    # the labels' quadratic form in an orthonormal frame of the teachers
     strengths, vectors = np.linalg.eigh(root.T @ form @ root)
     strengths, directions = strengths[::-1], (root @ vectors[:, ::-1]).T
     if strengths[-1] <= 0:

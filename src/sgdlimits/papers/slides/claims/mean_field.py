@@ -1,4 +1,4 @@
-"""Claims of the slides on wide networks: what their overlaps are, the mean field, and where and when it learns."""
+"""Claims of the slides on wide networks: their overlaps, the mean-field limit, and its learning times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_c
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
 def span(effort: Effort) -> Comparison:
-    """The Gram matrix of the students' projections on the span of two teachers in R^6."""
+    """Gram matrix of the students' projections onto the span of two teachers in R^6."""
     W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside = np.linalg.qr(E.T)[0]
     M, gram = W @ E.T, E @ E.T
@@ -31,22 +31,22 @@ def span(effort: Effort) -> Comparison:
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def outside(effort: Effort) -> Comparison:
-    """The diagonal of Q - M P^-1 M^T, which the theorem takes out, against squared lengths outside the span, in R^6."""
+    """Diagonal of Q - M P^-1 M^T, which the theorem subtracts, against squared norms outside the span, in R^6."""
     W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside, M = np.linalg.qr(E.T)[0], W @ E.T
-    rest = ((W - W @ inside @ inside.T) ** 2).sum(1)
-    return compare((W @ W.T - M @ np.linalg.inv(E @ E.T) @ M.T).diagonal(), rest, -rest)
+    orthogonal = ((W - W @ inside @ inside.T) ** 2).sum(1)
+    return compare((W @ W.T - M @ np.linalg.inv(E @ E.T) @ M.T).diagonal(), orthogonal, -orthogonal)
 
 
 def beyond_teachers(found: xr.Dataset) -> np.ndarray:
-    """Entries of Q off its diagonal less those of M M^T, without signs."""
+    """Return the absolute off-diagonal entries of Q - M M^T, with zeros on the diagonal."""
     M, Q = found.M.values, found.Q.values
     return np.abs((Q - M @ M.swapaxes(1, 2)) * (1 - np.eye(M.shape[1])))
 
 
 @claim("theorem on $Q$", "mean field of wide networks", r"The gap falls at least as $p^{-1/2}$")
 def mean_field(effort: Effort) -> Comparison:
-    """The exponent of the largest entry of Q off its diagonal, less M M^T, along the ODE of 6 and 24 erf units: below -1/2."""
+    """Exponent in the width of the largest off-diagonal entry of Q - M M^T along the ODE of 6 and 24 erf units."""
     widths, gaps = (6, 24), []
     for p in widths:
         rng = np.random.default_rng(p)
@@ -59,9 +59,9 @@ def mean_field(effort: Effort) -> Comparison:
 
 @claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
 def mean_field_in_d(effort: Effort) -> Comparison:
-    """The exponent of the same entry for 32 erf units in the chain from random starts, at the paper's time 1/2."""
+    """Exponent in d of the largest off-diagonal entry of Q - M M^T in the chain of 32 erf units at the paper's time 1/2."""
     p, lr, runs, sizes, rows = 32, 3.2, effort.runs(16, 16), (100, 1600), []
-    problem = sl.presets.committee(p, 1, lr=lr).with_expectation(sl.Sobol(3, 2))  # nobody looks at the risk
+    problem = sl.presets.committee(p, 1, lr=lr).with_expectation(sl.Sobol(3, 2))  # a cheap risk, which is not used
     for d in sizes:
         end = simulate_chain(problem, d, p / lr / 2, save=[p / lr / 2], runs=runs, seed=d).isel(t=0)
         gaps = beyond_teachers(end).max((1, 2))
@@ -72,7 +72,10 @@ def mean_field_in_d(effort: Effort) -> Comparison:
 
 @claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
 def particles(effort: Effort) -> Comparison:
-    """The drift of M where each of three units stands n times differs from the limit by c/n: n = 1 and 2 give the limit."""
+    """Drift of M extrapolated to infinitely many copies of three units, from one and two copies.
+
+    With n copies the drift differs from the limit by c/n.
+    """
     rng = np.random.default_rng(0)
     a, M, q = np.ones(3), 0.3 * rng.normal(size=(3, 1)), 0.6 + rng.random(3)
     drifts = []
@@ -90,8 +93,9 @@ def particles(effort: Effort) -> Comparison:
     r"$\partial_t\rho_t = \gamma\nabla(\rho_t\nabla\ell)$ as $p\to\infty$ at fixed $d$",
 )
 def fixed_dimension(effort: Effort) -> Comparison:
-    """The drift of two kinds of erf units in R^3, each of which stands at 24 angles around the teacher."""
+    """Drift of two kinds of erf units in R^3, each with 24 copies at equally spaced angles around the teacher."""
     a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
+    # equally spaced: exact for trigonometric polynomials of degree below 24
     angles = 2 * np.pi * (np.arange(count) + 0.5) / count
     across = np.sqrt(q - m**2)[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], 1)
     W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], 1)
@@ -122,9 +126,10 @@ def measure(effort: Effort) -> Comparison:
     "From all directions a flow of 2-homogeneous units can only end in a global optimum",
 )
 def global_convergence(effort: Effort) -> Comparison:
-    """Excess risks of relu units and both layers in the mean field at time 200.
+    """Excess risk of relu units with both layers trained, in the mean field at time 200, from two starts.
 
-    From all overlaps and both signs they are zero, as t^-2; where no second layer is positive, that of a network which is zero.
+    From all overlaps and both signs of the second layer it decays to zero as t^-2; from negative second layers only it ends
+    at that of the zero network.
     """
     angles, ends = np.linspace(-0.95, 0.95, 16), []
     for signs in ([1.0, -1.0], [-1.0]):
@@ -137,10 +142,14 @@ def global_convergence(effort: Effort) -> Comparison:
 
 
 def half_times(ratio: float, units: int = 10) -> list[float]:
-    """Times of half of the components 1 to 3 of h1 + (h2 + h3)/2 in the mean field of units h0 + h1 + h2 + h3.
+    """Return the times at which components 1 to 3 of the target h1 + (h2 + h3)/2 are half learnt in the mean field.
 
-    The units are on the sphere, and the second layer is so many times faster than the first. A component is the mean of
-    a m^n.
+    Units h0 + h1 + h2 + h3 are on the sphere; the component n of the network is the mean of a m^n.
+
+    Parameters
+    ----------
+    ratio : learning rate of the second layer over that of the first
+    units : number of units
     """
     n, target = np.arange(4), np.array([0.0, 1.0, 0.5, 0.5])
 
@@ -148,8 +157,10 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
         a, m = y[:units], y[units:]
         powers = m[:, None] ** n
         error = target - a @ powers / units
+        # d/dx = t d/dt, as x is the logarithm of time
         return np.exp(x) * np.concatenate([ratio * powers @ error, a * (1 - m**2) * (powers[:, :3] @ (n[1:] * error[1:]))])
 
+    # k=k binds the loop variable
     events = [lambda x, y, k=k: (y[:units] * y[units:] ** k).mean() - target[k] / 2 for k in (1, 2, 3)]
     events[2].terminal = True  # type: ignore[attr-defined]
     first = np.concatenate([np.linspace(-1, 1, units), np.zeros(units)])
@@ -165,7 +176,7 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     r"the first later by $\log 1/\varepsilon$ [12]",
 )
 def two_time_scales(effort: Effort) -> Comparison:
-    """Exponents of the three times between the ratios 10^10 and 10^12, the logarithm of the first divided out."""
+    """Exponents of the three times between the ratios 10^10 and 10^12, after dividing the first time by its logarithm."""
     ratios = np.array([1e10, 1e12])
     times = np.log([half_times(ratio) for ratio in ratios])
     times[:, 0] -= np.log(np.log(ratios))

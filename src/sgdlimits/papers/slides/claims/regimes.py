@@ -15,18 +15,20 @@ from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights
 from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain, start_at
 from sgdlimits.papers.slides import theory as regimes
 
-REGIMES, INDEX = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
-SAAD = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_committee.py`"
+# files of the tests named by misprints and remarks
+IN_REGIMES, IN_SINGLE_INDEX = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
+SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_committee.py`"
 
 
 @claim(
     "one step of SGD", "loss without 1/2", "The gradient of $(y - f)^2$, beside a risk with the factor 1/2",
     right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
-    kind="remark", tests=SAAD,
+    kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
 def loss(effort: Effort) -> Comparison:
-    """The change of M in a step along the gradient of (y - f)^2, over that of the descent of the risk."""
+    """Change of M in a step along the gradient of (y - f)^2, over that of gradient descent on the risk."""
     s, h = SquaredUnits(random_weights(2, 3), np.eye(1, 3)), 1e-5
+    # central differences in each weight
     risk = lambda e: SquaredUnits(s.W + e, s.E).risk
     descent = -np.array([risk(h * e) - risk(-h * e) for e in np.eye(6).reshape(-1, 2, 3)]).reshape(2, 3)[:, 0] / (2 * h)
     step = 2 * s.mean(s.M)[:, 0] / len(s.W)
@@ -37,46 +39,50 @@ def loss(effort: Effort) -> Comparison:
     "sample complexity", "exponent 1", r"$n = O(1)$ for $\kappa = 1$; $n = O(d^{k - 1})$ for $\kappa \ge 2$",
     right=r"$n = O(d)$ for $\kappa = 1$; $O(d^{\kappa - 1})$, with $\kappa$ for $k$, for $\kappa \ge 3$",
     tests="`test_exponent_one_needs_samples_in_proportion_to_d`, "
-    f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {INDEX}",
+    f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {IN_SINGLE_INDEX}",
 )  # fmt: skip
 def exponent_one(effort: Effort) -> Comparison:
-    """The exponent of the chain's samples between d = 1024 and 20000, for a linear target."""
+    """Exponent of d in the chain's number of samples between d = 1024 and 20000, for a linear target."""
     sizes = (1024, 20_000)
-    (low, e), (high, f) = (learning_times("linear", d, effort.runs(128, 32), 10.0) for d in sizes)
+    (low, e), (high, f) = (learning_time("linear", d, effort.runs(128, 32), 10.0) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
     return compare(1 + np.log(high / low) / step, 1.0, 0.0, atol=0.02, sigma=np.hypot(e / low, f / high) / step)
 
 
-def learning_times(activation: Any, d: int, runs: int, t_max: float, median: bool = False) -> tuple[float, float]:
-    """Time in which one unit at the recommended rate comes from the typical overlap to 1/2 in the chain, and its error."""
+def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool = False) -> tuple[float, float]:
+    """Measure the mean or median time of the chain from the typical overlap to 1/2, and its error.
+
+    One unit learns its own activation at the recommended learning rate.
+    """
     problem = sl.presets.single_index(activation, lr=sl.recommended_lr(sl.presets.single_index(activation), d, 0.5))
     until = lambda stats: jnp.abs(stats.M[0, 0]) - 0.5
     found = simulate_chain(problem, d, t_max, start_at(d**-0.5), runs=runs, seed=d, until=until)
     times = np.where(found.status.values == "stopped", found.t_end.values, np.inf)
     if not median:
         return float(times.mean()), float(times.std(ddof=1) / np.sqrt(runs))
+    # one standard deviation of the rank of the median
     low, middle, high = np.quantile(times, [0.5 - 0.5 / np.sqrt(runs), 0.5, 0.5 + 0.5 / np.sqrt(runs)])
     return float(middle), float(high - low) / 2
 
 
 @claim("sample complexity", "exponent 2", r"$n = O(d\log d)$ for $\kappa = 2$")
 def exponent_two(effort: Effort) -> Comparison:
-    """The slope of the chain's time in log d is 1/(2 rate) at the optimal rate 1/12: 3."""
+    """Slope of the chain's time in log d at the optimal rate 1/12, where it is 1/(2 escape rate) = 3."""
     sizes = (256, 8192)
-    number, sigma = log_slope(sizes, [learning_times("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
+    number, sigma = log_slope(sizes, [learning_time("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
     return compare(number, 3.0, atol=0.1, sigma=sigma)
 
 
 def soft_cubic(x):
-    """A bounded cubic without linear part, of exponent 3, which needs fewer samples than he3."""
+    """Evaluate a bounded cubic without linear part, of exponent 3, which needs fewer samples than he3."""
     return (x**3 - 3 * x / 1.3) * jnp.exp(-0.15 * x**2)
 
 
 @claim("sample complexity", "exponent 3", r"$n = O(d^{\kappa-1})$ for $\kappa = 3$")
 def exponent_three(effort: Effort) -> Comparison:
-    """The exponent of the median samples between d = 80 and 320, at learning rates that fall as the root of d."""
+    """Exponent of d in the median number of samples between d = 80 and 320, at learning rates that fall as d^-1/2."""
     sizes = (80, 320)
-    (low, e), (high, f) = (learning_times(soft_cubic, d, effort.runs(256, 256), 2.5 * d, median=True) for d in sizes)
+    (low, e), (high, f) = (learning_time(soft_cubic, d, effort.runs(256, 256), 2.5 * d, median=True) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
     return compare(1 + np.log(high / low) / step, 2.0, sigma=np.hypot(e / low, f / high) / step)
 
@@ -87,21 +93,25 @@ def exponent_three(effort: Effort) -> Comparison:
     "Hard targets are found from the typical overlap after a mean time of the SDE",
 )
 def hard_times(effort: Effort) -> Comparison:
-    """The mean time of the chain for a quadratic target at d = 1024 against the backward equation."""
+    """Mean time of the chain for a quadratic target at d = 1024, against the backward equation."""
     d = 1024
     problem = sl.presets.single_index("he2", lr=sl.recommended_lr(sl.presets.single_index("he2"), d, 0.5))
-    number, sigma = learning_times("he2", d, effort.runs(1024, 256), 300.0)
+    number, sigma = learning_time("he2", d, effort.runs(1024, 256), 300.0)
     return compare(number, float(exit_time(problem, d, 0.5, noise=True)), rtol=0.02, sigma=sigma)
 
 
 # --- the theorems ------------------------------------------------------------------------------------------------------------
 
 
-def gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
-    """The logarithm of the mean largest distance of an entry of M and Q from the ODE at the paper's time 1, and its error."""
+def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
+    """Return the log of the mean gap between chain and ODE at the paper's time 1, and its standard error.
+
+    The gap is the largest distance of an entry of M or Q.
+    """
     M = 0.3 * np.cos(1 + np.arange(width)[:, None] + 2 * np.arange(2))
     start = overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
     problem, t, rows = sl.presets.committee(width, 2, lr=lr, noise=0.1), width / lr, []
+    # both from the same statistics
     for level, count in ((sl.Chain(d), runs), (sl.ODE(), 1)):
         found = simulate(problem, level, start, t, runs=count, save=[t], seed=d)
         entries = found.Q.values[:, 0][:, *np.triu_indices(width)]
@@ -116,9 +126,9 @@ def gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$",
 )
 def gap_to_ode(effort: Effort) -> Comparison:
-    """Exponents of d from 256 to 4096 and of the learning rate from 0.2 to 1.6, for four erf units: -1/2 and 1/2."""
+    """Exponents of the gap in d from 256 to 4096 and in the learning rate from 0.2 to 1.6, for four erf units."""
     runs = effort.runs(192, 96)
-    (base, e), (far, f), (slow, g) = gap(4, 256, 1.6, runs), gap(4, 4096, 1.6, runs), gap(4, 256, 0.2, runs)
+    (base, e), (far, f), (slow, g) = log_gap(4, 256, 1.6, runs), log_gap(4, 4096, 1.6, runs), log_gap(4, 256, 0.2, runs)
     sigma = np.hypot(e, [f, g]) / np.log([16, 8])
     return compare([(far - base) / np.log(16), (base - slow) / np.log(8)], [-0.5, 0.5], atol=0.02, sigma=sigma)
 
@@ -127,12 +137,13 @@ def gap_to_ode(effort: Effort) -> Comparison:
     r"theorem on $\Omega$", "gap to the ODE and width",
     r"$E\,\lVert\Omega - \bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$",
     right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.",
-    tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {REGIMES}",
+    tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {IN_REGIMES}",
 )  # fmt: skip
 def gap_and_width(effort: Effort) -> Comparison:
-    """The exponent of the width from 1 to 8 of the largest entry; right, that of the root of log n over p, with n entries."""
+    """Exponent of the gap in the width from 1 to 8; the right value is that of sqrt(log n / p), with n entries."""
     runs, widths = effort.runs(192, 96), np.array([1, 8])
-    number, sigma = log_slope(widths, [gap(int(p), 512, 0.8, runs) for p in widths])
+    number, sigma = log_slope(widths, [log_gap(int(p), 512, 0.8, runs) for p in widths])
+    # the largest of n normal variables grows as sqrt(2 log n)
     entries = widths * (widths + 1) / 2 + 2 * widths
     right = np.log(np.sqrt(np.log(entries[1]) / np.log(entries[0]) / 8)) / np.log(8)
     return compare(number, right, -0.5, atol=0.08, sigma=sigma)
@@ -147,7 +158,7 @@ def gap_and_width(effort: Effort) -> Comparison:
     r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
 )
 def phase_diagram(effort: Effort) -> Comparison:
-    """Exponents of d of the corrector over the population drift at seven points, from two widths: -(kappa + delta)."""
+    """Exponents in d of the corrector over the population drift at seven learning rates, from two widths."""
     deltas = np.array([-1.2, -0.8, -0.3, 0.0, 0.3, 0.6, 1.0])
     found = regimes.phase_diagram([0.5], deltas, widths=(4, 12))
     return compare((found.corrector - found.population).values.ravel(), -(0.5 + deltas), atol=0.1)
@@ -159,7 +170,7 @@ def phase_diagram(effort: Effort) -> Comparison:
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
 def classical(effort: Effort) -> Comparison:
-    """The ratio of corrector and population drift of Q at two learning rates, over the ratio of the rates."""
+    """Corrector over population drift of Q at lr = 0.5, relative to that at lr = 0.02."""
     stats = overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
     ratio = []
     for lr in (0.02, 0.5):
@@ -174,12 +185,13 @@ def classical(effort: Effort) -> Comparison:
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
 def gradient_descent(effort: Effort) -> Comparison:
-    """What is left after halving the learning rate of two units on 40 fixed samples in R^20 halves too: a limit, of order 1."""
+    """Order of convergence as the learning rate is halved, for two units on 40 fixed samples in R^20."""
     ends = []
     for lr in (0.4, 0.2, 0.1):
         problem, t = sl.presets.committee(2, 1, lr=lr, batch=40), 4 / lr
         found = simulate(problem, sl.SGD(20, reuse=40), sl.RandomInit(20), t, save=[t], runs=2, seed=1)
         ends.append(np.concatenate([found.M.values.ravel(), found.Q.values.ravel()]))
+    # same starts and samples at all rates, so that only the rate differs
     far, near = (np.abs(np.diff(ends, axis=0)[i]).max() for i in (0, 1))
     return compare(np.log2(far / near), 1.0, atol=0.05)
 
@@ -187,10 +199,10 @@ def gradient_descent(effort: Effort) -> Comparison:
 @claim(
     "activation", "error function", r"$\sigma = \mathrm{erf}(x)$", right=r"Saad and Solla [6] use $\mathrm{erf}(x/\sqrt 2)$.",
     kind="remark",
-    tests=f"{SAAD}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
+    tests=f"{SAAD_AND_SOLLA_TEST}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def activation(effort: Effort) -> Comparison:
-    """The mean of s(u) s(v) in their generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), on a grid for both."""
+    """Mean of s(u) s(v) in Saad and Solla's generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), against grids."""
     (u, z), weights = gauss_grid(60, 60)
     Q, P, C = 0.8, 1.0, 0.5
     one, two = np.sqrt(Q) * u, C / np.sqrt(Q) * u + np.sqrt(P - C**2 / Q) * z
@@ -200,7 +212,7 @@ def activation(effort: Effort) -> Comparison:
 
 
 def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
-    """<g'(u) v g(w)> of Saad and Solla."""
+    """Evaluate the integral <g'(u) v g(w)> of Saad and Solla at field covariance C."""
     root = np.sqrt((1 + C[u, u]) * (1 + C[w, w]) - C[u, w] ** 2)
     return 2 / np.pi / root * (C[v, w] * (1 + C[u, u]) - C[u, v] * C[u, w]) / (1 + C[u, u])
 
@@ -209,7 +221,7 @@ def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
     "high-dimensional regime", "Saad and Solla's equations", r"$\dot R = \eta\langle\delta\,y\rangle$ by the integrals $I_3$"
 )
 def saad_and_solla(effort: Effort) -> Comparison:
-    """The package's drift of M in their units at a random state of three students and two teachers."""
+    """Drift of M in the package, in Saad and Solla's units, at a random state of three students and two teachers."""
     U = random_weights(3, 9, seed=0)
     C = np.block([[U @ U.T, U[:, :2]], [U[:, :2].T, np.eye(2)]])
     sign = np.array([-1, -1, -1, 1, 1])
@@ -224,7 +236,7 @@ def saad_and_solla(effort: Effort) -> Comparison:
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
 def symmetric_plateau(effort: Effort) -> Comparison:
-    """The largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), a fixed point."""
+    """Largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), and the drift there."""
     K, eta = 3, 0.01
     point = overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)

@@ -1,7 +1,7 @@
 """Dimension-free limits, classical regime: ten erf units learn two or five at a small rate in few dimensions [5]_.
 
 The slides show that at a fixed dimension and a small learning rate SGD follows gradient flow on the population risk. The ODE
-with the corrector parts from gradient flow only at the end of learning, where label noise leaves the excess risk
+with the corrector departs from gradient flow only at the end of learning, where label noise leaves the excess risk
 
 .. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{4}{\\pi\\sqrt5}
 
@@ -17,8 +17,9 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size, looks, make_panels, sizes
+from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size, curve_styles, make_panels, sizes
 
+# the slides' values
 GAMMA, NOISE = 0.05, 1e-3
 FULL, QUICK, WORDS = sizes(
     width=("width", 10),
@@ -35,14 +36,17 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     datasets = {}
     for teachers in size.teachers:
         problem = sl.presets.committee(size.width, teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
-        for name, found in three_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
+        for name, found in simulate_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
             keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def three_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
-    """A level, the ODE and gradient flow from one random start; `tau` is the slides' time, gamma t/p with gamma = lr/2."""
+def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
+    """Simulate a level, the ODE and gradient flow from one random start, and yield them with their names.
+
+    The coordinate `tau` is the slides' time, gamma t/p with gamma = lr/2.
+    """
     start, rate = sl.RandomInit(size.d).one(problem, seed=seed), float(problem.rate) / 2
     ode, flow = sl.ODE(rtol=1e-7), sl.ODE(corrector=False, rtol=1e-7)
     ends = {name: (level, size.runs, size.end), "ODE": (ode, 1, size.end_ode), "flow": (flow, 1, size.end_ode)}
@@ -53,18 +57,18 @@ def three_levels(problem, name: str, level: Level, size: Size, seed: int, count:
 
 
 def excess(found: xr.Dataset) -> xr.DataArray:
-    """The excess risk of each run against the time of the slides."""
+    """Return the excess risk of each run against the time of the slides."""
     return (found.risk - found.attrs["floor"]).swap_dims(t="tau")
 
 
-def label_noise(width: int, gamma: float) -> float:
-    """The excess risk that label noise leaves, to first order in the learning rate."""
+def noise_floor(width: int, gamma: float) -> float:
+    """Return the excess risk that label noise leaves, to first order in the learning rate."""
     return 2 * gamma * NOISE / (4 * width) * 4 / (np.pi * np.sqrt(5))
 
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
-    """Single runs in a light colour below the ODE, gradient flow, and what label noise leaves."""
-    light, dashed = looks(2)
+    """Draw the excess risk of single runs, of the ODE and of gradient flow, and the floor that label noise leaves."""
+    light, dashed = curve_styles(2)
     ax.plot(runs.tau, excess(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
     ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)
     ax.plot(ode.tau, excess(ode)[0], color="black", linewidth=1.2, label="ODE")
@@ -77,7 +81,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, len(size.teachers), figsize=(8.8, 3.7), sharey=True, squeeze=False)
     for ax, teachers in zip(axes[0], size.teachers, strict=True):
         sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
-        draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
+        draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, noise_floor(size.width, GAMMA))
         ax.set_title(rf"$k = {teachers}$, $p = {size.width}$, $\gamma = {GAMMA:g}$, $d = {size.d}$")
     axes[0, 0].set_ylabel("excess risk")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -91,10 +95,11 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"give d; here it is {size.d}. All levels start from the same random weights. The risk waits on a plateau where the",
         "students are alike, then they specialise.",
     ]
-    floor = label_noise(size.width, GAMMA)
+    floor = noise_floor(size.width, GAMMA)
     for teachers in size.teachers:
         sgd, ode, flow = (excess(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
         apart = np.abs(np.log(sgd.mean("run").values / np.interp(sgd.tau, ode.tau, ode[0]))).max()
+        # within the time of SGD
         parted = np.abs(np.log(flow / ode))[0][ode.tau <= size.end].max()
         sentences.append(
             f"k = {teachers}: up to the time {size.end:g} gradient flow is within a factor of {np.exp(float(parted)):.2f} of "

@@ -13,8 +13,9 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides.figures import committee_classical as classical
-from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess, label_noise, three_levels
+from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess, noise_floor, simulate_levels
 
+# the slides' value
 GAMMA = 0.1
 FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
 QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
@@ -24,7 +25,7 @@ WORDS = classical.WORDS | {"runs": "runs of the chain"}
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain, the ODE and gradient flow from one random start."""
     problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
-    levels = three_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
+    levels = simulate_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
     datasets = {name: keep(name.lower(), found) for name, found in levels}
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
@@ -32,16 +33,17 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(9.2, 3.9))
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
-    draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
+    draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, noise_floor(size.width, GAMMA))
     left.set(ylabel="excess risk")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    _overlaps(ode.isel(run=0), chain.isel(run=0), right)
+    _draw_overlaps(ode.isel(run=0), chain.isel(run=0), right)
     figure.suptitle(rf"$k = {size.teachers}$, $p = {size.width}$, $\gamma = {GAMMA:g}$, one random start", fontsize=10)
     return figure
 
 
-def _overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
-    """Each student's overlaps with all teachers: that with its own, in the end, in a colour of the teacher."""
+def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
+    """Draw each student's overlaps with all teachers, in the teacher's colour if it is the one finally learnt."""
+    # the teacher with which a student finally overlaps most
     own = np.abs(ode.M.values[-1]).argmax(1)
     for student, teacher in np.ndindex(ode.M.shape[1:]):
         mine = own[student] == teacher
@@ -58,19 +60,21 @@ def _overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
     ax.legend(loc="upper left", fontsize=8)
 
 
-def plateau(ode: xr.Dataset) -> int:
-    """Where the logarithm of the excess risk is flattest against that of time, after its first fall and before its last."""
+def find_plateau(ode: xr.Dataset) -> int:
+    """Return the index of the time at which log excess risk is flattest in log time, between its first and last fall."""
     x, y = np.log(ode.tau.values), np.log(excess(ode).values[0])
+    # a factor e away from the first and the last risk
     waiting = (y < y[0] - 1) & (y > y[-1] + 1)
     return int(np.where(waiting, np.abs(np.gradient(y, x)), np.inf).argmin())
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
-    at, risk = plateau(ode), excess(ode).values[0]
+    at, risk = find_plateau(ode), excess(ode).values[0]
+    # interp needs increasing abscissae: minus the log risk
     half = lambda found: [np.interp(-np.log(risk[at] / 2), -np.log(run), found.tau) for run in excess(found).values]
     runs = ", ".join(f"{each:.1f}" for each in half(chain))
-    M, floor = np.abs(ode.M.values[0]), label_noise(size.width, GAMMA)
+    M, floor = np.abs(ode.M.values[0]), noise_floor(size.width, GAMMA)
     own, others = np.sort(M[-1], axis=1)[:, -1], np.sort(M[-1], axis=1)[:, :-1]
     last = float(np.interp(size.end, ode.tau, risk)), float(excess(chain)[:, -1].mean())
     return [

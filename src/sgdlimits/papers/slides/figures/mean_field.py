@@ -1,4 +1,4 @@
-"""Mean field: how wide networks approach the limit of infinite width, and what a fast second layer learns first [5]_.
+"""Mean field: the approach of wide networks to the limit of infinite width, and learning with a fast second layer [5]_.
 
 Left, the largest distance over time between the ODE of p units, corrector included, and the mean-field limit of the same units,
 for a committee with two teachers. Middle and right, a network of infinite width learns a sum of Hermite polynomials of one
@@ -16,9 +16,13 @@ import xarray as xr
 from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, looks, make_panels, tabulate
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_styles, make_panels, tabulate
 
-LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
+LR, NOISE, END = 1.0, 0.01, 4.0
+"""Learning rate, label noise, and end in the paper's time of the committees."""
+SHARE, FITTED = 0.5, 3
+"""Share of a component at which it counts as learnt, and number of ratios in the fits."""
+# compared statistics with their legends
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
 STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 """Coefficients along normalised Hermite polynomials, and the number of units."""
@@ -28,7 +32,7 @@ WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="save
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Follow committees of several widths, and a network of infinite width at several ratios of learning rates."""
+    """Solve committees of several widths, and a network of infinite width at several ratios of learning rates."""
     gaps = keep("gaps", gap_table(size.widths, seed))
     ratios = bar(size.ratios, desc="ratios")
     components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
@@ -38,13 +42,15 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
-    """The largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
+    """Tabulate the largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
+    # narrower committees have the first units of the widest
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
-    rows = [_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
+    rows = [_largest_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
     return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=END, time="that of the paper")
 
 
-def _gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
+def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
+    """Return the largest distances over time between ODE and mean-field limit at width p, by statistic."""
     problem, start = sl.presets.committee(p, 2, lr=LR, noise=NOISE), sl.FixedInit(jnp.asarray(overlap))
     how: dict = dict(t_max=END * p / LR, save=21, progress=False)
     ode = sl.simulate(problem, sl.ODE(rtol=1e-6), start, **how).isel(run=0)
@@ -60,9 +66,10 @@ def _gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
 
 
 def component_curves(ratio: float, times: int) -> xr.Dataset:
-    """The Hermite components of the network over those of the target, and the risk, against the paper's time."""
-    activation, target = (_series(coefficients) for coefficients in (STUDENT, TARGET))
+    """Simulate the mean field, and return the network's Hermite components over the target's, and the risk, against time."""
+    activation, target = (_hermite_sum(coefficients) for coefficients in (STUDENT, TARGET))
     problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
+    # orthogonal to the direction, with second-layer weights of both signs
     start = sl.Particles(jnp.linspace(-1, 1, ATOMS), jnp.zeros((ATOMS, 1)), jnp.ones(ATOMS))
     t = np.geomspace(1e-7, 10, times)
     run = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, t_max=10, save=t, progress=False).isel(run=0, teacher=0)
@@ -72,7 +79,7 @@ def component_curves(ratio: float, times: int) -> xr.Dataset:
 
 
 def half_times(curves: xr.Dataset) -> list[float]:
-    """When each component first passes half of the target's, between saved times on a logarithmic scale."""
+    """Return the time at which each component first passes half of the target's, interpolated in log time."""
     x, found = np.log(curves.t.values), []
     for values in curves.component.values:
         i = int(np.argmax(values > SHARE))
@@ -80,18 +87,19 @@ def half_times(curves: xr.Dataset) -> list[float]:
     return found
 
 
-def _series(coefficients: np.ndarray) -> sl.Polynomial:
-    """A sum of normalised Hermite polynomials."""
+def _hermite_sum(coefficients: np.ndarray) -> sl.Polynomial:
+    """Build a sum of normalised Hermite polynomials."""
     return sl.Polynomial(hermite_e.herme2poly(coefficients / np.sqrt([factorial(n) for n in range(coefficients.size)])))
 
 
 def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
+    """Fit the exponent of a power law y(x)."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     figure, (left, middle, right) = make_panels(1, 3, figsize=(11, 3.6))
-    for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
+    for (name, label), look, marker in zip(GAPS.items(), curve_styles(len(GAPS)), "os^D", strict=True):
         exponent = _exponent(gaps.width, gaps[name])
         left.loglog(gaps.width, gaps[name], marker, color=look.colour, label=f"{label}, $p^{{{exponent:.2f}}}$", markersize=4)
         fitted = np.exp(np.log(gaps[name]).mean() + exponent * (np.log(gaps.width) - np.log(gaps.width).mean()))
@@ -101,9 +109,10 @@ def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     left.set_xticks(gaps.width.values, [str(p) for p in gaps.width.values], minor=False)
     left.minorticks_off()
     slow, fast = components.isel(ratio=0), components.isel(ratio=-1)
-    for n, look in zip((1, 2, 3), looks(3), strict=True):
+    for n, look in zip((1, 2, 3), curve_styles(3), strict=True):
         middle.semilogx(fast.t, fast.component.sel(n=n), color=look.colour)
         middle.semilogx(slow.t, slow.component.sel(n=n), color=look.colour, linestyle=":", linewidth=1.2)
+        # the asymptotics begin at large ratios
         late = components.isel(ratio=slice(-FITTED, None)).sel(n=n)
         label = rf"$n = {n}$, $\epsilon^{{{-_exponent(late.ratio, late.t_half):.2f}}}$"
         right.loglog(1 / components.ratio, components.t_half.sel(n=n), "o-", color=look.colour, markersize=4, label=label)
@@ -131,12 +140,12 @@ def _write_caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
         "+ (h2 + h3)/2 from units orthogonal to its direction, its second layer 1/epsilon times faster than its first. At",
         f"1/epsilon = {float(first.ratio):g} half of the components 1, 2, 3 is reached at {times[0]}, at 1/epsilon =",
         f"{float(last.ratio):.0e} at {times[1]}. From 1/epsilon = {float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e}",
-        f"these times fall as epsilon to the powers {', '.join(fits)}. {_local(components)}",
+        f"these times fall as epsilon to the powers {', '.join(fits)}. {_describe_local_exponents(components)}",
     ]
 
 
-def _local(components: xr.Dataset) -> str:
-    """The exponents from each ratio to the next, in words: where the asymptotics begin."""
+def _describe_local_exponents(components: xr.Dataset) -> str:
+    """Describe the exponents from each ratio to the next, which show where the asymptotics begin."""
     later = components.isel(ratio=slice(1, None))
     slopes = -np.diff(np.log(later.t_half.values), axis=0) / np.diff(np.log(later.ratio.values))[:, None]
     ends = (f"{float(ratio):.0e}" for ratio in later.ratio[1:])

@@ -14,9 +14,12 @@ from matplotlib.colors import ListedColormap
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides import theory as regimes
 
-LEAST, MOST, TOLERANCE = -1.5, 1.0, 0.03
+# all four regimes lie within these
+MIN_DELTA, MAX_DELTA = -1.5, 1.0
+TOLERANCE = 0.03
+"""Exponents that differ by less count as equal."""
 COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
-"""Of the regimes, in the order of `theory.regimes.REGIMES`."""
+"""Colours of the regimes, in the order of `theory.regimes.REGIMES`."""
 FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
 QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
 WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="widths behind the fits")
@@ -24,50 +27,53 @@ WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="w
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Compute the phase diagram; nothing in it is random."""
-    kappas, deltas = np.linspace(0, 1, size.kappas), np.linspace(LEAST, MOST, size.deltas)
+    kappas, deltas = np.linspace(0, 1, size.kappas), np.linspace(MIN_DELTA, MAX_DELTA, size.deltas)
     found = regimes.phase_diagram(kappas.tolist(), deltas.tolist(), widths=size.widths, tolerance=TOLERANCE)
     formula = np.array([[regimes.regime(kappa, delta).name for delta in deltas] for kappa in kappas])
     found = keep("diagram", found.assign(formula=(("kappa", "delta"), formula)))
     return DrawnFigure(_draw_figure(found), _write_caption(found))
 
 
-def relative(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Exponents of corrector / population, and of the noise on the clock of the larger part of the drift."""
+def relative_exponents(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return the exponents of corrector / population, and of the noise on the time scale of the larger part of the drift."""
     return found.corrector - found.population, found.fluctuation - np.maximum(found.population, found.corrector) / 2
 
 
 def _draw_figure(found: xr.Dataset) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(9.2, 4.0))
-    _plane(found, left)
-    _collapse(found, right)
+    _draw_regimes(found, left)
+    _draw_exponents(found, right)
     return figure
 
 
-def _plane(found: xr.Dataset, ax: Axes) -> None:
+def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
+    """Draw the computed regimes in the plane of kappa and delta, with the lines of the formula."""
+    # a regime's number selects its colour
     values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(COLOURS)
     ax.pcolormesh(found.kappa, found.delta, values.T, cmap=colours, vmin=0, vmax=3, shading="nearest", rasterized=True)
     kappa = np.array([0.0, 1.0])
     ax.plot(kappa, -kappa, color="black", linewidth=1.4)
     ax.plot(kappa, -kappa - 0.5, color="black", linewidth=1.4, linestyle="--")
-    turned: dict = dict(rotation=-45, rotation_mode="anchor", transform_rotates_text=True, ha="center")
-    ax.text(0.55, -0.44, r"$\kappa+\delta=0$: high-dimensional (Saad and Solla)", va="bottom", fontsize=8, **turned)
-    ax.text(0.5, -0.76, "noise-dominated", va="center", fontsize=10, **turned)
-    ax.text(0.5, -1.06, r"$\kappa+\delta=-1/2$", va="top", fontsize=8, **turned)
+    along_line: dict = dict(rotation=-45, rotation_mode="anchor", transform_rotates_text=True, ha="center")
+    ax.text(0.55, -0.44, r"$\kappa+\delta=0$: high-dimensional (Saad and Solla)", va="bottom", fontsize=8, **along_line)
+    ax.text(0.5, -0.76, "noise-dominated", va="center", fontsize=10, **along_line)
+    ax.text(0.5, -1.06, r"$\kappa+\delta=-1/2$", va="top", fontsize=8, **along_line)
     ax.text(0.55, 0.45, "gradient flow", ha="center", fontsize=10)
     ax.text(0.55, 0.31, r"mean field where $\kappa > 0$", ha="center", fontsize=8)
     ax.text(0.2, -1.28, "no limit", ha="center", fontsize=10)
     ax.plot(0, 0, "o", color="black", markersize=6, clip_on=False, zorder=5)
     ax.text(0.03, 0.07, "constant width and rate", fontsize=8, va="bottom")
-    ax.set(xlim=(0, 1), ylim=(LEAST, MOST), xlabel=r"$\kappa$, width $p = d^\kappa$")
+    ax.set(xlim=(0, 1), ylim=(MIN_DELTA, MAX_DELTA), xlabel=r"$\kappa$, width $p = d^\kappa$")
     ax.set(ylabel=r"$\delta$, learning rate $\gamma = d^{-\delta}$", title="computed regime")
 
 
-def _collapse(found: xr.Dataset, ax: Axes) -> None:
+def _draw_exponents(found: xr.Dataset, ax: Axes) -> None:
+    """Draw the measured exponents against kappa + delta, beside the formula."""
     total = np.add.outer(found.kappa.values, found.delta.values)
-    line = np.linspace(LEAST, MOST + 1, 200)
+    line = np.linspace(MIN_DELTA, MAX_DELTA + 1, 200)
     formula = -line, -(1 + np.minimum(line, 2 * line)) / 2
     labels = "corrector / population", "noise on the faster clock"
-    for exponent, expected, colour, label in zip(relative(found), formula, OKABE_ITO, labels, strict=False):
+    for exponent, expected, colour, label in zip(relative_exponents(found), formula, OKABE_ITO, labels, strict=False):
         ax.plot(total.ravel(), exponent.values.ravel(), ".", color=colour, markersize=2.5, alpha=0.5, rasterized=True)
         ax.plot([], [], "o", color=colour, markersize=4, label=label)
         ax.plot(line, expected, color="black", linewidth=0.9)
@@ -75,15 +81,16 @@ def _collapse(found: xr.Dataset, ax: Axes) -> None:
     for place in (-0.5, 0):
         ax.axvline(place, color="0.6", linewidth=0.7, zorder=0)
     ax.axhline(0, color="0.6", linewidth=0.7, zorder=0)
-    ax.set(xlim=(LEAST, MOST + 1), xlabel=r"$\kappa+\delta$", ylabel="exponent of $d$", title="measured exponents")
+    ax.set(xlim=(MIN_DELTA, MAX_DELTA + 1), xlabel=r"$\kappa+\delta$", ylabel="exponent of $d$", title="measured exponents")
     ax.legend()
 
 
 def _write_caption(found: xr.Dataset) -> list[str]:
     total = found.kappa + found.delta
+    # distance of each point from the closer line
     near = np.minimum(abs(total), abs(total + 0.5)).values
     wrong = near[found.regime.values != found.formula.values]
-    ratio, noise = relative(found)
+    ratio, noise = relative_exponents(found)
     off = float(abs(ratio + total).max()), float(abs(noise + (1 + np.minimum(total, 2 * total)) / 2).max())
     widths = ", ".join(str(width) for width in found.attrs["widths"])
     differ = f"they differ at {wrong.size}, all within {wrong.max():.3f} of a line" if wrong.size else "they differ at none"

@@ -1,4 +1,4 @@
-"""A sweep in a TOML file. All mistakes in it are told at once, each with its key and the remedy.
+"""Specification of a sweep in a TOML file. All mistakes in it are reported at once, each with its key and the remedy.
 
 A specification may name functions, `module:function`, which are then imported: like a program, it can run code.
 """
@@ -21,24 +21,24 @@ from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.run.simulate import saved_times, simulate
-from sgdlimits.run.sweeps.design import Design, check_size, grid, listed, random_points
-from sgdlimits.run.sweeps.job import Sweep, mistakes
+from sgdlimits.run.sweeps.design import Design, check_size, design_of_points, grid, random_points
+from sgdlimits.run.sweeps.job import Sweep, find_mistakes
 from sgdlimits.run.sweeps.keep import as_keep
-from sgdlimits.run.sweeps.names import called
+from sgdlimits.run.sweeps.names import import_function
 from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.start import STARTS
 from sgdlimits.text import suggest_name
 
 
-class Table(BaseModel):
-    """A table of the file, with no other keys than these."""
+class StrictTable(BaseModel):
+    """Table of a TOML file in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-class Even(Table):
-    """Evenly spaced values: `{from = 0.01, to = 1, count = 20, scale = "log"}`."""
+class SpacedValues(StrictTable):
+    """Evenly spaced values of a parameter: `{from = 0.01, to = 1, count = 20, scale = "log"}`."""
 
     low: float = Field(alias="from")
     high: float = Field(alias="to")
@@ -46,6 +46,7 @@ class Even(Table):
     scale: Literal["linear", "log"] = "linear"
 
     def values(self) -> list[float]:
+        """Return the values, spaced evenly on a linear or logarithmic scale."""
         check_size(self.count)
         if self.scale == "linear":
             return np.linspace(self.low, self.high, self.count).tolist()
@@ -54,43 +55,45 @@ class Even(Table):
         return np.geomspace(self.low, self.high, self.count).tolist()
 
 
-def _axis(given: Any) -> list:
-    """The values of a parameter: a list, or evenly spaced ones."""
+def _parse_axis(given: Any) -> list:
+    """Return the values of a parameter from a list or a table of evenly spaced values."""
     if isinstance(given, dict):
-        return Even(**given).values()
+        return SpacedValues(**given).values()
     if not isinstance(given, list) or not given:
         raise BadInput(f"must be a list of values or {{from = 0.1, to = 1, count = 10}}; got {shorten(given)}")
     return given
 
 
-def _one_of(known: Any) -> BeforeValidator:
-    """A name among those that are known, or of a function in a module."""
+def _name_among(known: Any) -> BeforeValidator:
+    """Return a validator of a name among `known`; the name of a preset may also be `module:function`."""
 
     def check(given: Any) -> Any:
         if not isinstance(given, str) or (given not in known and not (known is PRESETS and ":" in given)):
             hint = suggest_name(str(given), known)
             raise BadInput(f"must be one of {', '.join(known)}; got {shorten(given)}. {hint}Give one of them")
         if ":" in given:
-            called(given)
+            import_function(given)
         return given
 
     return BeforeValidator(check)
 
 
-def _argument(name: str) -> BeforeValidator:
-    """Check as `simulate` checks its argument of that name."""
+def _argument_of_simulate(name: str) -> BeforeValidator:
+    """Return a validator that checks a value as `simulate` checks its argument of this name."""
     return BeforeValidator(lambda given: checks_of(simulate)[name](name, given))
 
 
-def _until(given: Any) -> Any:
+def _parse_until(given: Any) -> Any:
+    """Return the stop condition of `{exits = 0.5}` or `module:function`."""
     if isinstance(given, dict) and list(given) == ["exits"]:
         return exits(given["exits"])
     if isinstance(given, str) and ":" in given:
-        return called(given)
+        return import_function(given)
     raise BadInput(f"must be {{exits = 0.5}} or module:function; got {shorten(given)}")
 
 
-def _save(given: Any) -> Any:
+def _check_save(given: Any) -> Any:
+    """Return the number or list of times to save, checked."""
     number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not number and not (isinstance(given, list) and given and all(isinstance(each, (int, float)) for each in given)):
         raise BadInput(f"must be a number of times or a list of times; got {shorten(given)}")
@@ -98,8 +101,8 @@ def _save(given: Any) -> Any:
     return given
 
 
-class Refinement(Table):
-    """`{value = "learnt", rounds = 2, share = 0.25}`."""
+class Refinement(StrictTable):
+    """Table of an adaptive refinement: `{value = "learnt", rounds = 2, share = 0.25}`, with the options of `Refine`."""
 
     value: str
     rounds: StrictInt = Field(2, ge=1)
@@ -107,40 +110,45 @@ class Refinement(Table):
     log: StrictBool = False
 
 
-def _refinement(given: Any) -> Any:
+def _as_refinement(given: Any) -> Any:
+    """Return the table of a refinement; the name of a variable alone stands for a table with its `value`."""
     return {"value": given} if isinstance(given, str) else given
 
 
-class SweepFile(Table):
-    """The keys of a file."""
+class SweepFile(StrictTable):
+    """Keys of the TOML file of a sweep, with their checks and defaults; they are arguments of `sweep`."""
 
-    preset: Annotated[str, _one_of(PRESETS)]
-    level: Annotated[str, _one_of(LEVELS)] = "chain"
-    start: Annotated[str, _one_of(STARTS)] = "random"
-    t_max: Annotated[float | None, _argument("t_max")] = None
-    runs: Annotated[int, _argument("runs")] = 1
-    seed: Annotated[int, _argument("seed")] = 0
+    preset: Annotated[str, _name_among(PRESETS)]
+    level: Annotated[str, _name_among(LEVELS)] = "chain"
+    start: Annotated[str, _name_among(STARTS)] = "random"
+    t_max: Annotated[float | None, _argument_of_simulate("t_max")] = None
+    runs: Annotated[int, _argument_of_simulate("runs")] = 1
+    seed: Annotated[int, _argument_of_simulate("seed")] = 0
     keep: Annotated[dict[str, Any], BeforeValidator(as_keep)] = {}
-    save: Annotated[Any, BeforeValidator(_save)] = None
-    until: Annotated[Any, BeforeValidator(_until)] = None
+    save: Annotated[Any, BeforeValidator(_check_save)] = None
+    until: Annotated[Any, BeforeValidator(_parse_until)] = None
     common: StrictBool = False
     kernel: Annotated[str | None, BeforeValidator(lambda given: given if check_kernel(str(given)) else None)] = None
     folder: str | None = None
     fixed: dict[str, Any] = {}
-    grid: dict[str, Annotated[list, BeforeValidator(_axis)]] | None = None
+    grid: dict[str, Annotated[list, BeforeValidator(_parse_axis)]] | None = None
     points: list[dict[str, Any]] | None = None
     random: dict[str, Any] | None = None
-    refine: Annotated[Refinement | None, BeforeValidator(_refinement)] = None
+    refine: Annotated[Refinement | None, BeforeValidator(_as_refinement)] = None
 
 
 DESIGNS = ("grid", "points", "random")
+"""Tables that give the points; a file has exactly one of them."""
 
 
 def read_spec(path: str | os.PathLike) -> Sweep:
-    """The sweep in a file; `BadInput` with all that is wrong in it. Results go to a folder beside it unless it names one."""
+    """Read the sweep in a TOML file; raise one `BadInput` with all mistakes in it.
+
+    Results go to the folder that the file names, relative to it, or to a folder with the name of the file.
+    """
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise BadInput(f"{path} is not a plain file. Give the file of a sweep.")
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -151,7 +159,7 @@ def read_spec(path: str | os.PathLike) -> Sweep:
         raise BadInput(f"{path} cannot be read: {reason}. Give the file of a sweep.") from reason
     except tomllib.TOMLDecodeError as reason:
         raise BadInput(f"{path} is not TOML: {reason}. Correct it there.") from reason
-    wrong = list(dict.fromkeys(_wrong(given)))
+    wrong = list(dict.fromkeys(_find_all_mistakes(given)))  # several checks may find the same mistake
     if wrong:
         raise BadInput("\n  ".join([f"{path} has {len(wrong)} mistake{'s' * (len(wrong) > 1)}:", *wrong]))
     file = SweepFile(**given)
@@ -159,28 +167,30 @@ def read_spec(path: str | os.PathLike) -> Sweep:
     refine = None if file.refine is None else Refine(**file.refine.model_dump())
     named = {name: getattr(file, name) for name in ("t_max", "seed", "common", "kernel", "save", "until", "keep", "fixed")}
     recipe = Recipe.of(file.preset, file.level, file.start, **named)
-    return Sweep.of(recipe, _design(given), file.runs, folder, refine=refine)
+    return Sweep.of(recipe, _read_design(given), file.runs, folder, refine=refine)
 
 
-def _design(given: dict[str, Any]) -> Design:
+def _read_design(given: dict[str, Any]) -> Design:
+    """Return the points of a file, from its table `grid`, `points` or `random`."""
     if "grid" in given:
-        return grid(**{name: _axis(values) for name, values in given["grid"].items()})
+        return grid(**{name: _parse_axis(values) for name, values in given["grid"].items()})
     if "points" in given:
-        return listed(given["points"])
+        return design_of_points(given["points"])
     ranges = dict(given["random"])
     return random_points(ranges.pop("count", 0), seed=ranges.pop("seed", 0), **ranges)
 
 
-def _wrong(given: dict[str, Any]) -> Iterator[str]:
-    """All that is wrong, a sentence each, with its key first."""
+def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each mistake in the content of a file, which begins with the key."""
     bad = set()
     try:
         SweepFile(**given)
     except ValidationError as reason:
         for error in reason.errors():
+            # Pydantic adds the names of validators, "function-before[...]", to the path of a key.
             keys = [str(key) for key in error["loc"] if not str(key).startswith("function")]
             bad.add(keys[0])
-            yield _sentence(keys, error)
+            yield _describe_error(keys, error)
     designs = [name for name in DESIGNS if name in given]
     if len(designs) != 1:
         yield f"the points are missing. Add one table of {', '.join(DESIGNS)}." if not designs else (
@@ -188,13 +198,14 @@ def _wrong(given: dict[str, Any]) -> Iterator[str]:
     if END not in given and not any(END in str(given.get(name, "")) for name in ("fixed", *DESIGNS)):
         yield f"{END} is missing. Add it, in samples per dimension."
     if not {"preset", "level", "start"} & bad:
-        yield from _wrong_parameters(given, bad, designs)
+        yield from _find_parameter_mistakes(given, bad, designs)
 
 
-def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) -> Iterator[str]:
-    """What is wrong with parameters, where problem, level and start are known."""
+def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list[str]) -> Iterator[str]:
+    """Yield a sentence for each mistake in the parameters; preset, level and start must be valid, keys in `bad` are not."""
     fixed = given.get("fixed", {}) if isinstance(given.get("fixed", {}), dict) else {}
     kept = None if "keep" in bad else given.get("keep")
+    # A trial recipe without points, whose parameters are checked one by one below.
     recipe = Recipe.of(
         given["preset"], given.get("level", "chain"), given.get("start", "random"), fixed=fixed, t_max=1.0, keep=kept
     )
@@ -202,19 +213,19 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
     for design in designs:
         columns[design] = {}
         if design == "grid" and isinstance(given["grid"], dict):
-            columns[design] = {name: _values(values) for name, values in given["grid"].items()}
+            columns[design] = {name: _axis_or_empty(values) for name, values in given["grid"].items()}
         if design not in bad:
             try:
-                found = _design({design: given[design]})
+                found = _read_design({design: given[design]})
                 columns[design] = {name: found.values(name) for name in found.names}
                 if given.get("refine") and not {"refine", "keep"} & bad:
-                    as_refine(Refine(**_refinement(given["refine"])), recipe, found)
+                    as_refine(Refine(**_as_refinement(given["refine"])), recipe, found)
             except BadInput as reason:
                 yield str(reason) if str(reason).startswith("refine") else f"{design}: {reason}"
     known = [name for names in columns.values() for name in names]
     for where, names in columns.items():
         for name, values in names.items():
-            for text in mistakes(recipe, {name: values}, columns.get(designs[0] if designs else "", {}).get(OPTIMISER)):
+            for text in find_mistakes(recipe, {name: values}, columns.get(designs[0] if designs else "", {}).get(OPTIMISER)):
                 yield f"{where}.{text}"
             if known.count(name) > 1 and where != "fixed":
                 yield f"{where}.{name} is fixed as well. Leave one of them out."
@@ -225,20 +236,22 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
                     yield f"{each} is missing, which the {name} {part.title} needs. Add it to fixed or to the points."
 
 
-def _values(given: Any) -> list:
-    """The values of an axis, or none where they cannot be read, which is told elsewhere."""
+def _axis_or_empty(given: Any) -> list:
+    """Return the values of a parameter, or an empty list if they are invalid: that mistake is reported elsewhere."""
     try:
-        return _axis(given)
+        return _parse_axis(given)
     except ValueError:
         return []
 
 
-def _sentence(keys: list[str], error: Any) -> str:
-    key, what = ".".join(keys), error["type"]
+def _describe_error(keys: list[str], error: Any) -> str:
+    """Return a sentence for an error of pydantic at a nested key."""
+    key = ".".join(keys)
+    what = error["type"]
     if what == "missing":
         return f"{key} is missing. Add it."
     if what == "extra_forbidden":
-        table = SweepFile if len(keys) == 1 else Refinement if keys[0] == "refine" else Even
+        table = SweepFile if len(keys) == 1 else Refinement if keys[0] == "refine" else SpacedValues
         names = [field.alias or name for name, field in table.model_fields.items()]
         return f"{key} is not a key of a sweep. {suggest_name(keys[-1], names)}The keys are {', '.join(names)}."
     text = str(error["msg"]).removeprefix("Value error, ")

@@ -1,0 +1,241 @@
+"""Properties of a step that are found by running it: use of noise and of products of inputs, and linearity.
+
+The use of noise and of products of inputs is recorded while the step is traced once on abstract arrays. Linearity is probed on
+random values. The package's own algorithms declare it, and a test compares the declaration with the probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sgdlimits.algorithm.base import Algorithm, StepNeeds, compute_updates, try_step
+from sgdlimits.algorithm.weights import StepContext, apply_coefficient
+from sgdlimits.errors import BadInput
+from sgdlimits.part import at_start
+from sgdlimits.statistics.overlaps import STUDENT
+
+PACKAGE = __name__.partition(".")[0] + "."
+PROBE_SCALES = (1e-4, 1.0, 1e4)
+"""Sizes of fields and gradients at which linearity is probed; several, so that a threshold between them is detected."""
+MAX_RELATIVE_ERROR = 1e-9
+"""Maximum relative deviation from linearity that counts as rounding."""
+
+
+def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
+    """Trace one step of an algorithm on `width` units, and return whether it uses products of inputs and noise."""
+    if algorithm.needs is not None:
+        return algorithm.needs
+    return _of_structure(_trace_needs, at_start(algorithm), width)
+
+
+def input_count(algorithm: Algorithm, width: int) -> int:
+    """Return L, the number of Gaussian vectors of one step: the samples, and the noise vectors of the units, if any."""
+    return algorithm.batch + width * step_needs(algorithm, width).noise
+
+
+def is_linear(algorithm: Algorithm, width: int) -> bool:
+    """Return whether steps become linear in the gradient at the students as d grows, with numbers as coefficients.
+
+    The numbers may depend on time, but not on fields, overlaps or other gradients. The drift then follows from the moments of
+    plain SGD, which are closed for many activations.
+    """
+    return algorithm.linear if is_ours(algorithm) else probe_linearity(algorithm, width)
+
+
+def probe_linearity(algorithm: Algorithm, width: int) -> bool:
+    """Make steps on random values, and return whether they are linear in the sense of `is_linear`."""
+    try:
+        limit = at_start(algorithm.limit)
+    except BadInput:  # there is no limit, and hence no drift that linearity could simplify
+        return False
+    return not limit.numbers and _of_structure(_test_linearity, limit, width)
+
+
+def is_ours(algorithm: Algorithm) -> bool:
+    """Return whether an algorithm and its bases belong to the package, whose declarations are tested."""
+    base = getattr(algorithm, "base", None)
+    return type(algorithm).__module__.startswith(PACKAGE) and (base is None or is_ours(base))
+
+
+def _of_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, width: int) -> Any:
+    """Return a property of an algorithm that does not depend on the values of its arrays, cached by its structure."""
+    leaves, structure = jax.tree.flatten(algorithm)
+    kinds = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if _is_array(leaf) else leaf for leaf in leaves)
+    try:
+        hash((structure, kinds))
+    except TypeError:  # an algorithm of the user's own may hold a list
+        return fn(structure, kinds, width)
+    return _cached(fn, structure, kinds, width)
+
+
+@lru_cache(maxsize=256)  # a simulation asks several times, and a trace takes a millisecond or two
+def _cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds: tuple, width: int) -> Any:
+    """Return `fn(structure, kinds, width)`, cached."""
+    return fn(structure, kinds, width)
+
+
+def _is_array(leaf: Any) -> bool:
+    """Return whether a leaf is an array, of JAX or NumPy."""
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+
+
+def _rebuild(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
+    """Return the algorithm with arrays in the place of their shapes."""
+    remaining = iter(arrays)
+    leaves = [next(remaining) if isinstance(kind, jax.ShapeDtypeStruct) else kind for kind in kinds]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes and types of the arrays among the leaves of an algorithm."""
+    return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
+
+
+def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
+    """Trace a step with a context that records which of its attributes are read."""
+    used: set[str] = set()
+
+    class RecordingStep(StepContext):
+        @property
+        def inputs_gram(self):
+            used.add("gram")
+            return super().inputs_gram
+
+        def noise(self):
+            used.add("noise")
+            return super().noise()
+
+    def step(arrays: list) -> None:
+        algorithm = _rebuild(structure, kinds, arrays)
+        L = algorithm.batch + width
+        try_step(algorithm, _Probe.draw(algorithm, width, L, jnp.zeros, 1.0).step(algorithm, jnp.ones(()), RecordingStep))
+
+    jax.eval_shape(step, _shapes(kinds))
+    return StepNeeds("gram" in used, "noise" in used)
+
+
+class _Probe(NamedTuple):
+    """Values of all quantities in the context of a step: random ones, or mere shapes inside a trace."""
+
+    fields: dict[str, Array]
+    fixed: Array
+    scalars: dict[str, Any]
+    kept: dict[str, Any]
+    gram_of: Callable[[str, str], Array]
+    inputs_gram: Callable[[], Array]
+    scale: float
+
+    @classmethod
+    def draw(
+        cls, algorithm: Algorithm, width: int, inputs: int, normal: Callable[[tuple[int, ...]], Array], scale: float
+    ) -> _Probe:
+        """Draw the values for a step of an algorithm, with fields and gradients of size `scale`.
+
+        `normal` returns an array of a shape. Inside a trace nothing of the size of a batch may be computed, which can be large.
+        """
+        p, names = width, algorithm.names
+        which: Any = algorithm.trained_scalars
+        shape = (len(names) + 4,)  # steps treat scalars one by one; so many tell their coefficients apart
+        scalar = lambda: normal(shape) if which is True else {name: normal(shape) for name in which}
+        rows, sample = {name: normal((p, 2)) for name in names}, normal((inputs, 1))
+        # directions on the sphere have length 1, and their norm is a number after all
+        size = {name: jnp.sqrt(1 + (W**2).sum(1, keepdims=True)) if algorithm.sphere else 1.0 for name, W in rows.items()}
+        return cls(
+            {name: scale * normal((p, inputs)) for name in names},
+            scale * normal((1, inputs)),
+            {name: scalar() if which else () for name in names},
+            {name: jnp.ones(p if isinstance(value, tuple) else ()) for name, value in algorithm.numbers.items()},
+            lambda one, other: (
+                (rows[one] @ rows[other].T + jnp.eye(p) * (one == other)) / (size[one] * jnp.transpose(size[other]))
+            ),
+            lambda: jnp.eye(inputs) + sample @ sample.T / inputs,
+            scale,
+        )
+
+    def slope(self, fields: Any, scalars: Any) -> tuple[Any, Any]:
+        """Return gradients that depend on the fields, so that gradients at other weights differ."""
+        G = self.scale * jnp.sin(1 + 2 * fields / self.scale)
+        return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
+
+    def step(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
+        """Return the context of a step with these values."""
+        return kind(
+            inv_d, jnp.ones(()), self.fields, self.fixed, self.slope, algorithm.batch, self.scalars, self.kept, self.gram_of,
+            self.inputs_gram,
+        )  # fmt: skip
+
+
+class _Response(NamedTuple):
+    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient in order 1/d, and of the scalars."""
+
+    past: np.ndarray
+    gradient: np.ndarray
+    second: list[np.ndarray]
+
+
+def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
+    """Return whether steps on random values of several sizes have the same coefficients."""
+    if _trace_needs(structure, kinds, width).noise:  # which the gradient knows nothing of
+        return False
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(0.1, 0.9, kind.shape).astype(kind.dtype) for kind in _shapes(kinds)]
+    algorithm = _rebuild(structure, kinds, arrays)
+    with jax.ensure_compile_time_eval():
+        found = [_respond(algorithm, width, seed, scale) for seed, scale in enumerate(PROBE_SCALES)]
+    first = found[0]
+    return first is not None and all(one is not None and _agree(one, first) for one in found)
+
+
+def _agree(one: _Response, other: _Response) -> bool:
+    """Return whether two steps have the same coefficients, up to rounding."""
+    pairs = zip([one.past, one.gradient, *one.second], [other.past, other.gradient, *other.second], strict=True)
+    return all(np.allclose(a, b, rtol=MAX_RELATIVE_ERROR, atol=MAX_RELATIVE_ERROR) for a, b in pairs)
+
+
+def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Response | None:
+    """Return the coefficients of a step on random values, or None if the step is no combination with numbers."""
+    p, b, names = width, algorithm.batch, algorithm.names
+    rng = np.random.default_rng(seed)
+    probe = _Probe.draw(algorithm, width, b, lambda shape: jnp.asarray(rng.standard_normal(shape)), scale)
+
+    def step(inv_d):
+        updates, _ = compute_updates(algorithm, probe.step(algorithm, inv_d))
+        past = jnp.stack(
+            [jnp.stack([apply_coefficient(update.past.get(name, 0.0), jnp.eye(p)) for name in names]) for update in updates]
+        )
+        return (past, [update.scalars for update in updates]), jnp.stack([update.inputs for update in updates])
+
+    _, (past, scalars), C = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
+    G, slopes = probe.slope(probe.fields[STUDENT], probe.scalars[STUDENT])
+    rate = _coefficients(np.asarray(C), [np.asarray(G)])
+    old = np.asarray(past)
+    number = old[..., 0, 0]
+    if rate is None or not np.allclose(old, number[..., None, None] * np.eye(p), rtol=MAX_RELATIVE_ERROR, atol=1e-12):
+        return None
+    second = []
+    mean = jax.tree.map(lambda leaf: leaf.mean(-1), slopes)
+    for leaf in zip(*(jax.tree.leaves(tree) for tree in (*scalars, mean, *probe.scalars.values())), strict=True):
+        new, known = np.stack(leaf[: len(names)]), [np.asarray(each) for each in leaf[len(names) :]]
+        found = _coefficients(new, known)
+        if found is None:
+            return None
+        second.append(found)
+    return _Response(number, rate, second)
+
+
+def _coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
+    """Return the coefficients with which the known arrays combine to each new one, or None if they do not."""
+    basis = np.stack([each.ravel() for each in known], axis=1)
+    targets = new.reshape(len(new), -1).T
+    if not np.isfinite(targets).all():
+        return None
+    found = np.linalg.lstsq(basis, targets, rcond=None)[0]
+    size = np.abs(basis) @ np.abs(found) + np.abs(targets)
+    return found if (np.abs(basis @ found - targets) <= MAX_RELATIVE_ERROR * size.max()).all() else None

@@ -1,0 +1,175 @@
+"""Specification of a simulation by name: its preset, optimiser, level and start, and the parameters that each of them takes.
+
+Sweeps, the explorer and the command line are given names and values. All three ask here which constructor takes a parameter,
+whether it allows a value, which required parameters are missing, and what the constructors build. The module imports neither
+datasets nor files, so that help pages of the command line stay quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
+from sgdlimits.algorithm.sgd import inherit_arguments
+from sgdlimits.domain import checks_of
+from sgdlimits.errors import BadInput, check_choice, shorten
+from sgdlimits.level import LEVELS
+from sgdlimits.part import arguments
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.presets import PRESETS
+from sgdlimits.start import STARTS
+
+INHERITED = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
+"""Arguments of optimisers that the SGD of the preset supplies: rates, ridge, sphere and batch, or itself to what wraps SGD."""
+EXAMPLES: dict[str, float] = {"d": 3000, "times": 3, "spread": 0.01, "overlap": 0.1}
+"""Values of required parameters, for messages and as defaults of the explorer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Constructor:
+    """A function or class that builds a part of a simulation.
+
+    Parameters
+    ----------
+    part : "problem", "optimiser", "level" or "start"
+    make : the function or class
+    title : its name in messages
+    given : arguments that are set already, which may be replaced
+    """
+
+    part: str
+    make: Any
+    title: str = ""
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, part: str, given: Any) -> Constructor:
+        """Return the constructor with a name, or that of an object, whose arguments are then given already."""
+        if isinstance(given, str):
+            return CONSTRUCTORS[part][check_choice(part, given, CONSTRUCTORS[part])]
+        return cls(part, type(given), type(given).__name__, dict(arguments(given)))
+
+    @cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Parameters by name."""
+        return inspect.signature(self.make).parameters
+
+    @property
+    def own(self) -> dict[str, inspect.Parameter]:
+        """Parameters that the preset does not supply: of an optimiser, those that plain SGD lacks."""
+        return {name: each for name, each in self.parameters.items() if self.part != "optimiser" or name not in INHERITED}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Arguments given already, and the defaults of the others."""
+        return {name: each.default for name, each in self.parameters.items() if each.default is not each.empty} | self.given
+
+    @property
+    def required(self) -> list[str]:
+        """Parameters without a default that are not given yet."""
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return [name for name, each in self.own.items() if name not in self.defaults and each.kind in named]
+
+    def check_complete(self, values: Mapping[str, Any], remedy: str = "Give it.") -> None:
+        """Raise `BadInput` where a required parameter is not among these values."""
+        for name in self.required:
+            if name not in values:
+                raise BadInput(f"the {self.part} {self.title} needs {name}, which is missing. {remedy}")
+
+
+_CLASSES: dict[str, Mapping[str, Any]] = {"problem": PRESETS, "optimiser": ALGORITHMS, "level": LEVELS, "start": STARTS}
+CONSTRUCTORS = {part: {name: Constructor(part, make, name) for name, make in known.items()} for part, known in _CLASSES.items()}
+"""Constructors by the part of a simulation that they build, and by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """The constructors of a simulation; without an optimiser, a problem keeps its own."""
+
+    problem: Constructor
+    level: Constructor
+    start: Constructor
+    optimiser: Constructor | None = None
+
+    @classmethod
+    def of(cls, preset: str, level: Any, start: Any, optimiser: str | None = None) -> Spec:
+        """Return the constructors of names; levels and starts may also be objects.
+
+        >>> spec = Spec.of("phase_retrieval", "chain", "random", "heavy_ball")
+        >>> spec.users("d"), spec.users("lr"), spec.users("beta"), spec.users("start.d")
+        (['level', 'start'], ['problem'], ['optimiser'], ['start'])
+        """
+        given = {"problem": preset, "level": level, "start": start} | ({} if optimiser is None else {"optimiser": optimiser})
+        return cls(**{part: Constructor.of(part, each) for part, each in given.items()})
+
+    @property
+    def parts(self) -> dict[str, Constructor]:
+        """Constructors by part; the optimiser, if there is one, is last."""
+        found = {"problem": self.problem, "level": self.level, "start": self.start}
+        return found if self.optimiser is None else {**found, "optimiser": self.optimiser}
+
+    def users(self, name: str) -> list[str]:
+        """Return the parts that take a parameter. `start.d` is the d of the start alone.
+
+        What both the problem and the optimiser take is the problem's: its preset hands it on.
+        """
+        part, _, bare = name.rpartition(".")
+        users = [each for each, constructor in self.parts.items() if bare in constructor.parameters]
+        return [each for each in users if part in ("", each) and not (each == "optimiser" and "problem" in users)]
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `BadInput` where a part that takes a parameter refuses a value of it."""
+        bare = name.rpartition(".")[2]
+        for part in self.users(name):
+            checks = checks_of(self.parts[part].make)
+            if bare in checks:
+                checks[bare](name, value)
+
+    def arguments(self, values: Mapping[str, Any], remedy: str = "Give it.") -> dict[str, dict[str, Any]]:
+        """Return the arguments of each part from values by name, with all defaults but those of the optimiser."""
+        found = {part: {} if part == "optimiser" else each.defaults for part, each in self.parts.items()}
+        for name, value in values.items():
+            for part in self.users(name):
+                found[part][name.rpartition(".")[2]] = value
+        for part, constructor in self.parts.items():
+            constructor.check_complete(found[part], remedy)
+        return found
+
+    def build(self, arguments: Mapping[str, Mapping[str, Any]], refusal: str) -> dict[str, Any]:
+        """Build the problem, the level and the start from the arguments of each part; for `refusal` see `with_optimiser`."""
+        made = {part: self.parts[part].make(**arguments[part]) for part in ("problem", "level", "start")}
+        if not isinstance(made["problem"], Problem):
+            got = shorten(made["problem"])
+            raise BadInput(f"{self.problem.title} must return a problem; got {got}. Return a ProjectionProblem.")
+        if self.optimiser is not None:
+            made["problem"] = with_optimiser(made["problem"], self.optimiser, arguments["optimiser"], refusal)
+        return made
+
+
+def with_optimiser(
+    problem: Any,
+    optimiser: Constructor,
+    own: Mapping[str, Any],
+    refusal: str,
+    check: Callable[[Constructor, Mapping[str, Any]], None] = Constructor.check_complete,
+) -> Any:
+    """Return a problem with another optimiser, which takes over the rates and the other options of the problem's own SGD.
+
+    Parameters
+    ----------
+    problem : a problem whose algorithm is plain SGD; `BadInput` with the message `refusal` for any other
+    optimiser : plain SGD leaves the problem as it is, unless it has arguments of its own
+    own : arguments that are not taken over, and `batch`
+    check : raises where required ones are missing
+    """
+    if optimiser.make is OnePassSGD and not own:
+        return problem
+    if not isinstance(plain := getattr(problem, "algorithm", None), OnePassSGD):
+        raise BadInput(refusal)
+    check(optimiser, own)
+    first, taken_over = inherit_arguments(plain, optimiser.make, own.get("batch"))
+    return problem.with_algorithm(optimiser.make(*first, **taken_over, **{name: own[name] for name in own if name != "batch"}))
