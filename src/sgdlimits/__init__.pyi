@@ -52,6 +52,15 @@ from .analysis.local_limit import (
     local_limit as local_limit,
 )
 from .analysis.localizability import Localizability as Localizability
+from .analysis.sampled.closure import SampledClosure as SampledClosure
+from .analysis.sampled.dynamics import SampledDynamics as SampledDynamics
+from .analysis.sampled.empirical import EmpiricalProblem as EmpiricalProblem
+from .analysis.sampled.estimates import (
+    DynamicsEstimates as DynamicsEstimates,
+    SampleAverage as SampleAverage,
+)
+from .analysis.sampled.family import SampledLocalizability as SampledLocalizability
+from .analysis.sampled.fit import FittedDynamics as FittedDynamics
 from .analysis.single_index import recommended_lr as recommended_lr
 from .analysis.summary import (
     Summary as Summary,
@@ -132,6 +141,7 @@ from .problem import (
     Problem as Problem,
     ProjectionProblem as ProjectionProblem,
     SpikedTensor as SpikedTensor,
+    Surrogate as Surrogate,
     presets as presets,
 )
 from .run import (
@@ -175,6 +185,7 @@ from .statistics import (
     Overlaps as Overlaps,
     Particles as Particles,
     Spike as Spike,
+    Values as Values,
     weights as weights,
 )
 

@@ -348,7 +348,7 @@ def least_eigenvalue(dataset: xr.Dataset) -> float:
     For statistics without these matrices it is the least value of the squared norms `r2` or `q`.
     """
     if "Q" not in dataset or "M" not in dataset:
-        return float(min(dataset[name].values.min() for name in ("r2", "q") if name in dataset))
+        return float(min((dataset[name].values.min() for name in ("r2", "q") if name in dataset), default=0.0))
     try:
         gram = json.loads(dataset.attrs["problem"])["fields"]["target"]["fields"]["gram"]["array"]
         inverse = np.linalg.inv(np.asarray(gram, float))
