@@ -26,7 +26,7 @@ from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.nodes import NodeSums
-from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.expectation.slopes import RiskDerivatives
 from sgdlimits.inputs.mixture import Mixture
 from sgdlimits.model.masks import all_masks, mask_probabilities
 from sgdlimits.model.network import TwoLayer
@@ -220,7 +220,7 @@ class ClassSums(Expectation):
         return values[0] if len(values) == 1 else sum(shares[i] * each for i, each in enumerate(values))
 
     def slopes(self, model, a, S):
-        total, k = Slopes(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
+        total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
         keeps, rates = _masks_and_probabilities(model)
         weights = np.asarray(model.coordinates.weights)
         for part, own in self._pairs(class_models(model)):
@@ -232,7 +232,8 @@ class ClassSums(Expectation):
                 each = own.slopes(part.model, jax.tree.map(np.asarray, scalars), S @ R.T)
                 share = rate * (1.0 if part.i is None else weights[part.i])
                 span = np.einsum("jslt,sx,ty->jxly", each.span, R, R)
-                total = Slopes(*(x + share * y for x, y in zip(total, (each.gradient @ R, span, each.outside), strict=True)))
+                derivatives = each.gradient @ R, span, each.outside
+                total = RiskDerivatives(*(x + share * y for x, y in zip(total, derivatives, strict=True)))
         return total
 
     def without_smoothing(self):

@@ -130,7 +130,7 @@ def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarra
 
 
 def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarray:
-    """Return an orthonormal basis of the unknown directions that tensors of a given order span.
+    """Return an orthonormal basis of the unknown directions that the Hermite tensors of a given order span.
 
     `moments` has one axis per coordinate, the known ones first; all powers of known coordinates are considered.
     """
@@ -146,7 +146,7 @@ def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarra
 
 
 def _counts(index: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Return how often each of k coordinates occurs in a tensor index, its multi-index."""
+    """Return the multi-index of a tensor index: how often each of the k coordinates occurs in it."""
     return tuple(index.count(i) for i in range(k))
 
 
