@@ -52,6 +52,10 @@ from .analysis.local_limit import (
     local_limit as local_limit,
 )
 from .analysis.localizability import Localizability as Localizability
+from .analysis.plateau_exits import (
+    PlateauExits as PlateauExits,
+    plateau_exits as plateau_exits,
+)
 from .analysis.sampled.closure import SampledClosure as SampledClosure
 from .analysis.sampled.dynamics import SampledDynamics as SampledDynamics
 from .analysis.sampled.empirical import EmpiricalProblem as EmpiricalProblem
@@ -177,6 +181,7 @@ from .schedule_forms import (
 )
 from .settings import setup_jax as setup_jax
 from .start import (
+    Bernoulli as Bernoulli,
     FixedInit as FixedInit,
     OrthogonalInit as OrthogonalInit,
     RandomInit as RandomInit,

@@ -275,7 +275,10 @@ rate_or_rates = OverTime(
     either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(RATE))),
     not_negative,
 )
-real_or_named = either("one number, or numbers by name", "Give one number.", real, by_name(array()))
+law_of_second = instance("sgdlimits.start", "Bernoulli", "a law", "Give Bernoulli(0.5).")
+second_layer = either(
+    "one number, one for each unit, a law, or numbers by name", "Give one number.", array(), by_name(array()), law_of_second
+)
 flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
 point_or_weights = either(
     "statistics, or weights",

@@ -45,7 +45,6 @@ from sgdlimits.checks import (
     problem,
     rate_or_rates,
     real,
-    real_or_named,
     sized,
     start,
     statistics,
@@ -116,7 +115,7 @@ CHECKS_OF_TYPES: dict[str, Check] = {
         "sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."
     ),
     "str | Callable | Activation": named, "Rule | Expectation": expectation,
-    "float | dict[str, Any]": real_or_named, "bool | float": flag_or_rate,
+    "bool | float": flag_or_rate,
     "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
     "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
 }  # fmt: skip

@@ -13,7 +13,7 @@ import scipy
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import array
+from sgdlimits.checks import array, second_layer
 from sgdlimits.domain import Count, Fraction, NotNegative, Positive, Seed, Size, checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
@@ -33,8 +33,36 @@ Up to this width its units are those of the other levels bit for bit; beyond it,
 
 
 def _as_second_layer(second: Any) -> Any:
-    """Convert the argument `second`: one number for the second layer, or a mapping of scalars by name."""
-    return as_scalars(second) if isinstance(second, Mapping) else second
+    """Convert a second layer: one number, an array with one for each unit, a law, or a mapping of scalars by name."""
+    if isinstance(second, Mapping):
+        return as_scalars(second)
+    return as_floats(second) if isinstance(second, (list, tuple, np.ndarray, jax.Array)) else second
+
+
+@checked
+class Bernoulli(Part):
+    """Law of a second layer whose entries are independent and take one of two values, for `RandomInit(second=...)`.
+
+    Parameters
+    ----------
+    share : probability of `high`
+    low, high : the two values
+
+    >>> import sgdlimits as sl
+    >>> start = sl.RandomInit(d=100, second=sl.Bernoulli(0.5))
+    >>> sorted({float(a) for a in start.one(sl.presets.phase_retrieval(width=9)).a})
+    [0.0, 1.0]
+    """
+
+    share: Fraction = eqx.field(static=True, default=0.5)
+    low: float = eqx.field(static=True, default=0.0)
+    high: float = eqx.field(static=True, default=1.0)
+
+    def draw(self, stream: Stream, width: int) -> Float[np.ndarray, "runs width"]:
+        """Draw the entries of the second layer for the runs of a stream, runs first."""
+        # ndtr(-normal) is uniform on (0, 1)
+        normal = np.asarray(stream.normal(Purpose.START_SECOND, width)[0]).T
+        return np.where(scipy.special.ndtr(-normal) < check_share("share", self.share), self.high, self.low)
 
 
 class Start(Part):
@@ -86,7 +114,8 @@ class RandomInit(Start):
     d : dimension
     scale : standard deviation of sqrt(d) times a weight; with `unit`, the norm of each direction
     unit : whether each direction is scaled to the norm `scale`
-    second : value of each entry of the second layer, or values of the scalars by name
+    second : value of each entry of the second layer, one number or one for each unit; a law, `Bernoulli`; or values of the
+        scalars by name
     positive : probability with which each entry of the second layer keeps its sign; the others are negated. None keeps all
 
     Arguments that are not given are taken from the problem (`problem.initial`).
@@ -100,12 +129,23 @@ class RandomInit(Start):
     d: Count = eqx.field(static=True)
     scale: Positive | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
-    second: float | dict[str, Any] | None = eqx.field(converter=_as_second_layer, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_as_second_layer, default=None)
     positive: Fraction | None = eqx.field(static=True, default=None)
+
+    if TYPE_CHECKING:  # the types that the converters accept
+
+        def __init__(
+            self,
+            d: int,
+            scale: float | None = ...,
+            unit: bool | None = ...,
+            second: ArrayLike | Bernoulli | Mapping[str, Any] | None = ...,
+            positive: float | None = ...,
+        ) -> None: ...
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
-        scale, unit = self._scale_and_norm(problem)
+        scale, unit = self.scale_and_norm(problem)
         dof = np.maximum(self.d - k - np.arange(p), 0.0)  # with fewer dimensions than directions, the last columns of T are 0
         normal = np.moveaxis(stream.normal(Purpose.START, p * k + p * p)[0], -1, 0)
         diagonal = np.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0]).T
@@ -121,7 +161,7 @@ class RandomInit(Start):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
         if p <= MAX_GRAM_WIDTH:
             return super().particles(problem, stream)
-        scale, unit = self._scale_and_norm(problem)
+        scale, unit = self.scale_and_norm(problem)
         m = np.moveaxis(stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1), -1, 0)
         # the squared norm orthogonal to the fixed directions is chi-square; the products of units are not needed
         square = (m**2).sum(2) + stream.chi_square(Purpose.START_CHI, np.full(p, float(self.d - k)))[0].T
@@ -129,7 +169,7 @@ class RandomInit(Start):
         M = scale * ((m / size[:, :, None]) @ cholesky_factor(gram).T)
         return Particles(self._draw_second_layer(problem, stream), M, scale**2 * square / size**2)
 
-    def _scale_and_norm(self, problem) -> tuple[Any, bool]:
+    def scale_and_norm(self, problem) -> tuple[Any, bool]:
         """Return the scale of the random weights, and whether it is the exact norm of each direction."""
         check_dimension(self.d, problem.directions.fixed)
         law = problem.directions.initial
@@ -140,6 +180,8 @@ class RandomInit(Start):
     def _draw_second_layer(self, problem, stream) -> Any:
         """Draw the second layer, or the network's scalars by name, of each run from its random stream."""
         law, runs = problem.directions.initial, stream.runs.size
+        if isinstance(self.second, Bernoulli):
+            return self._draw_by_law(self.second, problem, stream)
         constant = _initial_second_layer(self.second, problem, runs)
         if self.positive is not None:
             return self._with_random_signs(constant, law.second_spread, stream)
@@ -151,6 +193,12 @@ class RandomInit(Start):
             raise BadInput(f"second_spread applies to scalars named `a`; got {', '.join(constant)}. Give explicit statistics.")
         normal = stream.normal(Purpose.START_SECOND, constant["a"][0].size)[0].T
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
+
+    def _draw_by_law(self, law: Bernoulli, problem, stream) -> Any:
+        """Draw the second layer from a law of its entries."""
+        if problem.directions.scalars is not None or self.positive is not None:
+            raise BadInput("Bernoulli is for a plain second layer, without positive. Give low and high, or arrays by name.")
+        return law.draw(stream, problem.directions.width)
 
     def _with_random_signs(self, constant: Any, spread: float, stream) -> Any:
         """Return the second layer with the signs of random entries reversed.
@@ -177,7 +225,7 @@ class OrthogonalInit(Start):
     """
 
     spread: NotNegative = eqx.field(static=True)
-    second: float | dict[str, Any] | None = eqx.field(converter=_as_second_layer, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_as_second_layer, default=None)
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
@@ -209,11 +257,11 @@ class FixedInit(Start):
     """
 
     overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=as_floats)
-    second: float | dict[str, Any] | None = eqx.field(converter=_as_second_layer, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_as_second_layer, default=None)
 
     if TYPE_CHECKING:  # the types that the converters accept
 
-        def __init__(self, overlap: ArrayLike, second: float | Mapping[str, Any] | None = ...) -> None: ...
+        def __init__(self, overlap: ArrayLike, second: ArrayLike | Mapping[str, Any] | None = ...) -> None: ...
 
     def overlaps(self, problem, stream):
         one = take_run(self.particles(problem, stream))
@@ -289,13 +337,19 @@ def as_start(start: Start | PyTree) -> Start:
     )
 
 
-def _initial_second_layer(second: float | dict[str, Any] | None, problem: Problem, runs: int) -> Scalars:
+def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
     """Return the initial second layer, or scalars by name, for several runs: as given, or else as the problem defines them."""
     law, scalars = problem.directions.initial, problem.directions.scalars
     if scalars is None:
         if isinstance(second, dict):
             raise BadInput(f"second must be one number for a plain second layer; got {second}. Give one number.")
-        return np.full((runs, problem.directions.width), float(law.second if second is None else second))
+        width, one = problem.directions.width, law.second if second is None else second
+        each = np.asarray(np.nan if isinstance(one, (str, Part)) else one, float)
+        if each.shape not in ((), (width,)) or not np.isfinite(each).all():
+            raise BadInput(
+                f"second must be one number or {width} of them, one for each unit, all finite; got {one}. Give such numbers."
+            )
+        return np.tile(np.broadcast_to(each, (width,)), (runs, 1))
     given = {} if second is None else second if isinstance(second, dict) else {"a": second}
     if not set(given) <= set(scalars):
         raise BadInput(

@@ -166,10 +166,9 @@ class _Probe(NamedTuple):
 
     def context(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
         """Return the context of a step with these values."""
-        return kind(
-            inv_d, jnp.ones(()), self.fields, self.fixed, self.gradients, algorithm.batch, self.scalars, self.kept,
-            self.gram_of, self.inputs_gram,
-        )  # fmt: skip
+        t, b = jnp.ones(()), algorithm.batch
+        samples = self.fields, self.fixed, self.gradients, b
+        return kind(inv_d, t, *samples, self.scalars, self.kept, self.gram_of, self.inputs_gram)
 
 
 class _StepCoefficients(NamedTuple):

@@ -106,6 +106,24 @@ class Exits(Condition):
         return memory - problem.risk(stats)
 
 
+class RiskBelow(Condition):
+    """The population risk is at most `risk`, whatever it was at the start of the run.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.08)
+    >>> bool(RiskBelow(0.5)(problem, sl.FixedInit(0.9).one(problem), RiskBelow(0.5).risk))
+    True
+    """
+
+    risk: Float[Array, ""] | float = eqx.field(converter=lambda risk: jnp.asarray(risk, float))
+
+    def begin(self, problem, stats):
+        return self.risk
+
+    def margin(self, problem, stats, memory):
+        return memory - problem.risk(stats)
+
+
 @checked
 def exits(threshold: Unchecked[float]) -> Exits:
     """Stop a run once its excess risk over the noise floor has fallen by the fraction `threshold` of its initial value.

@@ -51,7 +51,7 @@ from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
 from sgdlimits.kernel.stopping import Quadratic, register_bound
-from sgdlimits.level.condition import Exits
+from sgdlimits.level.condition import Exits, RiskBelow
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels
@@ -69,6 +69,7 @@ MAX_GRID_ERROR = 1e-5
 
 
 @register_bound(Exits, ProjectionProblem)
+@register_bound(RiskBelow, ProjectionProblem)
 def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic | None:
     """Return a quadratic lower bound, around a state of the exact chain, on the excess of the risk over the exit risk."""
     if not isinstance(state, Frame) or state.m.ndim != 2:  # other levels; inputs of several blocks
