@@ -70,6 +70,12 @@ from .analysis.summary import (
     Summary as Summary,
     summarise as summarise,
 )
+from .analysis.tasks import (
+    forgetting as forgetting,
+    tracking_lr as tracking_lr,
+    tracking_risk as tracking_risk,
+    transfer as transfer,
+)
 from .errors import (
     AccuracyWarning as AccuracyWarning,
     BadInput as BadInput,
@@ -102,6 +108,7 @@ from .level import (
 )
 from .model import (
     ClassLabels as ClassLabels,
+    ClassReadouts as ClassReadouts,
     CommitteeReadout as CommitteeReadout,
     CrossEntropy as CrossEntropy,
     Erf as Erf,

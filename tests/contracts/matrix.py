@@ -113,6 +113,22 @@ def adaptive() -> sl.ProjectionProblem:
     )
 
 
+def tasks_in_turn() -> sl.ProjectionProblem:
+    """One task after the other, with a head for each."""
+    return sl.presets.two_tasks(2, "erf", 0.5, weights=sl.Steps([0.1], [[0.8, 0.2], [0.2, 0.8]]), lr=0.5, noise=0.1)
+
+
+def dropped() -> sl.ProjectionProblem:
+    """Dropout of units, second layer trained."""
+    return sl.ProjectionProblem(
+        target=sl.Target(sl.CommitteeReadout("erf"), 2, noise=0.1),
+        network=sl.TwoLayer(2, "erf", dropout=0.3),
+        loss=sl.SquaredLoss(),
+        algorithm=sl.OnePassSGD(0.5, lr_second=0.5),
+        name="dropped",
+    )
+
+
 PROBLEMS = {
     "absolute_huber_product": absolute_huber_product,
     "unequal_teachers": unequal_teachers,
@@ -128,6 +144,9 @@ PROBLEMS = {
     "gaussian_mixture": line_of_classes,
     "on_means": on_means,
     "adaptive": adaptive,
+    "two_tasks": tasks_in_turn,
+    "drifting": lambda: sl.presets.drifting(speed=0.5, width=2, activation="erf", train_second=True),
+    "dropped": dropped,
 }
 BY_POINTS = {
     "absolute_huber_product": sl.Sobol(9, 8),
@@ -273,7 +292,7 @@ LEVELS = {
 FEW = [
     ("absolute_huber_product", "sgd"), ("unequal_teachers", "chain"), ("spiked_tensor", "chain"), ("committee", "sde"),
     ("spiked_tensor", "sde"), ("quadratic_network", "ode"), ("committee", "mean-field"), ("phase_retrieval", "local"),
-    ("three_classes", "chain"),
+    ("three_classes", "chain"), ("two_tasks", "chain"), ("dropped", "sde"), ("drifting", "ode"),
 ]  # fmt: skip
 """Each level and each loop, and a problem of each kind."""
 

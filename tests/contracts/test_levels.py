@@ -40,9 +40,10 @@ def norms(data):
 def test_dataset_follows_the_schema(problem, level, kind, data):
     assert sl.check(data) is data
     p, k = problem.directions.width, problem.directions.fixed
-    sizes = {"student": p, "teacher": k, "student_other": p, "output": OUTPUTS}
+    sizes = {"student": p, "teacher": k, "student_other": p, "output": OUTPUTS, "task": 2}
     axes = {axis for each in dims(problem, kind).values() for axis in each}
-    assert dict(data.sizes) == {"run": kind.runs, "t": 4} | {axis: sizes[axis] for axis in axes}
+    shown = {axis for variable in data.data_vars.values() for axis in variable.dims}  # schedules have axes of their own
+    assert {axis: data.sizes[axis] for axis in shown} == {"run": kind.runs, "t": 4} | {axis: sizes[axis] for axis in axes}
     assert data.t.values[0] == 0
     assert abs(data.t.values[-1] - kind.end) * kind.d <= problem.numerics.samples_per_step // 2
     assert (data.status == "finished").all()

@@ -49,7 +49,8 @@ FEW = [("unequal_teachers", "squares"), ("committee", "fields"), ("on_means", "a
 
 
 def plain(problem):
-    """The problem with plain SGD: rules are about one sample, and know of no algorithm."""
+    """The problem at the start, with plain SGD: rules are about one sample, and know of no time and no algorithm."""
+    problem = problem.at(0.0)
     second = 0.5 if problem.trains_second else None
     return problem.with_algorithm(sl.OnePassSGD(1.0, lr_second=second, ridge=0.1, sphere=problem.sphere))
 

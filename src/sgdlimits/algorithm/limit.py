@@ -37,6 +37,8 @@ from sgdlimits.statistics.trees import add, repeat_for_samples
 
 MAX_CLASS_COMBINATIONS = 256
 """Maximum number of assignments of the samples of a batch to classes; an average over a step sums over all of them."""
+MAX_UNROLLED_COMBINATIONS = 16
+"""Maximum number of terms of that sum that are traced one by one; a longer sum is a loop, which compiles once."""
 MAX_JUMP = 1e-12
 """Maximum change of the weights, due to rounding, by which a step at 1/d = 0 counts as the identity."""
 
@@ -179,7 +181,7 @@ def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"
     z, c : label noise and classes of the samples
     """
     b = len(c)
-    samples = jnp.moveaxis(model.data.from_normal(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
+    samples = jnp.moveaxis(model.inputs.from_normal(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
     x = jnp.concatenate([samples, points[b:]])
     fields, fixed = (jnp.einsum("js...,is...->ji...", rows, x) for rows in F)
     return StepInputs(fields, fixed, z, c)
@@ -384,15 +386,17 @@ class StepAverages(NamedTuple):
 
     def _mean_over_classes(self, f):
         """Average f over all assignments of the samples of a batch to classes, with their probabilities."""
-        law, b = self.model.coordinates, self.algorithm.batch
-        if law.classes**b > MAX_CLASS_COMBINATIONS:
+        inputs, b = self.model.inputs, self.algorithm.batch
+        if inputs.classes**b > MAX_CLASS_COMBINATIONS:
+            what = "classes" if self.model.network.mask_rate is None else "classes and masks of units"
             raise BadInput(
-                f"{law.classes} classes in batches of {b} are too many to average over, which {type(self.algorithm).__name__} "
-                "needs as d grows. Use Chain(d), or a smaller batch."
+                f"{inputs.classes} {what} in batches of {b} are too many to average over, which "
+                f"{type(self.algorithm).__name__} needs as d grows. Use Chain(d), or a smaller batch."
             )
-        parts = [
-            (f(c), jnp.prod(jnp.stack([law.weights[i] for i in c]))) for c in itertools.product(range(law.classes), repeat=b)
-        ]
-        return jax.tree.map(
-            lambda *leaves: sum(leaf * w for leaf, (_, w) in zip(leaves, parts, strict=True)), *(v for v, _ in parts)
-        )
+        combinations = list(itertools.product(range(inputs.classes), repeat=b))
+        weights = [jnp.prod(jnp.stack([inputs.class_probabilities[i] for i in c])) for c in combinations]
+        if len(combinations) > MAX_UNROLLED_COMBINATIONS:
+            values = jax.lax.map(f, np.array(combinations))
+            return jax.tree.map(lambda leaves: jnp.tensordot(jnp.stack(weights), leaves, 1), values)
+        weighted_sum = lambda *leaves: sum(leaf * w for leaf, w in zip(leaves, weights, strict=True))
+        return jax.tree.map(weighted_sum, *map(f, combinations))

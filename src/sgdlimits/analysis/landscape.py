@@ -317,9 +317,9 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
     if at.a is None and problem.initial.second_spread:
         raise BadInput(f"{problem.name} starts from a random second layer. Give a, {p} numbers.")
     a = as_scalars(problem.network.initial(problem.initial.second) if at.a is None else at.a)
-    if problem.network.plain and (a.shape != (p,) or not np.isfinite(a).all()):
+    if problem.network.one_array and (a.shape != (p,) or not np.isfinite(a).all()):
         raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one a unit.")
-    if not problem.network.plain:
+    if not problem.network.one_array:
         problem.coordinates.check(as_batch(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a
 

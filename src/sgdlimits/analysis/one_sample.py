@@ -100,12 +100,12 @@ class ProjectionSample(OneSample):
     problem: ProjectionProblem
 
     def classes(self, stream):
-        return self.problem.data.draw_class(stream, 1)[0, 0]
+        return self.problem.model.inputs.draw_class(stream, 1)[0, 0]
 
     def terms(self, stats, draws):
         problem, sgd, data = self.problem, self.problem.algorithm, self.problem.data
         F, column = factor_fields(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
-        x, z = data.from_normal(draws.points[:-1], draws.c, problem.frame), draws.points[-1]
+        x, z = problem.model.inputs.from_normal(draws.points[:-1], draws.c, problem.frame), draws.points[-1]
         fields, fixed = F.student @ x, F.fixed @ x
         G, second = problem.model.gradient(fields, fixed, repeat_for_samples(stats.a, z.size), z, draws.c)
         squared = (x**2).sum(0) + data.squared_length * draws.outside

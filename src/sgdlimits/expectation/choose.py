@@ -5,11 +5,13 @@ from __future__ import annotations
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
+from sgdlimits.expectation.class_sums import ClassSums, class_models, is_split
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
 from sgdlimits.expectation.gaussian import GaussHermite, Rule, Sobol
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.squares import Squares
 from sgdlimits.model.sample import Model
+from sgdlimits.part import at_start
 
 # At the default order, 24^3 nodes are fewer than the 2^15 points of the default Sobol rule; 24^4 would be ten times as many.
 MAX_GRID_DIMENSIONS = 3
@@ -19,6 +21,9 @@ SPECIALISED_EXPECTATIONS = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegra
 
 def choose(model: Model) -> Expectation:
     """Choose how to compute a model's expectations: a specialised method, a grid for few smooth fields, else Sobol points."""
+    if is_split(model):
+        chosen = tuple(choose(part.model) for part in class_models(model))
+        return ClassSums(chosen[:1] if all(expectation == chosen[0] for expectation in chosen) else chosen)
     for expectation in SPECIALISED_EXPECTATIONS:
         if expectation.supports(model):
             return expectation
@@ -36,7 +41,22 @@ def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectatio
     if given is None:
         return None
     expectation = NodeSums(given) if isinstance(given, Rule) else given
-    if not isinstance(expectation, Expectation) or not expectation.supports(model):
-        needs = expectation.needs if isinstance(expectation, Expectation) else "to be a rule or an Expectation"
+    if isinstance(expectation, Expectation) and not isinstance(expectation, ClassSums) and is_split(at_start(model)):
+        expectation = ClassSums((expectation,))
+    if not isinstance(expectation, Expectation) or not expectation.supports(at_start(model)):
+        needs = given.needs if isinstance(given, Expectation) else "to be a rule or an Expectation"
         raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
     return expectation
+
+
+def choose_without_dropout(given: Expectation | None, model: Model) -> Expectation:
+    """Choose the expectation of a model without dropout: the one given for training if it supports the model.
+
+    Otherwise, or if `given` is None, return `choose(model)`.
+    """
+    if given is None:
+        return choose(model)
+    if is_split(model):
+        return given
+    own = given.expectations[0] if isinstance(given, ClassSums) else given
+    return own if own.supports(model) else choose(model)

@@ -77,7 +77,7 @@ def _accuracy_at(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "
     def accuracy_in_class(c):
         fields, fixed, _ = law.fields_at(F, points, c)
         label = jnp.broadcast_to(model.target.readout(fixed, c), points.shape[1:])
-        return model.loss.probability_correct(model.network(fields, each), label)
+        return model.loss.probability_correct(model.network.output(fields, each, c, None), label)
 
     return law.over_classes(accuracy_in_class)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.kernel.random import Stream
@@ -75,6 +76,12 @@ class Inputs(Part):
 
         `gram` is the Gram matrix of the fixed directions.
         """
+
+    @property
+    def class_probabilities(self) -> Float[Array, " classes"]:
+        """The probability of each class: the `weights` of a mixture, or 1 for inputs of one class."""
+        weights: Any = getattr(self, "weights", np.ones(1))
+        return weights
 
     @abc.abstractmethod
     def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:

@@ -32,7 +32,7 @@ from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.projection import ProjectionProblem, risk_expectation
 from sgdlimits.statistics.frame import Coordinates, FieldFactor, Frame, frame_of, overlaps_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.trees import as_floats, runs_first
@@ -136,18 +136,18 @@ class FrameChain(Process):
         return frame_of(stats.reorder(self.problem.algorithm.order), self.frame, self.max_rank)
 
     def draw(self, stream: Stream) -> Coordinates:
-        if has_schedules(self.problem.data):
+        if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._direction_count, self._input_count
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products
         rests = L if any(step_needs(algorithm, self.problem.network.width)) else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
-        x = self.problem.data.draw(stream, sizes, self.d)
+        x = self.problem.model.inputs.draw(stream, sizes, self.d)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])
 
     def step(self, state: Frame, x: Coordinates, now: StepTime) -> Frame:
         problem, names, inv_d = self.problem.at(now.t), state.names, 1 / self.d
-        algorithm, x = problem.algorithm, problem.data.place(x, self.frame)
+        algorithm, x = problem.algorithm, problem.model.inputs.place(x, self.frame)
         projected = state.project(x, self.frame[..., None])
 
         def updates_of_run(x: Coordinates, fields, fixed, at: Frame):
@@ -188,7 +188,7 @@ class FactorChain(FrameChain):
             (a, m, T), t = run
             now = self.problem.at(t)
             law = now.model.law_of_factor(FieldFactor(jnp.concatenate([m, T.T], axis=1), fixed))
-            return now.expectation.risk_of_factor(now.model, a, law)
+            return risk_expectation(now).risk_of_factor(now.model.without_dropout, a, law)
 
         return self.problem.numerics.over_runs(risk_of_run, (runs_first((state.a, state.m[rows], T)), t))
 
@@ -196,5 +196,5 @@ class FactorChain(FrameChain):
 @chain_process.register(ProjectionProblem)
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem in dimension d, which uses the most accurate form of the risk available."""
-    chain: type[FrameChain] = FactorChain if problem.expectation.risk_uses_factor else FrameChain
+    chain: type[FrameChain] = FactorChain if risk_expectation(problem).risk_uses_factor else FrameChain
     return chain(problem, d)

@@ -250,13 +250,13 @@ class SampledDiffusion(Diffusion):
         return (1, 1) if is_linear(algorithm, width) else (algorithm.batch, input_count(algorithm, width))
 
     def draw(self, stream: Stream) -> NoiseSamples:
-        if has_schedules(self.problem.data):
+        if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._samples_and_inputs
         s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
         normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)
         points, z = jnp.split(normal, [s * L], axis=1)
-        c = problem.data.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
+        c = problem.model.inputs.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
         return NoiseSamples(points.reshape(stream.steps, L, s, N, -1), z, c)
 
     def noise(self, state, variates, scale, t):

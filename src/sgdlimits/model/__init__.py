@@ -8,4 +8,13 @@ from sgdlimits.model.leaps import Leap, hermite_tensor, leaps
 from sgdlimits.model.loss import CrossEntropy, FunctionLoss, Loss, SoftmaxCrossEntropy, SquaredLoss
 from sgdlimits.model.network import Network, TwoLayer
 from sgdlimits.model.sample import Model
-from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout, Readout, Target
+from sgdlimits.model.target import (
+    ClassLabels,
+    CommitteeReadout,
+    FunctionReadout,
+    QuadraticReadout,
+    Readout,
+    Target,
+    TimedReadout,
+)
+from sgdlimits.model.tasks import ClassReadouts, Rotation

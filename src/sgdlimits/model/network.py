@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.checks import array, by_name
-from sgdlimits.domain import Size, Width, checked
-from sgdlimits.errors import BadInput
+from sgdlimits.checks import OverTime, array, by_name, number
+from sgdlimits.domain import InTime, Size, Width, checked
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
-from sgdlimits.part import Part
+from sgdlimits.model.masks import MAX_MASKED_WIDTH
+from sgdlimits.part import Part, is_schedule
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
@@ -24,9 +25,13 @@ from sgdlimits.trial import fields, try_function
 
 RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
-    "teacher", "output",
+    "teacher", "output", "task", "task_risk",
 }  # fmt: skip
 """Names of variables and dimensions in datasets, which network scalars cannot have."""
+
+
+Dropout = Annotated[InTime, OverTime(number(at_least=0, below=1))]
+"""A dropout probability, or a schedule of it."""
 
 
 class AnyNetwork(Part):
@@ -67,6 +72,40 @@ class AnyNetwork(Part):
         """Whether the network is a sum of units weighted by the entries of `a`, as closed forms require."""
         return False
 
+    @property
+    def one_array(self) -> bool:
+        """Whether the network's scalars are one array of shape (p,) rather than a dictionary."""
+        return self.plain
+
+    @property
+    def head_count(self) -> int:
+        """Number of second layers: one for each class of the data, or one for all classes."""
+        return 1
+
+    @property
+    def mask_rate(self) -> Any:
+        """Probability that a unit is dropped in a training step, or None without dropout."""
+        return None
+
+    def without_dropout(self) -> AnyNetwork:
+        """Return the network with all units kept, by which risk and accuracy are defined."""
+        return self
+
+    def head(self, a: Scalars, c: Array | int) -> Scalars:
+        """Select the scalars `a` of the second layer that predicts the labels of class `c`."""
+        return a
+
+    def mask(self, a: Scalars, kept: Array | None) -> Scalars:
+        """Set the second layer of dropped units in the scalars `a` to zero, and rescale that of kept units."""
+        return a
+
+    def output(self, fields: Float[Array, "p *batch"], a: Scalars, c: Array, kept: Array | None) -> Float[Array, "*batch"]:
+        """Evaluate the prediction for inputs of class `c` with some units dropped.
+
+        `kept` is 1 for kept and 0 for dropped units, or None to keep all.
+        """
+        return self(fields, a)
+
 
 @checked
 class TwoLayer(AnyNetwork):
@@ -79,15 +118,21 @@ class TwoLayer(AnyNetwork):
     mean : whether f is the mean over the units instead of their sum
     outputs : C, the number of outputs; above 1 the prediction is a vector, :math:`f_o = \frac1p\sum_j a_{jo}\, s(\lambda_j)`
     bias : whether a scalar `bias`, one for each output, is added
+    heads : number of second layers, one for each class of the data; above 1 the prediction for an input of class c is
+        :math:`f = \frac1p\sum_j a_{jc}\, s(\lambda_j)`, and its label trains this head alone
+    dropout : probability, below 1, that a unit is dropped in a training step, independently for each unit and sample; the kept
+        units count 1/(1 - dropout) times. Risk and accuracy are those of all units. None or 0 for no dropout
 
-    With several outputs or a bias the scalars are a dictionary: `a`, of shape (p,) or (p, C), and `bias`, of shape () or (C,),
-    which starts at zero.
+    With several outputs, several heads or a bias the scalars are a dictionary: `a`, of shape (p,), (p, C) or (p, heads), and
+    `bias`, of shape (), (C,) or (heads,), which starts at zero.
 
     >>> import jax.numpy as jnp
     >>> float(TwoLayer(2, "square")(jnp.array([1.0, 2.0]), a=jnp.ones(2)))
     2.5
     >>> TwoLayer(2, "tanh", outputs=3, bias=True).initial(second=1.0)["a"].shape
     (2, 3)
+    >>> TwoLayer(2, "tanh", heads=2).axes
+    {'a': ('student', 'task')}
     """
 
     width: int = eqx.field(static=True)
@@ -95,6 +140,11 @@ class TwoLayer(AnyNetwork):
     mean: bool = eqx.field(static=True)
     outputs: int = eqx.field(static=True)
     bias: bool = eqx.field(static=True)
+    heads: int = eqx.field(static=True)
+    dropout: Any
+
+    omitted_in_files: ClassVar[dict[str, Any]] = {"heads": 1, "dropout": None}
+    """Arguments that files omit at these defaults, so that networks without them are written as by earlier versions."""
 
     def __init__(
         self,
@@ -103,10 +153,20 @@ class TwoLayer(AnyNetwork):
         mean: bool = True,
         outputs: Size = 1,
         bias: bool = False,
+        heads: Size = 1,
+        dropout: Dropout | None = None,
     ) -> None:
-        self.width, self.outputs = width, outputs
+        self.width, self.outputs, self.heads = width, outputs, heads
         self.activation = as_activation(activation)
         self.mean, self.bias = bool(mean), bool(bias)
+        if heads > 1 and outputs > 1:
+            raise BadInput(
+                f"a network has several heads or several outputs; got heads = {heads}, outputs = {outputs}. Drop one."
+            )
+        drops = is_schedule(dropout) or is_traced(dropout) or bool(dropout)
+        self.dropout = as_floats(dropout) if drops else None
+        if drops and width > MAX_MASKED_WIDTH:
+            raise BadInput(f"dropout is for networks of at most {MAX_MASKED_WIDTH} units; got {width}. Use fewer units.")
 
     @property
     def factor(self) -> float:
@@ -115,7 +175,19 @@ class TwoLayer(AnyNetwork):
 
     @property
     def plain(self):
-        return self.outputs == 1 and not self.bias
+        return self.one_array and self.dropout is None
+
+    @property
+    def head_count(self):
+        return self.heads
+
+    @property
+    def mask_rate(self):
+        return self.dropout
+
+    @property
+    def one_array(self):
+        return self.outputs == 1 and self.heads == 1 and not self.bias
 
     @property
     def shape(self):
@@ -125,21 +197,59 @@ class TwoLayer(AnyNetwork):
     def smooth(self):
         return self.activation.smooth
 
+    @property
+    def _columns(self) -> tuple[int, ...]:
+        """Shape of the bias, which is that of one unit's part of the second layer: (heads,), (C,) or ()."""
+        return (self.heads,) if self.heads > 1 else self.shape
+
     def initial(self, second):
-        a = np.full((self.width, *self.shape), float(second))
-        return a if self.plain else {"a": a, **({"bias": np.zeros(self.shape)} if self.bias else {})}
+        a = np.full((self.width, *self._columns), float(second))
+        return a if self.one_array else {"a": a, **({"bias": np.zeros(self._columns)} if self.bias else {})}
 
     @property
     def axes(self):
-        output = ("output",) * len(self.shape)
-        return {"a": ("student", *output), **({"bias": output} if self.bias else {})}
+        column = ("task",) if self.heads > 1 else ("output",) * len(self.shape)
+        return {"a": ("student", *column), **({"bias": column} if self.bias else {})}
+
+    def without_dropout(self):
+        return self if self.dropout is None else eqx.tree_at(lambda own: own.dropout, self, None, is_leaf=lambda x: x is None)
+
+    def head(self, a, c):
+        """Select the scalars of the head of class `c`, an integer or an array with the trailing axes of the scalars."""
+        if self.heads == 1:
+            return a
+        pick = lambda leaf, axis: _select_class(jnp.moveaxis(jnp.asarray(leaf), axis, 0), c)
+        return {name: pick(leaf, 1 if name == "a" else 0) for name, leaf in a.items()}
+
+    def mask(self, a, kept):
+        if kept is None:
+            return a
+        factor = (kept / (1 - self.dropout)).reshape(kept.shape[0], *(1,) * len(self.shape), *kept.shape[1:])
+        return {**a, "a": a["a"] * factor} if isinstance(a, dict) else a * factor
+
+    def output(self, fields, a, c, kept):
+        if self.heads == 1 and kept is None:
+            return self(fields, a)
+        a = self.mask(self.head(a, c), kept)
+        values, second = self.activation(fields), a["a"] if isinstance(a, dict) else a
+        f = self.factor * (second * (values[:, None] if self.shape else values)).sum(0)
+        return f + a["bias"] if self.bias else f
 
     def __call__(self, fields, a):
+        """Evaluate the prediction with all units kept; with several heads, that of each, on the first axis."""
         values = self.activation(fields)
-        if self.plain:
+        if self.one_array:
             return self.factor * (a * values).sum(0)
-        f = self.factor * (a["a"] * (values[:, None] if self.shape else values)).sum(0)
+        f = self.factor * (a["a"] * (values[:, None] if self._columns else values)).sum(0)
         return f + a["bias"] if self.bias else f
+
+
+def _select_class(leaf: Float[Array, "heads *axes"], c: Array) -> Float[Array, "*axes"]:
+    """Select entry c of the first axis, or, for an array of classes, the entry of each sample's class."""
+    entry = leaf[0]
+    for i in range(1, leaf.shape[0]):
+        entry = jnp.where(jnp.asarray(c) == i, leaf[i], entry)
+    return entry
 
 
 @checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,6 +10,7 @@ from jaxtyping import Array, Float
 from sgdlimits.domain import checked
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.model.loss import Loss
+from sgdlimits.model.masks import MaskedInputs, kept_units
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.part import Part
@@ -82,9 +84,28 @@ class Model(Part):
         k = self.teachers
         return self.law_of_factor(FieldFactor(jnp.zeros((0, k)), jnp.eye(k)))
 
+    @property
+    def inputs(self) -> Inputs:
+        """Law of the training inputs: the data and, with dropout, the masks of units."""
+        rate = self.network.mask_rate
+        return self.data if rate is None else MaskedInputs(self.data, rate, self.width)
+
+    @property
+    def without_dropout(self) -> Model:
+        """The model with all units kept, by which risk and accuracy are defined."""
+        network = self.network.without_dropout()
+        return self if network is self.network else eqx.tree_at(lambda model: model.network, self, network)
+
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
-        """Evaluate the loss of samples with student fields, fixed fields, network scalars, label noise z and class c."""
-        return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
+        """Evaluate the loss of samples with student fields, fixed fields, network scalars, label noise z and class c.
+
+        With dropout, c also encodes the mask of units (see `model.masks`).
+        """
+        kept = None
+        if self.network.mask_rate is not None:
+            c, mask = c % self.data.classes, c // self.data.classes
+            kept = kept_units(mask, self.width)
+        return self.loss(self.network.output(fields, a, c, kept), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:
         """Compute the derivatives of the loss of samples in the student fields, and in the network scalars.

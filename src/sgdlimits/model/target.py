@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -15,9 +16,10 @@ from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array
 from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
-from sgdlimits.errors import BadInput, check_count, is_traced
+from sgdlimits.errors import BadInput, check_count, is_traced, shorten
 from sgdlimits.model.activation import Activation, as_activation, is_square
-from sgdlimits.part import Part, at_start
+from sgdlimits.part import Part, at_start, is_schedule
+from sgdlimits.schedule import Time
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
 from sgdlimits.trial import fields, try_function
@@ -116,6 +118,43 @@ class FunctionReadout(Readout):
         return flat.reshape(fixed.shape[1:])
 
 
+class TimedReadout(Readout):
+    """A user's own function of one vector of k fields and of the time t, in samples per dimension.
+
+    Its clock is a schedule, which `at(t)` replaces by the time t.
+    """
+
+    fn: Callable = eqx.field(static=True)
+    clock: Any = eqx.field(default_factory=Time)
+
+    def __call__(self, fixed, c=0):
+        if is_schedule(self.clock):
+            raise BadInput(f"the readout {shorten(self.fn)} changes with time. Take the problem at one time, problem.at(t).")
+        return FunctionReadout(lambda vector: self.fn(vector, self.clock))(fixed, c)
+
+
+def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
+    """Convert a user's function fn(fixed) or fn(fixed, t) to a readout, after a trial on one vector of fields."""
+    if isinstance(readout, Readout):
+        try_function("the readout", at_start(readout), count(teachers, "field"), fields(teachers), values=False)
+        return readout
+    if takes_time(readout):
+        try_function("the readout", readout, f"{count(teachers, 'field')} and a time", fields(teachers), np.asarray(0.0))
+        return TimedReadout(readout)
+    try_function("the readout", readout, count(teachers, "field"), fields(teachers))
+    return FunctionReadout(readout)
+
+
+def takes_time(fn: Any) -> bool:
+    """Whether a function of fields has a second argument for the time: one without a default, or one called t."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "t")
+
+
 @checked
 class ClassLabels(Readout):
     """A label for each class of the data, independent of the fields; `ClassLabels(range(C))` labels classes by their index.
@@ -143,7 +182,8 @@ class Target(Part):
 
     Parameters
     ----------
-    readout : a `Readout`, or a JAX function of one vector of k fields that returns one number
+    readout : a `Readout`, or a JAX function of one vector of k fields that returns one number; a function readout(fixed, t) is
+        given the time as well, in samples per dimension
     teachers : k, the number of fixed directions; 1, or as many as the Gram matrix has, unless given
     noise : variance of the additive label noise
     gram : P, shape (k, k), positive definite; the identity unless given
@@ -151,6 +191,9 @@ class Target(Part):
     >>> target = Target(lambda fixed: fixed[0] * fixed[1], teachers=2, noise=0.1)
     >>> float(target.label(jnp.array([2.0, 3.0]), z=0.0, c=0))
     6.0
+    >>> turning = Target(lambda fixed, t: jnp.cos(t) * fixed[0] + jnp.sin(t) * fixed[1], teachers=2)
+    >>> float(turning.at(0.0).label(jnp.array([2.0, 3.0]), z=0.0, c=0))
+    2.0
     """
 
     readout: Readout
@@ -166,17 +209,10 @@ class Target(Part):
         gram: Matrix | None = None,
     ) -> None:
         teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[0]) if teachers is None else teachers)
-        self.readout = readout if isinstance(readout, Readout) else FunctionReadout(readout)
         self.gram = as_floats(np.eye(teachers) if gram is None else gram)
         self.noise = as_floats(noise)
         _check_gram(self.gram, teachers)
-        try_function(
-            "the readout",
-            at_start(readout),
-            count(teachers, "field"),
-            fields(teachers),
-            values=not isinstance(readout, Readout),
-        )
+        self.readout = as_readout(readout, teachers)
 
     @property
     def teachers(self) -> int:

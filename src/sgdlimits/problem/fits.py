@@ -8,10 +8,12 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm, check_memory
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.inputs import Inputs
+from sgdlimits.inputs import Inputs, Mixture
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import RESERVED_NAMES, AnyNetwork
 from sgdlimits.model.target import ClassLabels, Target
+from sgdlimits.model.tasks import ClassReadouts
+from sgdlimits.part import at_start
 
 
 def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
@@ -24,12 +26,32 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
                 f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. "
                 "Give one label for each class."
             )
+    _check_tasks(data, target, network)
     if isinstance(loss, Loss):
-        loss.check(data, target, network.shape)
+        loss.check(data, at_start(target), network.shape)
     check_memory(algorithm, RESERVED_NAMES | {"a"})
-    names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
+    names, known = algorithm.trained_scalars, () if network.one_array else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
         scalars = (
             f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
         )
         raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {scalars}")
+
+
+def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
+    """Raise `BadInput` if readouts or heads by class do not match the classes of the data."""
+    readout, heads = target.readout, network.head_count
+    readouts, turns = (readout.classes, readout.turns) if isinstance(readout, ClassReadouts) else (None, None)
+    if readouts is None and heads == 1:
+        return
+    if not isinstance(data, Mixture):
+        raise BadInput(f"readouts and heads of classes need a mixture; got {type(data).__name__}. Make it with mixture(means).")
+    if readouts is not None and readouts != data.classes:
+        raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {readouts}. Give as many.")
+    if heads not in (1, data.classes):
+        raise BadInput(f"heads must be 1, or {data.classes} as the classes of the data; got {heads}. Give one of these.")
+    if turns is not None and turns.shape[1] != target.teachers:
+        k, rows = target.teachers, turns.shape[1]
+        raise BadInput(
+            f"turns must be matrices of {k} rows, one for each fixed direction; got {rows}. Give shape ({readouts}, {k}, {k})."
+        )

@@ -109,6 +109,8 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "snr": _signal_to_noise_ratio,
     "means": lambda problem: problem.data.means,
     "weights": lambda problem: problem.data.weights,
+    "similarity": lambda problem: problem.target.readout.turns[1, 0, 0],
+    "speed": lambda problem: problem.target.readout.turns.speed,
     "labels": lambda problem: problem.target.readout.labels,
     "gram": lambda problem: (
         None if np.array_equal(problem.target.gram, np.eye(problem.target.teachers)) else problem.target.gram

@@ -60,7 +60,8 @@ class MeanFieldProblem(Problem):
             raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
         if not (isinstance(problem.network, TwoLayer) and problem.network.plain):
             raise BadInput(
-                f"MeanField needs TwoLayer with one output and no bias; {problem.name} has more. Use ODE(), or Chain(d)."
+                f"MeanField needs TwoLayer with one output and no bias, without dropout; {problem.name} has more. "
+                "Use ODE(), or Chain(d)."
             )
         if not problem.network.mean:
             raise BadInput(

@@ -52,7 +52,7 @@ class OverlapCoordinates(Coordinates):
 
     def variables(self, stats):
         _check_type(self.problem, stats)
-        return stats.variables(None if self.problem.network.plain else self.problem.network.axes)
+        return stats.variables(None if self.problem.network.one_array else self.problem.network.axes)
 
     def names(self, stats):
         n, k = stats.M.shape

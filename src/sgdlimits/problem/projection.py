@@ -18,8 +18,10 @@ from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
+from sgdlimits.expectation.choose import choose_without_dropout
+from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
-from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE, NodeSums
+from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
 from sgdlimits.expectation.right_class import accuracy, is_closed
 from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -174,7 +176,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def directions(self) -> Directions:
         network, algorithm = self.network, self.algorithm
-        if network.plain:
+        if network.one_array:
             return Directions(network.width, self.target.gram, self.initial)
         scalars = network.initial(self.initial.second)
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
@@ -247,21 +249,26 @@ class ProjectionProblem(ModelProblem):
     def observables(self, stats):
         """Return the accuracy of a classifier, and the risk and accuracy of averaged weights if the algorithm has them.
 
-        An accuracy computed as a sum over nodes comes with `accuracy_error`, its standard error.
+        An accuracy computed as a sum over nodes comes with `accuracy_error`, its standard error. If classes have
+        their own readouts or heads, `task_risk` is the risk on each class.
         """
+        model = self.model.without_dropout
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         values = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
-            rule = self.expectation.rule if isinstance(self.expectation, NodeSums) else ACCURACY_NODES
-            of = lambda weights: accuracy(self.model, weights.a, self.model.law(weights), rule)
+            rule = rule_of(risk_expectation(self)) or ACCURACY_NODES
+            of = lambda weights: accuracy(model, weights.a, model.law(weights), rule)
             right, error = of(stats.of(STUDENT))
-            values |= {"accuracy": right, **({} if is_closed(self.model) else {"accuracy_error": error})}
+            values |= {"accuracy": right, **({} if is_closed(model) else {"accuracy_error": error})}
             values |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
+        if has_tasks(model):
+            students = stats.of(STUDENT)
+            values["task_risk"] = risk_by_class(risk_expectation(self), model, students.a, model.law(students))
         return values
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        students = stats.of(STUDENT)
-        return self.expectation.risk(self.model, students.a, self.model.law(students))
+        students, model = stats.of(STUDENT), self.model.without_dropout
+        return risk_expectation(self).risk(model, students.a, model.law(students))
 
     @property
     @eqx.filter_jit
@@ -273,7 +280,7 @@ class ProjectionProblem(ModelProblem):
         For the cross-entropy of class labels it is their mean entropy, the loss of a perfectly confident network.
         """
         # of the label noise at the start, if that is a schedule
-        return jnp.asarray(self.expectation.floor(at_start(self.model)))
+        return jnp.asarray(risk_expectation(self).floor(at_start(self.model.without_dropout)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """Return the expectations that drift and risk are made of, with error estimates (zero for closed forms).
@@ -288,6 +295,13 @@ class ProjectionProblem(ModelProblem):
         """
         self.coordinates.fits(stats)
         return estimate_moments(at_start(self), stats, tolerance)
+
+
+def risk_expectation(problem: ProjectionProblem) -> Expectation:
+    """Return the expectation that computes risk and accuracy, which are those of the network without dropout."""
+    if problem.network.mask_rate is None:
+        return problem.expectation
+    return choose_without_dropout(problem.asked, at_start(problem.model.without_dropout))
 
 
 def linear_increments(
@@ -309,8 +323,7 @@ def linear_increments(
 
 def step_averages(problem: ProjectionProblem) -> StepAverages:
     """Return the averages over whole steps from which the drift of an algorithm nonlinear in the gradient is computed."""
-    asked = problem.asked.rule if isinstance(problem.asked, NodeSums) else Sobol()
-    return StepAverages(problem.algorithm, problem.model, asked)
+    return StepAverages(problem.algorithm, problem.model, rule_of(problem.asked) or Sobol())
 
 
 class ProjectionNumerics(Numerics):

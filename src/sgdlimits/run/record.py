@@ -26,7 +26,7 @@ import numpy as np
 from sgdlimits.errors import BadInput
 from sgdlimits.level.condition import Condition, Predicate
 from sgdlimits.model.activation import sigmoid, tanh
-from sgdlimits.part import arguments
+from sgdlimits.part import arguments, is_default
 
 PACKAGE = "sgdlimits"
 PUBLIC_MODULES = (
@@ -133,7 +133,7 @@ def _encode(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {"dict": {name: _encode(part) for name, part in thing.items()}}
     if isinstance(thing, eqx.Module):
-        fields = {_name_in_files(type(thing), name): _encode(value) for name, value in arguments(thing)}
+        fields = {_name_in_files(type(thing), name): _encode(value) for name, value in _recorded_arguments(thing)}
         return {"class": record_name(type(thing)), "fields": fields}
     if callable(thing):
         return {"function": record_name(thing)}
@@ -160,6 +160,14 @@ def _decode(value: Any) -> Any:
         return cls(**{name: fields[key] for name, key in found.items() if key is not None})
     except TypeError as reason:
         raise BadInput(f"the file's {value['class']} cannot be made again: {reason}. Pass it to rerun yourself.") from reason
+
+
+def _recorded_arguments(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a module that a file holds: all but those of `omitted_in_files` that have their default."""
+    defaults = getattr(type(thing), "omitted_in_files", {})
+    for name, value in arguments(thing):
+        if not (name in defaults and is_default(value, defaults[name])):
+            yield name, value
 
 
 def _name_in_files(cls: type, name: str) -> str:

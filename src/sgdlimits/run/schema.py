@@ -66,14 +66,29 @@ _LONG_NAMES = {
     "risk": "population risk",
     "accuracy": "probability of predicting the right class",
     "accuracy_error": "standard error of the accuracy, a sum over nodes",
+    "task_risk": "population risk on each task",
     "risk_average": "population risk of the averaged weights",
     "t": "samples per dimension",
     "step": "SGD steps",
     "t_end": "time at which the run ended",
     "status": "how the run ended",
 }
-RESERVED_VARIABLES = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
+RESERVED_VARIABLES = {
+    "run",
+    "state",
+    "state_t",
+    "number",
+    "student",
+    "student_other",
+    "teacher",
+    "output",
+    "task",
+    *_LONG_NAMES,
+}
 """Names of variables and dimensions of datasets, which observables and schedules cannot have."""
+
+_AXES = {"task_risk": ("task",)}
+"""Names of the axes, beside runs and times, of observables that are arrays."""
 
 
 class ResumeState(NamedTuple):
@@ -123,7 +138,8 @@ def build_dataset(
     found = problem.coordinates.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
-        variables[name] = plain_variable(("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
+        axes = _AXES.get(name) or tuple(f"{name}_{i}" for i in range(values.ndim - 2))
+        variables[name] = plain_variable(("run", "t", *axes), values)
     coordinates = {
         "run": plain_variable(("run",), pd.Index(runs)),
         "t": plain_variable(("t",), pd.Index(clock.t)),

@@ -9,7 +9,7 @@ from sgdlimits.analysis.equations.closed import closed_form
 from sgdlimits.analysis.equations.frame import EquationSetting, parameters, sgd_equations
 from sgdlimits.analysis.equations.noise import noise_rows, single_unit_noise
 from sgdlimits.analysis.equations.polynomial import is_single_unit, single_unit_equations
-from sgdlimits.analysis.equations.words import label_rows, law_rows, loss_row, mean, network_row
+from sgdlimits.analysis.equations.words import dropout_rows, label_rows, law_rows, loss_row, mean, network_row
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
 from sgdlimits.part import at_start
@@ -65,6 +65,7 @@ def general_equations(setting: EquationSetting) -> Equations:
         *([Row("b", str(algorithm.batch))] if share else []),
         loss_row(model),
         network_row(setting),
+        *dropout_rows(model),
         *label_rows(model),
         *law_rows(model),
     )

@@ -9,7 +9,16 @@ import numpy as np
 from sgdlimits.analysis.equations.base import Row, bracket, frac, number_latex, one_over, product_latex, sum_latex
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
 from sgdlimits.analysis.equations.units import additive_moments
-from sgdlimits.analysis.equations.words import activation_rows, class_rows, label_rows, law_rows, loss_row, mean, network_row
+from sgdlimits.analysis.equations.words import (
+    activation_rows,
+    class_rows,
+    dropout_rows,
+    label_rows,
+    law_rows,
+    loss_row,
+    mean,
+    network_row,
+)
 from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 
@@ -21,6 +30,7 @@ def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRow
         Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"),
         loss_row(model),
         network_row(setting),
+        *dropout_rows(model),
         *label_rows(model),
         *law_rows(model),
     ]

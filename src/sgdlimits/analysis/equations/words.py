@@ -14,7 +14,8 @@ from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLi
 from sgdlimits.model.loss import CrossEntropy, FunctionLoss, SoftmaxCrossEntropy, SquaredLoss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
-from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout
+from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout, TimedReadout
+from sgdlimits.model.tasks import ClassReadouts
 from sgdlimits.part import is_schedule
 
 
@@ -107,10 +108,20 @@ def network_row(setting: EquationSetting) -> Row:
         layer = setting.unit_factor("m")
         before, after = (layer, "") if setting.constant is not None else ("", layer)
         return Row("f", product_latex(before if before != "1" else "", r"\sum_{m=1}^{p}", after, unit))
-    output = "_{o}" if net.shape else ""
-    weight = "a_{mo}" if net.shape else "a_{m}"
+    column = "o" if net.shape else "c" if net.heads > 1 else ""
+    output, weight = f"_{{{column}}}" if column else "", f"a_{{m{column}}}"
     bias = rf" + \text{{bias}}{output}" if net.bias else ""
-    return Row(f"f{output}", product_latex(setting.mean_factor, r"\sum_{m=1}^{p}", weight, unit) + bias)
+    mask = "" if net.dropout is None else r"\tfrac{\chi_{m}}{1 - q}"
+    return Row(f"f{output}", product_latex(setting.mean_factor, r"\sum_{m=1}^{p}", weight, mask, unit) + bias)
+
+
+def dropout_rows(model: Model) -> list[Row]:
+    """Return the row with the law of the dropout masks; none without dropout."""
+    rate = model.network.mask_rate
+    if rate is None:
+        return []
+    q = "" if is_traced(rate) and not is_schedule(rate) else rf", \quad q = {schedule_latex(rate)}"
+    return [Row(rf"\chi_{{m}} = 0 \text{{ with probability }} q \text{{ in training, }} 1 \text{{ otherwise}}{q}")]
 
 
 def label_rows(model: Model) -> list[Row]:
@@ -129,8 +140,13 @@ def label_rows(model: Model) -> list[Row]:
                 constants = [Row(rf"R = {number_latex(R)}")]
         case FunctionReadout(fn=fn):
             text = rf"{function_name(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}})"
+        case TimedReadout(fn=fn):
+            text = rf"{function_name(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}}, t)"
         case ClassLabels():
             text = "y_{c}"
+        case ClassReadouts(turns=turns):
+            c, time = "_{c}" if model.data.classes > 1 else "", "(t)" if is_schedule(turns) else ""
+            text = rf"r{c}(\lambda^{{*}})" if turns is None else rf"r{c}(T{c}{time} \lambda^{{*}})"
         case other:
             text = rf"{function_name(type(other))}(\lambda^{{*}})"
     noise = r"\sqrt{\Delta} z" if has_noise(model) else ""
@@ -147,7 +163,11 @@ def law_rows(model: Model) -> list[Row]:
     both = r"(\lambda, \lambda^{*})"
     noise = [Row(r"z \sim N(0, 1)")] if has_noise(model) else []
     if model.centred:
-        return [Row(rf"{both} \sim N\left(0, {sigma}{omega}\right)"), *noise, *gram_rows(model)]
+        weights: Any = model.data.class_probabilities
+        # classes without means matter only through their readouts or heads
+        shown = weights.shape[0] > 1 and not (is_traced(weights) and not is_schedule(weights))
+        classes = [Row(rf"\text{{class }} c \text{{ has probability }} \pi_{{c}}, \quad \pi = {schedule_latex(weights)}")]
+        return [Row(rf"{both} \sim N\left(0, {sigma}{omega}\right)"), *(classes if shown else []), *noise, *gram_rows(model)]
     middle = r"\begin{pmatrix} M b_{c} \\ P b_{c} \end{pmatrix}"
     given = rf"{both} \sim N\left({middle}, {sigma}{omega}\right) \text{{ for class }} c \text{{, of probability }} \pi_{{c}}"
     return [Row(given), *noise, *class_rows(model)]

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     NOISE = 5
     INPUT = 6
     START_SECOND = 7
+    MASK = 8
 
 
 class Stream(eqx.Module):

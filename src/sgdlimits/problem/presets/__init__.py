@@ -5,12 +5,13 @@ from sgdlimits.problem.made import MAKERS
 from sgdlimits.problem.presets.mixtures import binary_mixture, gaussian_mixture, xor_mixture
 from sgdlimits.problem.presets.networks import committee, phase_retrieval, quadratic_network, single_index
 from sgdlimits.problem.presets.spiked import spiked_tensor
+from sgdlimits.problem.presets.tasks import drifting, two_tasks
 
 PRESETS = {
     preset.__name__: preset
     for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
 }
-MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture)
+MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting)
 
 
 class UnknownPreset(BadInput, AttributeError):

@@ -1,0 +1,352 @@
+r"""Expectations of models with readouts or heads by class, or with dropout: sums over classes and masks.
+
+Given the class c of an input and the mask m of units, the model is a plain one, with the readout and the head of the class and
+with the second layer of dropped units at zero. Every expectation is then a sum over classes and masks,
+
+.. math:: E[f] = \sum_c \pi_c \sum_m \rho_m\, E[f \mid c, m],
+
+whose terms are expectations of plain models, in closed form for those that have one. The drift is linear in the class
+probabilities; covariances follow from the law of total covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.checks import each_of, instance
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.expectation.base import Expectation
+from sgdlimits.expectation.gaussian import Rule
+from sgdlimits.expectation.nodes import NodeSums
+from sgdlimits.expectation.slopes import RiskDerivatives
+from sgdlimits.inputs.mixture import Mixture
+from sgdlimits.model.masks import all_masks, mask_probabilities
+from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.sample import Model
+from sgdlimits.model.target import (
+    ClassLabels,
+    CommitteeReadout,
+    FunctionReadout,
+    QuadraticReadout,
+    Readout,
+    TimedReadout,
+)
+from sgdlimits.model.tasks import ClassReadouts
+from sgdlimits.part import at_start
+from sgdlimits.statistics.frame import FieldFactor, cholesky_factor
+from sgdlimits.statistics.law import Covariance, FieldLaw
+from sgdlimits.statistics.overlaps import Scalars
+from sgdlimits.statistics.products import Moments
+
+MAX_AVERAGED_WIDTH = 10
+"""Maximum number of units with dropout for averages over all masks; each further unit would double the time."""
+CLASS_INDEPENDENT_READOUTS = (CommitteeReadout, QuadraticReadout, FunctionReadout, TimedReadout)
+"""Types of readouts that do not depend on the class."""
+
+
+class OneClassReadout(Readout):
+    """The readout of one class i, from a readout that depends on the class."""
+
+    base: Readout
+    i: int = eqx.field(static=True)
+
+    def __call__(self, fixed, c=0):
+        return self.base(fixed, self.i)
+
+
+class ClassModel(NamedTuple):
+    """The plain model of class i, or of all classes for None, without dropout; `turn` is the matrix T of its fixed fields."""
+
+    i: int | None
+    turn: Float[Array, "k k"] | None
+    model: Model
+
+    def law(self, law: FieldLaw) -> FieldLaw:
+        """Return the law of the student fields and the transformed fixed fields of this class, from that of all classes."""
+        if self.i is None:
+            return law
+        T, i = self.turn, slice(self.i, self.i + 1)
+        rows = lambda fixed: fixed if T is None else T @ fixed
+        columns = lambda cross: cross if T is None else cross @ T.T
+        mean, C, F = law.mean, law.covariance, law.factor
+        return FieldLaw(
+            np.ones(1),  # type: ignore[arg-type]
+            None if mean is None else FieldFactor(mean.student[:, i], rows(mean.fixed[:, i])),
+            law.unit,
+            None if C is None else Covariance(C.students, columns(C.cross), columns(rows(C.fixed))),
+            None if F is None else FieldFactor(F.student, rows(F.fixed)),
+            law.shape,
+        )
+
+    def undo_turn(self, moments: Moments) -> Moments:
+        """Convert moments with the transformed fixed fields to moments with the fixed fields."""
+        if self.turn is None:
+            return moments
+        back = invert_turn(self.turn)
+        return moments._replace(gradient_fixed=jnp.einsum("jr...,sr->js...", moments.gradient_fixed, back))
+
+
+def invert_turn(T: Any) -> Any:
+    r"""Compute the inverse of a matrix T as :math:`T^\top(TT^\top)^{-1}`, by eliminations that every kernel translates."""
+    if not is_traced(T):
+        return np.linalg.inv(np.asarray(T))
+    n = T.shape[0]
+    rows = jnp.concatenate([(T[:, None] * T[None]).sum(2), jnp.eye(n)], axis=1)
+    for i in range(n):  # of a positive definite matrix: no pivot is small
+        pivot = rows[i] / rows[i, i]
+        rows = jnp.where((jnp.arange(n) == i)[:, None], pivot, rows - rows[:, i][:, None] * pivot)
+    return (T.T[:, :, None] * rows[None, :, n:]).sum(1)
+
+
+def is_split(model: Model) -> bool:
+    """Whether a model has readouts or heads by class, or dropout, so that its expectations are sums over plain models."""
+    return has_tasks(model) or isinstance(model.target.readout, ClassReadouts) or model.network.mask_rate is not None
+
+
+def has_tasks(model: Model) -> bool:
+    """Whether a model has several classes, with a readout or a head for each."""
+    return model.data.classes > 1 and (isinstance(model.target.readout, ClassReadouts) or model.network.head_count > 1)
+
+
+def class_models(model: Model) -> tuple[ClassModel, ...]:
+    """Split a model into plain models without dropout: one for each class if readouts or heads depend on the class, else one.
+
+    Schedules have their initial values: number and kind of these models do not depend on the time.
+    """
+    model = at_start(model)
+    network, readout = model.network.without_dropout(), model.target.readout
+    if not (isinstance(readout, ClassReadouts) or network.head_count > 1):
+        return (ClassModel(None, None, model.without_dropout),)
+    if network.head_count > 1:
+        assert isinstance(network, TwoLayer)
+        network = TwoLayer(network.width, network.activation, network.mean, bias=network.bias)
+    return tuple(_class_model(model, network, i) for i in range(model.data.classes))
+
+
+def _class_model(model: Model, network: Any, i: int) -> ClassModel:
+    """Build the plain model of class i, with a network of one head and the fixed directions transformed by T."""
+    readout, target, data = model.target.readout, model.target, model.data
+    assert isinstance(data, Mixture)
+    own: Readout = OneClassReadout(readout, i)
+    turn: Any = None
+    if isinstance(readout, ClassReadouts):
+        own, turn = readout.readouts[i], None if readout.turns is None else readout.turns[i]
+    elif isinstance(readout, ClassLabels):
+        own = ClassLabels(readout.labels[i : i + 1])
+    elif isinstance(readout, CLASS_INDEPENDENT_READOUTS):
+        own = readout
+    means = None if data.means is None else data.means[i : i + 1]
+    gram = target.gram
+    if turn is not None:
+        gram = turn @ gram @ turn.T
+        means = None if means is None else means @ invert_turn(turn)
+    inputs = Mixture(np.ones(1), means, 0.0 if data.spread is None else data.spread)
+    own_target = eqx.tree_at(lambda target: (target.readout, target.gram), target, (own, gram))
+    return ClassModel(i, turn, Model(inputs, own_target, network, model.loss))
+
+
+@checked
+class ClassSums(Expectation):
+    """Expectations of models with readouts or heads by class, or with dropout, as sums over classes and masks.
+
+    Parameters
+    ----------
+    expectations : expectations of the plain models of the classes, or one for all classes
+    """
+
+    needs: ClassVar[str] = "classes with readouts or heads of their own, or dropout, and expectations that suit each class"
+    expectations: tuple[Expectation, ...]
+
+    def __init__(
+        self,
+        expectations: Annotated[
+            Sequence[Any],
+            each_of(instance("sgdlimits.expectation.base", "Expectation", "an Expectation", "Give NodeSums(Sobol()).")),
+        ],
+    ) -> None:
+        self.expectations = tuple(expectations)
+
+    def supports(self, model):
+        if not is_split(model):
+            return False
+        models = class_models(model)
+        return len(self.expectations) in (1, len(models)) and all(own.supports(part.model) for part, own in self._pairs(models))
+
+    def moments(self, model, a, law):
+        return self._average(model, a, law, lambda own, part, a, law: own.moments(part.model, a, law), _embed_moments)
+
+    def error(self, model, a, law):
+        size = lambda moments: jax.tree.map(jnp.abs, moments)
+        back = lambda part, select, moments: size(_embed_moments(part, select, moments))
+        return self._average(model, a, law, lambda own, part, a, law: own.error(part.model, a, law), back)
+
+    def estimate(self, model, a, law):
+        return self.moments(model, a, law), self.error(model, a, law)
+
+    def risk(self, model, a, law):
+        return self._average(model, a, law, lambda own, part, a, law: own.risk(part.model, a, law))
+
+    def risk_error(self, model, a, law):
+        return self._average(model, a, law, lambda own, part, a, law: own.risk_error(part.model, a, law))
+
+    def risk_of_factor(self, model, a, law):
+        return self._average(model, a, law, lambda own, part, a, law: own.risk_of_factor(part.model, a, law))
+
+    def risks(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " classes"]:
+        """Compute the risk on each class, averaged over masks."""
+        f = lambda own, part, a, law: own.risk(part.model, a, law)
+        return jnp.stack([self._average_over_masks(model, a, law, pair, f, None) for pair in self._pairs(class_models(model))])
+
+    def covariance(self, model, a, law, increment):
+        def of_part(own, part, scalars, law, select):
+            change = lambda products: increment(_embed_moments(part, select, products))
+            mean = change(jax.tree.map(lambda leaf: leaf[..., None], own.moments(part.model, scalars, law)))[:, 0]
+            return mean, own.covariance(part.model, scalars, law, change) + mean[:, None] * mean
+
+        mean, raw = self._average(model, a, law, of_part, selects=True)
+        return raw - mean[:, None] * mean
+
+    def floor(self, model):
+        shares = model.coordinates.weights
+        values = [own.floor(part.model) for part, own in self._pairs(class_models(model))]
+        return values[0] if len(values) == 1 else sum(shares[i] * each for i, each in enumerate(values))
+
+    def slopes(self, model, a, S):
+        total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
+        keeps, rates = _masks_and_probabilities(model)
+        weights = np.asarray(model.coordinates.weights)
+        for part, own in self._pairs(class_models(model)):
+            R = np.eye(S.shape[1])
+            if part.turn is not None:
+                R[:k, :k] = np.linalg.solve(cholesky_factor(part.model.target.gram), part.turn @ np.asarray(model.frame))
+            for kept, rate in zip([None] if keeps is None else keeps, np.asarray(rates), strict=True):
+                scalars = _scalar_selection(model, part, kept)(a)
+                each = own.slopes(part.model, jax.tree.map(np.asarray, scalars), S @ R.T)
+                share = rate * (1.0 if part.i is None else weights[part.i])
+                span = np.einsum("jslt,sx,ty->jxly", each.span, R, R)
+                derivatives = each.gradient @ R, span, each.outside
+                total = RiskDerivatives(*(x + share * y for x, y in zip(total, derivatives, strict=True)))
+        return total
+
+    def without_smoothing(self):
+        return (
+            ClassSums(tuple(own.without_smoothing() for own in self.expectations))
+            if any(own.without_smoothing() is not own for own in self.expectations)
+            else self
+        )
+
+    def finer(self):
+        finer = [own.finer() for own in self.expectations]
+        return ClassSums(tuple(new or own for new, own in zip(finer, self.expectations, strict=True))) if any(finer) else None
+
+    def tolerance(self, model):
+        return max(own.tolerance(part.model) for part, own in self._pairs(class_models(model)))
+
+    def accuracy(self, model):
+        each = [own.accuracy(part.model) for part, own in self._pairs(class_models(model))]
+        return min((value for value in each if value is not None), default=None)
+
+    @property
+    def remedy(self):
+        return next((own.remedy for own in self.expectations if own.remedy), "")
+
+    def runs_at_once(self, model):
+        masks = 1 if model.network.mask_rate is None else 1 << model.width
+        each = [own.runs_at_once(part.model) for part, own in self._pairs(class_models(model))]
+        return min((max(1, runs // masks) for runs in each if runs is not None), default=None)
+
+    def _pairs(self, models: Sequence[ClassModel]) -> list[tuple[ClassModel, Expectation]]:
+        """Pair the plain models with their expectations."""
+        return list(
+            zip(models, self.expectations * len(models) if len(self.expectations) == 1 else self.expectations, strict=True)
+        )
+
+    def _average(self, model: Model, a: Scalars, law: FieldLaw, f: Callable, back: Any = None, selects: bool = False) -> PyTree:
+        """Average a function f of the plain models over classes and masks.
+
+        Parameters
+        ----------
+        f : function (expectation, plain model, scalars, law); with `selects`, also of the map of derivatives to all scalars
+        back : function (plain model, map, value) that converts a value to one of the whole model
+        """
+        values = [self._average_over_masks(model, a, law, pair, f, back, selects) for pair in self._pairs(class_models(model))]
+        if len(values) == 1:
+            return values[0]
+        return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(law.weights, leaves, strict=True)), *values)
+
+    @staticmethod
+    def _average_over_masks(model, a, law, pair, f, back, selects=False) -> PyTree:
+        """Average f over the masks for one pair of a plain model and its expectation."""
+        (part, own), (keeps, weights) = pair, _masks_and_probabilities(model)
+        of_class = part.law(law)
+
+        def one(kept):
+            select = _scalar_selection(model, part, kept)
+            value = f(own, part, select(a), of_class, select_of(select)) if selects else f(own, part, select(a), of_class)
+            return value if back is None else back(part, select_of(select), value)
+
+        select_of = lambda select: lambda second: _pull_back(select, a, second)
+        if keeps is None:
+            return one(None)
+        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), jax.vmap(one)(jnp.asarray(keeps)))
+
+
+def _masks_and_probabilities(model: Model) -> tuple[Float[np.ndarray, "masks p"] | None, Any]:
+    """Return all masks and their probabilities; None and [1] without dropout."""
+    rate, width = model.network.mask_rate, model.width
+    if rate is None:
+        return None, np.ones(1)
+    if width > MAX_AVERAGED_WIDTH:
+        raise BadInput(
+            f"averages over the masks of dropout are written for at most {MAX_AVERAGED_WIDTH} units; got {width}. "
+            "Use Chain(d) or SGD(d), which draw them, or fewer units."
+        )
+    return all_masks(width), mask_probabilities(rate, width)
+
+
+def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Scalars], Scalars]:
+    """Return the function that selects the scalars of a plain model, by head and mask, from all scalars."""
+    network = model.network
+
+    def select(a):
+        own = network.mask(a if part.i is None else network.head(a, part.i), kept)
+        return own["a"] if isinstance(own, dict) and part.model.network.one_array else own
+
+    return select
+
+
+def _pull_back(select: Callable, a: Scalars, second: Scalars) -> Scalars:
+    """Pull derivatives in selected scalars back to derivatives in all scalars `a`; `second` may have trailing sample axes."""
+    back = jax.vjp(select, jax.tree.map(lambda leaf: jnp.asarray(leaf, float), a))[1]
+    first = jax.tree.leaves(second)
+    extra = first[0].ndim - jax.tree.leaves(jax.eval_shape(select, a))[0].ndim if first else 0
+    apply = lambda tree: back(tree)[0]
+    for _ in range(extra):
+        apply = jax.vmap(apply, -1, -1)
+    return apply(second)
+
+
+def _embed_moments(part: ClassModel, select: Callable, moments: Moments) -> Moments:
+    """Convert the moments of a plain model to moments of the whole model; `select` maps derivatives to all scalars."""
+    return part.undo_turn(moments)._replace(gradient_second=select(moments.gradient_second))
+
+
+def rule_of(expectation: Expectation | None) -> Rule | None:
+    """Return the quadrature rule of a sum over nodes, also within `ClassSums`; None for other expectations."""
+    if isinstance(expectation, ClassSums):
+        return rule_of(expectation.expectations[0])
+    return expectation.rule if isinstance(expectation, NodeSums) else None
+
+
+def risk_by_class(expectation: Expectation, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " classes"]:
+    """Compute the risk on each class of a model for which `has_tasks` holds."""
+    assert isinstance(expectation, ClassSums)
+    return expectation.risks(model, a, law)
