@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -63,7 +63,7 @@ class Budget(Part):
 class FeasibleSet:
     """Piece values within bounds and budgets, as one vector scaled to [0, 1] by the bounds."""
 
-    def __init__(self, controls: dict[str, Control], budgets: Sequence[Budget], t_max: float) -> None:
+    def __init__(self, controls: Mapping[str, Control], budgets: Sequence[Budget] | Budget, t_max: float) -> None:
         if not controls:
             raise BadInput('controls are missing. Give, for instance, {"lr": Control(pieces=50, low=0.0, high=4.0)}.')
         for name, control in controls.items():
@@ -75,7 +75,7 @@ class FeasibleSet:
         self.slices = tuple((name, int(a), int(b)) for name, a, b in zip(controls, ends[:-1], ends[1:], strict=True))
         self.low = np.repeat([float(each.low) for each in controls.values()], pieces)
         self.width = np.repeat([float(each.high) - float(each.low) for each in controls.values()], pieces)
-        self.caps = self._caps(budgets)
+        self.caps = self._caps((budgets,) if isinstance(budgets, Budget) else tuple(budgets))
 
     def _caps(self, budgets: Sequence[Budget]) -> dict[str, float]:
         """Return the largest mean of the scaled values of each control with a budget."""

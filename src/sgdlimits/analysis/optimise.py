@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 from scipy.optimize import minimize
 
@@ -23,7 +24,7 @@ from sgdlimits.analysis.control_path import (
 from sgdlimits.analysis.controls import Budget, Control, FeasibleSet
 from sgdlimits.analysis.objective import ExitTime, Objective, as_objective
 from sgdlimits.analysis.optimum import Optimum, simulate_path
-from sgdlimits.checks import integer
+from sgdlimits.checks import integer, mapping
 from sgdlimits.domain import Count, Function, Positive, Seed, Unchecked, checked
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.jaxtools import jit_bound
@@ -37,6 +38,9 @@ from sgdlimits.start import Start, as_start
 STEP_TOLERANCE = 1e-8
 """Relative error of the statistics that the fixed steps may have, or the tolerance of the problem where that is larger."""
 MAX_STEPS_PER_INTERVAL = 256
+"""Largest number of steps on each interval; a drift that needs more is stiff."""
+STEPS_OF_DIVERGENCE = 32
+"""Number of steps on each interval from which a path that is not finite counts as diverging, and not as solved too coarsely."""
 TRIAL_CONSTANTS = (0.03, 0.1, 0.3, 0.7)
 """Scaled constants among which the search for the best constants begins."""
 SHARE_OF_CONSTANTS = 0.2
@@ -54,9 +58,9 @@ def optimise(
     make: Function,
     start: Start | PyTree,
     t_max: Positive,
-    controls: Mapping[str, Control],
+    controls: Annotated[Mapping[str, Control], mapping],
     objective: Unchecked[str | Callable | None] = None,
-    constraints: Sequence[Budget] = (),
+    constraints: Unchecked[Sequence[Budget]] = (),
     *,
     starts: Annotated[int, integer(at_least=1)] = 3,
     gradients: Count = 200,
@@ -105,7 +109,7 @@ def optimise(
     sgdlimits.flow : the differentiable flow of the ODE
     sgdlimits.Steps : the schedules
     """
-    feasible = FeasibleSet(dict(controls), tuple(constraints), t_max)
+    feasible = FeasibleSet(controls, constraints, t_max)
     goal = as_objective(objective)
     _check_controls(make, feasible)
     disc = _discretise(make, start, feasible, seed)
@@ -211,12 +215,13 @@ class _Search:
         coarse = np.asarray(self.march(vector, jnp.asarray(steps)))
         while steps <= MAX_STEPS_PER_INTERVAL:
             fine = np.asarray(self.march(vector, jnp.asarray(2 * steps)))
-            error = np.max(np.abs(fine - coarse) / np.maximum(np.abs(fine), 1.0))
+            with np.errstate(invalid="ignore"):
+                error = np.max(np.abs(fine - coarse) / np.maximum(np.abs(fine), 1.0))
             if error <= self.tolerance:
                 return steps
             steps, coarse = 2 * steps, fine
-        if not np.isfinite(coarse).all():
-            return self.per_interval
+            if steps > STEPS_OF_DIVERGENCE and not np.isfinite(coarse).all():
+                return self.per_interval
         raise BadInput(
             f"the ODE is too stiff for {MAX_STEPS_PER_INTERVAL} steps on each piece. Give a smaller high, or more pieces."
         )
@@ -282,26 +287,31 @@ class _Search:
         try:
             while True:
                 value, _ = self.evaluate(z)
+                if not np.isfinite(self.best[0]):  # the path diverges: go half way to the best point
+                    z = (z + before[1]) / 2
+                    continue
                 self.scale = max(abs(value), 1e-300)
-                z = self._scipy(z)
-                if not self.best[0] < RESCALE * self.scale or self.best[0] <= 0:
+                self._scipy(z)
+                if not 0 < self.best[0] < RESCALE * self.scale:
                     break
                 z = self.best[1]
         except _Spent:
             self.spent = True
-        reached = self.best[0]
-        self.best = min(before, self.best, key=lambda each: each[0])
+        finally:
+            reached = self.best[0]
+            self.best = min(before, self.best, key=lambda each: each[0])
         return reached
 
-    def _scipy(self, z: np.ndarray) -> np.ndarray:
-        """Minimise from a scaled start by SciPy and return the minimum."""
+    def _scipy(self, z: np.ndarray) -> None:
+        """Minimise from a scaled start by SciPy; `best` has the result."""
         scaled = lambda z: tuple(each / self.scale for each in self.evaluate(z))
         bounds = [(0.0, 1.0)] * len(z)
         if budgets := self.feasible.inequalities():
             options = {"ftol": RELATIVE_CHANGE, "maxiter": self.gradients}
-            return minimize(scaled, z, jac=True, method="SLSQP", bounds=bounds, constraints=budgets, options=options).x
+            minimize(scaled, z, jac=True, method="SLSQP", bounds=bounds, constraints=budgets, options=options)
+            return
         options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": HISTORY, "maxfun": self.gradients, "maxiter": self.gradients}
-        return minimize(scaled, z, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        minimize(scaled, z, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
     def refine(self) -> None:
         """Check the steps at the optimum; where they are too coarse, search again from there with more."""
@@ -329,7 +339,7 @@ def _result(make: Callable, search: _Search, disc: Discretisation, values: Seque
     problem = make_problem(make, controls)
     solved = simulate_path(problem, ODE(), disc.start, disc.ends, goal)
     plain = goal.until is None
-    layout = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.asarray, disc.start))[1]
+    unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))[1]
     return Optimum(
         value=float(value),
         baseline=float(baseline),
@@ -341,7 +351,7 @@ def _result(make: Callable, search: _Search, disc: Discretisation, values: Seque
         start=disc.start,
         values=tuple(values),
         certificate=norms[0] / norms[1] if norms[1] > 0 else 0.0,
-        costate=jax.tree.map(np.asarray, jax.vmap(layout)(costate)),
+        costate=jax.tree.map(np.asarray, jax.vmap(unravel)(costate)),
         t=disc.ends[:-1],
         evaluations=search.evaluations,
         error=abs(float(goal.of_runs(problem, solved)[0]) - float(value)),

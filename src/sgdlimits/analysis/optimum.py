@@ -84,6 +84,8 @@ class Optimum:
     evaluations : number of gradients computed
     error : difference between `value` and the objective of `dataset`, which `ODE()` solved to its own tolerance
     complete : whether the search ended; false after Ctrl-C, and where the number of gradients was spent first
+    objective : the objective
+    ends : times between the intervals on which all controls are constant, with 0 and `t_max`
     checks : results of `check`
     """
 
