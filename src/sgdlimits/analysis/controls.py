@@ -68,7 +68,8 @@ class FeasibleSet:
             raise BadInput('controls are missing. Give, for instance, {"lr": Control(pieces=50, low=0.0, high=4.0)}.')
         for name, control in controls.items():
             if not isinstance(control, Control):
-                raise BadInput(f"controls[{name!r}] must be a Control; got {shorten(control)}. Give Control(pieces, low, high).")
+                got = shorten(control)
+                raise BadInput(f"controls[{name!r}] must be a Control; got {got}. Give Control(pieces, low, high).")
         self.controls, self.t_max = dict(controls), t_max
         pieces = [control.pieces for control in controls.values()]
         ends = np.cumsum([0, *pieces])

@@ -89,9 +89,9 @@ def optimise(
 
     Returns
     -------
-    An `Optimum`: ``value``, ``baseline`` (the best constants), ``controls``, ``problem``, ``dataset``, ``values`` (of each start
-    of the search), ``certificate`` (the projected gradient), ``costate``, ``error``, and ``check(d, runs)``, the exact chain at
-    finite d. After Ctrl-C it has the best schedules so far.
+    An `Optimum`: ``value``, ``baseline`` (the best constants), ``controls``, ``problem``, ``dataset``, ``values`` (one for each
+    start of the search), ``certificate`` (the projected gradient), ``costate``, ``error``, and ``check(d, runs)``, the exact
+    chain at finite d. After Ctrl-C it has the best schedules so far.
 
     Notes
     -----
@@ -99,10 +99,11 @@ def optimise(
     times one plus the missing share of the descent of the risk.
 
     >>> import sgdlimits as sl
-    >>> make = lambda lr: sl.presets.single_index("linear", "linear", lr=lr, noise=0.5)
-    >>> best = sl.optimise(make, sl.FixedInit(0.0), 5.0, {"lr": sl.Control(pieces=5, low=0.0, high=1.0)})
-    >>> bool(best.value < best.baseline), best.controls["lr"].values.round(2).tolist()
-    (True, [0.0])
+    >>> make = lambda lr: sl.presets.single_index("linear", lr=lr, noise=0.5, sphere=False)
+    >>> control = sl.Control(pieces=6, low=0.0, high=1.5)
+    >>> best = sl.optimise(make, sl.FixedInit(0.0), 6.0, {"lr": control}, progress=False)
+    >>> round(best.value, 4), round(best.baseline, 4), best.controls["lr"].values.round(2).tolist()
+    (0.3201, 0.332, [0.73, 0.58, 0.45, 0.36, 0.29, 0.24])
 
     See Also
     --------
@@ -115,7 +116,7 @@ def optimise(
     disc = _discretise(make, start, feasible, seed)
     search = _Search(disc, goal, feasible, gradients, progress)
     values: list[float] = []
-    complete = True
+    interrupted = False
     try:
         constants = search.best_constants()
         for z in _starts(feasible, constants, starts, seed):
@@ -124,10 +125,10 @@ def optimise(
     except KeyboardInterrupt:
         if search.baseline is None:
             raise
-        complete = False
+        interrupted = True
     finally:
         search.bar.close()
-    return _result(make, search, disc, values or [search.best[0]], complete and not search.spent)
+    return _result(make, search, disc, values or [search.best[0]], interrupted)
 
 
 def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
@@ -310,7 +311,8 @@ class _Search:
             options = {"ftol": RELATIVE_CHANGE, "maxiter": self.gradients}
             minimize(scaled, z, jac=True, method="SLSQP", bounds=bounds, constraints=budgets, options=options)
             return
-        options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": HISTORY, "maxfun": self.gradients, "maxiter": self.gradients}
+        limits = {"maxfun": self.gradients, "maxiter": self.gradients}
+        options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": HISTORY, **limits}
         minimize(scaled, z, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
     def refine(self) -> None:
@@ -322,7 +324,7 @@ class _Search:
             self.minimise(z, 1)
 
 
-def _result(make: Callable, search: _Search, disc: Discretisation, values: Sequence[float], complete: bool) -> Optimum:
+def _result(make: Callable, search: _Search, disc: Discretisation, values: Sequence[float], interrupted: bool) -> Optimum:
     """Return the optimum with its evidence: certificate, costate and the ODE solved with error control."""
     feasible, goal = search.feasible, search.goal
     assert search.baseline is not None
@@ -355,7 +357,8 @@ def _result(make: Callable, search: _Search, disc: Discretisation, values: Seque
         t=disc.ends[:-1],
         evaluations=search.evaluations,
         error=abs(float(goal.of_runs(problem, solved)[0]) - float(value)),
-        complete=complete,
+        complete=not (interrupted or search.spent),
+        interrupted=interrupted,
         objective=goal,
         ends=disc.ends,
     )

@@ -77,13 +77,13 @@ class Optimum:
     dataset : `ODE()` with the optimal schedules
     start : statistics from which all runs begin
     values : objective reached from each start of the search
-    certificate : norm of the projected gradient at the optimum, relative to that at the best constants; 0 where all pieces are at
-        a bound
+    certificate : norm of the projected gradient at the optimum, relative to that at the best constants; 0 at a stationary point
     costate : gradient of the objective with respect to the statistics at each of `t`, times first
     t : beginnings of the intervals on which all controls are constant
     evaluations : number of gradients computed
     error : difference between `value` and the objective of `dataset`, which `ODE()` solved to its own tolerance
     complete : whether the search ended; false after Ctrl-C, and where the number of gradients was spent first
+    interrupted : whether Ctrl-C ended the search
     objective : the objective
     ends : times between the intervals on which all controls are constant, with 0 and `t_max`
     checks : results of `check`
@@ -104,6 +104,7 @@ class Optimum:
     evaluations: int
     error: float
     complete: bool
+    interrupted: bool
     objective: Objective
     ends: Float[np.ndarray, " intervals+1"]
     checks: list[ChainGain] = field(default_factory=list)
