@@ -26,8 +26,8 @@ from sgdlimits.schedule_forms import Steps
 
 STAGES = DOP853.n_stages
 A, B, C = DOP853.A[:STAGES, :STAGES], DOP853.B, DOP853.C[:STAGES]
-BEFORE = 1 - 2.0**-50
-"""Factor that makes a time earlier by a few units in the last place."""
+END_ROUNDING = 2.0**-42
+"""Relative distance of the last stage of an interval from its end, larger than the rounding of the knots of schedules."""
 
 
 class Knob(Steps):
@@ -112,7 +112,7 @@ def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) 
     grid = first + (last - first) * np.arange(per_interval + 1) / per_interval
     begin, size = grid[:, :-1].reshape(-1), jnp.diff(grid).reshape(-1)
     # schedules are continuous from the right, so that the last stage must stay before the next piece
-    times = jnp.minimum(begin[:, None] + size[:, None] * C, jnp.repeat(ends[1:] * BEFORE, per_interval)[:, None])
+    times = jnp.minimum(begin[:, None] + size[:, None] * C, jnp.repeat(just_before(ends[1:]), per_interval)[:, None])
     leaves, tree = jax.tree.flatten(problem, is_leaf=is_schedule)
     places = [i for i, leaf in enumerate(leaves) if is_schedule(leaf)]
     # all values of schedules are computed before the loop, where they take one operation for all times
@@ -135,6 +135,11 @@ def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) 
     _, rows = lax.scan(step, y, (size, spread_kicks, (times, values)))
     t = jnp.concatenate([ends[:1], grid[:, 1:].reshape(-1)])
     return Path(problem, t, jnp.concatenate([y[None], rows]), unravel, per_interval)
+
+
+def just_before(t: Array) -> Array:
+    """Return times before a jump of a schedule at `t`, whose knot may be rounded."""
+    return t - END_ROUNDING * jnp.maximum(t, 1.0)
 
 
 def runge_kutta(slope: Callable, y: Array, h: Any, stages: PyTree) -> Array:
@@ -161,7 +166,7 @@ def states_at_ends(disc: Discretisation, vector: Array, per_interval: Any) -> Ar
 
     def interval(y, ends):
         first, last = ends
-        h, before = (last - first) / per_interval, last * BEFORE
+        h, before = (last - first) / per_interval, just_before(last)
         slope = lambda y, t: ravel_pytree(problem.drift(unravel(y), jnp.minimum(t, before)))[0]
         y = lax.fori_loop(0, per_interval, lambda i, y: runge_kutta(slope, y, h, first + h * (i + jnp.asarray(C))), y)
         return y, y

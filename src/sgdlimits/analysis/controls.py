@@ -63,7 +63,7 @@ class Budget(Part):
 class FeasibleSet:
     """Piece values within bounds and budgets, as one vector scaled to [0, 1] by the bounds."""
 
-    def __init__(self, controls: Mapping[str, Control], budgets: Sequence[Budget] | Budget, t_max: float) -> None:
+    def __init__(self, controls: Mapping[str, Any], budgets: Sequence[Any] | Budget, t_max: float) -> None:
         if not controls:
             raise BadInput('controls are missing. Give, for instance, {"lr": Control(pieces=50, low=0.0, high=4.0)}.')
         for name, control in controls.items():
@@ -78,7 +78,7 @@ class FeasibleSet:
         self.width = np.repeat([float(each.high) - float(each.low) for each in controls.values()], pieces)
         self.caps = self._caps((budgets,) if isinstance(budgets, Budget) else tuple(budgets))
 
-    def _caps(self, budgets: Sequence[Budget]) -> dict[str, float]:
+    def _caps(self, budgets: Sequence[Any]) -> dict[str, float]:
         """Return the largest mean of the scaled values of each control with a budget."""
         caps: dict[str, float] = {}
         for budget in budgets:

@@ -16,7 +16,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from sgdlimits.analysis.control_path import BEFORE, C, Path, runge_kutta
+from sgdlimits.analysis.control_path import C, Path, just_before, runge_kutta
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.condition import Exits, exits
 from sgdlimits.problem.base import Problem
@@ -102,7 +102,7 @@ class ExitTime(Objective):
         reached = margins >= 0
         last = jnp.maximum(reached.argmax(), 1)
         t, end, y = path.t[last - 1], path.t[last], path.rows[last - 1]
-        before = end * BEFORE
+        before = just_before(end)
         slope = lambda y, t: ravel_pytree(problem.drift(unravel(y), jnp.minimum(t, before)))[0]
         advance = lambda h: runge_kutta(slope, y, h, t + h * jnp.asarray(C))
         left = lambda h: margin(jnp.minimum(t + h, before), advance(h))

@@ -68,7 +68,7 @@ class OptimiseFile(StrictTable):
     check: ChainTable | None = None
 
 
-TABLES = {"controls": ControlTable, "check": ChainTable}
+TABLES: dict[str, type[StrictTable]] = {"controls": ControlTable, "check": ChainTable}
 """Nested tables by key."""
 
 
