@@ -3,8 +3,8 @@ The best learning rate at each time
 ===================================
 
 Two erf units learn two others under label noise. `optimise` finds the piecewise constant rate with the least risk at the end,
-by the gradient of the ODE. It is large while the units separate and falls about as 1/t afterwards, when only the noise is left. The
-chain confirms the gain over the best constant rate at d = 1000.
+by the gradient of the ODE. It is large while the units separate and falls about as 1/t afterwards, when only the noise is left.
+The chain confirms the gain over the best constant rate at d = 1000.
 """
 
 import matplotlib.pyplot as plt

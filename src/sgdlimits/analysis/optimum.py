@@ -77,8 +77,8 @@ class Optimum:
     dataset : `ODE()` with the optimal schedules
     start : statistics from which all runs begin
     values : objective reached from each start of the search
-    certificate : norm of the projected gradient at the optimum, 0 at a stationary point; of the objective relative to its value at
-        the best constants, by controls relative to their ranges
+    certificate : norm of the projected gradient at the optimum, 0 at a stationary point; it is that of the objective relative to
+        its value at the best constants, by controls relative to their ranges
     certificate_of_constants : the same at the best constants, as a scale
     costate : gradient of the objective with respect to the statistics at each of `t`, times first
     t : beginnings of the intervals on which all controls are constant
