@@ -77,7 +77,7 @@ class Optimum:
     dataset : `ODE()` with the optimal schedules
     start : statistics from which all runs begin
     values : objective reached from each start of the search
-    certificate : norm of the projected gradient at the optimum, 0 at a stationary point; it is that of the objective relative to
+    certificate : norm of the projected gradient at the optimum, 0 at a stationary point; the objective is relative to
         its value at the best constants, by controls relative to their ranges
     certificate_of_constants : the same at the best constants, as a scale
     costate : gradient of the objective with respect to the statistics at each of `t`, times first
