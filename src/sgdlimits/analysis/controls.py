@@ -60,10 +60,19 @@ class Budget(Part):
     total: float = eqx.field(static=True)
 
 
+def as_budgets(name: str, value: Any) -> tuple[Budget, ...]:
+    """Check for a budget or a sequence of budgets, which is returned as a tuple."""
+    budgets = (value,) if isinstance(value, Budget) or not np.iterable(value) else tuple(value)
+    for budget in budgets:
+        if not isinstance(budget, Budget):
+            raise BadInput(f"{name} must be budgets; got {shorten(budget)}. Give Budget(control, total).")
+    return budgets
+
+
 class FeasibleSet:
     """Piece values within bounds and budgets, as one vector scaled to [0, 1] by the bounds."""
 
-    def __init__(self, controls: Mapping[str, Any], budgets: Sequence[Any] | Budget, t_max: float) -> None:
+    def __init__(self, controls: Mapping[str, Any], budgets: Sequence[Budget], t_max: float) -> None:
         if not controls:
             raise BadInput('controls are missing. Give, for instance, {"lr": Control(pieces=50, low=0.0, high=4.0)}.')
         for name, control in controls.items():
@@ -76,14 +85,12 @@ class FeasibleSet:
         self.slices = tuple((name, int(a), int(b)) for name, a, b in zip(controls, ends[:-1], ends[1:], strict=True))
         self.low = np.repeat([float(each.low) for each in controls.values()], pieces)
         self.width = np.repeat([float(each.high) - float(each.low) for each in controls.values()], pieces)
-        self.caps = self._caps((budgets,) if isinstance(budgets, Budget) else tuple(budgets))
+        self.caps = self._caps(budgets)
 
-    def _caps(self, budgets: Sequence[Any]) -> dict[str, float]:
+    def _caps(self, budgets: Sequence[Budget]) -> dict[str, float]:
         """Return the largest mean of the scaled values of each control with a budget."""
         caps: dict[str, float] = {}
         for budget in budgets:
-            if not isinstance(budget, Budget):
-                raise BadInput(f"constraints must be budgets; got {shorten(budget)}. Give Budget(control, total).")
             if budget.control not in self.controls:
                 hint = suggest_name(budget.control, self.controls)
                 raise BadInput(

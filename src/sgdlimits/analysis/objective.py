@@ -140,19 +140,28 @@ def _one_number(value: Any) -> Array:
     return number
 
 
-def as_objective(objective: Any) -> Objective:
-    """Convert the argument `objective` of `optimise`: None, "exit", a condition `exits(T)`, or a JAX function."""
-    if objective is None or objective == "risk":
-        return FinalRisk()
-    if objective == "exit" or isinstance(objective, Exits):
-        return ExitTime(objective if isinstance(objective, Exits) else exits(0.5))
-    if callable(objective):
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = [each for each in inspect.signature(objective).parameters.values() if each.kind in kinds]
-        needed = [each for each in parameters if each.default is each.empty]
-        if len(needed) in (2, 3):
-            return OfStatistics(objective) if len(needed) == 2 else OfPath(objective)
+def as_objective(name: str, value: Any) -> Objective:
+    """Convert an argument of `optimise`, None, "exit", a condition `exits(T)` or a JAX function, to an objective."""
+    if value is None or isinstance(value, Objective):
+        return FinalRisk() if value is None else value
+    if isinstance(value, Exits):
+        return ExitTime(value)
+    if isinstance(value, str) and value in ("risk", "exit"):
+        return FinalRisk() if value == "risk" else ExitTime(exits(0.5))
+    needed = _count_required(value)
+    if needed in (2, 3):
+        return OfStatistics(value) if needed == 2 else OfPath(value)
     raise BadInput(
-        f"objective must be None, 'exit', exits(T) or a function; got {shorten(objective)}. "
+        f"{name} must be None, 'exit', exits(T) or a function; got {shorten(value)}. "
         "Give, for instance, lambda problem, stats: problem.risk(stats), or a function of (problem, path, t)."
     )
+
+
+def _count_required(function: Any) -> int:
+    """Return the number of positional arguments that a function requires; 0 for what is no function."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in kinds and each.default is each.empty for each in parameters)

@@ -21,13 +21,14 @@ from sgdlimits.analysis.control_path import (
     states_at_ends,
     value_and_gradient,
 )
-from sgdlimits.analysis.controls import Budget, Control, FeasibleSet
+from sgdlimits.analysis.controls import Budget, Control, FeasibleSet, as_budgets
 from sgdlimits.analysis.objective import ExitTime, Objective, as_objective
 from sgdlimits.analysis.optimum import Optimum, simulate_path
 from sgdlimits.checks import integer, mapping
-from sgdlimits.domain import Count, Function, Positive, Seed, Unchecked, checked
+from sgdlimits.domain import Count, Function, Positive, Seed, checked
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.jaxtools import jit_bound
+from sgdlimits.level.condition import Exits
 from sgdlimits.level.ode import ODE
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules
@@ -59,8 +60,8 @@ def optimise(
     start: Start | PyTree,
     t_max: Positive,
     controls: Annotated[Mapping[str, Control], mapping],
-    objective: Unchecked[str | Callable | None] = None,
-    constraints: Unchecked[Sequence[Budget]] = (),
+    objective: Annotated[str | Callable | Exits | None, as_objective] = None,
+    constraints: Annotated[Budget | Sequence[Budget], as_budgets] = (),
     *,
     starts: Annotated[int, integer(at_least=1)] = 3,
     gradients: Count = 200,
@@ -110,8 +111,8 @@ def optimise(
     sgdlimits.flow : the differentiable flow of the ODE
     sgdlimits.Steps : the schedules
     """
-    feasible = FeasibleSet(controls, constraints, t_max)
-    goal = as_objective(objective)
+    feasible = FeasibleSet(controls, as_budgets("constraints", constraints), t_max)
+    goal = as_objective("objective", objective)
     _check_controls(make, feasible)
     disc = _discretise(make, start, feasible, seed)
     search = _Search(disc, goal, feasible, gradients, progress)

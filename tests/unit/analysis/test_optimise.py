@@ -126,7 +126,7 @@ def gradient_of_delayed(objective):
     """Return the value and gradient of an objective of two controls with different pieces, where to take it, and zero kicks."""
     controls = {"lr": sl.Control(3, 0.0, 1.0), "noise": sl.Control(2, 0.0, 1.0)}
     disc = discretised(delayed, controls, sl.FixedInit(0.4).one(delayed(sl.Steps([], [0.1]), 0.1)), 20.0)
-    both = jit_bound(value_and_gradient, disc, as_objective(objective), 4, fast_compile=True)
+    both = jit_bound(value_and_gradient, disc, as_objective("objective", objective), 4, fast_compile=True)
     kicks = np.zeros((len(disc.ends) - 1, sum(np.size(leaf) for leaf in jax.tree.leaves(disc.start))))
     return both, jnp.array([0.06, 0.09, 0.07, 0.3, 0.2]), kicks
 
@@ -175,7 +175,7 @@ def test_budget_is_kept_and_spent():
 
 
 def test_projection_is_the_nearest_feasible_point():
-    feasible = FeasibleSet({"lr": sl.Control(4, 0.0, 1.0)}, sl.Budget("lr", 1.0), 4.0)
+    feasible = FeasibleSet({"lr": sl.Control(4, 0.0, 1.0)}, (sl.Budget("lr", 1.0),), 4.0)
     z = np.array([0.9, 0.5, -0.2, 2.0])
     nearest = feasible.project(z)
     assert nearest.mean() <= 0.25 + 1e-12
