@@ -13,8 +13,8 @@ from sgdlimits.renamed import names_of as _names_of
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
-def _find(name: str):
-    """Return a public name, importing its module on first use."""
+def _import_public_name(name: str):
+    """Return the public object of the package with a name, importing its module on first use."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -25,7 +25,7 @@ def _find(name: str):
 
 @contextmanager
 def _garbage_collection_disabled():
-    """Disable the garbage collector while submodules are imported, of whose time it would take a sixth."""
+    """Disable the garbage collector in the block; it would take a sixth of the time of imports."""
     searches = gc.isenabled()
     gc.disable()
     try:
@@ -35,4 +35,4 @@ def _garbage_collection_disabled():
             gc.enable()
 
 
-__getattr__ = _names_of(__name__, _find)
+__getattr__ = _names_of(__name__, _import_public_name)

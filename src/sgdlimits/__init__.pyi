@@ -61,6 +61,19 @@ from .analysis.optimum import (
     ChainGain as ChainGain,
     Optimum as Optimum,
 )
+from .analysis.plateau_exits import (
+    PlateauExits as PlateauExits,
+    plateau_exits as plateau_exits,
+)
+from .analysis.sampled.closure import SampledClosure as SampledClosure
+from .analysis.sampled.dynamics import SampledDynamics as SampledDynamics
+from .analysis.sampled.empirical import EmpiricalProblem as EmpiricalProblem
+from .analysis.sampled.estimates import (
+    DynamicsEstimates as DynamicsEstimates,
+    SampleAverage as SampleAverage,
+)
+from .analysis.sampled.family import SampledLocalizability as SampledLocalizability
+from .analysis.sampled.fit import FittedDynamics as FittedDynamics
 from .analysis.single_index import recommended_lr as recommended_lr
 from .analysis.summary import (
     Summary as Summary,
@@ -134,6 +147,7 @@ from .problem import (
     Problem as Problem,
     ProjectionProblem as ProjectionProblem,
     SpikedTensor as SpikedTensor,
+    Surrogate as Surrogate,
     presets as presets,
 )
 from .run import (
@@ -169,6 +183,7 @@ from .schedule_forms import (
 )
 from .settings import setup_jax as setup_jax
 from .start import (
+    Bernoulli as Bernoulli,
     FixedInit as FixedInit,
     OrthogonalInit as OrthogonalInit,
     RandomInit as RandomInit,
@@ -177,6 +192,7 @@ from .statistics import (
     Overlaps as Overlaps,
     Particles as Particles,
     Spike as Spike,
+    Values as Values,
     weights as weights,
 )
 

@@ -23,40 +23,49 @@ if TYPE_CHECKING:
     import jax
 
 NOISY_RELEASES = ("0.9.2", "0.10.0", "0.10.1")
-"""Releases of jaxlib that report hints as errors."""
+"""Releases of jaxlib that print harmless tuning hints as errors."""
 MISCOMPILING_RELEASE = "0.10.2"
-TURN_OFF_FLAG = "--xla_cpu_experimental_ynn_fusion_type="
+FUSION_OFF_FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
 
-def outer_of_centred(x: jax.Array) -> jax.Array:
-    """Return y yᵀ at each node for y = x ∑ⱼ xⱼ, where x has shape (1, p, nodes): a smallest program that is miscompiled."""
+def fault_example(x: jax.Array) -> jax.Array:
+    """Return an outer product at each quadrature node: a minimal program that one release of jaxlib miscompiles.
+
+    It is y yᵀ for y = x ∑ⱼ xⱼ, where x has shape (1, p, nodes).
+    """
     y = x * x.sum(1)[:, None]
     return y[:, :, None] * y[:, None]
 
 
-def silence_hints(environment: MutableMapping[str, str]) -> None:
-    """Let XLA report fatal errors only, in a process with this environment, if jaxlib is noisy and no level is set."""
+def silence_xla_hints(environment: MutableMapping[str, str]) -> None:
+    """Set the environment so that XLA reports fatal errors only, if jaxlib prints tuning hints as errors.
+
+    A level of messages that is set already is kept.
+    """
     if version("jaxlib") in NOISY_RELEASES:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def is_miscompiled() -> bool:
-    """Return whether XLA compiles `outer_of_centred` to code with other results than its operations one by one."""
+    """Return whether the installed XLA miscompiles `fault_example`, the test program for a known fault."""
     import jax
 
     x = jax.numpy.linspace(-1.0, 1.0, 2 * 32768).reshape(1, 2, 32768)  # 1024 nodes came out right
     with jax.disable_jit():
-        expected = outer_of_centred(x)
-    return bool(abs(jax.jit(outer_of_centred)(x) - expected).max() > 1e-3)
+        expected = fault_example(x)
+    return bool(abs(jax.jit(fault_example)(x) - expected).max() > 1e-3)
 
 
 def turn_off_fusion() -> None:
-    """Turn the faulty fusion pass off in the jaxlib that has it; raise `ImportError` if XLA has read its options already."""
+    """Turn off XLA's faulty fusion pass if the installed jaxlib has it; raise `ImportError` if that comes too late.
+
+    It is too late once XLA has read its options.
+    """
     if version("jaxlib") != MISCOMPILING_RELEASE:
         return
     flags = os.environ.get("XLA_FLAGS", "")
-    if TURN_OFF_FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {TURN_OFF_FLAG}".strip()
+    if FUSION_OFF_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {FUSION_OFF_FLAG}".strip()
     from jax._src.xla_bridge import backends_are_initialized  # private, but of this one release
 
     # XLA parses its options when the first backend starts; later changes of the environment are not seen.
@@ -64,5 +73,5 @@ def turn_off_fusion() -> None:
         raise ImportError(
             f"jaxlib {MISCOMPILING_RELEASE} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its "
             "fault off. Install another jaxlib, import sgdlimits before the first computation, or set "
-            f"XLA_FLAGS={TURN_OFF_FLAG}"
+            f"XLA_FLAGS={FUSION_OFF_FLAG}"
         )

@@ -16,11 +16,11 @@ from sgdlimits.schedule import as_schedule
 from sgdlimits.size import describe_excess
 
 Check = Callable[[str, Any], Any]
-"""Function of the name of an argument and its value, which returns the value to use or raises `BadInput`."""
+"""Function of an argument's name and value that returns the value to use, or raises `BadInput`."""
 
 
 def number(**bounds: Any) -> Check:
-    """Make a check for one finite real number in a range, which is returned as it was given."""
+    """Make a check that an argument is one finite real number in a range; the check returns it unchanged."""
 
     def check(name: str, value: Any) -> Any:
         check_number(name, value, **bounds)
@@ -30,7 +30,7 @@ def number(**bounds: Any) -> Check:
 
 
 class OverTime:
-    """Check for a number that may also be a schedule or a function of time, whose values are checked by `values`."""
+    """Check of a number that may also be given as a schedule or a function of time, whose values pass `values`."""
 
     def __init__(self, check: Check, values: Check | None = None) -> None:
         self.check, self.values = check, values or check
@@ -45,12 +45,12 @@ class OverTime:
 
 
 def integer(**bounds: Any) -> Check:
-    """Make a check for an integer, which is returned as an int: 3e3 becomes 3000."""
+    """Make a check that an argument is an integer in a range; the check returns an int: 3e3 becomes 3000."""
     return partial(check_count, **bounds)
 
 
 def sized(each: float = 1.0, **bounds: Any) -> Check:
-    """Make a check for an integer number of objects, of `each` floats each, that fit into this machine's memory."""
+    """Make a check that an argument is a number of objects, of `each` floats each, that fit into the machine's memory."""
 
     def check(name: str, value: Any) -> int:
         count = check_count(name, value, **bounds)
@@ -62,35 +62,35 @@ def sized(each: float = 1.0, **bounds: Any) -> Check:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Check for True or False; other values, which Python would take for one of them, raise `BadInput`."""
+    """Check that an argument is True or False, and return it; other values, even 0 and 1, raise `BadInput`."""
     if not isinstance(value, (bool, np.bool_)):
         raise BadInput(f"{name} must be True or False; got {shorten(value)}. Give one of the two.")
     return bool(value)
 
 
 def text(name: str, value: Any) -> str:
-    """Check for text."""
+    """Check that an argument is text, and return it."""
     if not isinstance(value, str):
         raise BadInput(f"{name} must be text; got {shorten(value)}. Put it in quotes.")
     return value
 
 
 def function(name: str, value: Any) -> Any:
-    """Check for a callable that is not a class."""
+    """Check that an argument is a function or another callable, but not a class, and return it."""
     if not callable(value) or isinstance(value, type):
         raise BadInput(f"{name} must be a function; got {shorten(value)}. Give a JAX function.")
     return value
 
 
 def mapping(name: str, value: Any) -> Any:
-    """Check for a dictionary with text as keys."""
+    """Check that an argument is a dictionary whose keys are text, and return it."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise BadInput(f"{name} must be a dictionary with names as its keys; got {shorten(value)}. Give such a dictionary.")
     return value
 
 
 def by_name(check: Check) -> Check:
-    """Make a check for a dictionary with text as keys, whose values pass `check`."""
+    """Make a check that an argument is a dictionary whose keys are text and whose values pass `check`."""
 
     def all_of(name: str, value: Any) -> Any:
         return {key: check(f"{name}[{key!r}]", each) for key, each in mapping(name, value).items()}
@@ -99,14 +99,17 @@ def by_name(check: Check) -> Check:
 
 
 def path(name: str, value: Any) -> Any:
-    """Check for a path of a file or folder, which need not exist."""
+    """Check that an argument is a path of a file or folder, which need not exist, and return it."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
         raise BadInput(f"{name} must be a path; got {shorten(value)}. Give it as text or as a pathlib.Path.")
     return value
 
 
 def as_numbers(name: str, value: Any) -> Any:
-    """Return an array of real numbers; raise `BadInput` for text, complex numbers, None, and rows of different lengths."""
+    """Convert an argument to an array of real numbers; raise `BadInput` if it is anything else.
+
+    Text, complex numbers, None, and rows of different lengths are refused.
+    """
     if is_traced(value):
         return value
     try:
@@ -121,7 +124,7 @@ def as_numbers(name: str, value: Any) -> Any:
 
 
 def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -math.inf) -> Check:
-    """Make a check for an array of real numbers, or one number, which is returned as it was given."""
+    """Make a check that an argument is an array of real numbers, or one number; the check returns it unchanged."""
 
     def check(name: str, value: Any) -> Any:
         numbers = as_numbers(name, value)
@@ -142,7 +145,7 @@ def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -ma
 
 
 def probabilities(name: str, value: Any) -> Any:
-    """Check probabilities along the last axis: none is negative, and their sum is 1."""
+    """Check that an array holds probabilities along its last axis: none is negative, and their sum is 1."""
     numbers = np.asarray(as_numbers(name, value), float)
     rows = numbers.reshape(-1, numbers.shape[-1])
     wrong = ~((rows >= 0).all(1) & np.isclose(rows.sum(1), 1.0, rtol=0.0, atol=1e-9))
@@ -153,9 +156,9 @@ def probabilities(name: str, value: Any) -> Any:
 
 
 def many(check: Check) -> Check:
-    """Make a check for one number that passes `check`, or an array of such numbers."""
+    """Make a check that an argument is one number that passes `check`, or an array of such numbers."""
 
-    def each(name: str, value: Any) -> Any:
+    def check_each(name: str, value: Any) -> Any:
         if is_traced(value) or not getattr(value, "shape", isinstance(value, (list, tuple))) or hasattr(value, "data_vars"):
             return check(name, value)
         array = as_numbers(name, value)
@@ -166,16 +169,16 @@ def many(check: Check) -> Check:
             check(name, array.flat[int(worst)])
         return value
 
-    return each
+    return check_each
 
 
 def optional(check: Check) -> Check:
-    """Make a check for a value that passes `check`, or None."""
+    """Make a check that an argument is None or passes `check`."""
     return lambda name, value: None if value is None else check(name, value)
 
 
 def each_of(check: Check) -> Check:
-    """Make a check for a sequence of values that pass `check`, which is returned as a tuple."""
+    """Make a check that an argument is a sequence of values that pass `check`; the check returns a tuple."""
 
     def all_of(name: str, value: Any) -> Any:
         if isinstance(value, (str, bytes, set, frozenset, Mapping)) or not np.iterable(value):
@@ -186,7 +189,7 @@ def each_of(check: Check) -> Check:
 
 
 def instance(module: str, name: str, says: str, remedy: str) -> Check:
-    """Make a check for an instance of a class.
+    """Make a check that an argument is an instance of a class, which is given by name and is not imported.
 
     Parameters
     ----------
@@ -206,7 +209,7 @@ def instance(module: str, name: str, says: str, remedy: str) -> Check:
 
 
 def either(says: str, remedy: str, *checks: Check) -> Check:
-    """Make a check for a value that passes one of several checks; `says` and `remedy` are for the message if none passes."""
+    """Make a check that an argument passes one of several checks; `says` and `remedy` are for the error message."""
 
     def check(name: str, value: Any) -> Any:
         for each in checks:
@@ -220,7 +223,7 @@ def either(says: str, remedy: str, *checks: Check) -> Check:
 
 
 def statistics(name: str, value: Any) -> Any:
-    """Check for statistics of a problem, such as `Overlaps`, of one run or with the runs first."""
+    """Check that an argument is the statistics of a problem, such as `Overlaps`, for one run or a batch of runs."""
     if (
         isinstance(value, type)
         or not (hasattr(value, "overlap") and hasattr(type(value), "dims"))
@@ -231,7 +234,7 @@ def statistics(name: str, value: Any) -> Any:
 
 
 def quantile_pair(name: str, value: Any) -> tuple[float, float]:
-    """Check for two numbers between 0 and 1, the smaller one first."""
+    """Check that an argument is a pair of numbers between 0 and 1, the smaller one first, and return it."""
     low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
     if not low < high:
         raise BadInput(f"{name} must be two shares, the smaller one first; got {shorten(value)}. Give, say, (0.1, 0.9).")
@@ -248,7 +251,7 @@ dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returne
 
 target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
 named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
-"""Check for an activation, a name or a function; names are looked up later."""
+"""Check of an activation, given as a function or by name; unknown names are refused later."""
 some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
 expectation = either(
     "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
@@ -263,16 +266,19 @@ start = either(
     statistics,
     dataset,
 )
-"""Check for a start of runs; a dataset stands for the states in which its runs ended."""
+"""Check of the start of a simulation; a dataset stands for the states in which its runs ended."""
 some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
 axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
 RATE = OverTime(positive, not_negative)
-"""Check for a learning rate; the values of a schedule may be zero at times."""
+"""Check of a learning rate: above 0, or a schedule whose values are at least 0."""
 rate_or_rates = OverTime(
     either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(RATE))),
     not_negative,
 )
-real_or_named = either("one number, or numbers by name", "Give one number.", real, by_name(array()))
+law_of_second = instance("sgdlimits.start", "Bernoulli", "a law", "Give Bernoulli(0.5).")
+second_layer = either(
+    "one number, one for each unit, a law, or numbers by name", "Give one number.", array(), by_name(array()), law_of_second
+)
 flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
 point_or_weights = either(
     "statistics, or weights",
@@ -283,5 +289,5 @@ point_or_weights = either(
 )
 some_numbers = array(finite=False)
 scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, by_name(some_numbers))
-"""Check for the entries of statistics; whether they are finite is checked later, with the problem."""
+"""Check of numbers, or of arrays by name; whether they are finite is checked later, with the problem."""
 finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), by_name(array()))

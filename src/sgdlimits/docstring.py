@@ -19,7 +19,7 @@ _SYMBOLS = {
 
 
 class Description(NamedTuple):
-    """First paragraph of a docstring and descriptions of its parameters by name, as plain text."""
+    """What a docstring says, as plain text: its first paragraph, and the descriptions of its parameters by name."""
 
     summary: str
     parameters: dict[str, str]
@@ -27,7 +27,7 @@ class Description(NamedTuple):
 
 @cache
 def describe(thing: Any) -> Description:
-    """Return the description of a function or a class in its docstring.
+    """Return the first paragraph and the parameters' descriptions in the docstring of a function or class.
 
     >>> def f(lr):
     ...     r\"\"\"Learn [1]_.
@@ -40,53 +40,53 @@ def describe(thing: Any) -> Description:
     Description(summary='Learn.', parameters={'lr': 'γ, the learning rate'})
     """
     text = inspect.getdoc(thing) or ""
-    return Description(strip_markup(text.split("\n\n")[0]), _parameters(text))
+    return Description(strip_markup(text.split("\n\n")[0]), _parse_parameters(text))
 
 
 def strip_markup(text: str) -> str:
-    r"""Return text without markup on one line, with formulas in Unicode.
+    r"""Return text of a docstring on one line, without markup and with formulas in Unicode.
 
     >>> strip_markup(r"labels :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2 + \sqrt\Delta z`, see `RandomInit` [1]_.")
     'labels y = 1/p* Σ_l (w*_l·x)^2 + √Δ z, see RandomInit.'
     """
     text = re.sub(r"\s*\[\w+\]_", "", text)
-    text = re.sub(r":math:`([^`]*)`", lambda found: _mathematics(found[1]), text)
+    text = re.sub(r":math:`([^`]*)`", lambda found: _formula_to_unicode(found[1]), text)
     text = re.sub(r":\w+:`~?([^`]*)`", r"\1", text)
     return " ".join(text.replace("`", "").split())
 
 
-def _mathematics(text: str) -> str:
-    """Return a formula of LaTeX in Unicode."""
+def _formula_to_unicode(text: str) -> str:
+    """Convert a LaTeX formula to Unicode."""
     text = re.sub(r"\\(?:text|mathrm|mathbb|mathcal|bm|mathbf)\s*\{([^{}]*)\}", r"\1", text)
-    text = re.sub(r"\\[td]?frac\s*(?:\{([^{}]*)\}|(\w))\s*(?:\{([^{}]*)\}|(\w))", _fraction, text)
-    text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", lambda found: _root(found[1]), text)
+    text = re.sub(r"\\[td]?frac\s*(?:\{([^{}]*)\}|(\w))\s*(?:\{([^{}]*)\}|(\w))", _fraction_to_text, text)
+    text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", lambda found: _root_to_text(found[1]), text)
     text = re.sub(r"\\sqrt\s*", "√", text)
     text = re.sub(r"\\dot(?![a-z])\s*\{?(\w)\}?", r"d\1/dt", text)
-    text = re.sub(r"\\([A-Za-z]+)\s*", _command, text)
+    text = re.sub(r"\\([A-Za-z]+)\s*", _command_to_symbol, text)
     text = re.sub(r"\\[,;:! ]", " ", text)
     # Stars of fixed points and teachers are written without their braces.
     text = text.replace("^*", "*").replace("_*", "*").replace("{", "").replace("}", "").replace("~", " ")
     return " ".join(text.replace("\\", "").split())
 
 
-def _fraction(found: re.Match[str]) -> str:
-    """Return a fraction on one line."""
+def _fraction_to_text(found: re.Match[str]) -> str:
+    """Convert a matched LaTeX fraction to text such as a/b."""
     top, bottom = found[1] or found[2], found[3] or found[4]
-    return f"{_bracket(top)}/{_bracket(bottom)} "
+    return f"{_add_brackets(top)}/{_add_brackets(bottom)} "
 
 
-def _bracket(text: str) -> str:
-    """Put a text with an operator into brackets."""
+def _add_brackets(text: str) -> str:
+    """Put text in brackets if it contains an operator."""
     return f"({text})" if re.search(r"[-+ /]", text.strip()) else text
 
 
-def _root(text: str) -> str:
-    """Return the square root of a text."""
+def _root_to_text(text: str) -> str:
+    """Return the square root of an expression as Unicode text."""
     return f"√({text})" if len(text) > 1 and not re.fullmatch(r"\\\w+", text) else f"√{text}"
 
 
-def _command(found: re.Match[str]) -> str:
-    """Return the symbol or the Greek letter of a LaTeX command, or its name."""
+def _command_to_symbol(found: re.Match[str]) -> str:
+    """Return the Unicode symbol or Greek letter of a matched LaTeX command, or its name if it has none."""
     name = found[1]
     if name in _SYMBOLS:
         return _SYMBOLS[name]
@@ -101,8 +101,8 @@ def _command(found: re.Match[str]) -> str:
     return f"{letter} " if found[0][-1].isspace() else letter
 
 
-def _parameters(text: str) -> dict[str, str]:
-    """Return the parameters in the section "Parameters" of a NumPy-style docstring: "name, name : text", indented lines."""
+def _parse_parameters(text: str) -> dict[str, str]:
+    """Return the parameters' descriptions, by name, in the section "Parameters" of a NumPy-style docstring."""
     section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-{3,}\n|\Z)", text, re.MULTILINE | re.DOTALL)
     if not section:
         return {}
@@ -115,12 +115,12 @@ def _parameters(text: str) -> dict[str, str]:
 
 
 def constructor_fields(cls: Any) -> list[dataclasses.Field]:
-    """Return the fields of a data class, or of one of its objects, that are arguments of its constructor."""
+    """Return the fields of a data class (or of an instance of one) that are arguments of its constructor."""
     return [field for field in dataclasses.fields(cls) if field.init]
 
 
 def typed_parameters(fn: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function by name, annotated with types instead of text and without checks."""
+    """Return the parameters of a function by name, with annotations evaluated to types and without their checks."""
     types = typing.get_type_hints(fn)
     parameters = inspect.signature(fn).parameters
     return {name: each.replace(annotation=types.get(name, Any)) for name, each in parameters.items()}

@@ -1,7 +1,8 @@
 """Annotations that carry checks of arguments, and the decorator `checked` that applies them.
 
 An argument is annotated with a type that carries its check, `lr: Positive` for `Annotated[float, number(above=0)]`, or with a
-plain type of `TYPES`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not checked.
+plain type of `CHECKS_OF_TYPES`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not
+checked.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ from sgdlimits.checks import (
     problem,
     rate_or_rates,
     real,
-    real_or_named,
     sized,
     start,
     statistics,
@@ -59,12 +59,15 @@ Checked = TypeVar("Checked", bound=Callable)
 T = TypeVar("T")
 
 ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
-"""Arguments of presets that are also arguments of algorithms."""
+"""Names of arguments that both presets and algorithms take."""
 MAX_TEACHERS = 2**12
-"""Maximum number of fixed directions, whose Gram matrix is factored."""
+"""Maximum number of fixed directions (teachers), whose Gram matrix is factored."""
 
 InTime = float | Any
-"""Number that may depend on time: a float, an array, a `Schedule` or a function of t; schedules have the same arithmetic."""
+"""Number that may change with time: a float, an array, a `Schedule` or a function of t.
+
+Schedules have the same arithmetic as numbers.
+"""
 
 Positive = Annotated[float, positive]
 PositiveInTime = Annotated[InTime, OverTime(positive)]
@@ -77,12 +80,12 @@ Fraction = Annotated[float, check_share]
 """Number between 0 and 1, both excluded."""
 Tolerance = Annotated[float, number(at_least=1e-14, below=1)]
 RealWidth = Annotated[float, number(at_least=1, infinite=True)]
-"""Width in a formula, where it need not be an integer."""
+"""Width of a network in a formula, where it need not be an integer."""
 
 Count = Annotated[int, integer()]
 Seed = Annotated[int, integer(at_least=0, below=2**64)]
 Size = Annotated[int, sized()]
-"""Number of objects that fit into this machine's memory."""
+"""Number of runs, samples or other objects that fit into this machine's memory."""
 Width = Annotated[int, sized(8)]
 Teachers = Annotated[int, integer(below=MAX_TEACHERS)]
 
@@ -98,11 +101,11 @@ SavedTimes = Annotated[
 ]
 Function = Annotated[Callable[..., Any], function]
 Statistics = Annotated[Any, statistics]
-"""Statistics of any class of problems."""
+"""Statistics of any kind of problem, such as `Overlaps`."""
 Unchecked = Annotated[T, None]
-"""Type that `TYPES` would check, but whose values the function checks itself."""
+"""Annotation of an argument that the function checks itself, although `CHECKS_OF_TYPES` has a check for its type."""
 
-TYPES: dict[str, Check] = {
+CHECKS_OF_TYPES: dict[str, Check] = {
     "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
     "dict[str, Any]": mapping, "Mapping[str, Callable]": mapping,
     "Problem": problem, "ProjectionProblem": problem, "Algorithm": algorithm, "Level": level, "Target": target,
@@ -112,47 +115,47 @@ TYPES: dict[str, Check] = {
         "sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."
     ),
     "str | Callable | Activation": named, "Rule | Expectation": expectation,
-    "float | dict[str, Any]": real_or_named, "bool | float": flag_or_rate,
+    "bool | float": flag_or_rate,
     "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
     "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
 }  # fmt: skip
-"""Table of checks for plain types and classes, by the text of annotations. The classes are not imported here."""
+"""Checks of plain types and of classes, by the text of their annotation; the classes are not imported here."""
 
 
 def checks_of(thing: Any) -> Mapping[str, Check]:
-    """Return the checks of the arguments of a function or of a class's constructor, by name."""
+    """Return the checks of a function's or a class constructor's arguments, by argument name."""
     constructor: Any = getattr(thing, "__init__", None) if isinstance(thing, type) else thing
     return getattr(constructor, "checks", {})
 
 
 class Checks(Mapping[str, Check]):
-    """Mapping from arguments of a function or constructor to their checks, read from the annotations on first use."""
+    """Mapping from the arguments of a function or constructor to their checks, read from its annotations on first use."""
 
     def __init__(self, fn: Callable, cls: type | None) -> None:
         self.fn, self.cls = fn, cls
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Parameters of the function by name."""
+        """Parameters of the function or constructor, by name."""
         return inspect.signature(self.fn).parameters
 
     @cached_property
     def by_name(self) -> dict[str, Check]:
-        """Dictionary from the names of arguments to their checks; arguments without a check are left out."""
-        return {name: check for name, each in self.parameters.items() if (check := self._check(each)) is not None}
+        """Dictionary from argument names to checks; arguments without a check are left out."""
+        return {name: check for name, each in self.parameters.items() if (check := self._check_of_parameter(each)) is not None}
 
-    def _check(self, parameter: inspect.Parameter) -> Check | None:
-        """Return the check of a parameter, or None if it has none."""
+    def _check_of_parameter(self, parameter: inspect.Parameter) -> Check | None:
+        """Return the check in the annotation of a parameter, or None if it has none."""
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return None
-        annotation, names = self._annotation(parameter)
+        annotation, names = self._annotation_of(parameter)
         check = annotated_check(annotation, names)
         # The default passes unchecked, so None needs a check of its own only where it is not the default.
         admits_none = "None" in str(annotation).split(" | ") and parameter.default is not None
         return optional(check) if check and admits_none else check
 
-    def _annotation(self, parameter: inspect.Parameter) -> tuple[Any, Mapping[str, Any]]:
-        """Return the annotation of an argument, or of the field of that name, and the namespace it was written in."""
+    def _annotation_of(self, parameter: inspect.Parameter) -> tuple[Any, Mapping[str, Any]]:
+        """Return a parameter's annotation, or that of the class field of its name, and the namespace to evaluate it in."""
         for cls in self.cls.__mro__ if self.cls else ():
             field = vars(cls).get("__annotations__", {}).get(parameter.name)
             # Equinox annotates the arguments of generated constructors that have converters with Any.
@@ -171,7 +174,7 @@ class Checks(Mapping[str, Check]):
 
 
 def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
-    """Return the check of an annotation, given as text, or None if it has none.
+    """Return the check that an annotation carries, or None if it has none; the annotation is given as text.
 
     Only the member of a union that carries a check is evaluated, since other types may be imported for type checkers alone.
 
@@ -183,27 +186,27 @@ def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
     if not isinstance(annotation, str):
         return None
     tree = ast.parse(annotation, mode="eval").body
-    members = [each for each in _members(tree) if ast.unparse(each) != "None"]
+    members = [each for each in _union_members(tree) if ast.unparse(each) != "None"]
     plain = " | ".join(map(ast.unparse, members))
-    if plain in TYPES:
-        return TYPES[plain]
+    if plain in CHECKS_OF_TYPES:
+        return CHECKS_OF_TYPES[plain]
     found = [check for each in members if (check := _member_check(each, names)) is not None]
     if any(ast.unparse(each) == "ArrayLike" for each in members):
-        found = [many(TYPES.get(ast.unparse(members[0])) or found[0])]
+        found = [many(CHECKS_OF_TYPES.get(ast.unparse(members[0])) or found[0])]
     return found[0] if found else None
 
 
-def _members(tree: ast.expr) -> Iterator[ast.expr]:
-    """Yield the members of a union."""
+def _union_members(tree: ast.expr) -> Iterator[ast.expr]:
+    """Yield the members of a union of types, given as the syntax tree of an annotation."""
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
-        yield from _members(tree.left)
-        yield from _members(tree.right)
+        yield from _union_members(tree.left)
+        yield from _union_members(tree.right)
     else:
         yield tree
 
 
 def _member_check(tree: ast.expr, names: Mapping[str, Any]) -> Check | None:
-    """Return the check that a type carries: `Alias`, `Alias[...]` or `Annotated[..., check]`."""
+    """Return the check that one type of an annotation carries, as `Alias`, `Alias[...]` or `Annotated[..., check]`."""
     if isinstance(tree, ast.Subscript) and isinstance(tree.value, ast.Name) and tree.value.id == "Annotated":
         assert isinstance(tree.slice, ast.Tuple)
         # The text is an annotation in the source of the package or of the user's class, not input.
@@ -215,7 +218,7 @@ def _member_check(tree: ast.expr, names: Mapping[str, Any]) -> Check | None:
 
 
 def checked(thing: Checked, /) -> Checked:
-    """Check the arguments of a function, or of a class's constructor, by their annotations.
+    """Decorate a function or class so that its arguments are checked as their annotations say.
 
     Traced values pass, and so does a value that is the argument's default. A number whose annotation also admits `ArrayLike`
     may be an array of such numbers.
@@ -238,7 +241,7 @@ def checked(thing: Checked, /) -> Checked:
 
 
 def _add_checks(fn: Callable, cls: type | None = None) -> Any:
-    """Wrap a function, or the constructor of `cls`, so that it renames old keywords and checks its arguments."""
+    """Wrap a function, or the constructor of `cls`, so that each call renames old keywords and checks the arguments."""
     checks = Checks(fn, cls)
     renamed = arguments_of(fn)
 
@@ -254,7 +257,7 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
         return check(name, value)
 
     @wraps(fn)
-    def guarded(*args, **kwargs):
+    def call_with_checks(*args, **kwargs):
         kwargs = renamed(kwargs) if renamed else kwargs
         positional = [check_argument(name, value) for name, value in zip(checks.parameters, args, strict=False)]
         named = {name: check_argument(name, value) for name, value in kwargs.items()}
@@ -265,18 +268,18 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
             )
         return fn(*positional, *args[len(positional) :], **named)
 
-    guarded.checks = checks  # type: ignore[attr-defined]
-    return guarded
+    call_with_checks.checks = checks  # type: ignore[attr-defined]
+    return call_with_checks
 
 
 def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if an argument such as lr is given beside an algorithm that has its own value, and would be ignored.
+    """Raise `BadInput` if an argument such as lr, given beside an algorithm with a value of its own, would be ignored.
 
     `usual` has the defaults of these arguments, which are no conflict.
     """
     algorithm = given.get("algorithm")
     for name in usual if algorithm is not None else ():
-        value, own = given.get(name), _argument_of(algorithm, name)
+        value, own = given.get(name), _algorithm_argument(algorithm, name)
         if value is None or value is usual[name] or is_traced(value) or is_traced(own):
             continue
         if own is None or float(own) != float(bool(value) if name == "train_second" else value):
@@ -284,8 +287,8 @@ def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> No
             raise BadInput(f"{name} = {shown} stands beside {shorten(algorithm)}, which has its own. Give it to the algorithm.")
 
 
-def _argument_of(algorithm: Any, name: str) -> Any:
-    """Return an argument with which an algorithm, or its base, was made; None if neither has it."""
+def _algorithm_argument(algorithm: Any, name: str) -> Any:
+    """Return the value of an argument of an algorithm, or of the algorithm it wraps; None if neither has the argument."""
     inside = "trains_second" if name == "train_second" else name
     while algorithm is not None and not hasattr(algorithm, inside):
         algorithm = getattr(algorithm, "base", None)

@@ -27,7 +27,7 @@ class RepeatedWarning(UserWarning):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during `simulate`. `dataset` holds the runs that had finished, or all runs up to the time they reached."""
+    """Exception for Ctrl-C during `simulate`; its attribute `dataset` has the runs up to the time they had reached."""
 
     def __init__(self, dataset: xr.Dataset) -> None:
         super().__init__("interrupted; the finished part is in the attribute `dataset` of this exception")
@@ -35,13 +35,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def shorten(value: Any) -> str:
-    """Return a value as it would be typed, on one line of at most 80 characters."""
+    """Return the source text of a value for a message, on one line of at most 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def is_traced(value: Any) -> bool:
-    """Return whether a number has no single value to check: it is traced by a transformation of JAX, or a schedule."""
+    """Return whether a number has no concrete value to check: JAX traces it, or it is a schedule."""
     import jax
 
     return isinstance(value, jax.core.Tracer) or getattr(value, "is_schedule", False) is True
@@ -56,7 +56,9 @@ def check_number(
     below: float = math.inf,
     infinite: bool = False,
 ) -> None:
-    """Raise `BadInput` unless `value` is one number in the range, finite unless `infinite`. Traced values pass.
+    """Raise `BadInput` unless `value` is one number in the given range; traced values pass.
+
+    It must be finite unless `infinite`.
 
     >>> check_number("noise", -1.0, at_least=0)
     Traceback (most recent call last):
@@ -89,7 +91,7 @@ def check_number(
 
 
 def check_share(name: str, value: Any) -> float:
-    """Return `value` as a float, or raise `BadInput` unless it is between 0 and 1.
+    """Return `value` as a float, or raise `BadInput` unless it is a number strictly between 0 and 1.
 
     >>> check_share("confidence", 95)
     Traceback (most recent call last):
@@ -103,7 +105,7 @@ def check_share(name: str, value: Any) -> float:
 
 
 def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63, remedy: str = "") -> int:
-    """Return `value` as an int, or raise `BadInput` unless it is an integer, `at_least` or more and below `below`.
+    """Return `value` as an int, or raise `BadInput` unless it is an integer of at least `at_least` and below `below`.
 
     >>> check_count("d", 3e3)
     3000
@@ -125,14 +127,14 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
 
 
 def check_choice(name: str, value: Any, known: Collection[str]) -> str:
-    """Return `value`, or raise `BadInput` unless it is one of the names in `known`."""
+    """Return `value` if it is one of the known names; otherwise raise `BadInput`, which lists them."""
     if not isinstance(value, str) or value not in known:
         raise BadInput(f"{name} must be one of {', '.join(known)}; got {shorten(value)}. Give one of them.")
     return value
 
 
 def check_dimension(d: Any, teachers: int | None = None) -> int:
-    """Return d as an int, or raise `BadInput` if it is not a positive integer, or less than the number of fixed directions."""
+    """Return the dimension d as an int; raise `BadInput` unless it is an integer, positive and at least `teachers`."""
     d = check_count("d", d)
     if teachers is not None and d < teachers:
         raise BadInput(f"d must be at least the number of fixed directions, {teachers}; got {d}. Use a larger d.")

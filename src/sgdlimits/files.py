@@ -1,4 +1,4 @@
-"""Atomic writes of files: after a crash, a kill or on a full disk, the old file or none is there, never a part of the new."""
+"""Atomic writes of files: after a crash or on a full disk there is the old file or none, never a part of the new one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from pathlib import Path
 from sgdlimits.errors import BadInput
 
 HOST = re.sub(r"\W", "_", platform.node())
-"""Name of this machine in the names of partial files: process numbers mean nothing on another one that shares the folder."""
+"""Name of this machine, which is part of the names of partial files.
+
+In a shared folder the process numbers of other machines mean nothing here.
+"""
 
 
 class WriteError(BadInput):
-    """Error for a file that could not be written, such as on a full disk or without permission."""
+    """Error for a file that could not be written, for example on a full disk or without permission."""
 
 
 @contextmanager
 def atomic_replacement(path: str | os.PathLike) -> Iterator[Path]:
-    """Provide a temporary path beside `path` to write to, which replaces `path` if the block ends without an error.
+    """Provide a temporary path to write to, which replaces `path` if the block ends without an error.
 
     Raise `BadInput` if the file cannot be written, and if `path` is anything but a plain file. Partial files that killed
     processes have left are removed.
@@ -51,7 +54,7 @@ def write(path: str | os.PathLike, content: bytes | memoryview) -> Path:
 
 
 def check_plain_file(path: str | os.PathLike) -> Path:
-    """Return the path; raise `BadInput` unless it is a plain file, or does not exist in a folder that does."""
+    """Return the path; raise `BadInput` unless it is a plain file, or a new name in an existing folder."""
     path = Path(path)
     try:
         mode = path.lstat().st_mode
@@ -68,7 +71,10 @@ def check_plain_file(path: str | os.PathLike) -> Path:
 
 
 def remove_partial_files(folder: str | os.PathLike, head: str = ".") -> None:
-    """Remove partial files of processes of this machine that have ended; only those whose names begin with `head`."""
+    """Remove partial files that ended processes of this machine have left in a folder.
+
+    Only names that begin with `head` count.
+    """
     ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST)}\.part(\.\w+)?")
     with os.scandir(os.fspath(folder)) as entries:
         left = [entry for entry in entries if entry.name.startswith(head)]
@@ -80,7 +86,7 @@ def remove_partial_files(folder: str | os.PathLike, head: str = ".") -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Return whether a process with this number exists."""
+    """Return whether a process with the given process number is running on this machine."""
     try:
         os.kill(process, 0)  # sends no signal, but fails without a process
     except (ProcessLookupError, OverflowError):

@@ -1,4 +1,4 @@
-"""Helpers for JAX: shared compiled functions, loops over groups of runs, pytrees as rows, and the device."""
+"""Helpers for JAX: shared compiled functions, loops over groups of runs, pytrees as rows of floats, and the device."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jax import lax
 from jaxtyping import PyTree
 
 FAST_COMPILE_OPTIONS = {"xla_cpu_prefer_vector_width": "512", "xla_cpu_use_fusion_emitters": "False"}
-"""Options under which XLA compiles CPU code in half the time; that code is a little slower in large loops.
+"""XLA options with which CPU code compiles in half the time and is a little slower in large loops.
 
 They select the older of XLA's two code generators. The newer one must not be combined with this vector width: its arctangent of
 eight numbers is wrong.
 """
 GROUP_ALIGNMENT = 16
-"""Number whose multiples are the sizes of groups: twice the number of doubles in the longest vector registers."""
+"""Number of runs of which group sizes are multiples: twice the number of doubles in the longest SIMD registers."""
 
 
 def jit_bound(function: Callable, *fixed: Any, fast_compile: bool = False) -> Callable:
-    """Bind `fixed` and return a jitted function of the remaining arguments, which are pytrees of arrays.
+    """Bind the first arguments of a function to `fixed`, and return a jitted function of the remaining ones.
 
     `fixed` is flattened once. Code is shared by all calls whose `fixed` differs in the values of arrays only. `fast_compile`
     trades speed of the code for speed of compilation.
@@ -37,29 +37,31 @@ def jit_bound(function: Callable, *fixed: Any, fast_compile: bool = False) -> Ca
 
 
 def _is_array(leaf: Any) -> bool:
-    """Return whether a leaf is an array, which compiled code takes as an argument."""
+    """Return whether a leaf of a pytree is an array, which compiled code takes as an argument."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
 @lru_cache(maxsize=256)
 def _jit_with_static(function: Callable, tree: Any, static: tuple, fast_compile: bool) -> Callable:
-    """Jit a function whose first arguments have the structure `tree` and the leaves `static`, None for arrays.
+    """Return a jitted function whose bound arguments are constants, except for arrays, which it takes as arguments.
+
+    The bound arguments have the structure `tree` and the leaves `static`, None for arrays.
 
     The cache makes equal static parts share one jitted function, and so its compiled code.
     """
 
-    def whole(arrays, *arguments):
+    def call_with_fixed(arrays, *arguments):
         rest = iter(arrays)
         fixed = jax.tree.unflatten(tree, [next(rest) if leaf is None else leaf for leaf in static])
         return function(*fixed, *arguments)
 
-    whole.__name__ = function.__name__  # so that profiles show the name
-    return jax.jit(whole, compiler_options=_supported_options() if fast_compile else None)
+    call_with_fixed.__name__ = function.__name__  # so that profiles show the name
+    return jax.jit(call_with_fixed, compiler_options=_supported_options() if fast_compile else None)
 
 
 @lru_cache(maxsize=1)
 def _supported_options() -> dict[str, str] | None:
-    """Return `FAST_COMPILE_OPTIONS`, or None if the installed XLA does not know them."""
+    """Return the XLA options for fast compilation, or None if the installed XLA does not know them."""
     try:
         jax.jit(lambda: 0, compiler_options=FAST_COMPILE_OPTIONS)()
     except jax.errors.JaxRuntimeError:  # no such option
@@ -68,7 +70,7 @@ def _supported_options() -> dict[str, str] | None:
 
 
 def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: Any, runs: PyTree) -> PyTree:
-    """Apply a function of arrays with the runs first to one group of `size` runs after another, or to all runs for None.
+    """Apply a function to a batch of runs in groups of `size` runs, one after another; None applies it to all at once.
 
     Results are then the same bit by bit for any number of runs: XLA compiles a loop over all runs as it suits their number,
     and may round in other places. Only the groups of the first `wanted` runs are computed; results of the others are zeros.
@@ -81,41 +83,41 @@ def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: A
     count = jax.tree.leaves(groups)[0].shape[0]
     zeros = lambda *more: jax.tree.map(lambda leaf: jnp.zeros((*more, *leaf.shape), leaf.dtype), one)
 
-    def put(index, results):
+    def store_group(index, results):
         group = _entry_at(groups, index)
         # A loop of at most one round, whose length XLA does not know: it cannot fuse the body with what surrounds it,
         # so that the code of a group does not depend on the number of groups.
         new = lax.fori_loop(0, jnp.minimum(1, wanted), lambda _, before: function(group), zeros())
         return jax.tree.map(lambda leaf, part: lax.dynamic_update_index_in_dim(leaf, part, index, 0), results, new)
 
-    results = lax.fori_loop(0, (wanted + size - 1) // size, put, zeros(count))
+    results = lax.fori_loop(0, (wanted + size - 1) // size, store_group, zeros(count))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 
 def _entry_at(tree: PyTree, index: Any) -> PyTree:
-    """Return the entries of all arrays of a pytree at a traced index of the first axis."""
+    """Return a pytree of the entries at an index of the first axis of each array in a pytree; the index may be traced."""
     return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), tree)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Structure and shapes of a pytree of arrays, to store such pytrees as rows of floats."""
+    """Structure and shapes of a pytree of arrays, with which such pytrees are stored as rows of floats."""
 
     tree: Any
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, tree: PyTree) -> Layout:
-        """Return the layout of a pytree."""
+        """Return the layout of the arrays in a pytree."""
         return cls(jax.tree.structure(tree), tuple(leaf.shape for leaf in jax.tree.leaves(tree)))
 
     @property
     def size(self) -> int:
-        """Length of a row."""
+        """Number of floats in a row, which holds one pytree."""
         return sum(map(math.prod, self.shapes))
 
     def values(self, rows: Any) -> PyTree:
-        """Return the pytree of a row, or of an array of rows, whose leading axes its arrays then have."""
+        """Return the pytree stored in a row of floats; for an array of rows, the pytree's arrays have its leading axes."""
         leaves, first = [], 0
         for shape in self.shapes:
             last = first + math.prod(shape)
@@ -125,6 +127,6 @@ class Layout:
 
 
 def platform() -> str:
-    """Return the kind of device on which JAX computes, such as "cpu"."""
+    """Return the kind of device on which JAX computes by default, such as "cpu" or "gpu"."""
     device = getattr(jax.config, "jax_default_device", None)
     return jax.default_backend() if device is None else getattr(device, "platform", str(device))

@@ -1,4 +1,4 @@
-"""Base class of problems, levels, starts and their parts: they print as they are typed, and are compared by content."""
+"""Base class of problems, levels, starts and what they are made of: printed as typed, compared by content."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ import numpy as np
 from sgdlimits.errors import BadInput, is_traced
 
 MAX_PRINTED_ENTRIES = 12
-"""Maximum number of entries of an array that is printed; larger ones print as their shape."""
+"""Maximum number of entries of an array that is printed; of larger arrays only the shape is."""
 
 
 class Unpicklable(BadInput, pickle.PicklingError):
-    """Error for a function without a name under which other processes could import it."""
+    """Error for a function in a pickled object that other processes could not import by name."""
 
 
 class Part(eqx.Module):
-    """Immutable object with named arguments, which prints as it would be typed and equals others with the same content.
+    """Base class of immutable objects with named arguments: they print as they are typed, and compare by content.
 
     Arrays are compared by value, functions by identity. Traced arrays equal themselves only, and an object with one has no
     hash.
     """
 
     is_schedule: ClassVar[bool] = False
-    """Whether the class is a `Schedule`, a number that changes with time."""
+    """Whether the class is a `Schedule`, whose value changes with time."""
 
     def at(self, t: Any) -> Self:
-        """Return the part with each schedule in it replaced by its value at time t; the part itself if it has none."""
+        """Return the object with all schedules in it replaced by their values at time t; itself if it has none."""
         leaves, tree = jax.tree.flatten(self, is_leaf=is_schedule)  # schedules are pytrees of their own parameters
         if not any(map(is_schedule, leaves)):
             return self
@@ -46,12 +46,12 @@ class Part(eqx.Module):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self is other or _comparable(self) == _comparable(other)
+        return self is other or _hashable_content(self) == _hashable_content(other)
 
     def __hash__(self) -> int:
         if any(map(is_traced, jax.tree.leaves(self))):
             raise TypeError(f"{type(self).__name__} has traced numbers and no hash. Hash it outside of jax.jit and jax.vmap.")
-        return hash((type(self), _comparable(self)))
+        return hash((type(self), _hashable_content(self)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         for name, value in vars(self).items():
@@ -63,12 +63,12 @@ class Part(eqx.Module):
         return super().__reduce_ex__(protocol)
 
     def as_argument(self) -> str:
-        """Return the text of the part as an argument of another one."""
+        """Return the text of the object as an argument of another object's constructor."""
         return repr(self)
 
 
 def is_schedule(node: Any) -> bool:
-    """Return whether a node of a pytree is a schedule."""
+    """Return whether a node of a pytree is a schedule, a value that changes with time."""
     return isinstance(node, Part) and node.is_schedule
 
 
@@ -78,12 +78,12 @@ def has_schedules(tree: Any) -> bool:
 
 
 def at_start(part: Any) -> Any:
-    """Return a part with its schedules replaced by their values at t = 0; other objects are returned as they are."""
+    """Return an object with its schedules replaced by their values at t = 0; objects that cannot have any are unchanged."""
     return Part.at(part, 0.0) if isinstance(part, Part) else part
 
 
 def arguments(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of the arguments of a module's constructor.
+    """Yield the names and values of the constructor arguments with which an object was made.
 
     Values are attributes of the same names, or of those in the dictionary `recorded` of the class.
     """
@@ -95,7 +95,7 @@ def arguments(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def format_constructor(module: Any) -> str:
-    """Return a module as it would be typed, without arguments that have their default.
+    """Return the constructor call that makes an object as text, without arguments that have their default.
 
     >>> from sgdlimits.algorithm import OnePassSGD
     >>> OnePassSGD(lr=0.1, sphere=True)
@@ -108,7 +108,7 @@ def format_constructor(module: Any) -> str:
 
 
 def as_source(value: Any) -> str:
-    """Return a value as it would be typed: numbers with six digits, long arrays as their shape, functions by name."""
+    """Return a value as source text: numbers with six digits, long arrays as their shape, functions by name."""
     if isinstance(value, Part):
         return value.as_argument()
     if is_traced(value):
@@ -126,7 +126,7 @@ def as_source(value: Any) -> str:
 
 
 def is_default(value: Any, default: Any) -> bool:
-    """Return whether a value certainly equals its default; traced values do not."""
+    """Return whether a value is known to equal its default; False for traced values."""
     if value is default:
         return True
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and isinstance(default, (bool, int, float)):
@@ -135,20 +135,20 @@ def is_default(value: Any, default: Any) -> bool:
 
 
 def _format_numbers(value: Any) -> str:
-    """Return a number or nested lists of numbers as text."""
+    """Return a number, or nested lists of numbers, as text with six digits."""
     if isinstance(value, list):
         return f"[{', '.join(map(_format_numbers, value))}]"
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
-def _comparable(module: Any) -> tuple:
-    """Return the content of a module as a hashable object."""
+def _hashable_content(module: Any) -> tuple:
+    """Return the content of an object as a hashable value, by which objects are compared."""
     leaves, structure = jax.tree.flatten(module)
-    return structure, tuple(map(_comparable_leaf, leaves))
+    return structure, tuple(map(_hashable_leaf, leaves))
 
 
-def _comparable_leaf(leaf: Any) -> Any:
-    """Return a leaf as a hashable object: numbers and arrays by shape and values, regardless of their type."""
+def _hashable_leaf(leaf: Any) -> Any:
+    """Return a leaf of a pytree as a hashable value: numbers and arrays by shape and values, regardless of dtype."""
     if is_traced(leaf):  # it has no value, and comparing it would give another traced array
         return "traced", id(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float)):
@@ -158,7 +158,7 @@ def _comparable_leaf(leaf: Any) -> Any:
 
 
 def _caller_copies_functions() -> bool:
-    """Return whether a module that copies functions by value, copy, cloudpickle or dill, is calling: the stack says so."""
+    """Return whether the caller, found on the stack, is a module that copies functions by value, such as copy or dill."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         room = frame.f_globals.get("__name__", "").split(".")

@@ -1,4 +1,4 @@
-"""Progress of long computations: a bar in a terminal or notebook, and an occasional line elsewhere, as in the log of a job."""
+"""Progress of long computations: a bar in terminals and notebooks, and an occasional line elsewhere, as in a job's log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, TextIO
 from tqdm.auto import tqdm
 
 MAX_LINE_INTERVAL_SECONDS = 60.0
-"""Maximum time between two lines; the first lines are closer to each other."""
+"""Maximum time in seconds between two lines of progress; the first lines are closer to each other."""
 MIN_LONG_SECONDS, MIN_ELAPSED_SECONDS = 600.0, 10.0
-"""Total time from which on a bar shows the total time, and time after which it does."""
+"""Estimated total time and elapsed time in seconds above which a progress bar shows the total time."""
 MIN_PACE_SECONDS = 2.0
-"""Time of progress before the pace is estimated; it starts with the first progress, since compilation comes before."""
+"""Time in seconds from the first progress, which follows compilation, to the first estimate of the pace."""
 
 
 class LineWriter(io.TextIOBase):
-    """File that writes the output of a progress bar as a few separate lines, without the carriage returns that redraw it.
+    """Output file for a progress bar that writes it as a few separate lines instead of redrawing one line.
 
     >>> _ = LineWriter(sys.stdout).write("\\rchain:  50% of 3 runs")
     chain:  50% of 3 runs
@@ -29,7 +29,10 @@ class LineWriter(io.TextIOBase):
         self.begin, self.last = time.monotonic(), -MAX_LINE_INTERVAL_SECONDS
 
     def write(self, text: str) -> int:
-        """Write a line unless the last one was too recent: intervals grow to half of the elapsed time, up to the maximum."""
+        """Write a line of progress, unless the last one was too recent.
+
+        Intervals grow to half of the elapsed time, up to the maximum.
+        """
         line, now = text.replace("\r", "").strip(), time.monotonic()
         if line and now - self.last >= min(MAX_LINE_INTERVAL_SECONDS, (now - self.begin) / 2):
             self.file.write(f"{line}\n")
@@ -41,14 +44,14 @@ class LineWriter(io.TextIOBase):
 
 
 class Bar(tqdm):
-    """Progress bar of tqdm with the field `{long}` for the estimated total time of a long computation, in words.
+    """Progress bar (of tqdm) that can also show the estimated total time of a long computation in words.
 
     Ctrl-C cannot cause a deadlock: tqdm's own bar keeps its lock if it is interrupted while it writes, and has a monitor thread
     that waits for that lock.
     """
 
     monitor_interval = 0  # no monitor thread
-    first: tuple[float, float] | None = None
+    first_progress: tuple[float, float] | None = None
     """Elapsed time and amount done when progress was first seen."""
 
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
@@ -60,12 +63,12 @@ class Bar(tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """Fields of the format of the bar, with estimates of times that leave out what came before the first progress."""
+        """Values for the bar's format string; estimates of time leave out the time before the first progress."""
         known = super().format_dict
         done, total, elapsed = known["n"], known["total"], known["elapsed"]
-        if self.first is None and done > known["initial"]:
-            self.first = elapsed, done
-        since, before = self.first or (elapsed, done)
+        if self.first_progress is None and done > known["initial"]:
+            self.first_progress = elapsed, done
+        since, before = self.first_progress or (elapsed, done)
         if not total or done <= before or elapsed - since < MIN_PACE_SECONDS:
             return {**known, "long": "", "remaining": "?"}
         left = (total - done) * (elapsed - since) / (done - before)
@@ -75,7 +78,7 @@ class Bar(tqdm):
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration with two digits and its unit.
+    """Return a duration in seconds as text with two digits and a unit, such as "1.1 hours".
 
     >>> format_duration(4000), format_duration(3e8)
     ('1.1 hours', '9.5 years')

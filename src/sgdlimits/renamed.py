@@ -18,7 +18,7 @@ PACKAGE = "sgdlimits"
 
 
 class NewName(NamedTuple):
-    """NewName name of something public, and the version that removes the old name."""
+    """Present name of a public object or argument that was renamed, and the version that removes the old name."""
 
     name: str
     until: str
@@ -33,20 +33,23 @@ MODULES = {
     "regimes": "papers.slides.theory",
     "single_index": "analysis.single_index",
 }
-"""Paths of the modules of `sgdlimits.theory` in the package."""
-PUBLIC = {place: f"theory.{name}" for name, place in MODULES.items()} | {
+"""Modules of `sgdlimits.theory` by their public names: their paths in the package."""
+PUBLIC_PATHS = {place: f"theory.{name}" for name, place in MODULES.items()} | {
     "problem.presets.networks": "presets",
     "problem.presets.mixtures": "presets",
     "problem.projection": "",
 }
-"""Public paths of modules whose names are exported elsewhere."""
+"""Public paths of modules that are reached under another path, by their paths in the package."""
 PARAMETERS = {"rule": NewName("optimiser", "0.4")}
-"""Renamed parameters of sweeps and options of the command line."""
-MEMBERS = {
+"""Present names of renamed parameters of sweeps and options of the command line, by the old names."""
+RENAMED_MEMBERS = {
     "rule": NewName("expectation", "0.4"),
     "with_rule": NewName("with_expectation", "0.4"),
 }
-"""Renamed attributes and methods of problems, and arguments of their `replace`."""
+"""Present names of renamed attributes and methods of problems, by the old names.
+
+They are also those of arguments of `replace`.
+"""
 RENAMED = {
     "theory.mediocrity.compare": NewName("exit_table", "0.3"),
     "theory.quadratic.Null": NewName("theory.quadratic.NullDirections", "0.4"),
@@ -59,30 +62,36 @@ RENAMED = {
 
 
 def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """Return a `__getattr__` of a module that finds renamed objects, with a warning, and passes other names to `others`."""
+    """Return a function `__getattr__` for a module that finds renamed objects under their old names, with a warning.
 
-    def find(name: str) -> Any:
+    It passes all other names to `others`.
+    """
+
+    def find_renamed(name: str) -> Any:
         old = f"{module}.{name}".removeprefix(f"{PACKAGE}.")
         if old not in RENAMED:
             if others:
                 return others(name)
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         new = RENAMED[old]
-        _warn(f"{PACKAGE}.{old}", f"{PACKAGE}.{new.name}", new.until, 3)
+        _warn_renamed(f"{PACKAGE}.{old}", f"{PACKAGE}.{new.name}", new.until, 3)
         return reduce(getattr, new.name.split("."), import_module(PACKAGE))
 
-    return find
+    return find_renamed
 
 
 def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """Return a function that renames old keywords of a call, with a warning; None if `fn` has no renamed arguments."""
+    """Return a function that renames old keyword arguments in a call of `fn`; None if `fn` has no renamed arguments.
+
+    It warns of old names.
+    """
     place = fn.__module__.removeprefix(f"{PACKAGE}.")
-    name = f"{PUBLIC.get(place, place)}.{fn.__qualname__}".removeprefix(".").removesuffix(".__init__")
+    name = f"{PUBLIC_PATHS.get(place, place)}.{fn.__qualname__}".removeprefix(".").removesuffix(".__init__")
     new = {old[len(name) + 1 : -1]: found for old, found in RENAMED.items() if old.startswith(f"{name}(")}
 
     def translate(keywords: dict[str, Any]) -> dict[str, Any]:
         for old in new.keys() & keywords.keys():
-            _warn(f"The argument {old} of {PACKAGE}.{name}", new[old].name, new[old].until, 4)
+            _warn_renamed(f"The argument {old} of {PACKAGE}.{name}", new[old].name, new[old].until, 4)
         return {new[old].name if old in new else old: value for old, value in keywords.items()}
 
     return translate if new else None
@@ -94,35 +103,38 @@ def parameter_of(name: str) -> str:
     if first not in PARAMETERS:
         return name
     new = PARAMETERS[first]
-    _warn(f"The parameter {first} of a sweep", new.name, new.until, 5)
+    _warn_renamed(f"The parameter {first} of a sweep", new.name, new.until, 5)
     return f"{new.name}{dot}{rest}"
 
 
 def changes_of(changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `replace` by their present names, with a warning for each old one."""
-    for old in MEMBERS.keys() & changes.keys():
-        _warn(f"The argument {old} of replace", MEMBERS[old].name, MEMBERS[old].until, 4)
-    return {MEMBERS[name].name if name in MEMBERS else name: value for name, value in changes.items()}
+    """Return the keyword arguments of a problem's `replace` by their present names, with a warning for each old one."""
+    for old in RENAMED_MEMBERS.keys() & changes.keys():
+        _warn_renamed(f"The argument {old} of replace", RENAMED_MEMBERS[old].name, RENAMED_MEMBERS[old].until, 4)
+    return {RENAMED_MEMBERS[name].name if name in RENAMED_MEMBERS else name: value for name, value in changes.items()}
 
 
 def attribute_of(thing: Any, name: str, *views: tuple[str, type]) -> Any:
-    """Return a renamed attribute, or one that moved to a view of the object, with a warning; for `__getattr__` of classes.
+    """Return an attribute that was renamed, or has moved to a view such as `problem.numerics`, with a warning.
 
     `views` has pairs of the name of a view, such as `numerics`, and its class.
     """
     own = type(thing).__name__
-    if name in MEMBERS and hasattr(type(thing), MEMBERS[name].name):
-        _warn(f"{own}.{name}", f"{own}.{MEMBERS[name].name}", MEMBERS[name].until, 4)
-        return getattr(thing, MEMBERS[name].name)
+    if name in RENAMED_MEMBERS and hasattr(type(thing), RENAMED_MEMBERS[name].name):
+        _warn_renamed(f"{own}.{name}", f"{own}.{RENAMED_MEMBERS[name].name}", RENAMED_MEMBERS[name].until, 4)
+        return getattr(thing, RENAMED_MEMBERS[name].name)
     for view, cls in views:
         if not name.startswith("_") and hasattr(cls, name):
-            _warn(f"{own}.{name}", f"{own}.{view}.{name}", "0.4", 4)
+            _warn_renamed(f"{own}.{name}", f"{own}.{view}.{name}", "0.4", 4)
             return getattr(getattr(thing, view), name)
     raise AttributeError(f"{own!r} object has no attribute {name!r}")
 
 
-def _warn(old: str, new: str, until: str, up: int) -> None:
-    """Warn about an old name at the caller `up` frames above; frames of equinox, which wraps methods, do not count."""
+def _warn_renamed(old: str, new: str, until: str, up: int) -> None:
+    """Warn that an old name is deprecated, at the line of the caller `up` frames above.
+
+    Frames of equinox, which wraps methods, are not counted.
+    """
     while sys._getframe(up - 1).f_globals.get("__name__", "").split(".")[0] == "equinox":
         up += 1
     text = f"{old} is now {new}. Write {new}; the old name goes with version {until}."

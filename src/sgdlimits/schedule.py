@@ -1,4 +1,4 @@
-"""Interface of schedules, numbers that change with time, and their arithmetic.
+"""Interface of schedules, which are numbers that change with time, and their arithmetic.
 
 A schedule may replace any number of a problem, its data, its network or its algorithm, as in `OnePassSGD(lr=Steps(...))`.
 `Part.at(t)` replaces every schedule of a part by its value at time t, in samples per dimension. A level evaluates its problem
@@ -25,18 +25,18 @@ from sgdlimits.part import Part, as_source, is_schedule
 from sgdlimits.trial import try_function
 
 TIME_ROUNDING = 2.0**-44
-"""Relative error allowed in a time, which is a sum of steps: a time below a knot by less than this counts as the knot."""
+"""Relative rounding error of a time that is a sum of steps; a time below a knot by less counts as the knot."""
 EXAMPLE_TIMES = (0.0, 0.01, 0.1, 1.0)
-"""Times at which constructors check a schedule; `simulate` checks all times up to the end, which is known only there."""
+"""Times at which constructors check a schedule's values; `simulate` checks all times, up to the end."""
 OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }  # by name, so that files can store them
 OPERATOR_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
-"""Sign of each operation in text."""
+"""Sign with which each arithmetic operation of schedules is printed."""
 
 
 class Schedule(Part):
-    """Number, or array of numbers, as a function of time. Arithmetic with numbers and other schedules gives schedules.
+    """Number, or array of numbers, that changes with time; sums, products and powers of schedules are schedules.
 
     A subclass implements `__call__`, a pure JAX function of one time, and `knots` where the function jumps or bends.
     """
@@ -46,25 +46,28 @@ class Schedule(Part):
 
     @abc.abstractmethod
     def __call__(self, t: Float[Array, ""] | float) -> Float[Array, "..."]:
-        """Return the value at time t."""
+        """Return the value of the schedule at time t."""
 
     @property
     def knots(self) -> Float[Array, " knots"] | Float[np.ndarray, " knots"]:
-        """Times at which the schedule is not smooth; solvers end a step there. A schedule is continuous from the right."""
+        """Times at which the schedule jumps or has a kink, where solvers end a step.
+
+        A schedule is continuous from the right.
+        """
         return np.zeros(0)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the values."""
+        """Shape of the schedule's values."""
         return jax.eval_shape(self.__call__, 0.0).shape
 
     @property
     def ndim(self) -> int:
-        """Number of axes of the values."""
+        """Number of axes of the schedule's values."""
         return len(self.shape)
 
     def shift(self, t: float) -> Schedule:
-        """Return the schedule delayed by `t`, constant before that time.
+        """Return the schedule delayed by a time `t`, with its initial value before.
 
         >>> from sgdlimits import Cosine
         >>> lr = Cosine(0.4, 0.1, 10.0).shift(5.0)
@@ -74,12 +77,12 @@ class Schedule(Part):
         return Shifted(self, t)
 
     def examples(self) -> Iterator[Float[np.ndarray, "..."]]:
-        """Yield the values that constructors check: at `EXAMPLE_TIMES` and at the knots; none of a traced schedule."""
+        """Yield values of the schedule for constructors to check: at a few times and at its knots; none if it is traced."""
         if not any(map(is_traced, jax.tree.leaves(self))):
             yield from self.values_at((*EXAMPLE_TIMES, *np.asarray(self.knots).tolist()))
 
     def values_at(self, times: Any) -> Float[np.ndarray, "times ..."]:
-        """Return the values at several times as a NumPy array."""
+        """Return the values of the schedule at several times as a NumPy array."""
         with jax.ensure_compile_time_eval():  # constructors may run inside a traced function
             return np.asarray(jax.vmap(self.__call__)(jnp.asarray(times, float)))
 
@@ -116,7 +119,7 @@ class Schedule(Part):
 
 
 class Time(Schedule):
-    """Schedule whose value is the time itself."""
+    """Schedule whose value is the time t itself, from which formulas of time are built."""
 
     def __call__(self, t):
         return jnp.asarray(t, float)
@@ -126,7 +129,7 @@ class Time(Schedule):
 
 
 class FunctionOfTime(Schedule):
-    """Schedule given by a user's JAX function of t."""
+    """Schedule given by a user's JAX function of the time t."""
 
     fn: Callable = eqx.field(static=True)
 
@@ -138,14 +141,14 @@ class FunctionOfTime(Schedule):
 
 
 def as_operand(value: Any) -> Any:
-    """Convert the other operand of a schedule's arithmetic to a schedule or an array."""
+    """Convert the second operand of a schedule's arithmetic to a schedule or an array."""
     if is_schedule(value) or isinstance(value, jax.Array) or is_traced(value):
         return value
     return FunctionOfTime(value) if is_function(value) else np.asarray(value, float)
 
 
 class Combined(Schedule):
-    """Sum, difference, product, quotient or power of two schedules, or of a schedule and a number."""
+    """Schedule that is the sum, difference, product, quotient or power of two schedules or numbers."""
 
     operation: str = eqx.field(static=True)
     left: Any = eqx.field(converter=as_operand)
@@ -171,7 +174,7 @@ class Combined(Schedule):
 
 
 class Shifted(Schedule):
-    """Schedule delayed by a time, before which it is constant."""
+    """Schedule delayed by a time, with its initial value before."""
 
     base: Schedule
     by: Any = eqx.field(converter=as_operand)
@@ -185,7 +188,7 @@ class Shifted(Schedule):
 
     @property
     def knots(self):
-        """Knots of the base, delayed, and the time at which the base begins."""
+        """Knots of the delayed schedule: those of the base, later by the delay, and the time at which the base begins."""
         xp = jnp if is_traced(self.by) or is_traced(self.base.knots) else np
         delayed = self.base.knots + self.by
         # The sum may be rounded down, to a time before the change.
@@ -201,12 +204,15 @@ class Shifted(Schedule):
 
 
 def is_function(value: Any) -> bool:
-    """Return whether a value is a plain function, which may be one of time."""
+    """Return whether a value is a plain function, which may be meant as a function of time."""
     return callable(value) and not isinstance(value, (type, Part, np.ndarray, np.generic, jax.Array))
 
 
 def as_schedule(name: str, value: Any) -> Schedule | None:
-    """Return a schedule, wrapping and trying a user's function of time; None for any other value."""
+    """Return a value as a schedule, or None if it is neither a schedule nor a function of time.
+
+    A user's function is wrapped and tried.
+    """
     if is_schedule(value) or not is_function(value):
         return value if is_schedule(value) else None
     schedule = FunctionOfTime(value)
@@ -215,19 +221,22 @@ def as_schedule(name: str, value: Any) -> Schedule | None:
 
 
 def value_at(number: Any, t: Any) -> Any:
-    """Return a number, or the value of a schedule at time t."""
+    """Return the value of a schedule at time t; any other number is returned unchanged."""
     return number(t) if is_schedule(number) else number
 
 
 def schedules_in(tree: PyTree) -> dict[tuple[str, ...], Schedule]:
-    """Return the schedules in a tree by the names on the path to each."""
+    """Return the schedules in a pytree, by the names on the path to each."""
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_schedule)[0]
     word = lambda key: str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))))
     return {tuple(map(word, path)): leaf for path, leaf in leaves if is_schedule(leaf)}
 
 
 def knots_of(tree: PyTree) -> Any:
-    """Return the knots of all schedules in a tree, sorted, without those at or before 0; a JAX array if any is traced."""
+    """Return the knots (kinks and jumps) of all schedules in a pytree, sorted; those at or before 0 are left out.
+
+    The result is a JAX array if any is traced.
+    """
     each = [leaf.knots for leaf in jax.tree.leaves(tree, is_leaf=is_schedule) if is_schedule(leaf)]
     if any(map(is_traced, each)):
         return jnp.sort(jnp.concatenate([jnp.asarray(knots, float) for knots in each]))
@@ -236,6 +245,9 @@ def knots_of(tree: PyTree) -> Any:
 
 
 def subtract_rounding(times: Any, xp: Any) -> Any:
-    """Return the times less `TIME_ROUNDING`. The factor is a power of two, so that NumPy and JAX agree to the last bit."""
+    """Return times reduced by the rounding error that a sum of time steps may have.
+
+    The factor is a power of two, so that NumPy and JAX agree to the last bit.
+    """
     times = xp.asarray(times, float)
     return times - TIME_ROUNDING * xp.maximum(times, 1.0)

@@ -16,11 +16,14 @@ from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule, subtract_rounding, value_at
 
 MAX_UNROLLED = 64
-"""Maximum number of knots for which a value is selected by comparisons, which every kernel supports, and not by an index."""
+"""Maximum number of knots for which a schedule's value is selected by comparisons instead of an index.
+
+All kernels support comparisons.
+"""
 
 
 def _as_numbers(name: str, value: Any) -> Any:
-    """Convert an argument to an array of finite floats: to JAX's if it is one, else to NumPy's."""
+    """Convert an argument to an array of finite floats, of JAX if the argument is one, otherwise of NumPy."""
     if is_traced(value) or isinstance(value, jax.Array):
         return jnp.asarray(value, float)
     rows = value if isinstance(value, (list, tuple)) else ()
@@ -33,15 +36,18 @@ def _as_numbers(name: str, value: Any) -> Any:
 
 
 def _as_span(name: str, value: Any) -> Any:
-    """Convert an argument to one time above 0."""
+    """Convert an argument to one duration above 0."""
     numbers = _as_numbers(name, value)
     if not is_traced(numbers) and (np.ndim(numbers) or not numbers > 0):
         raise BadInput(f"{name} must be one time above 0; got {shorten(value)}. Give a number.")
     return numbers
 
 
-def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> None:
-    """Raise `BadInput` unless times increase and there are `more` values than times, for a schedule named `form`."""
+def _check_times_and_values(form: str, times: Any, values: Any, more: int, example: str) -> None:
+    """Raise `BadInput` unless a schedule's times increase and it has `more` values than times.
+
+    `form` is the schedule's name, for the message.
+    """
     if np.ndim(times) != 1 or np.ndim(values) < 1:
         shapes = f"times of shape {np.shape(times)} and values of shape {np.shape(values)}"
         raise BadInput(f"{form} takes a row of times and a row of values; got {shapes}. Give {example}.")
@@ -65,7 +71,7 @@ Span = Annotated[Any, _as_span]
 
 @checked
 class Steps(Schedule):
-    """Piecewise constant schedule: `values[i]` from `times[i - 1]` on.
+    """Piecewise constant schedule, with the value `values[i]` from time `times[i - 1]` to `times[i]`.
 
     Parameters
     ----------
@@ -85,11 +91,11 @@ class Steps(Schedule):
     def __init__(self, times: RealValues, values: RealValues) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
-        _check_rows("Steps", self.times, self.values, 1, "Steps([10.0], [0.1, 0.01])")
+        _check_times_and_values("Steps", self.times, self.values, 1, "Steps([10.0], [0.1, 0.01])")
 
     @property
     def knots(self):
-        """Times of the changes, minus the rounding error of a time that is a sum of steps."""
+        """Times at which the value jumps, reduced by the rounding error of a sum of time steps."""
         return subtract_rounding(self.times, jnp if is_traced(self.times) else np)
 
     @property
@@ -129,7 +135,7 @@ class Linear(Schedule):
     def __init__(self, times: RealValues, values: RealValues) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
-        _check_rows("Linear", self.times, self.values, 0, "Linear([0.0, 10.0], [0.2, 0.1])")
+        _check_times_and_values("Linear", self.times, self.values, 0, "Linear([0.0, 10.0], [0.2, 0.1])")
 
     @property
     def knots(self):
@@ -230,7 +236,7 @@ class Power(Schedule):
 
 @checked
 class Warmup(Schedule):
-    """Schedule or number multiplied by a factor that rises linearly from 0 to 1 over `span`.
+    """Schedule that multiplies another one, or a number, by a factor that rises linearly from 0 to 1 over `span`.
 
     Parameters
     ----------

@@ -15,14 +15,14 @@ from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
 FORMS: dict[str, Callable[..., Schedule]] = {
     "steps": Steps, "linear": Linear, "cosine": Cosine, "power": Power, "warmup": Warmup,
 }  # fmt: skip
-"""Names of schedules in text."""
+"""Classes of schedules, by their names in text."""
 OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
-"""Operations of schedules by the operators of Python's syntax tree."""
-EXAMPLE = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
+"""Names of arithmetic operations of schedules, by their classes in Python's syntax tree."""
+EXAMPLE_HINT = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
 
 
 def read_schedule(text: str) -> Schedule | float:
-    """Read a number or a schedule from text, as on the command line and in sweep files; no code in the text runs.
+    """Parse a number or a schedule from text, as on the command line and in sweep files, without executing it.
 
     The text may hold numbers, t, + - * / **, brackets, `steps`, `linear`, `cosine`, `power`, `warmup`, and `.shift(t)`.
 
@@ -36,7 +36,7 @@ def read_schedule(text: str) -> Schedule | float:
     sgdlimits.errors.BadInput: 'cosine(0.1, 0)' is no schedule: cosine takes (first, last, span). Write, for instance, ...
     """
     try:
-        result = _evaluate(ast.parse(text.strip(), mode="eval").body)
+        result = _evaluate_node(ast.parse(text.strip(), mode="eval").body)
         if isinstance(result, list):
             raise BadInput("it is a row of numbers")
     # The parser raises RecursionError and MemoryError for deeply nested text.
@@ -45,12 +45,12 @@ def read_schedule(text: str) -> Schedule | float:
         because = str(reason).split(". ")[0].rstrip(".") if ours else "it is not one expression"
         if isinstance(reason, ArithmeticError):
             because = "it divides by zero or is too large"
-        raise BadInput(f"{shorten(text)} is no schedule: {because}. {EXAMPLE}.") from None
+        raise BadInput(f"{shorten(text)} is no schedule: {because}. {EXAMPLE_HINT}.") from None
     return result
 
 
-def _evaluate(node: ast.expr) -> Any:
-    """Evaluate the syntax tree of an expression; a kind of node without a case below raises `BadInput`."""
+def _evaluate_node(node: ast.expr) -> Any:
+    """Return the number or schedule of a syntax tree; raise `BadInput` for any kind of node that is not allowed."""
     match node:
         case ast.Constant(value=bool()):  # True is an int in Python
             pass
@@ -59,23 +59,23 @@ def _evaluate(node: ast.expr) -> Any:
         case ast.Name(id="t"):
             return Time()
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return [_evaluate(part) for part in parts]
+            return [_evaluate_node(part) for part in parts]
         case ast.UnaryOp(op=ast.USub(), operand=inside):
-            return operator.neg(_evaluate(inside))
+            return operator.neg(_evaluate_node(inside))
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
-            return OPERATIONS[OPERATORS[type(sign)]](_evaluate(left), _evaluate(right))
+            return OPERATIONS[OPERATORS[type(sign)]](_evaluate_node(left), _evaluate_node(right))
         case ast.Call(func=ast.Attribute(value=base, attr="shift"), args=[by], keywords=[]):
-            schedule = _evaluate(base)
+            schedule = _evaluate_node(base)
             if not is_schedule(schedule):
                 raise BadInput("only schedules are shifted")
-            return schedule.shift(_evaluate(by))
+            return schedule.shift(_evaluate_node(by))
         case ast.Call(func=ast.Name(id=name), args=given, keywords=named) if name.lower() in FORMS:
             form = FORMS[name.lower()]
             takes = [each for each in form.__annotations__ if each != "return"]
-            more = {str(each.arg): _evaluate(each.value) for each in named}
+            more = {str(each.arg): _evaluate_node(each.value) for each in named}
             if len(given) + len(more) != len(takes) or not set(more) <= set(takes[len(given) :]):
                 raise BadInput(f"{name} takes ({', '.join(takes)})")
-            return form(*map(_evaluate, given), **more)
+            return form(*map(_evaluate_node, given), **more)
         case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
             raise BadInput(f"{name} is not known")
     raise BadInput(f"{shorten(ast.unparse(node))} cannot stand in it")

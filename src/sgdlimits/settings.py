@@ -13,11 +13,11 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from sgdlimits._miscompiled import silence_hints
+from sgdlimits._miscompiled import silence_xla_hints
 
 
 def setup_jax() -> None:
-    """Configure JAX as the command line does: later processes start sooner, and small calls return sooner.
+    """Configure JAX as the command line does: compiled code is kept for later processes, and small calls return sooner.
 
     Importing the package sets double precision and nothing else. This function, called once before the first computation:
 
@@ -33,7 +33,7 @@ def setup_jax() -> None:
     >>> import sgdlimits as sl
     >>> sl.setup_jax()
     """
-    silence_hints(os.environ)  # before JAX is imported
+    silence_xla_hints(os.environ)  # before JAX is imported
     import jax
 
     import sgdlimits._x64  # noqa: F401
@@ -47,7 +47,7 @@ def setup_jax() -> None:
 
 @lru_cache(maxsize=1)
 def setup_process() -> None:
-    """Configure a process that runs only this package: JAX as in `setup_jax`, and fewer runs of the garbage collector.
+    """Configure a process that runs only this package: JAX as in `setup_jax`, and less garbage collection.
 
     Modules and traced functions are many objects and hardly any garbage; at exit they need no collection at all.
     """
@@ -57,7 +57,7 @@ def setup_process() -> None:
 
 
 def _enable_compilation_cache() -> None:
-    """Set the folder of JAX's cache of compiled code to the package's own, unless the user has set one."""
+    """Let JAX keep compiled code in a cache folder of the package, unless the user has chosen a folder."""
     import jax
 
     from sgdlimits.kernel.folder import own_folder
@@ -72,7 +72,10 @@ def _enable_compilation_cache() -> None:
 
 @lru_cache(maxsize=1)
 def _make_cache_writes_atomic() -> None:
-    """Replace the method of JAX's cache that writes entries: it writes in place, and never repairs a partial entry."""
+    """Make JAX's cache of compiled code write its entries atomically.
+
+    JAX writes in place, and never repairs a partial entry.
+    """
     try:
         from jax._src.lru_cache import LRUCache
     except ImportError:

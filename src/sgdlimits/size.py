@@ -11,7 +11,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.text import format_bytes
 
 MAX_MEMORY_SHARE = 0.8
-"""Fraction of the machine's memory that one computation may take."""
+"""Fraction of the machine's memory that one computation is allowed to take."""
 
 
 @cache
@@ -29,7 +29,9 @@ def available_memory() -> float:
 
 
 def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
-    """Raise `BadInput` if as many floats as the product of counts, each given with its noun, do not fit into memory.
+    """Raise `BadInput` if an array whose size is the product of the given counts does not fit into memory.
+
+    Each count is given with its noun.
 
     >>> check_memory([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
     Traceback (most recent call last):
@@ -42,7 +44,7 @@ def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
 
 
 def describe_excess(numbers: float) -> str:
-    """Return a phrase on why this number of floats does not fit into memory, or an empty text if it does.
+    """Return a phrase which says that so many floats do not fit into memory, or an empty text if they do.
 
     >>> describe_excess(10)
     ''

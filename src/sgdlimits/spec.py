@@ -24,14 +24,14 @@ from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
 
 INHERITED = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
-"""Arguments of optimisers that the SGD of the preset supplies: rates, ridge, sphere and batch, or itself to what wraps SGD."""
+"""Arguments of optimisers that are taken from the preset's SGD: rates, ridge, sphere, batch, or that SGD as `base`."""
 EXAMPLES: dict[str, float] = {"d": 3000, "times": 3, "spread": 0.01, "overlap": 0.1}
-"""Values of required parameters, for messages and as defaults of the explorer."""
+"""Example values of required parameters, for messages and as defaults of the explorer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Constructor:
-    """A function or class that builds a part of a simulation.
+    """A function or class that builds one part of a simulation: the problem, optimiser, level or start.
 
     Parameters
     ----------
@@ -48,34 +48,34 @@ class Constructor:
 
     @classmethod
     def of(cls, part: str, given: Any) -> Constructor:
-        """Return the constructor with a name, or that of an object, whose arguments are then given already."""
+        """Return the constructor with a given name, or that of a given object, with the object's arguments as defaults."""
         if isinstance(given, str):
             return CONSTRUCTORS[part][check_choice(part, given, CONSTRUCTORS[part])]
         return cls(part, type(given), type(given).__name__, dict(arguments(given)))
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Parameters by name."""
+        """Parameters of the function or class, by name."""
         return inspect.signature(self.make).parameters
 
     @property
     def own(self) -> dict[str, inspect.Parameter]:
-        """Parameters that the preset does not supply: of an optimiser, those that plain SGD lacks."""
+        """Parameters that users have to give here; those that an optimiser takes from the preset's SGD are left out."""
         return {name: each for name, each in self.parameters.items() if self.part != "optimiser" or name not in INHERITED}
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Arguments given already, and the defaults of the others."""
+        """Values of the parameters that are given already or have a default, by name."""
         return {name: each.default for name, each in self.parameters.items() if each.default is not each.empty} | self.given
 
     @property
     def required(self) -> list[str]:
-        """Parameters without a default that are not given yet."""
+        """Names of the parameters that have no default and are not given yet."""
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return [name for name, each in self.own.items() if name not in self.defaults and each.kind in named]
 
     def check_complete(self, values: Mapping[str, Any], remedy: str = "Give it.") -> None:
-        """Raise `BadInput` where a required parameter is not among these values."""
+        """Raise `BadInput` if a required parameter has no value in `values`."""
         for name in self.required:
             if name not in values:
                 raise BadInput(f"the {self.part} {self.title} needs {name}, which is missing. {remedy}")
@@ -83,12 +83,12 @@ class Constructor:
 
 _CLASSES: dict[str, Mapping[str, Any]] = {"problem": PRESETS, "optimiser": ALGORITHMS, "level": LEVELS, "start": STARTS}
 CONSTRUCTORS = {part: {name: Constructor(part, make, name) for name, make in known.items()} for part, known in _CLASSES.items()}
-"""Constructors by the part of a simulation that they build, and by name."""
+"""Constructors of presets, optimisers, levels and starts: by the part of a simulation, then by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The constructors of a simulation; without an optimiser, a problem keeps its own."""
+    """Constructors of the parts of a simulation; without an optimiser, the problem's own algorithm is used."""
 
     problem: Constructor
     level: Constructor
@@ -97,7 +97,7 @@ class Spec:
 
     @classmethod
     def of(cls, preset: str, level: Any, start: Any, optimiser: str | None = None) -> Spec:
-        """Return the constructors of names; levels and starts may also be objects.
+        """Return the constructors of the parts of a simulation from their names; level and start may also be objects.
 
         >>> spec = Spec.of("phase_retrieval", "chain", "random", "heavy_ball")
         >>> spec.users("d"), spec.users("lr"), spec.users("beta"), spec.users("start.d")
@@ -108,12 +108,12 @@ class Spec:
 
     @property
     def parts(self) -> dict[str, Constructor]:
-        """Constructors by part; the optimiser, if there is one, is last."""
+        """Constructors by the part of the simulation that they build; the optimiser, if there is one, is last."""
         found = {"problem": self.problem, "level": self.level, "start": self.start}
         return found if self.optimiser is None else {**found, "optimiser": self.optimiser}
 
     def users(self, name: str) -> list[str]:
-        """Return the parts that take a parameter. `start.d` is the d of the start alone.
+        """Return which parts of the simulation take a parameter; `start.d` means the d of the start alone.
 
         What both the problem and the optimiser take is the problem's: its preset hands it on.
         """
@@ -122,7 +122,7 @@ class Spec:
         return [each for each in users if part in ("", each) and not (each == "optimiser" and "problem" in users)]
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `BadInput` where a part that takes a parameter refuses a value of it."""
+        """Raise `BadInput` if a value is not valid for a parameter, in any part of the simulation that takes it."""
         bare = name.rpartition(".")[2]
         for part in self.users(name):
             checks = checks_of(self.parts[part].make)
@@ -130,7 +130,10 @@ class Spec:
                 checks[bare](name, value)
 
     def arguments(self, values: Mapping[str, Any], remedy: str = "Give it.") -> dict[str, dict[str, Any]]:
-        """Return the arguments of each part from values by name, with all defaults but those of the optimiser."""
+        """Return the arguments of each constructor from parameter values by name.
+
+        Defaults are included, except those of the optimiser.
+        """
         found = {part: {} if part == "optimiser" else each.defaults for part, each in self.parts.items()}
         for name, value in values.items():
             for part in self.users(name):
@@ -140,7 +143,10 @@ class Spec:
         return found
 
     def build(self, arguments: Mapping[str, Mapping[str, Any]], refusal: str) -> dict[str, Any]:
-        """Build the problem, the level and the start from the arguments of each part; for `refusal` see `with_optimiser`."""
+        """Build the problem, the level and the start from the arguments of their constructors.
+
+        `refusal` is the message if the problem cannot have the optimiser.
+        """
         made = {part: self.parts[part].make(**arguments[part]) for part in ("problem", "level", "start")}
         if not isinstance(made["problem"], Problem):
             got = shorten(made["problem"])
@@ -157,7 +163,7 @@ def with_optimiser(
     refusal: str,
     check: Callable[[Constructor, Mapping[str, Any]], None] = Constructor.check_complete,
 ) -> Any:
-    """Return a problem with another optimiser, which takes over the rates and the other options of the problem's own SGD.
+    """Return a problem with another optimiser, which takes over learning rates and other options of its plain SGD.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ import scipy
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import array
+from sgdlimits.checks import array, second_layer
 from sgdlimits.domain import Count, Fraction, NotNegative, Positive, Seed, Size, checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
@@ -32,34 +32,71 @@ Up to this width its units are those of the other levels bit for bit; beyond it,
 """
 
 
-def _as_second(second: Any) -> Any:
-    """Convert a second layer: one number, or a mapping of scalars by name."""
-    return as_scalars(second) if isinstance(second, Mapping) else second
+def _as_second_layer(second: Any) -> Any:
+    """Convert a second layer: one number, an array with one for each unit, a law, or a mapping of scalars by name."""
+    if isinstance(second, Mapping):
+        return as_scalars(second)
+    return as_floats(second) if isinstance(second, (list, tuple, np.ndarray, jax.Array)) else second
+
+
+@checked
+class Bernoulli(Part):
+    """Law of a second layer whose entries are independent and take one of two values, for `RandomInit(second=...)`.
+
+    Parameters
+    ----------
+    share : probability of `high`
+    low, high : the two values
+
+    >>> import sgdlimits as sl
+    >>> start = sl.RandomInit(d=100, second=sl.Bernoulli(0.5))
+    >>> sorted({float(a) for a in start.one(sl.presets.phase_retrieval(width=9)).a})
+    [0.0, 1.0]
+    """
+
+    share: Fraction = eqx.field(static=True, default=0.5)
+    low: float = eqx.field(static=True, default=0.0)
+    high: float = eqx.field(static=True, default=1.0)
+
+    def draw(self, stream: Stream, width: int) -> Float[np.ndarray, "runs width"]:
+        """Draw the entries of the second layer for the runs of a stream, runs first."""
+        # ndtr(-normal) is uniform on (0, 1)
+        normal = np.asarray(stream.normal(Purpose.START_SECOND, width)[0]).T
+        return np.where(scipy.special.ndtr(-normal) < check_share("share", self.share), self.high, self.low)
 
 
 class Start(Part):
-    """A law of the initial statistics. The start of a run depends only on the seed and the index of the run."""
+    """A law of the initial statistics, from which each run draws its start by the seed and its own index."""
 
     @abc.abstractmethod
     def overlaps(self, problem: Problem, stream: Stream) -> Overlaps:
-        """Draw the overlaps of the trained directions for the runs of a stream, runs first."""
+        """Draw the initial overlaps of each run's trained directions from its random stream.
+
+        Arrays have the runs on their first axis.
+        """
 
     def batch(self, problem: Problem, stream: Stream) -> PyTree:
-        """Draw the statistics of a problem for the runs of a stream, runs first."""
+        """Draw the initial statistics of each run of a problem from its random stream.
+
+        Arrays have the runs on their first axis.
+        """
         return problem.coordinates.from_overlaps(self.overlaps(problem, stream))
 
     def particles(self, problem: Problem, stream: Stream) -> Particles:
-        """Draw the statistics of the mean-field limit for the runs of a stream, runs first."""
+        """Draw the initial statistics of each run in the mean-field limit from its random stream.
+
+        Arrays have the runs on their first axis.
+        """
         return particles_of(self.batch(problem, stream))
 
     @checked
     def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
-        """Draw the initial statistics of `runs` runs, runs first, as `simulate` draws them."""
+        """Draw the initial statistics of several runs, as `simulate` does; arrays have the runs on their first axis."""
         check_memory([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
-        """Draw the initial statistics of one run, without an axis of runs, for example to start several levels from them."""
+        """Draw the initial statistics of one run, without an axis of runs, for example to start several levels alike."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.sample(problem, seed=seed))
 
 
@@ -77,7 +114,8 @@ class RandomInit(Start):
     d : dimension
     scale : standard deviation of sqrt(d) times a weight; with `unit`, the norm of each direction
     unit : whether each direction is scaled to the norm `scale`
-    second : value of each entry of the second layer, or values of the scalars by name
+    second : value of each entry of the second layer, one number or one for each unit; a law, `Bernoulli`; or values of the
+        scalars by name
     positive : probability with which each entry of the second layer keeps its sign; the others are negated. None keeps all
 
     Arguments that are not given are taken from the problem (`problem.initial`).
@@ -91,12 +129,23 @@ class RandomInit(Start):
     d: Count = eqx.field(static=True)
     scale: Positive | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
-    second: float | dict[str, Any] | None = eqx.field(converter=_as_second, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_as_second_layer, default=None)
     positive: Fraction | None = eqx.field(static=True, default=None)
+
+    if TYPE_CHECKING:  # the types that the converters accept
+
+        def __init__(
+            self,
+            d: int,
+            scale: float | None = ...,
+            unit: bool | None = ...,
+            second: ArrayLike | Bernoulli | Mapping[str, Any] | None = ...,
+            positive: float | None = ...,
+        ) -> None: ...
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
-        scale, unit = self._law(problem)
+        scale, unit = self.scale_and_norm(problem)
         dof = np.maximum(self.d - k - np.arange(p), 0.0)  # with fewer dimensions than directions, the last columns of T are 0
         normal = np.moveaxis(stream.normal(Purpose.START, p * k + p * p)[0], -1, 0)
         diagonal = np.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0]).T
@@ -106,34 +155,36 @@ class RandomInit(Start):
         size = np.sqrt((m**2).sum(2) + (T**2).sum(2))[:, :, None] if unit else np.sqrt(self.d)
         m, T = m / size, T / size
         Q = m @ np.swapaxes(m, 1, 2) + T @ np.swapaxes(T, 1, 2)
-        return Overlaps(self._second(problem, stream), scale * (m @ cholesky_factor(gram).T), scale**2 * Q)
+        return Overlaps(self._draw_second_layer(problem, stream), scale * (m @ cholesky_factor(gram).T), scale**2 * Q)
 
     def particles(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
         if p <= MAX_GRAM_WIDTH:
             return super().particles(problem, stream)
-        scale, unit = self._law(problem)
+        scale, unit = self.scale_and_norm(problem)
         m = np.moveaxis(stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1), -1, 0)
         # the squared norm orthogonal to the fixed directions is chi-square; the products of units are not needed
         square = (m**2).sum(2) + stream.chi_square(Purpose.START_CHI, np.full(p, float(self.d - k)))[0].T
         size = np.sqrt(square) if unit else np.full_like(square, np.sqrt(self.d))
         M = scale * ((m / size[:, :, None]) @ cholesky_factor(gram).T)
-        return Particles(self._second(problem, stream), M, scale**2 * square / size**2)
+        return Particles(self._draw_second_layer(problem, stream), M, scale**2 * square / size**2)
 
-    def _law(self, problem) -> tuple[Any, bool]:
-        """Return the scale of the weights, and whether each direction is scaled to that norm."""
+    def scale_and_norm(self, problem) -> tuple[Any, bool]:
+        """Return the scale of the random weights, and whether it is the exact norm of each direction."""
         check_dimension(self.d, problem.directions.fixed)
         law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
         unit = law.unit if self.unit is None else self.unit
         return scale, bool(unit)
 
-    def _second(self, problem, stream) -> Any:
-        """Draw the second layer, or the scalars by name, of the runs of a stream."""
+    def _draw_second_layer(self, problem, stream) -> Any:
+        """Draw the second layer, or the network's scalars by name, of each run from its random stream."""
         law, runs = problem.directions.initial, stream.runs.size
-        constant = _second(self.second, problem, runs)
+        if isinstance(self.second, Bernoulli):
+            return self._draw_by_law(self.second, problem, stream)
+        constant = _initial_second_layer(self.second, problem, runs)
         if self.positive is not None:
-            return self._signed(constant, law.second_spread, stream)
+            return self._with_random_signs(constant, law.second_spread, stream)
         if self.second is not None or law.second_spread == 0:
             return constant
         if not isinstance(constant, dict):
@@ -143,8 +194,14 @@ class RandomInit(Start):
         normal = stream.normal(Purpose.START_SECOND, constant["a"][0].size)[0].T
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
 
-    def _signed(self, constant: Any, spread: float, stream) -> Any:
-        """Return the second layer with random signs.
+    def _draw_by_law(self, law: Bernoulli, problem, stream) -> Any:
+        """Draw the second layer from a law of its entries."""
+        if problem.directions.scalars is not None or self.positive is not None:
+            raise BadInput("Bernoulli is for a plain second layer, without positive. Give low and high, or arrays by name.")
+        return law.draw(stream, problem.directions.width)
+
+    def _with_random_signs(self, constant: Any, spread: float, stream) -> Any:
+        """Return the second layer with the signs of random entries reversed.
 
         Entries keep their sign where a normal variate is above the quantile of 1 - positive.
         """
@@ -158,7 +215,9 @@ class RandomInit(Start):
 
 @checked
 class OrthogonalInit(Start):
-    r"""Orthonormal students, Q = 1, with independent overlaps :math:`M_{jr} \sim N(0, \text{spread}^2)`.
+    r"""Orthonormal students with independent Gaussian overlaps with the fixed directions, of given spread.
+
+    :math:`Q = 1` and :math:`M_{jr} \sim N(0, \text{spread}^2)`.
 
     >>> import sgdlimits as sl
     >>> OrthogonalInit(spread=0.01).sample(sl.presets.quadratic_network(width=3), runs=2).Q.shape
@@ -166,23 +225,27 @@ class OrthogonalInit(Start):
     """
 
     spread: NotNegative = eqx.field(static=True)
-    second: float | dict[str, Any] | None = eqx.field(converter=_as_second, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_as_second_layer, default=None)
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
         stats = Overlaps(units.a, units.M, as_floats(np.tile(np.eye(p), (stream.runs.size, 1, 1))))
-        _check_exists(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
+        _check_weights_exist(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
         return stats
 
     def particles(self, problem, stream):
         p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
         M = self.spread * np.asarray(stream.normal(Purpose.START, p * k)[0]).reshape(p, k, runs)
-        return Particles(_second(self.second, problem, runs), *map(as_floats, (np.moveaxis(M, -1, 0), np.ones((runs, p)))))
+        return Particles(
+            _initial_second_layer(self.second, problem, runs), *map(as_floats, (np.moveaxis(M, -1, 0), np.ones((runs, p))))
+        )
 
 
 @checked
 class FixedInit(Start):
-    r"""Students of norm 1 with the given overlap and otherwise orthogonal to each other: :math:`Q - MP^{-1}M^\top` is diagonal.
+    r"""Students of norm 1 with given overlaps with the fixed directions, and orthogonal to each other otherwise.
+
+    :math:`Q - MP^{-1}M^\top` is diagonal.
 
     Parameters
     ----------
@@ -194,19 +257,19 @@ class FixedInit(Start):
     """
 
     overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=as_floats)
-    second: float | dict[str, Any] | None = eqx.field(converter=_as_second, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_as_second_layer, default=None)
 
     if TYPE_CHECKING:  # the types that the converters accept
 
-        def __init__(self, overlap: ArrayLike, second: float | Mapping[str, Any] | None = ...) -> None: ...
+        def __init__(self, overlap: ArrayLike, second: ArrayLike | Mapping[str, Any] | None = ...) -> None: ...
 
     def overlaps(self, problem, stream):
         one = take_run(self.particles(problem, stream))
-        with np.errstate(over="ignore", invalid="ignore"):  # _check_exists reports overlaps that overflow
+        with np.errstate(over="ignore", invalid="ignore"):  # _check_weights_exist reports overlaps that overflow
             inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
             Q = inside + np.diag(1 - np.diagonal(inside))
         stats = repeat_run(Overlaps(one.a, one.M, Q), stream.runs.size)
-        _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
+        _check_weights_exist(stats, problem, "FixedInit", "Give smaller overlaps.")
         return stats
 
     def particles(self, problem, stream):
@@ -219,30 +282,34 @@ class FixedInit(Start):
             raise BadInput(
                 f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
             ) from None
-        second = take_run(_second(self.second, problem, 1))
+        second = take_run(_initial_second_layer(self.second, problem, 1))
         return repeat_run(Particles(second, as_floats(M), as_floats(np.ones(p))), runs)
 
 
 class Given(Start):
-    """A start from explicit statistics: of one run, which all runs then share, or of each run."""
+    """A start from explicit initial statistics, either of one run, which all runs share, or of each run."""
 
     stats: PyTree
 
     def batch(self, problem, stream):
-        return super().batch(problem, stream) if isinstance(self.stats, (Overlaps, Particles)) else self._of_runs(stream)
+        return (
+            super().batch(problem, stream)
+            if isinstance(self.stats, (Overlaps, Particles))
+            else self._statistics_of_runs(stream)
+        )
 
     def overlaps(self, problem, stream):
         if isinstance(self.stats, Particles):
             raise BadInput(
                 "Particles have no overlaps of pairs of units, which all levels but MeanField() need. Give Overlaps(a, M, Q)."
             )
-        return self._of_runs(stream)
+        return self._statistics_of_runs(stream)
 
     def particles(self, problem, stream):
-        return particles_of(self._of_runs(stream))
+        return particles_of(self._statistics_of_runs(stream))
 
-    def _of_runs(self, stream: Stream) -> PyTree:
-        """Return the statistics of the runs of a stream, runs first."""
+    def _statistics_of_runs(self, stream: Stream) -> PyTree:
+        """Return the given statistics for the requested runs, with the runs on the first axis."""
         given, last = count_runs(self.stats), int(stream.runs.max())
         if given is None:
             return repeat_run(self.stats, stream.runs.size)
@@ -255,11 +322,11 @@ class Given(Start):
 
 
 STARTS = {"random": RandomInit, "orthogonal": OrthogonalInit, "fixed": FixedInit}
-"""Starts by their names on the command line."""
+"""Laws of the initial statistics, by their names on the command line."""
 
 
 def as_start(start: Start | PyTree) -> Start:
-    """Convert the argument `start` of `simulate`, a start or explicit statistics, to a start."""
+    """Convert the argument `start` of `simulate`, a law of the initial statistics or explicit statistics, to a `Start`."""
     if isinstance(start, Start):
         return start
     if isinstance(start, eqx.Module) and hasattr(type(start), "dims"):
@@ -270,13 +337,19 @@ def as_start(start: Start | PyTree) -> Start:
     )
 
 
-def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) -> Scalars:
-    """Return the scalars of several runs, runs first, as given or else as the problem defines them."""
+def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
+    """Return the initial second layer, or scalars by name, for several runs: as given, or else as the problem defines them."""
     law, scalars = problem.directions.initial, problem.directions.scalars
     if scalars is None:
         if isinstance(second, dict):
             raise BadInput(f"second must be one number for a plain second layer; got {second}. Give one number.")
-        return np.full((runs, problem.directions.width), float(law.second if second is None else second))
+        width, one = problem.directions.width, law.second if second is None else second
+        each = np.asarray(np.nan if isinstance(one, (str, Part)) else one, float)
+        if each.shape not in ((), (width,)) or not np.isfinite(each).all():
+            raise BadInput(
+                f"second must be one number or {width} of them, one for each unit, all finite; got {one}. Give such numbers."
+            )
+        return np.tile(np.broadcast_to(each, (width,)), (runs, 1))
     given = {} if second is None else second if isinstance(second, dict) else {"a": second}
     if not set(given) <= set(scalars):
         raise BadInput(
@@ -292,8 +365,8 @@ def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) 
     return {name: np.tile(value(name), (runs, *(1 for _ in np.shape(scalars[name])))) for name in scalars}
 
 
-def _check_exists(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:
-    """Raise `BadInput` unless there are weights with these overlaps."""
+def _check_weights_exist(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:
+    """Raise `BadInput` unless some weights have the given overlaps."""
     try:
         frame_of(stats, cholesky_factor(problem.directions.gram), problem.directions.width)
     except BadInput:

@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 NUMBER_WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
-"""Words that replace numbers without a finite value in tables."""
+"""Words that tables print for NaN and infinite numbers."""
 
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
-    """Return rows of cells as lines of aligned columns, separated by two blanks and without blanks at the ends.
+    """Return the rows of a table as lines of text with aligned columns, which are separated by two blanks.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
 
 
 def printable(text: str) -> str:
-    """Return a text from an untrusted source with control characters escaped, which a terminal would obey; line ends stay.
+    """Return text from an untrusted source with its control characters, which a terminal would obey, escaped.
 
     >>> print(printable("a\x1b[31mb\u202ec"))
     a\\x1b[31mb\\u202ec
@@ -44,7 +44,7 @@ def printable(text: str) -> str:
 
 
 def format_bytes(number: float) -> str:
-    """Return a number of bytes with two digits and a unit.
+    """Return a number of bytes as text with two digits and a unit.
 
     >>> format_bytes(3e9), format_bytes(3e8), format_bytes(700)
     ('2.8 GiB', '290 MiB', '700 bytes')
@@ -57,7 +57,7 @@ def format_bytes(number: float) -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun, in the singular or plural.
+    """Return a number with its noun in the singular or plural, such as "3 runs".
 
     >>> count(1, "run"), count(3, "run"), count(2, "symmetry", "symmetries")
     ('1 run', '3 runs', '2 symmetries')
@@ -66,7 +66,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def among(words: Sequence[str]) -> str:
-    """Return words as a list in a sentence, with commas and "and".
+    """Return words joined as an enumeration with commas and "and".
 
     >>> among(["sgd", "chain", "sde"]), among(["ode"])
     ('sgd, chain and sde', 'ode')
@@ -75,7 +75,7 @@ def among(words: Sequence[str]) -> str:
 
 
 def suggest_name(wrong: str, names: Iterable[str]) -> str:
-    """Return a question that suggests the name closest to a wrong one, or an empty text if none is close.
+    """Return a question that suggests the known name closest to a wrong one, or an empty text if none is close.
 
     >>> suggest_name("rum", ["run", "plot"]), suggest_name("x", ["run"])
     ('Did you mean run? ', '')

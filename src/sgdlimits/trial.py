@@ -1,4 +1,4 @@
-"""Trial calls of users' functions on one sample, whose failures become errors with the name of the function and a remedy."""
+"""Trial calls of users' functions on an example, whose failures become errors that name the function and a remedy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from sgdlimits.errors import BadInput, is_traced, shorten
 
-FAILURES = {
+ERROR_EXPLANATIONS = {
     "TracerArrayConversionError": "it calls NumPy on a number that is not known yet. Write it with jax.numpy.",
     "TracerBoolConversionError": "it asks a number that is not known yet whether it is true. Use jnp.where in place of if.",
     "ConcretizationTypeError": "it needs the value of a number that is not known yet. Leave out float and int.",
 }
-"""Explanations of JAX's errors, by their names: what the user's function does, and the remedy."""
+"""Explanations of errors that JAX raises in a user's function, with the remedy, by the names of the exceptions."""
 
 
 def try_function(
@@ -26,7 +26,7 @@ def try_function(
     truth: bool = False,
     values: bool = True,
 ) -> Any:
-    """Try a user's function on one sample and return the shapes of its result; raise `BadInput` unless that is valid.
+    """Call a user's function on an example and return the shapes of its result; raise `BadInput` if it fails.
 
     Parameters
     ----------
@@ -59,15 +59,15 @@ def try_function(
         words = {"c": "complex numbers. Take the real part.", "b": "bools. Return a number, such as jnp.where(..., 1.0, 0.0)."}
         must = f"{'a bool or ' if truth else ''}real floating-point numbers"
         raise BadInput(f"{what} must return {must}; got {words.get(kind, 'integers. Divide by 1.0.')}")
-    for value in jax.tree.leaves(_evaluate(what, fn, on, sample)) if values else ():
+    for value in jax.tree.leaves(_evaluate_on_sample(what, fn, on, sample)) if values else ():
         if not is_traced(value) and not np.isfinite(value).all():
             got = shorten(np.asarray(value).tolist())
             raise BadInput(f"{what} must return finite numbers on {on}; got {got}. Make it finite for all real numbers.")
     return answer
 
 
-def _evaluate(what: str, fn: Callable, on: str, sample: tuple) -> Any:
-    """Evaluate a function on a sample, with NumPy arrays if it accepts them, else compiled by JAX."""
+def _evaluate_on_sample(what: str, fn: Callable, on: str, sample: tuple) -> Any:
+    """Call a user's function on an example, with NumPy arrays if it accepts them, otherwise compiled by JAX."""
     import jax
 
     try:
@@ -80,12 +80,12 @@ def _evaluate(what: str, fn: Callable, on: str, sample: tuple) -> Any:
 
 
 def describe_error(reason: Exception) -> str:
-    """Return a description of an error of a user's function, and the remedy."""
+    """Return an explanation and a remedy for an exception that a user's function raised."""
     first = (str(reason).strip().split("\n")[0] or type(reason).__name__)[:200].rstrip(".")
     remedy = "Use a smaller index" if isinstance(reason, IndexError) else "Write it with jax.numpy"
-    return FAILURES.get(type(reason).__name__, f"{first}. {remedy}.")
+    return ERROR_EXPLANATIONS.get(type(reason).__name__, f"{first}. {remedy}.")
 
 
 def fields(count: int) -> np.ndarray:
-    """Return fixed values of both signs that are typical of standard normal fields, for trials of functions."""
+    """Return fixed numbers of both signs, typical of standard normal fields, as an example for trying functions."""
     return 1.7 * np.cos(2.1 * np.arange(count) + 2.1)

@@ -76,3 +76,23 @@ def test_censored_runs_make_medians_and_no_comparison_with_means():
     assert np.isfinite(table.t[0])
     assert float(table.difference[0]) == 0
     assert "Therefore t is the median in rows with runs" in repr(found)
+
+
+def test_other_presets_have_their_own_options_and_a_table_by_level(command, tmp_path):
+    options = "--preset single_index --activation he2 --lr 0.05 --d 100 --threshold 0.3 --runs 4 --quiet"
+    result = command(f"exit-time {options} --out table.nc --plot curves.png")
+    assert result.exit_code == 0, result.output
+    table = xr.load_dataset(tmp_path / "table.nc", engine="h5netcdf")
+    expected = sl.plateau_exits(sl.presets.single_index("he2", lr=0.05), 100, 0.3, runs=4, progress=False)
+    xr.testing.assert_allclose(table, expected.data)
+    assert re.search(r"^t +chain +SDE +ODE +noisy law$", result.stdout, re.MULTILINE)
+    assert str(expected) in result.stdout
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_preset_that_is_not_there_and_options_of_another_are_told(command):
+    for options, words in (("--preset comittee", "committee"), ("--preset committee --sgd-runs 3", "No such option")):
+        result = command(f"exit-time {options}")
+        assert result.exit_code == 2
+        assert words in result.output
+    assert "--teachers" in command("exit-time --preset committee --help").output

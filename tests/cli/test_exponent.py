@@ -32,3 +32,10 @@ def test_a_polynomial_is_written_in_words():
     from sgdlimits.run.record import _encode
 
     assert _in_words(_encode(Polynomial([0, -3, 0, 1]))) == "Polynomial(coefficients=[0, -3, 0, 1])"
+
+
+def test_latex_writes_the_noise_too(command):
+    plain, noisy = (command(f"latex phase_retrieval --lr 0.1 {flag}") for flag in ("", "--with-noise"))
+    assert plain.exit_code == noisy.exit_code == 0
+    assert r"\Sigma^{mm}" in noisy.stdout
+    assert r"\Sigma" not in plain.stdout

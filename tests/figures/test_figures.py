@@ -73,7 +73,9 @@ TINY = {
         late=20.0,
         trial=None,
     ),
+    "plateau-exits": dict(d=40, runs=4, geometries=("phase retrieval, one unit on the sphere",)),
     "staircase": dict(d=(100, 150), harder=(100, 150), runs=4, names=("x1 x2", "x1 + x1 x2")),
+    "staircase-correlated": dict(correlations=(0.0, 0.3), d=(400, 600), harder=(400, 600), runs=4),
     "single-index": dict(runs={n: {32: 4, 40: 4} for n in (1, 2, 3)}),
 }
 """Sizes with few units and the same numbers of runs, so that figures share what is compiled. The demo has its own test."""

@@ -40,8 +40,8 @@ GUARDED = {name: thing for name, thing in PUBLIC.items() if checks_of(thing)}
 
 
 MADE = {
-    "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "Spectrum", "ExitTable", "Phases",
-    "Trust", "EndPoint", "Hessian", "Audit", "Model", "CriticalPoints", "CriticalFamily", "UnevenFamily",
+    "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "Spectrum", "ExitTable", "PlateauExits",
+    "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model", "CriticalPoints", "CriticalFamily", "UnevenFamily",
     "Optimum", "ChainGain",
 }  # fmt: skip
 """Classes of results, which the package fills in."""

@@ -21,7 +21,7 @@ MIN_ELAPSED = 1e-9
 
 @checked
 class Averaged(Wrapper):
-    r"""An algorithm that also keeps an average of the weights of another one.
+    r"""A wrapper that runs another algorithm unchanged and also stores an average of the weights.
 
     Datasets contain the `average` and its risk, `risk_average`.
 
@@ -55,7 +55,7 @@ class Averaged(Wrapper):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Names of directions that are stored beside the students, and how they begin."""
+        """Names of the groups of directions stored beside the students, with their initial values: the average is a copy."""
         return {**self.base.memory, "average": "copy"}
 
     def step(self, now):

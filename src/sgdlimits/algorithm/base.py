@@ -26,7 +26,7 @@ from sgdlimits.trial import describe_error
 
 
 class StepNeeds(NamedTuple):
-    """Quantities that a step uses beside the fields of its inputs.
+    """Flags of the quantities that a step uses beside the fields of its inputs.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class StepNeeds(NamedTuple):
 
 
 class Algorithm(Part):
-    r"""An optimiser. A subclass implements one step, `step`, for all levels.
+    """Base class of optimisers. A subclass implements one step, `step`, which serves all levels of description.
 
     `step` receives the context of the step, `now`, and returns the new weights of the students and of the memory by name. It
     combines weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over
@@ -67,7 +67,7 @@ class Algorithm(Part):
     @property
     @abc.abstractmethod
     def batch(self) -> int:
-        """Number of samples in a step, b."""
+        """Number of samples in a step."""
 
     @property
     @abc.abstractmethod
@@ -77,7 +77,7 @@ class Algorithm(Part):
     @property
     @abc.abstractmethod
     def trains_second(self) -> bool:
-        """Whether the network's scalars are trained."""
+        """Whether the network's scalars, such as the second layer, are trained."""
 
     @property
     def trained_scalars(self) -> bool | tuple[str, ...]:
@@ -85,12 +85,12 @@ class Algorithm(Part):
         return self.trains_second
 
     def trained(self, scalars: Scalars) -> Scalars:
-        """Select the trained ones of the network's scalars, or of gradients with respect to them; () if none are trained."""
+        """Select the trained scalars of the network, or the gradients with respect to these; () if none are trained."""
         return select_scalars(scalars, self.trained_scalars)
 
     @property
     def ridge(self) -> Float[Array, ""] | float:
-        """Strength of the ridge penalty, as part of the loss landscape."""
+        """Strength of the ridge penalty in the objective whose gradient the algorithm follows."""
         return 0.0
 
     @property
@@ -100,15 +100,15 @@ class Algorithm(Part):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all directions: "student", then those in `memory`."""
+        """Names of all groups of directions: "student", then those in `memory`."""
         return (STUDENT, *self.memory)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names of all directions in the order of computation: memory from zero, the students, copies of the students.
+        """Names of all groups of directions in the order of their update: memory from zero, students, copies of the students.
 
-        In this order, an update mostly depends on names before it: the matrix A of a step is then lower triangular, which makes
-        the step of the chain cheaper.
+        In this order, the update of a group mostly depends on groups before it: the matrix A that multiplies the old directions
+        is then lower triangular, which makes the step of the chain cheaper.
         """
         before = [name for name, begins in self.memory.items() if begins == "zero"]
         return (*before, STUDENT, *(name for name in self.memory if name not in before))
@@ -119,12 +119,14 @@ class Algorithm(Part):
         return self
 
     def at_rates(self, factor: Float[Array, ""]) -> Self:
-        """Return the algorithm with all learning rates multiplied by a factor."""
-        raise BadInput(f"{_name(self)} does not declare which of its numbers are learning rates. Define its method `at_rates`.")
+        """Return a copy of the algorithm with all learning rates multiplied by a factor."""
+        raise BadInput(
+            f"{_class_name(self)} does not declare which of its numbers are learning rates. Define its method `at_rates`."
+        )
 
 
 class Update(eqx.Module):
-    """New weights of one name after a step.
+    """New weights of one group of directions after a step, as coefficients of the old weights and of the inputs.
 
     Parameters
     ----------
@@ -143,25 +145,25 @@ class Update(eqx.Module):
 
 
 def compute_updates(algorithm: Algorithm, now: StepContext) -> tuple[tuple[Update, ...], dict[str, Array]]:
-    """Make one step, check what it returns, and return the update of each name, in order, and the new numbers."""
+    """Make one step, check its result, and return the update of each group of directions and the new stored scalars."""
     step, p = try_step(algorithm, now), now.fields_by_name[STUDENT].shape[0]
     wanted = {*now.names, *now.kept}
     if not isinstance(step, Mapping) or set(step) != wanted:
         got = sorted(step) if isinstance(step, Mapping) else type(step).__name__
         raise BadInput(
-            f"{_name(algorithm)}.step must return {sorted(wanted)}; got {got}. Return a dictionary with these names."
+            f"{_class_name(algorithm)}.step must return {sorted(wanted)}; got {got}. Return a dictionary with these names."
         )
     for name in now.names:
         if not isinstance(step[name], Weights):
             raise BadInput(
-                f"{_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. "
+                f"{_class_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. "
                 "Combine now.student, now.gradient() and now.along(...)."
             )
     for name, old in now.kept.items():
         if jnp.shape(step[name]) != jnp.shape(old):
             raise BadInput(
-                f"{_name(algorithm)}.step must return {name!r} with the shape {jnp.shape(old)}; got {jnp.shape(step[name])}. "
-                "Return one value of that shape."
+                f"{_class_name(algorithm)}.step must return {name!r} with the shape {jnp.shape(old)}; "
+                f"got {jnp.shape(step[name])}. Return one value of that shape."
             )
     return tuple(_as_update(name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
 
@@ -177,42 +179,45 @@ def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
-        raise BadInput(f"{_name(algorithm)}.step fails{where}: {describe_error(reason)}") from None
+        raise BadInput(f"{_class_name(algorithm)}.step fails{where}: {describe_error(reason)}") from None
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
-    """Raise `BadInput` if the names in `memory` and `numbers` are in use in datasets, or their initial values unknown."""
-    function(f"{_name(algorithm)}.step", algorithm.step)  # raises if it is no function
+    """Raise `BadInput` if names in `memory` or `numbers` are taken in datasets, or if their initial values are unknown."""
+    function(f"{_class_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
-            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give one.")
+            raise BadInput(f"{_class_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give one.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(
-                f"{_name(algorithm)} cannot remember {name!r}: the name is in use, or not an identifier. Give another one."
+                f"{_class_name(algorithm)} cannot remember {name!r}: the name is in use, or not an identifier. "
+                "Give another one."
             )
     for name, begins in algorithm.memory.items():
         if not isinstance(begins, str) or begins not in ("zero", "copy"):
-            raise BadInput(f"{_name(algorithm)} begins {name!r} as {shorten(begins)}. Give 'zero', or 'copy' of the students.")
+            raise BadInput(
+                f"{_class_name(algorithm)} begins {name!r} as {shorten(begins)}. Give 'zero', or 'copy' of the students."
+            )
     for name, value in algorithm.numbers.items():
-        check_number(f"{name!r} of {_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
+        check_number(f"{name!r} of {_class_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
 
 
 def _as_update(name: str, weights: Weights, p: int) -> Update:
-    """Return weights that a step has combined as the update of a name."""
+    """Convert the weights that a step returned for one group of directions to an `Update`."""
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
     return Update(name, weights.past, inputs, weights.numbers, weights.is_unit)
 
 
-def _name(algorithm: Algorithm) -> str:
-    """Return the name of an algorithm's class, for messages."""
+def _class_name(algorithm: Algorithm) -> str:
+    """Return the name of an algorithm's class, for error messages."""
     return type(algorithm).__name__
 
 
 def is_lower_triangular(updates: Sequence[Update]) -> bool:
-    """Return whether the matrix A of the updates of many runs is lower triangular.
+    """Return whether the matrix that multiplies the old directions in the updates of many runs is lower triangular.
 
-    It is if no name depends on later names, and none on itself through a matrix.
+    It is if no group of directions depends on later groups, and none on itself through a matrix.
     """
     place = {update.name: i for i, update in enumerate(updates)}
     earlier = lambda update, name: place[name] < place[update.name] or (name == update.name and update.past[name].ndim < 3)
@@ -220,7 +225,7 @@ def is_lower_triangular(updates: Sequence[Update]) -> bool:
 
 
 def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Multiply rows X by the matrix A of the updates of many runs.
+    """Multiply an array of directions by the matrix that multiplies the old directions in the updates of many runs.
 
     Parameters
     ----------
@@ -235,7 +240,7 @@ def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: in
 
 
 def _multiply_rows(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) -> Float[Array, "... runs"]:
-    """Multiply rows on an axis by a coefficient of each run: a number, a number for each row, or a matrix."""
+    """Multiply directions on an axis by a coefficient of each run: a scalar, one scalar per direction, or a matrix."""
     if c.ndim == 1:  # the only axis is that of runs
         return c * X
     rows = jnp.moveaxis(X, axis, 0)
@@ -295,7 +300,7 @@ class Descent(Algorithm):
         return eqx.tree_at(lambda own: jax.tree.leaves((own.lr, own.lr_second)), self, [factor * rate for rate in rates])
 
     def gradient_step(self, now: StepContext, at: Weights | None = None) -> Weights:
-        """Return minus the learning rates times the gradient of loss and ridge, over d, at the students or at `at`."""
+        """Return minus the learning rates times the gradient of loss and ridge, divided by d, at the students or at `at`."""
         return self.scale_by_minus_lr(now.gradient(at) + (self.ridge * now.inv_d) * (now.student if at is None else at))
 
     def scale_by_minus_lr(self, slope: Weights) -> Weights:
@@ -308,7 +313,7 @@ class Descent(Algorithm):
 
 
 def delegate_to_base(name: str, doc: str | None = None) -> Any:
-    """Return a property of a wrapper whose value is that of its base."""
+    """Create a property of wrapper classes that returns the same property of the wrapped algorithm."""
     return property(lambda wrapper: getattr(wrapper.base, name), doc=doc)
 
 
@@ -328,7 +333,7 @@ class Wrapper(Algorithm):
 
     @property
     def limit(self) -> Algorithm:
-        """Wrapper around the limit of its base as d grows."""
+        """The wrapper around the limit of its base as d grows."""
         base = self.base.limit
         return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)
 
@@ -337,4 +342,6 @@ class Wrapper(Algorithm):
 
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):
-            raise BadInput(f"{_name(self)} changes another algorithm; got {type(self.base).__name__}. Give OnePassSGD(lr).")
+            raise BadInput(
+                f"{_class_name(self)} changes another algorithm; got {type(self.base).__name__}. Give OnePassSGD(lr)."
+            )

@@ -18,7 +18,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Clipped(Wrapper):
-    r"""An algorithm whose gradients are clipped: scaled down to a given norm if they are larger.
+    r"""A wrapper that clips the gradients of another algorithm: larger ones are scaled down to a given norm.
 
     The norm is that of the mean gradient of the batch, all layers together, over :math:`\sqrt d`: the gradient
     :math:`G x^\top` of one sample has the norm :math:`|G||x|/\sqrt d`, which is of order one.
@@ -34,14 +34,14 @@ class Clipped(Wrapper):
     each: bool = eqx.field(static=True, default=False)
 
     def step(self, now):
-        def samples(at: Weights):
+        def clipped_gradients(at: Weights):
             G, slopes = now.sample_gradients(at)
             size = gradient_norms(now, G, slopes) if self.each else now.mean_gradient(G, slopes).size
             # safe where the gradient vanishes, in value and in derivative
             factor = jnp.minimum(1.0, self.norm / jnp.where(size > 0, size, 1.0))
             return jax.tree.map(lambda leaf: leaf * factor, (G, slopes))
 
-        return self.base.step(now.with_gradients(samples))
+        return self.base.step(now.with_gradients(clipped_gradients))
 
 
 @checked
@@ -72,7 +72,7 @@ class Private(Wrapper):
 
 
 def gradient_norms(now: StepContext, G: Float[Array, "p b"], slopes: Any) -> Float[Array, " b"]:
-    """Return the norm of the gradient of each sample, all layers together, over the root of d."""
+    """Return the norm of the gradient of each sample, all layers together, over the square root of d."""
     lengths = jnp.diagonal(now.inputs_gram)[: now.batch]  # |x|^2/d of the samples
     scalars = sum((leaf**2).reshape(-1, now.batch).sum(0) for leaf in jax.tree.leaves(slopes))
     return jnp.sqrt((G**2).sum(0) * lengths + now.inv_d * scalars)

@@ -29,7 +29,7 @@ Arrays = Mapping[str, Float[Array, "p d"]]
 
 
 class Coordinatewise(Descent):
-    """Base class of algorithms that treat coordinates one by one: `SGD(d)` simulates them, and there is no chain."""
+    """Base class of algorithms that treat coordinates one by one, which the level SGD(d) simulates and Chain(d) does not."""
 
     coordinates: ClassVar[Mapping[str, float]] = {}
     """Names of arrays with one number for each coordinate of each unit, and their initial values."""
@@ -47,7 +47,7 @@ class Coordinatewise(Descent):
 
     @abc.abstractmethod
     def update(self, kept: Arrays, slope: Float[Array, "p d"], inv_d: float) -> tuple[Float[Array, "p d"], Arrays]:
-        """Return the change of the weights and the new memory of coordinates.
+        """Return the change of the weights and the new values of the memory of each coordinate.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class SignSGD(Coordinatewise):
 
 
 class DiffuseSign(Descent):
-    """Limit of `SignSGD` for diffuse weights as d grows."""
+    """Limit of `SignSGD` as d grows, for diffuse weights: no single coordinate is large."""
 
     def step(self, now):
         slope = now.gradient()
@@ -99,7 +99,7 @@ class DiffuseSign(Descent):
 
 
 def _arcsine(rho: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the arcsine, with derivative zero at 1 and -1.
+    """Return the arcsine of correlations, with derivative zero where these are 1 or -1.
 
     Correlations of one sample, or of a unit with itself, stay at 1 or -1, where the derivative of arcsin is infinite.
     """
@@ -141,7 +141,7 @@ class Adam(Coordinatewise):
 
     @property
     def coordinates(self) -> Mapping[str, float]:  # type: ignore[override]
-        """Names of arrays with one number for each coordinate, and their initial values."""
+        """Names of the stored arrays with one entry for each coordinate, and their initial values."""
         return {"mean": 0.0, "square": self.begin}
 
     def update(self, kept, slope, inv_d):
@@ -155,14 +155,14 @@ class Adam(Coordinatewise):
 
 
 class DiffuseAdam(Descent):
-    """Limit of `Adam` for diffuse weights as d grows, in which the mean square is one number for each unit."""
+    """Limit of `Adam` as d grows, for diffuse weights: one mean squared gradient for each unit."""
 
     rate: Float[Array, ""] | float = eqx.field(converter=as_floats, default=1.0)
     begin: float = eqx.field(static=True, converter=float, default=1.0)
 
     @property
     def numbers(self) -> Mapping[str, tuple[float]]:  # type: ignore[override]
-        """Names of scalars that are stored, and their initial values."""
+        """Names of the stored scalars, one for each unit, and their initial values."""
         return {"square": (self.begin,)}
 
     def step(self, now):

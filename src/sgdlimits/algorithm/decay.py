@@ -12,7 +12,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Decayed(Wrapper):
-    r"""An algorithm with decoupled weight decay: each step also subtracts :math:`(\text{decay}/d)\, u` from the weights.
+    r"""A wrapper with decoupled weight decay: each step also subtracts :math:`(\text{decay}/d)\, u` from the weights u.
 
     Parameters
     ----------

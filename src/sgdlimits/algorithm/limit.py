@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import Algorithm, Update, compute_updates
-from sgdlimits.algorithm.needs import input_count, is_ours
+from sgdlimits.algorithm.needs import input_count, is_package_algorithm
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.gaussian import Rule
@@ -45,7 +45,7 @@ MAX_JUMP = 1e-12
 
 
 class StepRates(NamedTuple):
-    """Coefficients of a step that is linear in the gradient, per sample, for the n names of an algorithm.
+    """Coefficients per sample of a step that is linear in the gradient, for each group of directions of an algorithm.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class StepRates(NamedTuple):
 
 
 def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
-    """Return the coefficients of a linear step, by making it for one unit with the gradient 1."""
+    """Return the coefficients of a step that is linear in the gradient, from one step of a single unit."""
     names, b = algorithm.names, algorithm.batch
     one, basis = jnp.ones((1, 1)), np.eye(len(names) + 1)
     unit: list[bool] = []
@@ -87,9 +87,10 @@ def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
 def linear_step_increments(
     algorithm: Algorithm, t: Any, length: Float[Array, ""], stats: Overlaps, sums: Moments, total: Any = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """Return the increments (population, corrector) of the statistics for a step that is linear in the gradient.
+    """Compute the changes of the statistics by a step that is linear in the gradient, as d grows, in two parts.
 
-    Products of one sample give d times its increment, expectations the drift, and random combinations the noise of the SDE.
+    The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic. Products of one
+    sample give d times its increment, expectations the drift, and random combinations the noise of the SDE.
 
     Parameters
     ----------
@@ -113,22 +114,22 @@ def linear_step_increments(
         scalars = [algorithm.trained(stats.a) if name == STUDENT else stats.kept[name] for name in names]
         before = (jax.tree.map(lambda leaf: total * leaf, part) for part in scalars)
         terms = [*before, algorithm.trained(sums.gradient_second)]
-        new = {name: _combined(rate.second, i, terms) for i, name in enumerate(names)}
+        new = {name: _combine_terms(rate.second, i, terms) for i, name in enumerate(names)}
         a, kept = replace_scalars(a, new.pop(STUDENT)), {**kept, **new}
     population = Overlaps(a, M, Q + across(Q), kept, stats.names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), spread, still[1], stats.names)
     return project_out_norms(rate.unit, stats, population), project_out_norms(rate.unit, stats, corrector)
 
 
-def _combined(rows, i: int, terms):
-    """Return the sum of terms with the coefficients of row i; by name if scalars have coefficients by name."""
+def _combine_terms(rows, i: int, terms):
+    """Sum the terms with the coefficients in row i of `rows`, separately for each name if `rows` is a dictionary."""
     if isinstance(rows, dict):
-        return {name: _combined(own, i, [term[name] for term in terms]) for name, own in rows.items()}
+        return {name: _combine_terms(own, i, [term[name] for term in terms]) for name, own in rows.items()}
     return jax.tree.map(lambda *leaves: sum(c * leaf for c, leaf in zip(rows[i], leaves, strict=True)), *terms)
 
 
 def project_out_norms(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps) -> Overlaps:
-    """Project the change of norms out of an increment of the statistics, for directions that are normalised after a step."""
+    """Correct a change of the statistics for the normalisation of directions to norm 1 after a step."""
     if not any(unit):
         return change
     width = stats.M.shape[0] // len(unit)
@@ -140,10 +141,10 @@ def project_out_norms(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps)
 
 
 def extend_moments(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
-    r"""Return moments with the fields of all directions, and the Gram matrix of the components independent of the gradient.
+    r"""Extend the expectations in the drift by products with the fields of stored directions, such as averages.
 
-    Each direction, such as an average, is a combination :math:`\alpha E + \beta U` of fixed directions and students, plus a
-    component whose field is independent of the gradient.
+    Each direction is a combination :math:`\alpha E + \beta U` of fixed directions and students, plus a component whose field is
+    independent of the gradient. Returns the moments and the Gram matrix of these components.
     """
     if len(stats.names) == 1:
         return sums, jnp.zeros_like(stats.Q)
@@ -160,7 +161,7 @@ def extend_moments(model: Model, students: Overlaps, stats: Overlaps, sums: Mome
 
 
 class StepInputs(NamedTuple):
-    """Inputs of one step as they enter the statistics: fields along trained and fixed directions, label noise, classes."""
+    """The inputs of a step as they enter the statistics: fields along trained and fixed directions, label noise, classes."""
 
     fields: Float[Array, "P L"]
     fixed: Float[Array, "k L"]
@@ -169,7 +170,7 @@ class StepInputs(NamedTuple):
 
 
 def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> StepInputs:
-    """Return the fields of inputs with given standard normal coordinates.
+    """Compute the fields of the inputs of a step from standard normal coordinates.
 
     Parameters
     ----------
@@ -185,7 +186,10 @@ def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"
 
 
 def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps, x: StepInputs) -> tuple[Overlaps, Overlaps]:
-    """Return the increments (population, corrector) of the statistics of one run by one step as d grows, times d/b."""
+    """Compute the changes of the statistics of one run by one step as d grows, times d/b for b samples, in two parts.
+
+    The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic.
+    """
     names, b = algorithm.names, algorithm.batch
     p = model.width
     # different inputs are orthogonal as d grows, so that their Gram matrix over d is diagonal
@@ -221,7 +225,7 @@ def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps,
 def make_context(
     algorithm: Algorithm, model: Model, inv_d, t, x: StepInputs, at: Any, gram_of: Callable, inputs_gram: Callable
 ) -> StepContext:
-    """Return the context of one step of one run, from which an algorithm computes its update.
+    """Create the context of one step of one run, from which an algorithm computes its update.
 
     Parameters
     ----------
@@ -236,12 +240,12 @@ def make_context(
     trained = algorithm.trains_second
     scalars = {name: (algorithm.trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
 
-    def slope(fields, numbers):
+    def compute_gradients(fields, numbers):
         G, slopes = model.gradient(fields, x.fixed[:, :b], repeat_for_samples(replace_scalars(a, numbers), b), x.z, x.c)
         return G, algorithm.trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}
-    return StepContext(inv_d, t, fields, x.fixed, slope, b, scalars, numbers, gram_of, inputs_gram)
+    return StepContext(inv_d, t, fields, x.fixed, compute_gradients, b, scalars, numbers, gram_of, inputs_gram)
 
 
 # --- properties of a step ----------------------------------------------------------------------------------------------------
@@ -249,22 +253,23 @@ def make_context(
 
 def is_timed(algorithm: Algorithm, model: Model) -> bool:
     """Return whether the step of an algorithm reads `now.t`; the package's own algorithms have schedules instead."""
-    if is_ours(algorithm):
+    if is_package_algorithm(algorithm):
         return False
     read = []
 
     # the time is a function here, which notices whether the step calls for it
-    def t():
+    def recording_time():
         read.append(True)
         return jnp.ones(())
 
-    jax.eval_shape(lambda: _make_trial_step(algorithm, model, t)[:2])
+    jax.eval_shape(lambda: _make_trial_step(algorithm, model, recording_time)[:2])
     return bool(read)
 
 
 def check_limit(algorithm: Algorithm, model: Model) -> None:
     """Raise `BadInput` if a step changes the weights or the memory by more than order 1/d, so that there is no limit."""
-    if (is_ours(algorithm) and _is_settled(algorithm)) or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
+    is_known = is_package_algorithm(algorithm) and _has_limits_as_bases(algorithm)
+    if is_known or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
         return
     with jax.ensure_compile_time_eval():
         far = [name for name, jump in measure_jumps(algorithm, model).items() if float(jump) > MAX_JUMP]
@@ -277,11 +282,11 @@ def check_limit(algorithm: Algorithm, model: Model) -> None:
 
 @eqx.filter_jit
 def measure_jumps(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, ""]]:
-    """Return the deviation of a step at 1/d = 0 from the identity, for the weights of each name and for each number."""
+    """Measure how far a step at 1/d = 0 is from the identity, for each group of directions and each stored scalar."""
     updates, numbers, stats = _make_trial_step(algorithm, model, jnp.zeros(()))
     largest = lambda *leaves: jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in leaves]).max()
 
-    def jump(update: Update) -> Float[Array, ""]:
+    def jump_of(update: Update) -> Float[Array, ""]:
         one = jnp.eye(model.width)
         past = [apply_coefficient(update.past.get(name, 0.0), one) - one * (name == update.name) for name in algorithm.names]
         before = algorithm.trained(stats.a) if update.name == STUDENT else stats.kept[update.name]
@@ -290,13 +295,13 @@ def measure_jumps(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, 
         return jnp.where(finite, largest(*past, *jax.tree.leaves(scalars)), jnp.inf)
 
     changed = {name: largest(number - stats.kept[name]) for name, number in numbers.items()}
-    return {**{update.name: jump(update) for update in updates}, **changed}
+    return {**{update.name: jump_of(update) for update in updates}, **changed}
 
 
 def _make_trial_step(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[Update, ...], dict[str, Array], Overlaps]:
     """Make one step at 1/d = 0 from orthonormal directions with random inputs.
 
-    Return its updates, the new numbers, and the initial statistics.
+    Returns its updates, the new stored scalars, and the initial statistics.
     """
     names, p, k, b, L = algorithm.names, model.width, model.teachers, algorithm.batch, input_count(algorithm, model.width)
     a, n = model.network.initial(1.0), len(names) * p
@@ -310,50 +315,50 @@ def _make_trial_step(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[
     return *compute_updates(algorithm, now), stats
 
 
-def _is_settled(algorithm: Algorithm) -> bool:
-    """Return whether all algorithms inside a limit are their own limits, unlike momentum with a fast velocity."""
+def _has_limits_as_bases(algorithm: Algorithm) -> bool:
+    """Return whether all algorithms that a wrapper contains are their own limits as d grows."""
     base = getattr(algorithm, "base", None)
-    return base is None or (base.limit is base and _is_settled(base))
+    return base is None or (base.limit is base and _has_limits_as_bases(base))
 
 
 # --- averages over steps -----------------------------------------------------------------------------------------------------
 
 
 class StepAverages(NamedTuple):
-    """Averages of increments over the inputs of one step, at the nodes of a quadrature rule."""
+    """Averages of the changes of the statistics over the random inputs of one step, at the nodes of a quadrature rule."""
 
     algorithm: Algorithm
     model: Model
     rule: Rule
 
     def drift_parts(self, t, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-        """Return the mean increments (population, corrector) of the statistics of one run."""
-        points, weights = self.rule.nodes(*self._space())
+        """Compute the mean changes of the statistics of one run by a step, in two parts: population and corrector."""
+        points, weights = self.rule.nodes(*self._node_space())
         each = jax.vmap(lambda x: step_increments(self.algorithm, self.model, t, stats, x), -1, -1)
-        mean = lambda c: jax.tree.map(lambda leaf: (leaf * weights).sum(-1), each(self._draw(stats, points, c)))
-        return self._over_classes(mean)
+        mean = lambda c: jax.tree.map(lambda leaf: (leaf * weights).sum(-1), each(self._inputs_at(stats, points, c)))
+        return self._mean_over_classes(mean)
 
     def covariance(self, t, stats: Overlaps, vector) -> Float[Array, "n n"]:
-        """Return the covariance of increments per unit of time, times d."""
-        points, weights = self.rule.nodes(*self._space())
+        """Compute the covariance of the changes of the statistics per unit of time, times d."""
+        points, weights = self.rule.nodes(*self._node_space())
         b = self.algorithm.batch
 
-        def of_classes(c):
+        def moments_of_classes(c):
             one = lambda x: vector(add(*step_increments(self.algorithm, self.model, t, stats, x)))
-            change = jax.vmap(one, -1, -1)(self._draw(stats, points, c))
+            change = jax.vmap(one, -1, -1)(self._inputs_at(stats, points, c))
             return (change * weights).sum(-1), (change * weights) @ change.T
 
-        mean, square = self._over_classes(of_classes)
+        mean, square = self._mean_over_classes(moments_of_classes)
         # increments are per sample: a step of b samples has b times their variance per unit of time
         return b * (square - mean[:, None] * mean)
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of an average."""
-        return self.rule.nodes(*self._space()).weights.size
+        """Number of quadrature nodes of each average."""
+        return self.rule.nodes(*self._node_space()).weights.size
 
-    def _space(self) -> tuple[int, Group | None]:
-        """Return the dimension of the inputs of a step, and the coordinate symmetries that the nodes should have."""
+    def _node_space(self) -> tuple[int, Group | None]:
+        """Return the number of random variables in the inputs of a step, and the symmetries that the nodes should have."""
         model, algorithm, L = self.model, self.algorithm, input_count(self.algorithm, self.model.width)
         dim = L * (len(algorithm.names) * model.width + model.teachers + 1)
         if algorithm.batch < L or len(algorithm.names) > 1:
@@ -364,8 +369,8 @@ class StepAverages(NamedTuple):
         lifted = np.concatenate([np.sign(each) * (np.abs(each) + i * size) for i in range(L)], axis=1)
         return dim, tuple(map(tuple, lifted.tolist()))
 
-    def _draw(self, stats: Overlaps, points: Float[Array, "dim n"], c: tuple[int, ...]) -> StepInputs:
-        """Return the inputs of a step at standard normal points, for samples in the classes c.
+    def _inputs_at(self, stats: Overlaps, points: Float[Array, "dim n"], c: tuple[int, ...]) -> StepInputs:
+        """Return the inputs of a step at standard normal points, for samples in the classes `c`.
 
         Coordinates are those of the symmetric root of the Gram matrix, on which the symmetries of the model act as on units.
         """
@@ -377,8 +382,8 @@ class StepAverages(NamedTuple):
         b = self.algorithm.batch
         return place_inputs(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
 
-    def _over_classes(self, f):
-        """Return the mean of f over all assignments of the samples of a batch to classes."""
+    def _mean_over_classes(self, f):
+        """Average f over all assignments of the samples of a batch to classes, with their probabilities."""
         law, b = self.model.coordinates, self.algorithm.batch
         if law.classes**b > MAX_CLASS_COMBINATIONS:
             raise BadInput(

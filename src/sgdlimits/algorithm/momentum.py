@@ -65,7 +65,7 @@ class HeavyBall(Descent):
         return {"velocity": velocity, "student": self.normalise_on_sphere(now.student + now.inv_d * velocity)}
 
     def gradient_point(self, now: StepContext, keep: Any) -> Weights:
-        """Return the weights at which the gradient is evaluated."""
+        """Return the weights at which the gradient is evaluated: here, the current ones."""
         return now.student
 
     @property

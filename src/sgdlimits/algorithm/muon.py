@@ -16,7 +16,7 @@ from sgdlimits.part import as_source
 
 @checked
 class Muon(Descent):
-    r"""Muon: momentum, with steps along the orthonormal rows nearest to it.
+    r"""Muon: momentum, with steps along the matrix with orthonormal rows that is nearest to the velocity.
 
     .. math:: V \leftarrow \beta V + g, \qquad u \leftarrow u - \frac{\text{lr}}{\sqrt d}\,(VV^\top)^{-1/2} V .
 
@@ -39,7 +39,7 @@ class Muon(Descent):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Names of directions that are stored beside the students, and how they begin."""
+        """Names of the groups of directions that are stored beside the students, with their initial value, zero."""
         return {"velocity": "zero"} if self.beta else {}
 
     def step(self, now):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from sgdlimits.algorithm.base import Algorithm, StepNeeds, compute_updates, try_step
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
@@ -20,7 +21,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.part import at_start
 from sgdlimits.statistics.overlaps import STUDENT
 
-PACKAGE = __name__.partition(".")[0] + "."
+PACKAGE_PREFIX = __name__.partition(".")[0] + "."
 PROBE_SCALES = (1e-4, 1.0, 1e4)
 """Sizes of fields and gradients at which linearity is probed; several, so that a threshold between them is detected."""
 MAX_RELATIVE_ERROR = 1e-9
@@ -28,55 +29,55 @@ MAX_RELATIVE_ERROR = 1e-9
 
 
 def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
-    """Trace one step of an algorithm on `width` units, and return whether it uses products of inputs and noise."""
+    """Return whether a step of an algorithm on `width` units uses inner products of inputs and noise, from tracing it."""
     if algorithm.needs is not None:
         return algorithm.needs
-    return _of_structure(_trace_needs, at_start(algorithm), width)
+    return _evaluate_on_structure(_trace_needs, at_start(algorithm), width)
 
 
 def input_count(algorithm: Algorithm, width: int) -> int:
-    """Return L, the number of Gaussian vectors of one step: the samples, and the noise vectors of the units, if any."""
+    """Return the number of Gaussian vectors of one step: the samples, and the noise vectors of the units, if any."""
     return algorithm.batch + width * step_needs(algorithm, width).noise
 
 
 def is_linear(algorithm: Algorithm, width: int) -> bool:
-    """Return whether steps become linear in the gradient at the students as d grows, with numbers as coefficients.
+    """Return whether steps become linear in the gradient at the students as d grows, with scalar coefficients.
 
-    The numbers may depend on time, but not on fields, overlaps or other gradients. The drift then follows from the moments of
-    plain SGD, which are closed for many activations.
+    The coefficients may depend on time, but not on fields, overlaps or other gradients. The drift then follows from the moments
+    of plain SGD, which are closed for many activations.
     """
-    return algorithm.linear if is_ours(algorithm) else probe_linearity(algorithm, width)
+    return algorithm.linear if is_package_algorithm(algorithm) else probe_linearity(algorithm, width)
 
 
 def probe_linearity(algorithm: Algorithm, width: int) -> bool:
-    """Make steps on random values, and return whether they are linear in the sense of `is_linear`."""
+    """Test on random values whether the steps of an algorithm are linear in the sense of `is_linear`."""
     try:
         limit = at_start(algorithm.limit)
     except BadInput:  # there is no limit, and hence no drift that linearity could simplify
         return False
-    return not limit.numbers and _of_structure(_test_linearity, limit, width)
+    return not limit.numbers and _evaluate_on_structure(_test_linearity, limit, width)
 
 
-def is_ours(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm and its bases belong to the package, whose declarations are tested."""
+def is_package_algorithm(algorithm: Algorithm) -> bool:
+    """Return whether an algorithm and those that it wraps are defined in this package."""
     base = getattr(algorithm, "base", None)
-    return type(algorithm).__module__.startswith(PACKAGE) and (base is None or is_ours(base))
+    return type(algorithm).__module__.startswith(PACKAGE_PREFIX) and (base is None or is_package_algorithm(base))
 
 
-def _of_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, width: int) -> Any:
-    """Return a property of an algorithm that does not depend on the values of its arrays, cached by its structure."""
+def _evaluate_on_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, width: int) -> Any:
+    """Evaluate a function of an algorithm that does not depend on the values of its arrays, with a cache."""
     leaves, structure = jax.tree.flatten(algorithm)
     kinds = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if _is_array(leaf) else leaf for leaf in leaves)
     try:
         hash((structure, kinds))
     except TypeError:  # an algorithm of the user's own may hold a list
         return fn(structure, kinds, width)
-    return _cached(fn, structure, kinds, width)
+    return _evaluate_cached(fn, structure, kinds, width)
 
 
 @lru_cache(maxsize=256)  # a simulation asks several times, and a trace takes a millisecond or two
-def _cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds: tuple, width: int) -> Any:
-    """Return `fn(structure, kinds, width)`, cached."""
+def _evaluate_cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds: tuple, width: int) -> Any:
+    """Return `fn(structure, kinds, width)`, cached by its arguments."""
     return fn(structure, kinds, width)
 
 
@@ -86,19 +87,19 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _rebuild(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
-    """Return the algorithm with arrays in the place of their shapes."""
+    """Rebuild an algorithm from its structure and leaves, with `arrays` in place of shapes."""
     remaining = iter(arrays)
     leaves = [next(remaining) if isinstance(kind, jax.ShapeDtypeStruct) else kind for kind in kinds]
     return jax.tree.unflatten(structure, leaves)
 
 
-def _shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
+def _array_shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes and types of the arrays among the leaves of an algorithm."""
     return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
 
 
 def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
-    """Trace a step with a context that records which of its attributes are read."""
+    """Trace a step with a context that records whether its `inputs_gram` and its `noise` are used."""
     used: set[str] = set()
 
     class RecordingStep(StepContext):
@@ -114,63 +115,64 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
     def step(arrays: list) -> None:
         algorithm = _rebuild(structure, kinds, arrays)
         L = algorithm.batch + width
-        try_step(algorithm, _Probe.draw(algorithm, width, L, 0, 1.0).step(algorithm, jnp.ones(()), RecordingStep))
+        try_step(algorithm, _Probe.draw(algorithm, width, L, jnp.zeros, 1.0).context(algorithm, jnp.ones(()), RecordingStep))
 
-    jax.eval_shape(step, _shapes(kinds))
+    jax.eval_shape(step, _array_shapes(kinds))
     return StepNeeds("gram" in used, "noise" in used)
 
 
 class _Probe(NamedTuple):
-    """Random values of all quantities in the context of a step."""
+    """Values of all quantities in the context of a step: random ones, or mere shapes inside a trace."""
 
-    fields: dict[str, np.ndarray]
-    fixed: np.ndarray
+    fields: dict[str, Array]
+    fixed: Array
     scalars: dict[str, Any]
     kept: dict[str, Any]
-    gram: dict[tuple[str, str], np.ndarray]
-    inputs_gram: np.ndarray
+    gram_of: Callable[[str, str], Array]
+    inputs_gram: Callable[[], Array]
     scale: float
 
     @classmethod
-    def draw(cls, algorithm: Algorithm, width: int, inputs: int, seed: int, scale: float) -> _Probe:
-        """Draw the values for a step of an algorithm, with fields and gradients of size `scale`."""
-        rng, p, names = np.random.default_rng(seed), width, algorithm.names
+    def draw(
+        cls, algorithm: Algorithm, width: int, inputs: int, normal: Callable[[tuple[int, ...]], Array], scale: float
+    ) -> _Probe:
+        """Draw the values for a step of an algorithm, with fields and gradients of size `scale`.
+
+        `normal` returns an array of a shape. Inside a trace nothing of the size of a batch may be computed, which can be large.
+        """
+        p, names = width, algorithm.names
         which: Any = algorithm.trained_scalars
-        shape = len(names) + 4  # steps treat scalars one by one; so many tell their coefficients apart
-        scalar = lambda: (
-            rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which or ()}
-        )
-        W = rng.standard_normal((len(names), p, 2 * p * len(names)))
-        if algorithm.sphere:  # directions on the sphere have length 1 there, and their norm is a number after all
-            W /= np.linalg.norm(W, axis=2, keepdims=True)
-        rows = dict(zip(names, W, strict=True))
-        X = rng.standard_normal((inputs, 2 * inputs))
+        shape = (len(names) + 4,)  # steps treat scalars one by one; so many tell their coefficients apart
+        scalar = lambda: normal(shape) if which is True else {name: normal(shape) for name in which}
+        rows, sample = {name: normal((p, 2)) for name in names}, normal((inputs, 1))
+        # directions on the sphere have length 1, and their norm is a number after all
+        size = {name: jnp.sqrt(1 + (W**2).sum(1, keepdims=True)) if algorithm.sphere else 1.0 for name, W in rows.items()}
         return cls(
-            {name: scale * rng.standard_normal((p, inputs)) for name in names},
-            scale * rng.standard_normal((1, inputs)),
+            {name: scale * normal((p, inputs)) for name in names},
+            scale * normal((1, inputs)),
             {name: scalar() if which else () for name in names},
-            {name: rng.uniform(0.5, 1.5, p if isinstance(value, tuple) else ()) for name, value in algorithm.numbers.items()},
-            {(one, other): rows[one] @ rows[other].T for one in names for other in names},
-            X @ X.T / (2 * inputs),
+            {name: jnp.ones(p if isinstance(value, tuple) else ()) for name, value in algorithm.numbers.items()},
+            lambda one, other: (
+                (rows[one] @ rows[other].T + jnp.eye(p) * (one == other)) / (size[one] * jnp.transpose(size[other]))
+            ),
+            lambda: jnp.eye(inputs) + sample @ sample.T / inputs,
             scale,
         )
 
-    def slope(self, fields: Any, scalars: Any) -> tuple[Any, Any]:
+    def gradients(self, fields: Any, scalars: Any) -> tuple[Any, Any]:
         """Return gradients that depend on the fields, so that gradients at other weights differ."""
         G = self.scale * jnp.sin(1 + 2 * fields / self.scale)
         return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
 
-    def step(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
+    def context(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
         """Return the context of a step with these values."""
-        gram_of = lambda one, other: jnp.asarray(self.gram[one, other])
-        return kind(
-            inv_d, jnp.ones(()), {name: jnp.asarray(rows) for name, rows in self.fields.items()}, jnp.asarray(self.fixed),
-            self.slope, algorithm.batch, self.scalars, self.kept, gram_of, lambda: jnp.asarray(self.inputs_gram),
-        )  # fmt: skip
+        t, b = jnp.ones(()), algorithm.batch
+        samples = self.fields, self.fixed, self.gradients, b
+        return kind(inv_d, t, *samples, self.scalars, self.kept, self.gram_of, self.inputs_gram)
 
 
-class _Response(NamedTuple):
-    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient in order 1/d, and of the scalars."""
+class _StepCoefficients(NamedTuple):
+    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient in order 1/d, and of the trained scalars."""
 
     past: np.ndarray
     gradient: np.ndarray
@@ -182,35 +184,36 @@ def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
     if _trace_needs(structure, kinds, width).noise:  # which the gradient knows nothing of
         return False
     rng = np.random.default_rng(0)
-    arrays = [rng.uniform(0.1, 0.9, kind.shape).astype(kind.dtype) for kind in _shapes(kinds)]
+    arrays = [rng.uniform(0.1, 0.9, kind.shape).astype(kind.dtype) for kind in _array_shapes(kinds)]
     algorithm = _rebuild(structure, kinds, arrays)
     with jax.ensure_compile_time_eval():
-        found = [_respond(algorithm, width, seed, scale) for seed, scale in enumerate(PROBE_SCALES)]
+        found = [_measure_coefficients(algorithm, width, seed, scale) for seed, scale in enumerate(PROBE_SCALES)]
     first = found[0]
-    return first is not None and all(one is not None and _agree(one, first) for one in found)
+    return first is not None and all(one is not None and _have_same_coefficients(one, first) for one in found)
 
 
-def _agree(one: _Response, other: _Response) -> bool:
+def _have_same_coefficients(one: _StepCoefficients, other: _StepCoefficients) -> bool:
     """Return whether two steps have the same coefficients, up to rounding."""
     pairs = zip([one.past, one.gradient, *one.second], [other.past, other.gradient, *other.second], strict=True)
     return all(np.allclose(a, b, rtol=MAX_RELATIVE_ERROR, atol=MAX_RELATIVE_ERROR) for a, b in pairs)
 
 
-def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Response | None:
-    """Return the coefficients of a step on random values, or None if the step is no combination with numbers."""
+def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: float) -> _StepCoefficients | None:
+    """Measure the coefficients of a step on random values, or return None if they are not scalars."""
     p, b, names = width, algorithm.batch, algorithm.names
-    probe = _Probe.draw(algorithm, width, b, seed, scale)
+    rng = np.random.default_rng(seed)
+    probe = _Probe.draw(algorithm, width, b, lambda shape: jnp.asarray(rng.standard_normal(shape)), scale)
 
     def step(inv_d):
-        updates, _ = compute_updates(algorithm, probe.step(algorithm, inv_d))
+        updates, _ = compute_updates(algorithm, probe.context(algorithm, inv_d))
         past = jnp.stack(
             [jnp.stack([apply_coefficient(update.past.get(name, 0.0), jnp.eye(p)) for name in names]) for update in updates]
         )
         return (past, [update.scalars for update in updates]), jnp.stack([update.inputs for update in updates])
 
     _, (past, scalars), C = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
-    G, slopes = probe.slope(jnp.asarray(probe.fields[STUDENT]), probe.scalars[STUDENT])
-    rate = _coefficients(np.asarray(C), [np.asarray(G)])
+    G, slopes = probe.gradients(probe.fields[STUDENT], probe.scalars[STUDENT])
+    rate = _solve_coefficients(np.asarray(C), [np.asarray(G)])
     old = np.asarray(past)
     number = old[..., 0, 0]
     if rate is None or not np.allclose(old, number[..., None, None] * np.eye(p), rtol=MAX_RELATIVE_ERROR, atol=1e-12):
@@ -219,15 +222,15 @@ def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Resp
     mean = jax.tree.map(lambda leaf: leaf.mean(-1), slopes)
     for leaf in zip(*(jax.tree.leaves(tree) for tree in (*scalars, mean, *probe.scalars.values())), strict=True):
         new, known = np.stack(leaf[: len(names)]), [np.asarray(each) for each in leaf[len(names) :]]
-        found = _coefficients(new, known)
+        found = _solve_coefficients(new, known)
         if found is None:
             return None
         second.append(found)
-    return _Response(number, rate, second)
+    return _StepCoefficients(number, rate, second)
 
 
-def _coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
-    """Return the coefficients with which the known arrays combine to each new one, or None if they do not."""
+def _solve_coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
+    """Solve for the coefficients of each new array as a combination of the known ones; None if it is not one."""
     basis = np.stack([each.ravel() for each in known], axis=1)
     targets = new.reshape(len(new), -1).T
     if not np.isfinite(targets).all():

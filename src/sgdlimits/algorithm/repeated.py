@@ -14,7 +14,7 @@ from sgdlimits.errors import BadInput
 
 @checked
 class Repeated(Wrapper):
-    """An algorithm that makes several steps of another one with each batch.
+    """A wrapper that makes several steps of another algorithm with each batch.
 
     The time t counts each batch once, since it counts samples.
 
@@ -32,7 +32,7 @@ class Repeated(Wrapper):
 
     @property
     def limit(self) -> Algorithm:
-        """The algorithm itself: its steps depend on the velocity that earlier steps with the same batch have created."""
+        """The algorithm itself, since its steps depend on the velocity that earlier steps with the same batch have created."""
         return self
 
     def step(self, now):

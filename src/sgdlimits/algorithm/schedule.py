@@ -17,7 +17,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Scheduled(Wrapper):
-    r"""An algorithm with learning rates that rise and then fall with time.
+    r"""A wrapper with which the learning rates of another algorithm rise and then fall with time.
 
     At time t all learning rates of the base are multiplied by
 

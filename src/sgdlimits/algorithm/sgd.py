@@ -47,7 +47,9 @@ class OnePassSGD(Descent):
 
 
 def inherit_arguments(plain: OnePassSGD, cls: type, batch: int | None = None) -> tuple[tuple, dict[str, Any]]:
-    """Return the arguments of an algorithm that replaces plain SGD: SGD itself for a wrapper, otherwise the fields of SGD.
+    """Return constructor arguments for an algorithm that replaces plain SGD and inherits its learning rates and options.
+
+    For a wrapper the argument is SGD itself, otherwise they are the fields of SGD.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class SAM(Wrapper):
-    r"""Sharpness-aware minimisation: an algorithm whose gradients are evaluated uphill of the weights.
+    r"""Sharpness-aware minimisation: a wrapper whose gradients are taken at weights displaced uphill along the gradient.
 
     Gradients are those at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
 
@@ -26,12 +26,12 @@ class SAM(Wrapper):
     radius: NotNegativeInTime = eqx.field(converter=as_floats)
 
     def step(self, now):
-        def samples(at: Weights):
+        def gradients_uphill(at: Weights):
             slope = now.mean_gradient(*now.sample_gradients(at))
             size = slope.size
             return now.sample_gradients(at + jnp.where(size > 0, self.radius / jnp.where(size > 0, size, 1.0), 0.0) * slope)
 
-        return self.base.step(now.with_gradients(samples))
+        return self.base.step(now.with_gradients(gradients_uphill))
 
 
 @checked

@@ -36,7 +36,7 @@ SampleGradients = Callable[["Weights"], tuple[Float[Array, "p b"], PyTree]]
 
 
 class Weights:
-    r"""p directions as a linear combination of the directions before a step and its inputs, together with trained scalars.
+    r"""Weights of p units as a linear combination of the weights before a step and of its inputs, with trained scalars.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Weights:
         return self + -other
 
     def times(self, directions: Array | float, scalars: Any) -> Weights:
-        """Multiply the directions and the scalars by different factors.
+        """Multiply the directions and the trained scalars by different factors.
 
         Parameters
         ----------
@@ -93,10 +93,11 @@ class Weights:
                 f"weights of {p} units cannot be multiplied by an array of shape {jnp.shape(directions)}. "
                 "Give a number, one for each unit, or a matrix."
             )
-        past = {name: _compose(directions, coefficient) for name, coefficient in now.past.items()}
+        past = {name: _compose_coefficients(directions, coefficient) for name, coefficient in now.past.items()}
         inputs = None if now.inputs is None else apply_coefficient(directions, now.inputs)
 
         def scale(tree: PyTree) -> PyTree:
+            """Multiply a tree of scalars by the factor `scalars`, or by that of its name."""
             if tree is None:
                 return None
             if isinstance(scalars, dict):
@@ -106,7 +107,7 @@ class Weights:
         return Weights(self.now, past, inputs, scale(now.scalars), scale(now.slopes))
 
     def left_multiply(self, matrix: Float[Array, "p p"]) -> Weights:
-        """Multiply the directions by a matrix from the left; the scalars do not change."""
+        """Multiply the p directions by a matrix from the left; the trained scalars do not change."""
         return self.times(matrix, 1.0)
 
     def unit(self) -> Weights:
@@ -115,47 +116,47 @@ class Weights:
 
     @property
     def numbers(self) -> PyTree:
-        """Scalars after the change by `slopes`."""
+        """The trained scalars, with their accumulated change `slopes`, divided by d, added."""
         return self.scalars if self.slopes is None else add(self.scalars, self.slopes, self.now.inv_d)
 
     @property
     def fields(self) -> Float[Array, "p L"]:
-        """Fields: inner products of the directions with the inputs."""
+        """Scalar products of the directions with the inputs of the step."""
         w, now = self._normalised(), self.now
         moved = jnp.zeros(()) if w.inputs is None else _small_matmul(w.inputs, now.inputs_gram)
         return sum((apply_coefficient(coefficient, now.fields_by_name[name]) for name, coefficient in w.past.items()), moved)
 
     def gram(self) -> Float[Array, "p p"]:
-        """Return the Gram matrix of the directions."""
+        """Return the Gram matrix of the p directions."""
         inner = self._past_gram()
-        return inner if self.inputs is None else inner + self.now.inv_d * self._inputs_part()
+        return inner if self.inputs is None else inner + self.now.inv_d * self._inputs_gram_part()
 
     @property
     def size(self) -> Float[Array, ""]:
-        r"""Norm of all directions and scalars together, times :math:`\sqrt d`: of order one for a gradient, which is over d."""
+        r"""Norm of all directions and scalars together, times :math:`\sqrt d`, which is of order one for a gradient."""
         square = jnp.trace(self.spread())
         if self.slopes is not None:
             square += self.now.inv_d * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(self.slopes))
         return safe_root(square)
 
     def spread(self) -> Float[Array, "p p"]:
-        """Return d times the Gram matrix: of order one for gradients, which are over d."""
-        return self._inputs_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
+        """Return d times the Gram matrix of the directions, which is of order one for a gradient."""
+        return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonal(self) -> Weights:
-        r"""Return the nearest orthonormal directions over the root of d: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
+        r"""Return the orthonormal directions nearest to these, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
         return self.left_multiply(inverse_root(self.spread()))
 
     def _past_gram(self) -> Float[Array, "p p"]:
-        """Return the Gram matrix of the part that consists of directions before the step."""
+        """Return the Gram matrix of the combination of directions before the step, without the inputs."""
         w = self._normalised()
         product = lambda one, other: (
             apply_coefficient(w.past[other], apply_coefficient(w.past[one], self.now.gram_of(one, other)).T).T
         )
         return sum((product(one, other) for one in w.past for other in w.past), jnp.zeros(()))
 
-    def _inputs_part(self) -> Float[Array, "p p"]:
-        """Return d times the contribution of the inputs to the Gram matrix."""
+    def _inputs_gram_part(self) -> Float[Array, "p p"]:
+        """Return d times the contribution of the inputs to the Gram matrix of the directions."""
         w = self._normalised()
         fields = sum(
             (apply_coefficient(c, self.now.fields_by_name[name]) for name, c in w.past.items()), jnp.zeros_like(w.inputs)
@@ -164,7 +165,7 @@ class Weights:
         return cross + cross.T + _small_matmul(_small_matmul(w.inputs, self.now.inputs_gram), w.inputs.T)
 
     def _normalised(self) -> Weights:
-        """Return the weights with the normalisation carried out, which needs the Gram matrix of the inputs.
+        """Return the weights with a pending normalisation carried out, which needs the Gram matrix of the inputs.
 
         A step that only returns normalised weights leaves it to the level, and needs no Gram matrix.
         """
@@ -209,16 +210,16 @@ class StepContext:
 
     @property
     def per(self) -> Array | float:
-        """1/d, under an older name of `inv_d`."""
+        """The same as `inv_d`, 1/d, under its older name."""
         return self.inv_d
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all directions: "student", then those in the algorithm's memory."""
+        """Names of all groups of directions: "student", then those in the algorithm's memory."""
         return tuple(self.fields_by_name)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the stored weights, or the stored number, with this name."""
+        """Return the stored weights, or the stored scalar, with this name."""
         if name not in self.weights and name not in self.kept:
             known = ", ".join([*self.weights, *self.kept])
             raise BadInput(f"the algorithm reads {name!r} but stores {known}. Declare {name!r} in its `memory`.")
@@ -226,12 +227,12 @@ class StepContext:
 
     @property
     def student(self) -> Weights:
-        """Trained weights before the step."""
+        """Weights of the students before the step."""
         return self.weights[STUDENT]
 
     @property
     def inputs_gram(self) -> Float[Array, "L L"]:
-        """Gram matrix of the inputs over d."""
+        """Gram matrix of the inputs, divided by d."""
         return self._inputs_gram()
 
     def gradient(self, at: Weights | None = None) -> Weights:
@@ -296,13 +297,13 @@ def inverse_root(S: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 
 def apply_coefficient(coefficient: Coefficient, rows: Float[Array, "p n"]) -> Float[Array, "p n"]:
-    """Multiply rows by a coefficient: a number, a number for each row, or a matrix."""
+    """Multiply directions, the rows of an array, by a coefficient: a scalar, one scalar per row, or a matrix."""
     rank = jnp.ndim(coefficient)  # known when the step is traced, so that no branch is compiled
     return coefficient * rows if rank == 0 else coefficient[:, None] * rows if rank == 1 else _small_matmul(coefficient, rows)
 
 
-def _compose(left: Coefficient, right: Coefficient) -> Coefficient:
-    """Return the coefficient that acts as `right` followed by `left`, a matrix only if one of them is."""
+def _compose_coefficients(left: Coefficient, right: Coefficient) -> Coefficient:
+    """Return the product of two coefficients, `right` applied first; it is a matrix only if one of them is."""
     if jnp.ndim(left) < 2 and jnp.ndim(right) < 2:
         return left * right
     right = right if jnp.ndim(right) == 2 else right * jnp.eye(left.shape[1])

@@ -162,10 +162,10 @@ class ChosenDynamics(EffectiveDynamics):
         """The problem, and the chosen statistics at a state, which were tried there."""
         problem = self._one()
         problem.coordinates.fits(stats)
-        takes_d = _takes_d(self.statistics)
-        if takes_d and self.d is None:
+        needs_d = takes_d(self.statistics)
+        if needs_d and self.d is None:
             raise BadInput("the statistics depend on d, and none is given. Take at(d), for instance dynamics.at(1000).h.")
-        fn = (lambda u: self.statistics(u, self.d)) if takes_d else self.statistics
+        fn = (lambda u: self.statistics(u, self.d)) if needs_d else self.statistics
         return problem, Chosen.of(fn, problem, stats)
 
 
@@ -232,8 +232,8 @@ def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _takes_d(fn: Callable[..., Any]) -> bool:
-    """Whether a function needs a second argument."""
+def takes_d(fn: Callable[..., Any]) -> bool:
+    """Whether a function of statistics needs d as a second argument."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

@@ -3,33 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated, Any, overload
 
 from sgdlimits.analysis.chain_rule import ChosenDynamics
 from sgdlimits.analysis.dynamics import EffectiveDynamics
-from sgdlimits.domain import Count, Function, Positive, checked
+from sgdlimits.analysis.sampled.dynamics import DEFAULT_SAMPLES, SampledDynamics, Samples
+from sgdlimits.checks import real
+from sgdlimits.domain import Count, Function, Positive, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 
 
-@checked
+@overload
 def effective_dynamics(
     problem: Problem | Callable[[int], Problem],
+    exponent: float = 1.0,
+    *,
+    statistics: Callable | None = None,
+    d: int | None = None,
+) -> EffectiveDynamics: ...
+@overload
+def effective_dynamics(
+    *,
+    loss: Callable,
+    sample: Callable,
+    statistics: Callable,
+    at: Any,
+    lr: float,
+    d: int | None = None,
+    exponent: float = 1.0,
+    slowed: float = 0.0,
+    samples: int = DEFAULT_SAMPLES,
+    seed: int = 0,
+) -> SampledDynamics: ...
+@checked
+def effective_dynamics(
+    problem: Problem | Callable[[int], Problem] | None = None,
     exponent: Positive = 1.0,
     *,
     statistics: Function | None = None,
     d: Count | None = None,
-) -> EffectiveDynamics:
+    loss: Function | None = None,
+    sample: Function | None = None,
+    at: Any = None,
+    lr: Positive | None = None,
+    slowed: Annotated[float, real] = 0.0,
+    samples: Samples = DEFAULT_SAMPLES,
+    seed: Seed = 0,
+) -> EffectiveDynamics | SampledDynamics:
     r"""The limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
 
-    After Ben Arous, Gheissari and Jagannath; `local_limit` is the diffusive limit near a fixed point.
+    After Ben Arous, Gheissari and Jagannath; `local_limit` is the diffusive limit near a fixed point. Give a problem of the
+    package, or a loss, a sampler, statistics and weights of your own: the dynamics is then estimated at these weights.
 
     Parameters
     ----------
     problem : what is learnt; or a function of d that gives it, for a problem that changes with the dimension
-    exponent : s; 1 is critical, above it only the population drift is left, below it there is no limit
+    exponent : s; 1 is critical for problems of the package, above it only the population drift is left, below it there is no
+        limit
     statistics : a JAX function of the problem's statistics, whose dynamics follow by the chain rule; of them and of d where it
-        magnifies with the dimension. It returns a number, an array, or a dictionary of these
-    d : with `statistics`, the dimension of the second-order term of the chain rule; None leaves out what vanishes as d grows
+        magnifies with the dimension. It returns a number, an array, or a dictionary of these. Beside a loss, a function of the
+        weights, or of these and of d
+    d : with a problem, the dimension of the second-order term of the chain rule; None leaves out what vanishes as d grows. With
+        a loss, the dimension; None takes the longest last axis of the weights
+    loss : in place of a problem, a JAX function of weights and of one sample that returns a number
+    sample : with `loss`, a JAX function of a key and of d that draws one sample: an array or a tree of arrays
+    at : with `loss`, weights: an array or a tree of arrays; or a function of a key and of d that draws weights
+    lr : with `loss`, the learning rate
+    slowed : with `loss`, the unit of time is d^(exponent + slowed) samples
+    samples : with `loss`, how many samples are averaged
+    seed : with `loss`, an integer; the same seed gives the same numbers
+
+    Returns
+    -------
+    `EffectiveDynamics` of a problem, with `f`, `g`, `h` and `Sigma` as functions of its statistics; `SampledDynamics` of a
+    loss, with the same as estimates at weights.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5, sphere=False)
@@ -46,7 +94,24 @@ def effective_dynamics(
     >>> chosen = sl.effective_dynamics(problem, statistics=cosine)
     >>> round(float(chosen.h(u)["cosine"]), 4), chosen.closure().closed
     (0.055, False)
+
+    The same statistics from a loss and a sampler alone, here of matrix PCA at weights in R^30:
+
+    >>> import jax, jax.numpy as jnp
+    >>> loss = lambda x, Y: ((Y - jnp.outer(x, x)) ** 2).sum()
+    >>> sample = lambda key, d: jax.random.normal(key, (d, d)).at[0, 0].add(1.2)
+    >>> spike = lambda x: {"m": x[0], "r2": (x[1:] ** 2).sum()}
+    >>> x = jnp.full(30, 30**-0.5).at[0].set(0.5)
+    >>> sl.effective_dynamics(loss=loss, sample=sample, statistics=spike, at=x, lr=1.0).g()["r2"]
+    9.676 ± 0.041
+    >>> float(sl.effective_dynamics(sl.presets.spiked_tensor(2, 1.2)).g(sl.Spike(**spike(x))).r2)
+    9.73...
     """
+    if loss is not None:
+        return _of_loss(problem, loss, sample, statistics, at, lr, d, exponent, slowed, samples, seed)
+    for name, value in (("sample", sample), ("at", at), ("lr", lr)):
+        if value is not None:
+            raise BadInput(f"{name} belongs to a loss of your own, and none is given. Give loss=, or leave {name} out.")
     if not callable(problem) and not isinstance(problem, Problem):
         raise BadInput(f"problem must be a Problem or a function of d; got {type(problem).__name__}. Take one from presets.")
     if statistics is None:
@@ -54,3 +119,13 @@ def effective_dynamics(
             raise BadInput(f"d = {d} is that of statistics of your own. Leave it out, or give statistics=.")
         return EffectiveDynamics(problem, float(exponent))
     return ChosenDynamics(problem, float(exponent), statistics, d)
+
+
+def _of_loss(problem, loss, sample, statistics, at, lr, d, exponent, slowed, samples, seed) -> SampledDynamics:
+    """The dynamics of a loss, which needs all that a problem has."""
+    if problem is not None:
+        raise BadInput("loss stands beside a problem, which has its own. Give one of the two.")
+    for name, value in (("sample", sample), ("statistics", statistics), ("at", at), ("lr", lr)):
+        if value is None:
+            raise BadInput(f"a loss needs {name}, and none is given. Give loss=, sample=, statistics=, at= and lr=.")
+    return SampledDynamics(loss, sample, statistics, at, float(lr), d, float(exponent), float(slowed), samples, seed)

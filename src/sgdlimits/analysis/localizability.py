@@ -29,6 +29,8 @@ from sgdlimits.text import table
 
 SLACK = 0.1
 """A measured exponent may be above the one allowed by this much."""
+ERRORS = 2
+"""Standard errors that an exponent may be off."""
 FLAT = 1e-3
 """Values that change by less than this fraction do not grow."""
 FAR, FARTHEST = 14.0, 20.0
@@ -41,17 +43,19 @@ STEEPEST = 40.0
 class Requirement:
     """One condition: the exponent of d that was measured and the one allowed, and the statistic that decides.
 
-    An exponent is -inf for what is zero, and inf for a moment that is not finite.
+    An exponent is -inf for what is zero, and inf for a moment that is not finite. `error` is its standard error where it is an
+    estimate; such an exponent passes unless it is above the one allowed by more than two of these.
     """
 
     name: str
     measured: float
     allowed: float
     worst: str
+    error: float = 0.0
 
     @property
     def passed(self) -> bool:
-        return self.measured <= self.allowed + SLACK
+        return self.measured - ERRORS * self.error <= self.allowed + SLACK
 
 
 @dataclass(frozen=True, repr=False)

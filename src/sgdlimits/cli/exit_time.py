@@ -1,15 +1,16 @@
-"""`sgdlimits exit-time`: how long the plateau of phase retrieval lasts, at every level and by every formula."""
+"""`sgdlimits exit-time`: exit times of a plateau; those of phase retrieval at every level and by every formula."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Option, echo, number
+from sgdlimits.cli.options import Command, File, Option, Refusal, echo, number
+from sgdlimits.cli.run import preset_options
 from sgdlimits.cli.work import (
     INTERRUPTED_CODE,
     check_apart,
@@ -19,13 +20,21 @@ from sgdlimits.cli.work import (
     picture,
     warnings_in_a_sentence,
 )
+from sgdlimits.text import among, suggest_name
 
 if TYPE_CHECKING:
+    from sgdlimits.analysis.plateau_exits import PlateauExits
     from sgdlimits.papers.mediocrity.exit_table import ExitTable
     from sgdlimits.problem import ProjectionProblem
 
+DEFAULT_PRESET = "phase_retrieval"
+"""Preset whose table has every level and every formula."""
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 OPTIONS = [
+    Option(
+        "--preset", default=DEFAULT_PRESET, show_default=True, heading=PROBLEM,
+        help="the problem; each has its own options: see sgdlimits exit-time --preset NAME --help",
+    ),
     number("--width", PROBLEM, "p, the number of units", default=1),
     number("--d", PROBLEM, "dimension", default=3000),
     number(
@@ -42,28 +51,102 @@ OPTIONS = [
     Option("--json", "as_json", is_flag=True, heading=RESULTS, help="print the table as JSON"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
 ]  # fmt: skip
+PHASE_RETRIEVAL_OPTIONS = ("width", "lr", "noise", "sgd_runs")
+"""Options that only the table of phase retrieval has."""
+
+
+class ExitTimeCommand(Command):
+    """A command with the options of the preset that is named by `--preset`, and those common to all presets."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["preset"] = read_preset(args)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params, name = super().get_params(ctx), ctx.meta.get("preset", DEFAULT_PRESET)
+        if name == DEFAULT_PRESET:
+            return params
+        from sgdlimits.problem.presets import PRESETS
+
+        common = [each for each in params if each.name not in PHASE_RETRIEVAL_OPTIONS]
+        return [common[0], *preset_options(PRESETS[name]), *common[1:]]
+
+
+def read_preset(args: list[str]) -> str:
+    """Return the preset that a command line names by `--preset`, or raise `Refusal` if there is none of that name."""
+    from sgdlimits.problem.presets import PRESETS
+
+    after = [args[i + 1] for i, each in enumerate(args[:-1]) if each == "--preset"]
+    joined = [each.removeprefix("--preset=") for each in args if each.startswith("--preset=")]
+    name = (after + joined or [DEFAULT_PRESET])[-1].replace("-", "_")
+    if name not in PRESETS:
+        raise Refusal(f"there is no preset {name!r}. {suggest_name(name, PRESETS)}The presets are {among(list(PRESETS))}.")
+    return name
 
 
 @click.command(
-    "exit-time", cls=Command, params=OPTIONS, short_help="Exit times of phase retrieval: all levels and formulas in one table."
+    "exit-time", cls=ExitTimeCommand, params=OPTIONS, short_help="Exit times of a plateau: levels and theory in one table."
 )
-def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, as_json, quiet) -> None:
-    """How long one-pass SGD stays on the plateau of phase retrieval: every level and every formula in one table.
+def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet, **given) -> None:
+    """How long one-pass SGD stays on a plateau: for phase retrieval, every level and every formula in one table.
 
     SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
     Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:
     noisy has SGD's own noise near the plateau, ode the full drift, noisy_ode both, backward the whole law of the SDE
     at width 1. Times are t, samples per dimension; samples = t d; the paper's time is lr t / width.
 
+    For other presets the table has chain, SDE, ODE and the linear noisy law as columns; the exit is at the share T of
+    the plateau's excess risk.
+
     \b
     Example:
       sgdlimits exit-time --d 3000 --lr 1/12 --threshold 0.1 --plot exits.png
       sgdlimits exit-time --width 5 --lr 5/12 --d 1000 --runs 200
+      sgdlimits exit-time --preset committee --lr 1.5 --d 1000 --runs 200
     """
     out = out and check_output(out, force)
     plot = plot and check_picture(plot, force, "--plot")
     check_apart(out, plot)
 
+    how = dict(runs=runs, seed=seed, progress=not quiet)
+    files: dict[str, Any] = dict(out=out, plot=plot, as_json=as_json)
+    name = preset.replace("-", "_")
+    if name == DEFAULT_PRESET:
+        print_phase_retrieval(d=d, threshold=threshold, how=how, **given, **files)
+    else:
+        own = {key.removeprefix("problem_"): value for key, value in given.items()}
+        print_plateau(name, own, d=d, threshold=threshold, how=how, **files)
+
+
+def print_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, as_json) -> None:
+    """Print the table of exit times of any preset, and save the file and the figure that were asked for."""
+    from sgdlimits.analysis.plateau_exits import plateau_exits
+    from sgdlimits.problem.presets import PRESETS
+    from sgdlimits.run.io import write_netcdf
+
+    problem = PRESETS[name](**own)
+    with warnings_in_a_sentence():
+        found = plateau_exits(problem, d, threshold, **how)
+    if as_json:
+        echo(json_text({**found.data.attrs, "rows": found.data.to_dataframe().reset_index().to_dict("records")}))
+    else:
+        numbers = ", ".join(f"{key} = {value:.4g}" for key, value in own.items() if type(value) in (int, float))
+        echo(f"{name}, {numbers}, d = {d}, threshold {threshold:g}, random starts\n\n{found}")
+    if out:
+        write_netcdf(found.data, out)
+    if plot:
+        draw_plateau(found, name, plot)
+    print_saved(out, plot, as_json)
+
+
+def print_saved(out: Path | None, plot: Path | None, as_json: bool) -> None:
+    """Print the paths of the saved table and the saved figure."""
+    if out or plot:
+        echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.", err=as_json)
+
+
+def print_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, plot, as_json) -> None:
+    """Print the table of phase retrieval with all formulas, and save the file and the figure that were asked for."""
     from sgdlimits.papers.mediocrity.exit_table import ExitsInterrupted, exit_table
     from sgdlimits.problem.presets import phase_retrieval
     from sgdlimits.run.io import write_netcdf
@@ -72,7 +155,7 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
     interrupted = False
     with warnings_in_a_sentence():
         try:
-            table = exit_table(problem, d, threshold, runs=runs, seed=seed, sgd_runs=sgd_runs, progress=not quiet)
+            table = exit_table(problem, d, threshold, sgd_runs=sgd_runs, **how)
         except ExitsInterrupted as stopped:
             table, interrupted = stopped.found, True
     if as_json:
@@ -89,11 +172,25 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
         write_netcdf(table.data, out)
     if plot:
         draw(problem, table, plot)
-    if out or plot:
-        echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.", err=as_json)
+    print_saved(out, plot, as_json)
     if interrupted:
         echo(f"Interrupted. The table has what was simulated: {', '.join(table.exits)}.", err=True)
         sys.exit(INTERRUPTED_CODE)
+
+
+def draw_plateau(found: PlateauExits, name: str, path: Path) -> None:
+    """Save the survival curves of the levels, with the linear noisy law."""
+    import numpy as np
+
+    with picture(path):
+        from sgdlimits.analysis.plot import survival
+
+        a = found.data.attrs
+        ax = survival({f"{level}, {each.sizes['run']} runs": each for level, each in found.exits.items()})
+        t = np.sort(found.law)
+        ax.plot(t, 1 - np.arange(1, t.size + 1) / t.size, color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label="noisy law")
+        ax.set(xlim=(0, a["t_max"]), title=rf"{name}: exit at $T = {a['threshold']:g}$, $d = {a['d']}$")
+        ax.legend()
 
 
 def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:

@@ -61,21 +61,7 @@ class Presets(Group):
 
     def _command(self, preset: Callable) -> click.Command:
         """Build the command of a preset."""
-        words, parameters = describe(preset), typed_parameters(preset)
-        own = [
-            option(
-                # a prefix keeps a preset's arguments apart from those of level, start and run
-                f"problem_{name}",
-                parameter.annotation,
-                heading=PROBLEM,
-                help=words.parameters.get(name, ""),
-                default=None if parameter.default is parameter.empty else parameter.default,
-                required=parameter.default is parameter.empty,
-                flag=name,
-            )
-            for name, parameter in parameters.items()
-            if kind(parameter.annotation) or parameter.default is parameter.empty
-        ]
+        words, parameters, own = describe(preset), typed_parameters(preset), preset_options(preset)
         needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
         line = " ".join(["sgdlimits", str(self.name), preset.__name__, *needed, self.example])
 
@@ -86,6 +72,25 @@ class Presets(Group):
         params: list[click.Parameter] = [*own, *self.options(set(parameters))]
         text = f"{words.summary}\n\n\b\nExample:\n  {line}"
         return Command(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
+
+
+def preset_options(preset: Callable) -> list[Option]:
+    """Return the options of a preset, made from its signature and its docstring."""
+    words, parameters = describe(preset), typed_parameters(preset)
+    return [
+        option(
+            # a prefix keeps a preset's arguments apart from those of level, start and run
+            f"problem_{name}",
+            parameter.annotation,
+            heading=PROBLEM,
+            help=words.parameters.get(name, ""),
+            default=None if parameter.default is parameter.empty else parameter.default,
+            required=parameter.default is parameter.empty,
+            flag=name,
+        )
+        for name, parameter in parameters.items()
+        if kind(parameter.annotation) or parameter.default is parameter.empty
+    ]
 
 
 def default_name(name: str, level: Any, start: Any, given: dict[str, Any]) -> str:

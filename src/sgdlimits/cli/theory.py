@@ -165,14 +165,20 @@ def print_equations(name: str, problem: Any, given: dict[str, Any]) -> None:
     """Print the ODE of a preset as LaTeX."""
     from sgdlimits.analysis.equations import latex
 
-    echo(latex(with_optimiser(problem, given)))
+    echo(latex(with_optimiser(problem, given), noise=given["with_noise"]))
+
+
+def latex_options(taken: set[str]) -> list[Option]:
+    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise` is the label noise of a preset."""
+    words = "print the noise of SGD too: the covariance of the increments of one sample"
+    return [*optimiser_options(taken), Option("--with-noise", is_flag=True, heading="The equations", help=words)]
 
 
 @click.group(
     cls=Presets,
     short_help="The ODE of a preset as LaTeX.",
     work=print_equations,
-    options=optimiser_options,
+    options=latex_options,
     example="--width 2",
 )
 def latex() -> None:
@@ -182,6 +188,7 @@ def latex() -> None:
     Examples:
       sgdlimits latex phase_retrieval --lr 0.1 --noise 0.2
       sgdlimits latex committee --width 2 --teachers 2 --activation erf
+      sgdlimits latex phase_retrieval --width 2 --with-noise
 
     Each preset has its own options: see sgdlimits latex PRESET --help.
     """

@@ -27,7 +27,7 @@ from sgdlimits.expectation.gaussian import (
     polynomial_orders,
 )
 from sgdlimits.expectation.nodes import NodeSums
-from sgdlimits.expectation.slopes import Slopes, autodiff_slopes, warn_if_inaccurate
+from sgdlimits.expectation.slopes import RiskDerivatives, autodiff_slopes, warn_if_inaccurate
 from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moments, unit_planes
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
@@ -49,7 +49,7 @@ SLOPE_ACCURACY = 1e-6
 
 @checked
 class FieldIntegrals(Expectation):
-    """Integrals over two and four fields instead of all of them, for a squared loss and a readout that is a sum over units.
+    """Expectations from Gaussian integrals over two and four fields, for a squared loss and committees (sums of units).
 
     In closed form for erf units and for piecewise linear ones (one integral over an angle remains in the corrector), exactly
     for polynomials, and by quadrature for other smooth functions (see `sgdlimits.expectation.gaussian`).
@@ -104,7 +104,11 @@ class FieldIntegrals(Expectation):
         return max(1, MAX_FLOATS_AT_ONCE // self._integrals(model).floats_at_once)
 
     def slopes(self, model, a, S):
-        """Assemble gradient and Hessian from pairs of units; if these are not exact, warn if fewer nodes disagree."""
+        """Assemble the gradient and the Hessian of the risk from moments of pairs of units.
+
+        If the moments are not in closed form, a second rule with fewer nodes estimates their error, and a large one is a
+        warning.
+        """
         student, teacher = model.network.activation, model.target.readout.activation
         if isinstance(student, Erf) and isinstance(teacher, Erf):
             return autodiff_slopes(self.risk, model, a, S)
@@ -120,7 +124,7 @@ class FieldIntegrals(Expectation):
         return fine
 
     def _moments(self, model, a, law, integrals) -> Moments:
-        """Assemble the moments of the drift from integrals over pairs of fields and the corrector."""
+        """Compute the expectations that give the drift of one run, from integrals over two and four fields."""
         p, weight, factor = model.width, model.loss.weight, model.network.factor
         C, c = law.blocks.matrix, self._coefficients(model, a)
         value, slope, curvature = integrals.all_pairs(C)
@@ -138,7 +142,7 @@ class FieldIntegrals(Expectation):
         )
 
     def _loss(self, model, c, C) -> Float[Array, ""]:
-        """Compute the mean loss for the coefficients c of the residual and the covariance C of the fields."""
+        """Compute the mean squared loss for coefficients `c` of the units in the residual and covariance `C` of the fields."""
         return model.loss.weight * (c @ self._integrals(model).all_pairs(C).value @ c + model.target.noise)
 
     @staticmethod
@@ -147,14 +151,14 @@ class FieldIntegrals(Expectation):
         return jnp.concatenate([model.network.factor * a, -model.target.readout.weights(model.teachers)])
 
     def _integrals(self, model) -> UnitIntegrals:
-        """Return the integrals of the model's units at this order."""
+        """Return the Gaussian integrals for the model's units, with `self.order` nodes where they have no closed form."""
         integrals = additive_integrals(model, self.order)
         assert integrals is not None, self.needs
         return integrals
 
 
 def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
-    """Return the integrals of a model whose residual is a sum of units with a squared loss, or None for other models."""
+    """Return the Gaussian integrals for a model with a squared loss whose residual is a sum of units; None for other models."""
     readout = model.target.readout
     if not (model.network.plain and model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.centred):
         return None
@@ -165,7 +169,7 @@ def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
 
 @singledispatch
 def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
-    """Return the integrals of p units of one activation and k of another, chosen by their class; None if none are known.
+    """Return the Gaussian integrals for p students of one activation and k teachers of another, or None if there are none.
 
     A class of activations with closed integrals registers them here, for two activations of that class.
     """
@@ -190,7 +194,7 @@ def _(student: Polynomial, teacher: Polynomial, p, k, order):
 
 
 def covariance_rule(model: Any) -> Rule:
-    """Choose a rule over all fields for the covariance of the increments: a grid if it is fine enough, else Sobol points."""
+    """Choose a quadrature rule for the covariance of the changes by one sample: a grid if fine enough, else Sobol points."""
     student, teacher = model.network.activation, model.target.readout.activation
     finest = int(MAX_COVARIANCE_NODES ** (1 / (model.width + model.teachers + 1)))
     sufficient = MIN_GRID_ORDER
@@ -201,10 +205,11 @@ def covariance_rule(model: Any) -> Rule:
     return Sobol(log2_points=14)
 
 
-def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> Slopes:
-    r"""Assemble gradient and Hessian from the moments of pairs, for a residual D that is a sum of units.
+def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> RiskDerivatives:
+    r"""Assemble the gradient and the Hessian of the risk from moments of pairs of units, for a squared loss.
 
-    With the loss weight w, :math:`G_j = 2wc_js_j'D` and :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`.
+    With the residual D, a sum of units :math:`c_js_j`, and the loss weight w, the gradient in a field is :math:`G_j =
+    2wc_js_j'D`, and its derivative :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`.
     """
     p, n, weight = len(a), plane.directions.shape[-1], model.loss.weight
     c = np.concatenate([model.network.factor * a, -np.asarray(model.target.readout.weights(model.teachers))])
@@ -216,4 +221,4 @@ def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane
     mean = 2 * weight * (between * pairs.slopes.mean + own * (pairs.curvature.mean @ c)[:, None])
     span = 2 * weight * (between[:, None, :, None] * slopes + np.einsum("jl,jst->jslt", own, curvature))
     span += np.einsum("jl,st->jslt", mean, np.eye(n))
-    return Slopes(sigma * first[:, None] * gradient, sigma**2 * span, sigma**2 * mean)
+    return RiskDerivatives(sigma * first[:, None] * gradient, sigma**2 * span, sigma**2 * mean)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.expectation.slopes import RiskDerivatives
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.part import Part
@@ -25,7 +25,7 @@ Increment = Callable[[Moments], Float[Array, "n samples"]]
 
 
 class Expectation(Part):
-    """A method to compute expectations over one sample of a model, from the law of the fields and without the algorithm.
+    """A method to compute expectations over one random sample of a model, independent of the optimiser.
 
     A subclass implements `supports`, `moments`, `covariance`, `risk_of_factor` and `slopes`, and describes the supported models
     in `needs`. Support depends on types and static fields only, never on the value of an array: the choice is repeated at every
@@ -48,22 +48,22 @@ class Expectation(Part):
 
     @abc.abstractmethod
     def moments(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
-        """Compute the moments of the drift for one run, at network scalars `a` and fields of the given law."""
+        """Compute the expectations that give the drift of one run, from its network scalars `a` and the law of its fields."""
 
     @abc.abstractmethod
     def covariance(self, model: Model, a: Scalars, law: FieldLaw, increment: Increment) -> Float[Array, "n n"]:
-        """Compute the covariance of the increments of one sample, for n statistics."""
+        """Compute the covariance matrix of the changes of n statistics by one random sample."""
 
     @abc.abstractmethod
     def risk_of_factor(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-        """Compute the population risk from the factor of the law, with high relative accuracy where the risk is small."""
+        """Compute the population risk from a factor F of the fields' covariance F F^T, accurately even where it is tiny."""
 
     @abc.abstractmethod
-    def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Slopes:
-        """Compute the gradient and the Hessian of the risk for units with coordinates S in an orthonormal frame."""
+    def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> RiskDerivatives:
+        """Compute gradient and Hessian of the risk in the weights of units with coordinates S in an orthonormal frame."""
 
     def gradient(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
-        """Compute the gradient E[G x] of the risk, G = dl/d lambda, for units with coordinates S in an orthonormal frame."""
+        """Compute the gradient of the risk in the weights of units with coordinates S in an orthonormal frame."""
         return self.slopes(model, a, S).gradient
 
     def risk(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
@@ -77,20 +77,20 @@ class Expectation(Part):
         return closed
 
     def without_smoothing(self) -> Expectation:
-        """Return the expectation with exact kinks, for methods that smooth them to help ODE solvers; otherwise itself."""
+        """Return this expectation without the smoothing of piecewise linear activations that helps ODE solvers."""
         return self
 
     def finer(self) -> Expectation | None:
-        """Return the expectation with more nodes, or None if it has no nodes or reached their maximum."""
+        """Return this expectation with more quadrature nodes, or None if it uses none or already has the maximum."""
         return None
 
     def error(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
-        """Estimate the absolute errors of `moments`, zero in closed form."""
+        """Estimate the absolute quadrature errors of `moments`, which are zero in closed form."""
         # eval_shape gives the structure of the moments without computing them.
         return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, a, law)))
 
     def estimate(self, model: Model, a: Scalars, law: FieldLaw) -> tuple[Moments, Moments]:
-        """Return the moments and estimates of their absolute errors."""
+        """Return the result of `moments` and estimates of its absolute errors."""
         return self.moments(model, a, law), self.error(model, a, law)
 
     def risk_error(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
@@ -98,25 +98,27 @@ class Expectation(Part):
         return self.error(model, a, law).loss
 
     def tolerance(self, model: Model) -> float:
-        """Return the default relative tolerance for ODE solvers of the drift, not finer than the quadrature error."""
+        """Return the default relative tolerance of the ODE solver, not below the quadrature error of the drift."""
         return 1e-9
 
     def accuracy(self, model: Model) -> float | None:
-        """Return the default bound on the relative error of the moments, above which users are warned; None in closed form."""
+        """Return the relative error of `moments` above which users are warned; None if they are in closed form."""
         return None
 
     @property
     def remedy(self) -> str:
-        """The sentence that tells users how to make the moments more accurate."""
+        """The advice in warnings: a sentence that tells users how to make the moments more accurate."""
         return ""
 
     def runs_at_once(self, model: Model) -> int | None:
-        """Return the number of runs whose moments fit into memory together; None for no limit."""
+        """Return how many runs `moments` can process together within the memory limit; None for any number."""
         return None
 
 
 def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
-    """Return the derivative of an increment with respect to each product, as leaves of shape (n, ...).
+    """Differentiate one sample's change of n statistics with respect to each product of its gradients and fields.
+
+    Returns `Moments` with leaves of shape (n, ...).
 
     Parameters
     ----------
@@ -134,7 +136,7 @@ def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...]
 
 
 def increment_covariance(increment: Increment, products: Moments, weights: Float[Array, " samples"]) -> Float[Array, "n n"]:
-    """Compute the covariance of increments over samples with the given weights, which sum to 1."""
+    """Compute the covariance of the changes of n statistics over samples with given weights, which sum to 1."""
     change = increment(products)
     # Centred first: the difference of raw moments would lose digits where the mean dominates.
     centred = change - (change @ weights)[:, None]
@@ -142,7 +144,7 @@ def increment_covariance(increment: Increment, products: Moments, weights: Float
 
 
 def freeze_zero_units(model: Model, squares: Float[Array, " p"], moments: Any) -> Any:
-    r"""Set the gradients of units with squared norm exactly zero to zero, if their slope at zero is zero, as for relu.
+    """Set the gradients of units with zero weights to zero, if the slope of their activation at zero is zero, as for relu.
 
     The mean slope is discontinuous at zero norm: half of relu's inputs have slope 1 at any positive norm, and none at zero. SGD
     and its chain use :math:`s'(0)`, the slope on the left. If it is zero, these units never move, and neither may they in the

@@ -13,13 +13,13 @@ from sgdlimits.model.sample import Model
 
 # At the default order, 24^3 nodes are fewer than the 2^15 points of the default Sobol rule; 24^4 would be ten times as many.
 MAX_GRID_DIMENSIONS = 3
-SPECIALISED = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
+SPECIALISED_EXPECTATIONS = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
 """Closed forms and grids for particular kinds of models, in order of preference."""
 
 
 def choose(model: Model) -> Expectation:
-    """Choose the expectation of a model: a specialised method, else a grid for few smooth fields, else Sobol points."""
-    for expectation in SPECIALISED:
+    """Choose how to compute a model's expectations: a specialised method, a grid for few smooth fields, else Sobol points."""
+    for expectation in SPECIALISED_EXPECTATIONS:
         if expectation.supports(model):
             return expectation
     smooth = model.network.smooth and model.target.readout.smooth and model.loss.quadratic

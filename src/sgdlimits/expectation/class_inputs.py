@@ -51,7 +51,7 @@ RANK_TOLERANCE = 1e-7
 
 
 class ClassInputs(NamedTuple):
-    """Quadrature nodes in input space: student fields, fixed fields, weights that sum to 1, classes and label noise."""
+    """Quadrature nodes of inputs: student fields, fixed fields, weights that sum to 1, classes and label noise."""
 
     fields: Float[Array, "p n"]
     fixed: Float[Array, "k n"]
@@ -60,7 +60,7 @@ class ClassInputs(NamedTuple):
     z: Float[Array, " n"] | float = 0.0
 
     def with_noise(self) -> ClassInputs:
-        """Repeat each input with three values of the label noise, exact for polynomials of degree 5 in the noise."""
+        """Combine each input with the three Gauss-Hermite nodes of its label noise, exact for polynomials of degree 5."""
         z, weights = gauss_hermite(3)
         thrice = lambda leaf: jnp.repeat(leaf, 3, axis=-1)
         product = jnp.tile(jnp.asarray(weights), self.weights.size) * thrice(self.weights)
@@ -71,18 +71,18 @@ class ClassInputs(NamedTuple):
         """Compute the loss of each input."""
         return model.sample_loss(self.fields, self.fixed, a[:, None], self.z, self.c)
 
-    def slope(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
-        """Compute the derivative dl/df of the loss in the prediction of each input, without label noise."""
+    def loss_derivative(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
+        """Compute the derivative of the loss of each input with respect to the prediction, without label noise."""
         label = model.target.label(self.fixed, jnp.zeros_like(self.weights), self.c)
         return jax.grad(lambda f: model.loss(f, label).sum())(model.network(self.fields, a[:, None]))
 
     def gradient(self, model: Model, a: Float[Array, " p"]) -> tuple[Float[Array, "p n"], ...]:
-        """Compute the gradients (G, dl/da) of the loss in the fields and in the second layer, for each input."""
+        """Compute the gradients of the loss of each input with respect to its student fields and to the second layer."""
         a = jnp.broadcast_to(a[:, None], self.fields.shape)
         return model.gradient(self.fields, self.fixed, a, self.z, self.c)
 
     def unit_slopes(self, model: Model, a: Float[Array, " p"]) -> Float[Array, "p n"]:
-        """Compute the derivative of the prediction in each student field, for each input."""
+        """Compute the derivative of the prediction of each input with respect to each student field."""
         return jax.grad(lambda fields: model.network(fields, a[:, None]).sum())(self.fields)
 
     def products(self, G: Float[Array, "p n"], second: Float[Array, "p n"]) -> Moments:
@@ -91,22 +91,22 @@ class ClassInputs(NamedTuple):
         return Moments(zero, G[:, None] * self.fixed, G[:, None] * self.fields, G[:, None] * G, second)
 
     def mean(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
-        """Average the product of each row with each column over the inputs."""
+        """Average over the inputs, which are columns, the product of each row of `rows` with each row of `columns`."""
         return (self.weights * rows) @ columns.T
 
 
-def mean_inputs(law: FieldLaw) -> ClassInputs:
-    """Return one input for each class, its mean."""
+def class_mean_inputs(law: FieldLaw) -> ClassInputs:
+    """Return quadrature nodes with a single input for each class, the mean of the class."""
     return ClassInputs(*law.means, jnp.asarray(law.weights), jnp.arange(law.classes))
 
 
 def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
-    """Return a grid over the student fields with 2 `order` nodes per unit, split at kinks.
+    """Return a quadrature grid over the student fields with 2 `order` nodes per unit, split at the kinks of the units.
 
     The fixed fields are conditional means given the student fields.
     """
     p, unit = model.network.width, model.network.activation
-    centre, root = mean_inputs(law), law.student_columns()
+    centre, root = class_mean_inputs(law), law.student_columns()
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
     if p == 2 and isinstance(unit, PiecewiseLinear):
         rows, weights = _nodes_in_wedges(rows, weights, root, order)
@@ -127,7 +127,7 @@ def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
 def _nodes_in_wedges(
     rows: Float[Array, "m classes"], weights: Float[Array, " classes"], root: Float[Array, "m 2"], order: int
 ) -> tuple[Float[Array, "m n"], Float[Array, " n"]]:
-    """Place nodes in the plane of two units, `order` or more in each wedge between their kinks.
+    """Place quadrature nodes in the plane of two units' fields, `order` or more in each wedge between their kinks.
 
     Returns the fields at the nodes, given their means `rows` in each class and their factor `root`, and the nodes' weights.
     """
@@ -142,7 +142,7 @@ def _nodes_in_wedges(
 
 
 class ClassPlane(NamedTuple):
-    """Fields in rotated coordinates (t, s) of the plane of two units, whose fields are the first two.
+    """The fields in rotated coordinates (t, s) of the plane that the fields of two units span.
 
     Parameters
     ----------
@@ -156,15 +156,16 @@ class ClassPlane(NamedTuple):
     crossing: Float[Array, " classes"]
 
     def kinks(self, rows: Float[Array, "m *shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-        """Return the lower and the upper s at which a unit has its kink, given the fields at s = 0."""
+        """Return the two values of s at which a unit has its kink, in increasing order, given the fields at s = 0."""
         first, second = (find_kink(rows[i], self.root[i, 1]) for i in range(2))
         return jnp.minimum(first, second), jnp.maximum(first, second)
 
 
 def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
-    """Rotate the plane of two units so that s crosses both kinks and t runs along them, and find where the kinks cross.
+    """Rotate the plane of two units' fields so that one axis crosses both kinks, and find where the kinks cross each other.
 
-    An integral over the plane depends on neither the rotation nor the split, so derivatives are taken with both fixed.
+    The coordinate s crosses both kinks, and t runs along them. An integral over the plane depends on neither the rotation nor
+    the split, so derivatives are taken with both fixed.
     """
     # stop_gradient: the rotation and the split are not differentiable where the units are parallel, and need not be.
     fixed = jax.lax.stop_gradient(root[:2])
@@ -182,33 +183,34 @@ def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> 
 
 
 def find_kink(offset: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
-    """Return the z at which offset + scale z vanishes; for scale zero a z beyond all nodes, on the side that fits the sign."""
+    """Return the root z of offset + scale z; for scale zero a value beyond all nodes, of the sign opposite to the offset's."""
     varies = scale != 0
     constant = jnp.where(offset > 0, -KINK_AT_INFINITY, KINK_AT_INFINITY)
     return jnp.where(varies, -offset / jnp.where(varies, scale, 1.0), constant)
 
 
 def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
-    r"""Compute the moments of smooth units on a grid of 2 `order` nodes per unit, by the symmetric root of their covariance.
+    r"""Compute the expectations in the drift for class labels and smooth units, on a grid over the student fields.
 
-    The fixed fields are eliminated by Stein's lemma, which also holds for a singular covariance:
+    There are 2 `order` nodes per field, mapped to the fields by the symmetric root of their covariance. The fixed fields are
+    eliminated by Stein's lemma, which also holds for a singular covariance:
     :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
     """
     points, weights = GaussHermite(2 * order).nodes(model.width)
-    centre, C, none = mean_inputs(law), law.blocks, jnp.zeros((model.width, 0))
+    centre, C, none = class_mean_inputs(law), law.blocks, jnp.zeros((model.width, 0))
     nodes = FieldNodes(jnp.zeros((0, weights.size)), points, weights)
 
-    def of_class(c):
+    def moments_of_class(c):
         # A Partial is a pytree: derivatives in its arguments pass through `field_mean`.
         products = Partial(_smooth_products, model, a, C.cross, centre.fixed[:, c], c)
         return field_mean(products, centre.fields[:, c], none, C.students, nodes, smooth=True)
 
-    parts = jax.vmap(of_class)(centre.c)
+    parts = jax.vmap(moments_of_class)(centre.c)
     return jax.tree.map(lambda leaf: jnp.tensordot(centre.weights, leaf, 1), parts)
 
 
 def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
-    """Compute the products at the nodes of one class, with Stein's term added to the products with the fixed fields."""
+    """Compute the products of gradients and fields at the nodes of one class, including the term of Stein's lemma."""
     inputs = ClassInputs(
         fields, jnp.tile(fixed[:, None], fields.shape[1]), jnp.ones(fields.shape[1]), c, jnp.zeros(fields.shape[1])
     )
@@ -225,7 +227,10 @@ def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
 
 
 def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the Hessian of the risk within the frame, shape (p, n, p, n), and along any direction outside, shape (p, p)."""
+    """Compute the Hessian of the risk of piecewise linear units, in the frame and along any direction orthogonal to it.
+
+    Returns arrays of shapes (p, n, p, n) and (p, p).
+    """
     inverse = np.linalg.pinv(S, rcond=RANK_TOLERANCE)
     span, outside = _kinked_hessian(model, jnp.asarray(a), jnp.asarray(S), jnp.asarray(inverse), order)
     return np.asarray(span), np.asarray(outside)
@@ -233,7 +238,7 @@ def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"
 
 @eqx.filter_jit
 def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
-    """Average the two terms of the Hessian: the smooth part over the grid, and the delta functions over each kink."""
+    """Integrate both terms of the Hessian: the smooth one over a grid, and the delta functions at the kinks of the units."""
     network: Any = model.network
     unit = network.activation
     k, p = model.teachers, len(a)
@@ -243,30 +248,33 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
     variance = frame.variance
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)
 
-    def spread(weights: Float[Array, "m n"], inputs: ClassInputs) -> Float[Array, "m s t"]:
-        """Compute the mean of x x^T over the inputs, for each row of weights."""
+    def mean_outer_products(weights: Float[Array, "m n"], inputs: ClassInputs) -> Float[Array, "m s t"]:
+        """Average the outer products x x^T of the inputs, once for each row of weights."""
         centre = centres[:, inputs.c]
         x = centre + inverse @ (inputs.fields - S @ centre)
         return jnp.einsum("mn,sn,tn->mst", weights, x, x) + weights.sum(1)[:, None, None] * rest
 
-    def at_kink(j):
+    def hessian_at_kink(j):
         inputs = _inputs_at_kink(model, law, order, j)
-        weights = (inputs.weights * inputs.slope(model, a))[None]
-        return spread(weights, inputs)[0], weights.sum()
+        weights = (inputs.weights * inputs.loss_derivative(model, a))[None]
+        return mean_outer_products(weights, inputs)[0], weights.sum()
 
     inputs = grid_inputs(model, law, order)
     loss = lambda fields, fixed, c: model.sample_loss(fields, fixed, a, 0.0, c)
     second = inputs.weights * jax.vmap(jax.hessian(loss), in_axes=(1, 1, 0), out_axes=2)(inputs.fields, inputs.fixed, inputs.c)
-    span = spread(second.reshape(p * p, -1), inputs).reshape(p, p, *rest.shape)
-    blocks, means = jax.lax.map(at_kink, jnp.arange(p))
+    span = mean_outer_products(second.reshape(p * p, -1), inputs).reshape(p, p, *rest.shape)
+    blocks, means = jax.lax.map(hessian_at_kink, jnp.arange(p))
     step, own = network.factor * a * (unit.right - unit.left), jnp.arange(p)
     span = span.at[own, own].add(step[:, None, None] * blocks)
     return jnp.swapaxes(span, 1, 2), variance * (second.sum(2) + jnp.diag(step * means))
 
 
 def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
-    """Return nodes of inputs with the field of unit j at zero; their weights sum to the density of that field at zero."""
-    p, centre = model.width, mean_inputs(law)
+    """Return quadrature nodes of inputs with the field of unit j at zero.
+
+    Their weights sum to the density of that field at zero.
+    """
+    p, centre = model.width, class_mean_inputs(law)
     # Unit j first, so that its field is a multiple of the first variate, which the condition fixes.
     order_of_units = (jnp.arange(p) + j) % p
     root = law.student_factor(order_of_units)

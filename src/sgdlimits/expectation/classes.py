@@ -17,11 +17,17 @@ from sgdlimits.checks import each_of
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, increment_covariance, linearise_increment
-from sgdlimits.expectation.class_inputs import ClassInputs, grid_inputs, kinked_class_hessian, mean_inputs, smooth_class_moments
+from sgdlimits.expectation.class_inputs import (
+    ClassInputs,
+    class_mean_inputs,
+    grid_inputs,
+    kinked_class_hessian,
+    smooth_class_moments,
+)
 from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
     FrameNodes,
-    Slopes,
+    RiskDerivatives,
     autodiff_slopes,
     check_stein,
     gradient_from_moments,
@@ -33,7 +39,7 @@ from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
-ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
+GRID_ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
 """Nodes on each side of a kink, by width; a later order is used only where the two before it disagree."""
 
 MAX_WEDGE_WIDTH = 2
@@ -49,7 +55,7 @@ KINK_TOLERANCE = 1e-9
 
 
 class ClassExpectation(Expectation):
-    """The common part of expectations for class labels with cross-entropy.
+    """Base class of the methods to compute expectations for class labels with cross-entropy.
 
     The risk is computed from the overlaps: it never becomes so small that it needs their factor. Label noise enters the
     cross-entropy linearly, so its contribution to every moment is a product of slopes of the network.
@@ -66,14 +72,17 @@ class ClassExpectation(Expectation):
         return self.risk(model, a, law)
 
     def gradient(self, model, a, S):
-        """Return the gradient of the risk; with kinks the one in the drift, which is smoothed for inputs without variance."""
+        """Compute the gradient of the risk in the weights of the units, with any smoothing of kinks that the drift has.
+
+        The drift has smoothed kinks if the inputs have no variance.
+        """
         kinked = model.network.activation.kinked
         return gradient_from_moments(self.moments, model, a, S) if kinked else self.slopes(model, a, S).gradient
 
 
 @checked
 class ClassIntegrals(ClassExpectation):
-    r"""A grid over the student fields, split at kinks, for class labels, cross-entropy, and piecewise linear or smooth units.
+    """Expectations for class labels and cross-entropy, on a grid over the student fields that is split at kinks.
 
     The grid has 2 order nodes per unit (see `class_inputs`). The order increases until two successive results agree. For smooth
     units the grid uses the symmetric root of Q, and moments are differentiated as expectations (see `field_means`). With kinks,
@@ -92,7 +101,7 @@ class ClassIntegrals(ClassExpectation):
 
     needs: ClassVar[str] = (
         f"ClassLabels, CrossEntropy, activations that are smooth or piecewise linear, and orders for more than "
-        f"{max(ORDERS)} units"
+        f"{max(GRID_ORDERS)} units"
     )
     relative_error: float = eqx.field(static=True)
     orders: tuple[int, ...] | None = eqx.field(static=True)
@@ -102,7 +111,7 @@ class ClassIntegrals(ClassExpectation):
         self.orders = None if orders is None else _check_orders(orders)
 
     def supports(self, model):
-        few = model.network.width <= max(ORDERS) or self.orders is not None
+        few = model.network.width <= max(GRID_ORDERS) or self.orders is not None
         return super().supports(model) and not model.on_means and few
 
     def tolerance(self, model):
@@ -124,18 +133,18 @@ class ClassIntegrals(ClassExpectation):
         return self.estimate(model, a, law)[1]
 
     def risk(self, model, a, law):
-        """Compute the mean loss at one order: the last for up to three units, the one before it for more."""
+        """Compute the mean loss on one grid: that of the largest order, or of the second largest for more than three units."""
         if not model.network.activation.kinked:
-            return smooth_class_moments(model, a, law, self._one_order(model)).loss
-        inputs = grid_inputs(model, law, self._one_order(model))
+            return smooth_class_moments(model, a, law, self._fixed_order(model)).loss
+        inputs = grid_inputs(model, law, self._fixed_order(model))
         return (inputs.weights * inputs.loss(model, a)).sum()
 
     def covariance(self, model, a, law, increment):
-        """Compute the covariance of the increments at the same single order as the risk.
+        """Compute the covariance of the changes of the statistics by one sample, on the same grid as the risk.
 
         The conditional variance of the fixed fields given the student fields adds the second term.
         """
-        inputs = grid_inputs(model, law, self._one_order(model)).with_noise()
+        inputs = grid_inputs(model, law, self._fixed_order(model)).with_noise()
         products = inputs.products(*inputs.gradient(model, a))
         p, k = law.shape
         L = linearise_increment(increment, a, law.shape).gradient_fixed.reshape(-1, p * k)
@@ -150,50 +159,53 @@ class ClassIntegrals(ClassExpectation):
             nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._orders(model)[-1]))
             return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
         span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._orders(model)[-1])
-        slopes = Slopes(self.gradient(model, a, S), span[:, :n, :, :n], outside)
+        slopes = RiskDerivatives(self.gradient(model, a, S), span[:, :n, :, :n], outside)
         return check_stein(model, S, slopes, accuracy, self.remedy)
 
     def runs_at_once(self, model):
-        """Return 1 from three units on, since `lax.cond` skips the expensive last order only for single runs."""
+        """Return how many runs to process together: one for more than two units, otherwise as many as fit into memory.
+
+        A batch of runs would compute the largest grid for every run, which `lax.cond` skips for single runs.
+        """
         p = model.network.width
         nodes = (2 * self._orders(model)[-1]) ** p * model.coordinates.classes
         # A batched `cond` computes both branches: every run would pay for the last order.
         return 1 if p > 2 else max(1, MAX_FLOATS_AT_ONCE // (FLOATS_PER_NODE * nodes))
 
     def estimate(self, model, a, law) -> tuple[Moments, Moments]:
-        """Return the moments at the first order that agrees with the one before it, and the difference of the two."""
+        """Return the expectations in the drift on the first grid that agrees with the one before, and their difference."""
         kinked = model.network.activation.kinked
         if kinked and model.network.width > MAX_WEDGE_WIDTH:
-            at, steps = _split_off_steps(model, a, law)
+            moments_at, steps = _split_off_steps(model, a, law)
         else:
-            at = lambda order: (_moments_in_wedges if kinked else smooth_class_moments)(model, a, law, order)
-            steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))  # shapes only: nothing is computed
+            moments_at = lambda order: (_moments_in_wedges if kinked else smooth_class_moments)(model, a, law, order)
+            steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: moments_at(1)))  # shapes only: nothing is computed
 
-        def climb(before, orders):
-            here = at(orders[0])
+        def refine(before, orders):
+            here = moments_at(orders[0])
             gap = jax.tree.map(lambda a, b: jnp.abs(a - b), here, before)
             if len(orders) == 1:
                 return here, gap
-            agree = _largest(gap) <= self.relative_error * _largest(add(here, steps))
+            agree = _largest_entry(gap) <= self.relative_error * _largest_entry(add(here, steps))
             # `cond` rather than `where`: the next order is computed only if this one has not converged.
-            return lax.cond(agree, lambda: (here, gap), lambda: climb(here, orders[1:]))
+            return lax.cond(agree, lambda: (here, gap), lambda: refine(here, orders[1:]))
 
         first, *others = self._orders(model)
-        remainder, gap = climb(at(first), others)
+        remainder, gap = refine(moments_at(first), others)
         return add(remainder, steps), gap
 
     def _orders(self, model) -> tuple[int, ...]:
-        """Return the increasing orders for the width of the network."""
-        return ORDERS[model.network.width] if self.orders is None else self.orders
+        """Return the increasing grid orders, the numbers of nodes on each side of a kink, for the width of the network."""
+        return GRID_ORDERS[model.network.width] if self.orders is None else self.orders
 
-    def _one_order(self, model) -> int:
-        """Return the order of risk and covariance."""
+    def _fixed_order(self, model) -> int:
+        """Return the grid order for risk and covariance, each of which is computed on a single grid."""
         return self._orders(model)[-2 if model.network.width >= MIN_COSTLY_WIDTH else -1]
 
 
 @checked
 class AtMeans(ClassExpectation):
-    r"""Exact averages for inputs without variance, sigma = 0: each class has a single input, its mean.
+    r"""Exact expectations for class labels and inputs without variance: every input is the mean of its class.
 
     Piecewise linear units then drive a field towards zero from both sides at finite speed. Trajectories slide along the kink;
     they are the limit of those at small sigma, and of those for a slope that changes from left to right over a width of
@@ -215,14 +227,14 @@ class AtMeans(ClassExpectation):
         return AtMeans(smoothing=None)
 
     def moments(self, model, a, law):
-        inputs, unit = mean_inputs(law), model.network.activation
+        inputs, unit = class_mean_inputs(law), model.network.activation
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
         if unit.kinked and self.smoothing is not None:
             # A jump of the drift would stall an adaptive solver where trajectories slide along the kink.
             smooth = unit.left + (unit.right - unit.left) * ndtr(inputs.fields / self.smoothing)
             slopes = model.network.factor * a[:, None] * smooth
-            G = inputs.slope(model, a) * slopes
+            G = inputs.loss_derivative(model, a) * slopes
         return Moments(
             self.risk(model, a, law),
             inputs.mean(G, inputs.fixed),
@@ -232,11 +244,11 @@ class AtMeans(ClassExpectation):
         )
 
     def covariance(self, model, a, law, increment):
-        """Compute the covariance of the increments with exact slopes, where a field at its kink adds no noise.
+        """Compute the covariance of the changes by one sample; a unit whose field is at its kink does not contribute.
 
         The drift that returns such a field to the kink is stronger than fluctuations at large d.
         """
-        inputs = mean_inputs(law).with_noise()
+        inputs = class_mean_inputs(law).with_noise()
         G, second = inputs.gradient(model, a)
         if model.network.activation.kinked:
             G = jnp.where(jnp.abs(inputs.fields) < KINK_TOLERANCE, 0.0, G)
@@ -251,12 +263,12 @@ class AtMeans(ClassExpectation):
         return autodiff_slopes(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
 
     def risk(self, model, a, law):
-        inputs = mean_inputs(law)
+        inputs = class_mean_inputs(law)
         return (inputs.weights * inputs.loss(model, a)).sum()
 
 
 def _moments_in_wedges(model, a, law, order: int) -> Moments:
-    """Compute the moments of at most two units with a kink, on a grid whose cells no kink crosses."""
+    """Compute the expectations in the drift for one or two piecewise linear units, on a grid that is split at the kinks."""
     inputs = grid_inputs(model, law, order)
     G, second = inputs.gradient(model, a)
     slopes = inputs.unit_slopes(model, a)
@@ -270,14 +282,14 @@ def _moments_in_wedges(model, a, law, order: int) -> Moments:
 
 
 def _split_off_steps(model, a, law):
-    """Split the moments of units with a kink into a smoother part, for a grid, and steps in closed form.
+    """Split the expectations in the drift into steps, integrated in closed form, and a remainder to integrate on a grid.
 
-    Returns a function of the order that integrates the difference of both on the grid, and the moments of the steps.
+    Returns a function of the grid order that integrates the remainder, and the moments of the steps.
     """
-    unit, mean = model.network.activation, mean_inputs(law)
-    frozen = model.network.factor * a[:, None] * mean.slope(model, a)
+    unit, mean = model.network.activation, class_mean_inputs(law)
+    frozen = model.network.factor * a[:, None] * mean.loss_derivative(model, a)
 
-    def at(order: int) -> Moments:
+    def moments_at(order: int) -> Moments:
         inputs = grid_inputs(model, law, order)
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
@@ -291,16 +303,16 @@ def _split_off_steps(model, a, law):
             second @ inputs.weights,
         )
 
-    return at, _step_moments(model, law, frozen, mean)
+    return moments_at, _step_moments(model, law, frozen, mean)
 
 
 def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
-    """Compute the moments of the slopes of piecewise linear units in closed form, with dl/df frozen at the class means."""
+    """Compute the expectations in the drift in closed form, with the loss derivative fixed at its value at class means."""
     unit, C = model.network.activation, law.blocks
     left, step = unit.left, unit.right - unit.left
 
     # Slopes are left + step 1[x > 0], so every moment is a combination of half-space and quadrant integrals.
-    def of_class(weight, factor, fields, fixed):
+    def moments_of_class(weight, factor, fields, fixed):
         both, spread = both_positive(fields, C.students), jnp.diagonal(C.students)
         single = jnp.diagonal(both)
         first = lambda others, cross: left * others + step * positive_means(fields, spread, others, cross)
@@ -311,12 +323,12 @@ def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInpu
             none, rows * first(fixed, C.cross), rows * first(fields, C.students), rows * factor * pair, jnp.zeros_like(factor)
         )
 
-    parts = jax.vmap(of_class, in_axes=(0, 1, 1, 1))(mean.weights, frozen, mean.fields, mean.fixed)
+    parts = jax.vmap(moments_of_class, in_axes=(0, 1, 1, 1))(mean.weights, frozen, mean.fields, mean.fixed)
     return jax.tree.map(lambda leaf: leaf.sum(0), parts)
 
 
-def _largest(moments: Moments) -> Float[Array, ""]:
-    """Return the largest absolute entry of the moments."""
+def _largest_entry(moments: Moments) -> Float[Array, ""]:
+    """Return the largest absolute entry of all leaves."""
     return jnp.stack([jnp.abs(leaf).max() for leaf in moments]).max()
 
 

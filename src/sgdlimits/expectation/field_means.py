@@ -38,25 +38,25 @@ MIN_RELATIVE_EIGENVALUE = 1e-4
 
 
 class FieldNodes(eqx.Module):
-    """Nodes of standard normal x and z, in columns, and their weights."""
+    """Quadrature nodes of two independent standard normal vectors x and z, one node per column, and their weights."""
 
     x: Float[Array, "k n"]
     z: Float[Array, "p n"]
     weights: Float[Array, " n"]
 
     def fields(self, mean: Float[Array, " p"], A: Float[Array, "p k"], R: Float[Array, "p p"]) -> Float[Array, "p n"]:
-        """Compute the fields mean + A x + R z at the nodes."""
+        """Compute the Gaussian fields mean + A x + R z at the quadrature nodes (x, z)."""
         return mean[:, None] + A @ self.x + R @ self.z
 
     def mean(self, values: PyTree, *factors: Float[Array, "..."]) -> PyTree:
-        """Average each leaf, of shape (..., n), times factors of shape (n,), over the nodes."""
+        """Average the values at the nodes (last axis of each leaf), times optional factors of shape (n,)."""
         weights = self.weights
         for factor in factors:
             weights = weights * factor
         return jax.tree.map(lambda leaf: leaf @ weights, values)
 
     def along_x(self, values: PyTree) -> PyTree:
-        """Average each leaf times (1, x_1, ..., x_k), on a new first axis: slopes in the mean and in A."""
+        """Average the values at the nodes times 1 and times each coordinate of x, stacked on a new first axis of each leaf."""
         x = jnp.concatenate([jnp.ones_like(self.x, shape=(1, self.x.shape[1])), self.x])
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * x).T, -1, 0), values)
 
@@ -65,7 +65,9 @@ class FieldNodes(eqx.Module):
 def field_mean(
     f: Callable, mean: Float[Array, " p"], A: Float[Array, "p k"], S: Float[Array, "p p"], nodes: FieldNodes, *, smooth: bool
 ) -> PyTree:
-    """Compute E f(mean + A x + R z) with R R^T = S over the nodes, with the derivative of the expectation.
+    """Average a function over Gaussian fields at quadrature nodes; derivatives are those of the expectation, not of the sum.
+
+    The fields are mean + A x + R z with R R^T = S and standard normal x and z.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def _(primals, tangents, *, smooth):
         change = jax.tree.map(lambda new, zero: zero if new is None else new, along, change, is_leaf=lambda leaf: leaf is None)
     if d_mean is None and dA is None and dS is None:
         return value, change
-    first, second = (_price if smooth else _by_parts)(f, mean, A, S, nodes)
+    first, second = (_differentiate_by_price if smooth else _differentiate_by_parts)(f, mean, A, S, nodes)
     in_mean, in_A = (jax.tree.map(lambda leaf, at=at: leaf[:, at], first) for at in (np.s_[:1], np.s_[1:]))
     columns = None if d_mean is None else d_mean[:, None]
     for tangent, slope in ((columns, in_mean), (dA, in_A), (dS, second)):
@@ -99,25 +101,31 @@ def _(primals, tangents, *, smooth):
     return value, change
 
 
-def _price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
-    """Compute the slopes in (mean, A) and in S by Price's theorem; the axes of mean, A and S come first in each leaf."""
+def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
+    """Differentiate the mean of a smooth function over Gaussian fields in their mean and covariance, by Price's theorem.
+
+    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
+    """
     p = len(S)
     fields = nodes.fields(mean, A, square_root(S))
     along = lambda j: jnp.zeros_like(fields).at[j].set(1.0)
 
-    def slopes(pair):
+    def derivatives_along_pair(pair):
         j, l = pair
         once, twice = jax.jvp(lambda fields: jax.jvp(f, (fields,), (along(j),))[1], (fields,), (along(l),))
         return nodes.along_x(once), nodes.mean(twice)
 
     # One pair of units at a time: all p^2 second derivatives at every node would not fit into memory.
-    first, second = lax.map(slopes, _pairs(p))
+    first, second = lax.map(derivatives_along_pair, _triangle_indices(p))
     own = np.flatnonzero(np.equal(*np.triu_indices(p)))
-    return jax.tree.map(lambda leaf: leaf[own], first), jax.tree.map(lambda leaf: _symmetric_from_triangle(leaf, p) / 2, second)
+    return jax.tree.map(lambda leaf: leaf[own], first), jax.tree.map(lambda leaf: _fill_symmetric(leaf, p) / 2, second)
 
 
-def _by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
-    """Compute the slopes in (mean, A) and in S by parts, for any f; the axes of mean, A and S come first in each leaf."""
+def _differentiate_by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
+    """Differentiate the mean of any function over Gaussian fields in their mean and covariance, by integrating by parts.
+
+    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
+    """
     p = len(S)
     values, vectors = jnp.linalg.eigh(S)
     largest = jnp.diagonal(S + A @ A.T).max()
@@ -128,33 +136,33 @@ def _by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -
     one, unit = jnp.ones(p), jnp.eye(p)
     here = at(one)
 
-    def along_one(i):
+    def derivatives_along_axis(i):
         # Odd and even differences under z_i -> -z_i: control variates without bias, since u_i and u_i^2 - 1 have mean zero.
         mirrored, without = at(one - 2 * unit[i]), at(one - unit[i])
         odd = jax.tree.map(lambda plus, minus: (plus - minus) * u[i] / (2 * h[i]), here, mirrored)
         even = jax.tree.map(lambda plus, minus, zero: (plus + minus) / 2 - zero, here, mirrored, without)
         return nodes.along_x(odd), nodes.mean(even, (u[i] ** 2 - 1) / (2 * h[i] ** 2))
 
-    def along_two(pair):
+    def derivatives_along_axes(pair):
         i, l = pair
         others = (at(one - 2 * unit[i]), at(one - 2 * unit[l]), at(one - 2 * unit[i] - 2 * unit[l]))
         mixed = jax.tree.map(lambda pp, mp, pm, mm: (pp - mp - pm + mm) / 4, here, *others)
         return nodes.mean(mixed, u[i] * u[l] / (2 * h[i] * h[l]))
 
-    first, own = lax.map(along_one, jnp.arange(p))
-    pairs, diagonal = lax.map(along_two, _pairs(p, 1)), np.arange(p)
-    second = jax.tree.map(lambda pair, own: _symmetric_from_triangle(pair, p, 1).at[diagonal, diagonal].set(own), pairs, own)
+    first, own = lax.map(derivatives_along_axis, jnp.arange(p))
+    pairs, diagonal = lax.map(derivatives_along_axes, _triangle_indices(p, 1)), np.arange(p)
+    second = jax.tree.map(lambda pair, own: _fill_symmetric(pair, p, 1).at[diagonal, diagonal].set(own), pairs, own)
     back = lambda leaf: jnp.tensordot(vectors, jnp.tensordot(vectors, leaf, (1, 1)), (1, 1))
     return jax.tree.map(lambda leaf: jnp.tensordot(vectors, leaf, 1), first), jax.tree.map(back, second)
 
 
-def _pairs(p: int, above: int = 0) -> tuple[Array, Array]:
-    """Return row and column indices of the triangle of a p-by-p matrix from diagonal `above` on."""
+def _triangle_indices(p: int, above: int = 0) -> tuple[Array, Array]:
+    """Return the row and column indices of the upper triangle of a p-by-p matrix, from the diagonal `above` on."""
     row, column = np.triu_indices(p, above)
     return jnp.asarray(row), jnp.asarray(column)
 
 
-def _symmetric_from_triangle(values: Float[Array, "pairs ..."], p: int, above: int = 0) -> Float[Array, "p p ..."]:
-    """Fill a symmetric matrix from the entries of its triangle, row by row, starting at diagonal `above`."""
+def _fill_symmetric(values: Float[Array, "pairs ..."], p: int, above: int = 0) -> Float[Array, "p p ..."]:
+    """Fill a symmetric p-by-p matrix from the entries of its upper triangle, row by row, from the diagonal `above` on."""
     row, column = np.triu_indices(p, above)
     return jnp.zeros((p, p, *values.shape[1:])).at[row, column].set(values).at[column, row].set(values)

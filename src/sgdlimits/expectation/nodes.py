@@ -28,7 +28,7 @@ MAX_RUNS_AT_ONCE = 64
 
 @checked
 class NodeSums(Expectation):
-    """Sums over the nodes of a quadrature `Rule`, for any activation, readout and loss.
+    """Expectations as sums over the nodes of a quadrature `Rule`, for any activation, readout and loss.
 
     The nodes of drift and covariance have the symmetries of the model (see `symmetries`). The risk, a scalar, uses all points
     of the rule instead of orbits, and depends on the overlaps only, not on their factor. Moments and risk are differentiated as
@@ -61,47 +61,52 @@ class NodeSums(Expectation):
         return max(1, min(MAX_RUNS_AT_ONCE, MAX_NODES_AT_ONCE // self._nodes(model).weights.size))
 
     def moments(self, model, a, law):
-        return _mean(_products, model, a, law, self._nodes(model))
+        return _mean_over_nodes(_products, model, a, law, self._nodes(model))
 
     def error(self, model, a, law):
-        F, dim, group = _factor(law), self._dim(model), symmetries(model)
-        return law.over_classes(lambda c: self.rule.error(self._sample(model, a, law, F, c), dim, group))
+        F, dim, group = _symmetric_factor(law), self._variable_count(model), symmetries(model)
+        return law.over_classes(lambda c: self.rule.error(self._products_function(model, a, law, F, c), dim, group))
 
     def covariance(self, model, a, law, increment):
-        F, nodes = _factor(law), self._nodes(model)
+        F, nodes = _symmetric_factor(law), self._nodes(model)
 
-        def moments(c):
-            change = increment(self._sample(model, a, law, F, c)(nodes.points))
+        def increment_moments(c):
+            change = increment(self._products_function(model, a, law, F, c)(nodes.points))
             weighted = change * nodes.weights
             return weighted.sum(1), weighted @ change.T
 
         # Raw moments are averaged over classes first: the mean to subtract is that of all classes together.
-        mean, raw = law.over_classes(moments)
+        mean, raw = law.over_classes(increment_moments)
         return raw - mean[:, None] * mean
 
     def risk(self, model, a, law):
-        return _mean(_loss, model, a, law, self.rule.nodes(self._dim(model), trivial_group(self._dim(model))))
+        return _mean_over_nodes(
+            _loss, model, a, law, self.rule.nodes(self._variable_count(model), trivial_group(self._variable_count(model)))
+        )
 
     def risk_of_factor(self, model, a, law):
-        """Compute the risk at the symmetric root of the covariance, obtained from the factor by an SVD without squaring it."""
+        """Compute the population risk from a factor of the fields' covariance, without squaring the factor.
+
+        An SVD of the factor gives the symmetric root of the covariance.
+        """
         k, F = model.teachers, law.factor
         # T = U s V^T has T T^T = (U s U^T)^2: the square of small entries is never formed.
         vectors, values, _ = jnp.linalg.svd(F.student[:, k:], full_matrices=False)
         student = jnp.hstack([F.student[:, :k], (vectors * values) @ vectors.T])
         symmetric = FieldFactor(student, F.fixed[:, : student.shape[1]])
-        dim = self._dim(model)
+        dim = self._variable_count(model)
         return law.over_classes(
-            lambda c: self.rule.average(self._loss_at(model, a, law, symmetric, c), dim, trivial_group(dim))
+            lambda c: self.rule.average(self._loss_function(model, a, law, symmetric, c), dim, trivial_group(dim))
         )
 
     def risk_error(self, model, a, law):
-        """Estimate the absolute error of the risk, with all points of the rule, as the risk itself has them."""
-        F, dim = _factor(law), self._dim(model)
-        return law.over_classes(lambda c: self.rule.error(self._loss_at(model, a, law, F, c), dim, trivial_group(dim)))
+        """Estimate the absolute quadrature error of `risk`."""
+        F, dim = _symmetric_factor(law), self._variable_count(model)
+        return law.over_classes(lambda c: self.rule.error(self._loss_function(model, a, law, F, c), dim, trivial_group(dim)))
 
     @staticmethod
-    def _loss_at(model, a, law, F, c):
-        """Return the loss in class `c` as a function of standard normal points, for a factor F of the covariance."""
+    def _loss_function(model, a, law, F, c):
+        """Return the loss in class `c` as a function of standard normal points, which F maps to the fields."""
 
         def loss(points):
             fields, fixed, z = law.fields_at(F, points, c)
@@ -119,14 +124,14 @@ class NodeSums(Expectation):
 
         law = model.law_of_factor(FieldFactor(jnp.zeros((0, model.teachers)), jnp.asarray(model.frame)))
 
-        def sample(c):
+        def loss_in_class(c):
             def loss(points):
                 _, fixed, z = law.fields_at(law.factor, points, c)
                 return model.loss(model.target.label(fixed, jnp.zeros_like(z), c), model.target.label(fixed, z, c))
 
             return loss
 
-        return law.over_classes(lambda c: self.rule.average(sample(c), model.teachers + 1))
+        return law.over_classes(lambda c: self.rule.average(loss_in_class(c), model.teachers + 1))
 
     def gradient(self, model, a, S):
         # Nodes fixed in the frame, not moving with the weights: the gradient and the Hessian are then consistent sums.
@@ -138,49 +143,50 @@ class NodeSums(Expectation):
         return slopes_at_nodes(model, S, nodes, self.rule.accuracy, self.remedy)
 
     def _nodes(self, model) -> Nodes:
-        return self.rule.nodes(self._dim(model), symmetries(model))
+        """Return the nodes and weights of the rule over fields and label noise, with the symmetries of the model."""
+        return self.rule.nodes(self._variable_count(model), symmetries(model))
 
     @staticmethod
-    def _dim(model) -> int:
-        """Return the dimension of the nodes: student fields, fixed fields and label noise."""
+    def _variable_count(model) -> int:
+        """Return the number of variables of the quadrature: student fields, fixed fields and label noise."""
         return model.width + model.teachers + 1
 
     @staticmethod
-    def _sample(model, a, law, F, c):
-        """Return the products in class `c` as a function of standard normal points, for a factor F of the covariance."""
+    def _products_function(model, a, law, F, c):
+        """Return the products of a sample in class `c` as a function of standard normal points, which F maps to the fields."""
 
-        def sample(points):
+        def products(points):
             fields, fixed, z = law.fields_at(F, points, c)
             return _products(model, a, fixed, z, c, fields)
 
-        return sample
+        return products
 
 
-def _mean(f, model, a, law, nodes: Nodes):
-    """Average a function of samples over the nodes, differentiated as an expectation."""
+def _mean_over_nodes(f, model, a, law, nodes: Nodes):
+    """Average a function of the fields of a sample over nodes and classes, with the derivative of the expectation."""
     points, weights = nodes
     k, mean, split = model.teachers, law.means, law.conditional()
     at = FieldNodes(points[:k], points[k:-1], weights)
 
-    def of_class(c):
+    def mean_in_class(c):
         # A Partial is a pytree: derivatives in the second layer and in the fixed fields pass through its arguments.
         sample = Partial(f, model, a, split.L @ at.x + mean.fixed[:, c][:, None], points[-1], c)
         return field_mean(sample, mean.student[:, c], split.A, split.rest, at, smooth=is_smooth(model))
 
-    return law.over_classes(of_class)
+    return law.over_classes(mean_in_class)
 
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
-    """Compute the products of each sample; the fields come last, so that `Partial` can bind the rest."""
+    """Compute the products of gradients and fields of each sample; `fields` comes last, for use in a `Partial`."""
     return model.products(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 
 def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
-    """Compute the loss of each sample."""
+    """Compute the loss of each sample; `fields` comes last, for use in a `Partial`."""
     return model.sample_loss(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 
-def _factor(law) -> FieldFactor:
-    """Factor the covariance of the fields with a symmetric root, for which `symmetries` lists the symmetries of the nodes."""
+def _symmetric_factor(law) -> FieldFactor:
+    """Factor the covariance of the fields by its symmetric root, so that nodes can have the symmetries of the model."""
     split = law.conditional()
     return split.factor(square_root(split.rest))

@@ -38,11 +38,11 @@ from sgdlimits.statistics.particles import Particles
 
 MAX_FLOATS_AT_ONCE = 2**16
 """Approximate number of floats that a block of units may need, half a megabyte."""
-SMOOTH_LINES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
+SMOOTH_LINE_RULES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
 """Nodes of the grid along each of k = 1 or 2 fixed directions, if all functions are smooth."""
-PANELS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
+PANEL_SETTINGS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
 """Number of panels, nodes per panel and range for k = 1 or 2, if a function may have a kink or a jump at zero."""
-LABEL_LINES = {True: LineRule(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
+LABEL_NOISE_RULES = {True: LineRule(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
 """Nodes of the label noise, by whether the loss is quadratic: then two are exact."""
 UNIT_NODES, UNIT_RANGE = 64, 9.0
 """Number and range of the nodes over which a unit is averaged outside the frame."""
@@ -51,7 +51,10 @@ DIRECTION_NODES, LENGTH_NODES = 40, 16
 
 
 class ParticleMoments(NamedTuple):
-    r"""Expectations over one sample: the loss, G lambda* and G lambda of each unit, and dl/da, with G = dl/d lambda."""
+    r"""Expectations over one sample: the loss, and for each unit its gradient times the fields and the derivative in `a`.
+
+    With :math:`G = \partial l/\partial\lambda` these are E l, E[G lambda*], E[G lambda] and E[dl/da].
+    """
 
     loss: Float[Array, ""]
     gradient_fixed: Float[Array, "p k"]
@@ -60,20 +63,20 @@ class ParticleMoments(NamedTuple):
 
 
 class ParticleExpectation(eqx.Module):
-    """A method to compute the mean-field expectations of a projection model."""
+    """A method to compute the expectations of a model in the mean-field limit, from the statistics of each unit."""
 
     @property
     @abc.abstractmethod
     def tolerance(self) -> float:
-        """The default relative tolerance for ODE solvers of the drift, not finer than the quadrature."""
+        """The default relative tolerance of the ODE solver, not below the quadrature error of the drift."""
 
     @abc.abstractmethod
     def moments(self, model: Model, stats: Particles) -> ParticleMoments:
-        """Compute the moments of the drift at the particles of one run."""
+        """Compute the expectations that give the drift of one run, whose units are the particles `stats`."""
 
     @abc.abstractmethod
     def loss(self, model: Model, stats: Particles) -> Float[Array, ""]:
-        """Compute the population risk at the particles of one run."""
+        """Compute the population risk of one run, whose units are the particles `stats`."""
 
     def accuracy(self, model: Model, stats: Particles) -> Float[Array, ""]:
         """Compute the probability of predicting the right class, for losses on class labels."""
@@ -81,9 +84,10 @@ class ParticleExpectation(eqx.Module):
 
 
 class UnitBatch(NamedTuple):
-    """Second layer and fields of units: a field is its class mean plus A x plus an independent part outside the frame.
+    """Second layer of a batch of units, and the Gaussian law of the field of each given the fixed fields.
 
-    Here x is standard normal, as in `Conditional`, and `outside` is the variance of the independent part.
+    A field is its class mean plus A x plus an independent part of variance `outside`, with standard normal x (see
+    `ConditionalLaw`).
     """
 
     a: Float[Array, " p"]
@@ -92,12 +96,12 @@ class UnitBatch(NamedTuple):
     mean: Float[Array, "p classes"]
 
     def conditional_means(self, grid: FixedFieldGrid) -> Float[Array, "p n"]:
-        """Compute the mean of each field given the fixed fields, at the nodes."""
+        """Compute the mean of the field of each unit given the fixed fields, at each quadrature node."""
         return self.A @ grid.x + self.mean[:, grid.c]
 
 
 class FixedFieldGrid(NamedTuple):
-    """Quadrature nodes of standard normal x and of the fixed fields, with their classes and weights."""
+    """Quadrature nodes of the fixed fields, the standard normal points x they come from, their classes and weights."""
 
     x: Float[Array, "k n"]
     fixed: Float[Array, "k n"]
@@ -108,7 +112,7 @@ class FixedFieldGrid(NamedTuple):
 
 
 class GridExpectation(ParticleExpectation):
-    """A grid over the fixed fields, for any loss and readout, smooth activations, and k = 1 or 2 fixed directions."""
+    """Mean-field expectations on a grid over the fields of one or two fixed directions, for smooth activations."""
 
     smooth: bool = eqx.field(static=True)
 
@@ -119,67 +123,68 @@ class GridExpectation(ParticleExpectation):
     def moments(self, model, stats):
         units, grid, p = units_of(model, stats), self._grid(model), stats.width
         # Two passes over the units: the first sums the network at the nodes, the second needs dl/df there.
-        loss, slope = self._loss(model, grid, self._network(model, units, grid))
+        loss, slope = self._loss_and_derivative(model, grid, self._network_output(model, units, grid))
         weights = slope * grid.weights / p
 
-        def forces(block: UnitBatch):
-            means = self._means(model.network.activation, block, grid)
+        def forces_on_block(block: UnitBatch):
+            means = self._activation_means(model.network.activation, block, grid)
             return (means.slope * weights) @ grid.fixed.T, means.product @ weights, means.value @ weights
 
-        fixed, field, second = map_blocks(forces, units, self._block(model, grid))
+        fixed, field, second = map_blocks(forces_on_block, units, self._block_size(model, grid))
         return ParticleMoments(loss, stats.a[:, None] * fixed, stats.a * field, second)
 
     def loss(self, model, stats):
         grid = self._grid(model)
-        return self._loss(model, grid, self._network(model, units_of(model, stats), grid))[0]
+        return self._loss_and_derivative(model, grid, self._network_output(model, units_of(model, stats), grid))[0]
 
     def accuracy(self, model, stats):
         grid = self._grid(model)
-        prediction = self._network(model, units_of(model, stats), grid)
+        prediction = self._network_output(model, units_of(model, stats), grid)
         return grid.weights @ model.loss.probability_correct(prediction, model.target.readout(grid.fixed, grid.c))
 
-    def _network(self, model, units: UnitBatch, grid: FixedFieldGrid) -> Float[Array, " n"]:
-        """Evaluate the network f at the nodes, one block of units at a time."""
+    def _network_output(self, model, units: UnitBatch, grid: FixedFieldGrid) -> Float[Array, " n"]:
+        """Evaluate the network at the nodes, one block of units at a time."""
 
-        def part(total, block: UnitBatch):
-            means = self._means(model.network.activation, block, grid)
+        def add_block(total, block: UnitBatch):
+            means = self._activation_means(model.network.activation, block, grid)
             return total + block.a @ means.value, None
 
         # A scan over blocks, so that no array has all units and all nodes as axes.
-        total = jax.lax.scan(part, jnp.zeros_like(grid.weights), split_into_blocks(units, self._block(model, grid)))[0]
+        blocks = split_into_blocks(units, self._block_size(model, grid))
+        total = jax.lax.scan(add_block, jnp.zeros_like(grid.weights), blocks)[0]
         return total / units.a.shape[0]
 
     @staticmethod
-    def _loss(model, grid: FixedFieldGrid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
-        """Compute the mean loss, and dl/df at each node averaged over the label noise."""
+    def _loss_and_derivative(model, grid: FixedFieldGrid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+        """Compute the mean loss, and its derivative in the prediction at each node, averaged over the label noise."""
         # For a quadratic loss the noise enters as z and z^2, which z = +-1 integrate exactly.
-        z, weights = LABEL_LINES[model.loss.quadratic]
+        z, weights = LABEL_NOISE_RULES[model.loss.quadratic]
         with_noise = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))
         label = model.target.label(with_noise(grid.fixed), jnp.broadcast_to(z, (grid.c.size, z.size)), with_noise(grid.c))
         mean = lambda f: model.loss(with_noise(f), label) @ weights
         return grid.weights @ mean(f), jax.grad(lambda f: mean(f).sum())(f)
 
     def _grid(self, model) -> FixedFieldGrid:
-        """Return the nodes of all classes, with the same standard normal points in each."""
+        """Return the grid over the fixed fields, with the same standard normal points in each class."""
         law, k = model.coordinates, model.target.teachers
-        line = SMOOTH_LINES[k] if self.smooth else panel_rule(*PANELS[k])
+        line = SMOOTH_LINE_RULES[k] if self.smooth else panel_rule(*PANEL_SETTINGS[k])
         points, product = line.grid(k)
         c = jnp.repeat(jnp.arange(law.classes), product.size)
         x = jnp.tile(points, law.classes)
         inside = jnp.sqrt(law.variance) * x + law.means.fixed[:, c]
         return FixedFieldGrid(x, model.frame @ inside, c, jnp.asarray(law.weights)[c] * jnp.tile(product, law.classes))
 
-    def _means(self, activation: Activation, units: UnitBatch, grid: FixedFieldGrid) -> ActivationMeans:
-        """Average the activation over the part of the units' fields outside the frame, at the nodes."""
+    def _activation_means(self, activation: Activation, units: UnitBatch, grid: FixedFieldGrid) -> ActivationMeans:
+        """Average the activation over the part of each unit's field that is independent of the fixed fields, at each node."""
         return average_activation(activation, units.conditional_means(grid), units.outside[:, None])
 
-    def _block(self, model, grid: FixedFieldGrid) -> int:
-        """Return the number of units per block that bounds the memory."""
+    def _block_size(self, model, grid: FixedFieldGrid) -> int:
+        """Return the number of units per block, which bounds the memory."""
         return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * activation_rule(model.network.activation).points.size))
 
 
 class SphereExpectation(GridExpectation):
-    r"""A grid over the fixed fields with a finite number n of dimensions outside the fixed directions.
+    r"""Mean-field expectations on a grid, with a finite number n of dimensions outside the fixed directions.
 
     The components of units outside have uniform directions on the sphere in n dimensions, and keep this law: the network is a
     function of the fixed fields and of the input's length outside, :math:`\chi_n`, and each unit moves along its own direction.
@@ -192,7 +197,7 @@ class SphereExpectation(GridExpectation):
     def tolerance(self):
         return 1e-6
 
-    def _means(self, activation, units, grid):
+    def _activation_means(self, activation, units, grid):
         # One coordinate of a uniform direction has the law of the overlap of two uniform directions.
         omega, weights = overlap_rule(self.n, DIRECTION_NODES)
         spread = safe_root(units.outside)[:, None] * grid.length * np.sqrt(self.n)
@@ -206,12 +211,12 @@ class SphereExpectation(GridExpectation):
         length = jnp.tile(chi / np.sqrt(self.n), grid.weights.size)
         return FixedFieldGrid(with_lengths(grid.x), with_lengths(grid.fixed), with_lengths(grid.c), product, length)
 
-    def _block(self, model, grid):
+    def _block_size(self, model, grid):
         return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * DIRECTION_NODES))
 
 
 class PairwiseExpectation(ParticleExpectation):
-    r"""Sums over pairs of units, for a squared loss and a committee teacher.
+    r"""Mean-field expectations as sums over pairs of units, for a squared loss and a committee teacher.
 
     With c = a/p for students and minus the readout's weights for teachers, D the residual and H, B, N the integrals of pairs
     (curvature, slope, value), Stein's lemma gives for any field y
@@ -228,8 +233,8 @@ class PairwiseExpectation(ParticleExpectation):
 
     def moments(self, model, stats):
         p = stats.width
-        rows, sums = self._rows(model, stats), self._sums(model, stats)
-        value, curvature, fixed, field = map_blocks(sums, rows, self._block(rows))
+        rows, sums = self._field_features(model, stats), self._pair_sums(model, stats)
+        value, curvature, fixed, field = map_blocks(sums, rows, self._block_size(rows))
         law = unit_laws(model, stats)
         scale = 2 * model.loss.weight / p
         slope = scale * stats.a
@@ -241,54 +246,58 @@ class PairwiseExpectation(ParticleExpectation):
         )
 
     def loss(self, model, stats):
-        rows, sums = self._rows(model, stats), self._sums(model, stats)
-        return self._risk(model, stats, map_blocks(lambda block: sums(block)[0], rows, self._block(rows)))
+        rows, sums = self._field_features(model, stats), self._pair_sums(model, stats)
+        return self._risk(model, stats, map_blocks(lambda block: sums(block)[0], rows, self._block_size(rows)))
 
     def _risk(self, model, stats, value):
-        """Compute the population risk from the sums over pairs of values."""
-        return model.loss.weight * (self._weights(model, stats) @ value + model.target.noise)
+        """Compute the population risk from `value`, the mean of each unit times the residual."""
+        return model.loss.weight * (self._residual_coefficients(model, stats) @ value + model.target.noise)
 
     @staticmethod
-    def _weights(model, stats) -> Float[Array, " n"]:
-        """Return the coefficients c of the residual, those of the students first."""
+    def _residual_coefficients(model, stats) -> Float[Array, " n"]:
+        """Return the coefficient of each unit in the residual, the students first."""
         return jnp.concatenate([stats.a / stats.width, -model.target.readout.weights(model.target.teachers)])
 
-    def _rows(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
-        """Return the coefficients of all fields in x, shape (n, k), and their features for `UnitIntegrals.pairs`."""
+    def _field_features(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
+        """Return the coefficients of all fields in normal coordinates of the frame, and their `UnitIntegrals.features`."""
         law = unit_laws(model, stats)
         variances = jnp.concatenate([law.variance, jnp.diagonal(law.fixed)])
         return jnp.concatenate([law.A, jnp.asarray(law.L)]), self._integrals(model).features(variances)
 
-    def _sums(self, model, stats):
-        """Return a function that sums over all fields for a block of rows.
+    def _pair_sums(self, model, stats):
+        """Return a function that computes, for each unit of a block, its sums over all units.
 
         The sums are N c, H c, B c Cov(lambda*, x) and B c Cov(x_i, x), in the notation of the class.
         """
-        (m, columns), c = self._rows(model, stats), self._weights(model, stats)
+        (m, columns), c = self._field_features(model, stats), self._residual_coefficients(model, stats)
         fixed, integrals = m @ unit_laws(model, stats).L.T, self._integrals(model)
 
-        def sums(block):
+        def sums_of_block(block):
             here, features = block
             C = here @ m.T
             pairs = integrals.pairs(features, columns, C)
             return pairs.value @ c, pairs.curvature @ c, pairs.slope @ (c[:, None] * fixed), (pairs.slope * C) @ c
 
-        return sums
+        return sums_of_block
 
     @staticmethod
     def _integrals(model) -> UnitIntegrals:
+        """Return the Gaussian integrals over pairs of the model's units."""
         integrals = additive_integrals(model)
         assert integrals is not None, "pairs are chosen for sums of units only"
         return integrals
 
     @staticmethod
-    def _block(rows) -> int:
-        """Return the number of rows per block that bounds the memory."""
+    def _block_size(rows) -> int:
+        """Return the number of units per block, which bounds the memory."""
         return max(1, MAX_FLOATS_AT_ONCE // rows[0].shape[0])
 
 
 class UnitLaws(NamedTuple):
-    """The law of the field of each unit given the fixed fields; L and `fixed` are shared (see `Conditional`, `Covariance`)."""
+    """The Gaussian law of the field of each unit, jointly with the fixed fields.
+
+    L and `fixed` are common to all units (see `ConditionalLaw` and `Covariance`).
+    """
 
     mean: Float[Array, "p classes"]
     A: Float[Array, "p k"]
@@ -300,19 +309,19 @@ class UnitLaws(NamedTuple):
 
 
 def unit_laws(model: Model, stats: Particles) -> UnitLaws:
-    """Compute the law of the field of each unit; the mean field has no overlaps between units."""
+    """Compute the Gaussian law of the field of each unit, one by one: the mean field has no overlaps between units."""
 
-    def one(a, M, q):
+    def law_of_unit(a, M, q):
         law = model.law(Overlaps(a[None], M[None], q[None, None]))
         (A, rest, L), C = law.conditional(), law.blocks
         return UnitLaws(law.means.student[0], A[0], jnp.maximum(rest[0, 0], 0.0), C.students[0, 0], C.cross[0], L, C.fixed)
 
     axes: Any = UnitLaws._make([0, 0, 0, 0, 0, None, None])  # L and the covariance of the fixed fields have no axis of units
-    return jax.vmap(one, out_axes=axes)(stats.a, stats.M, stats.q)
+    return jax.vmap(law_of_unit, out_axes=axes)(stats.a, stats.M, stats.q)
 
 
 def units_of(model: Model, stats: Particles) -> UnitBatch:
-    """Convert the particles of one run to units with the law of their fields."""
+    """Convert the particles of one run to a batch of units with the laws of their fields."""
     law = unit_laws(model, stats)
     return UnitBatch(stats.a, law.A, law.outside, law.mean)
 
@@ -331,24 +340,24 @@ def panel_rule(count: int, order: int, reach: float) -> LineRule:
 
 
 def split_into_blocks(units: PyTree, size: int, mode: str = "constant") -> PyTree:
-    """Split the rows of each leaf into equal blocks of at most `size` rows.
+    """Split the first axis of each leaf, the units, into equal blocks of at most `size` units.
 
-    The last block is padded with zeros or, in the mode "edge", with its last row.
+    The last block is padded with zeros or, in the mode "edge", with its last unit.
     """
     rows = jax.tree.leaves(units)[0].shape[0]
     # Divisions rounded up; blocks as equal as possible need less padding than full blocks and a remainder.
     count = -(-rows // size)
     length = -(-rows // count)
 
-    def split(leaf):
+    def split_leaf(leaf):
         filled = jnp.pad(leaf, [(0, count * length - rows), *((0, 0) for _ in leaf.shape[1:])], mode=mode)
         return filled.reshape(count, length, *leaf.shape[1:])
 
-    return jax.tree.map(split, units)
+    return jax.tree.map(split_leaf, units)
 
 
 def map_blocks(f, units: PyTree, size: int) -> PyTree:
-    """Apply f to each block of at most `size` rows, and concatenate the results."""
+    """Apply f to blocks of at most `size` units, one block after the other, and concatenate the results."""
     # Padding repeats a row rather than zeros, at which f need not be finite.
     rows = jax.tree.leaves(units)[0].shape[0]
     done = jax.lax.map(f, split_into_blocks(units, size, mode="edge"))
@@ -356,7 +365,7 @@ def map_blocks(f, units: PyTree, size: int) -> PyTree:
 
 
 def choose_particle_expectation(model: Model, outside: int | None = None) -> ParticleExpectation:
-    """Choose the mean-field expectation of a model, or raise `BadInput` if none supports it.
+    """Choose the method for the mean-field expectations of a model, or raise `BadInput` if none supports it.
 
     A grid is preferred for smooth models with one fixed direction, and for two if there are many units; then sums over pairs,
     if the units have closed integrals; then a grid for up to two directions. With a number of dimensions `outside` the fixed
@@ -365,23 +374,23 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
     k, activation, readout = model.target.teachers, model.network.activation, model.target.readout
     smooth = activation.smooth and readout.smooth and model.loss.quadratic
     if outside is not None:
-        if activation.smooth and k <= max(PANELS):
+        if activation.smooth and k <= max(PANEL_SETTINGS):
             return SphereExpectation(smooth, outside)
         raise BadInput(
-            f"MeanField(outside=...) needs a smooth activation and at most {max(PANELS)} fixed directions; got {k} and "
+            f"MeanField(outside=...) needs a smooth activation and at most {max(PANEL_SETTINGS)} fixed directions; got {k} and "
             f"{'a smooth' if activation.smooth else 'another'} activation. Leave it out, or use ODE()."
         )
     integrals = additive_integrals(model)
-    many = model.network.width > SMOOTH_LINES[2].points.size ** 2  # then pairs cost more than the grid
+    many = model.network.width > SMOOTH_LINE_RULES[2].points.size ** 2  # then pairs cost more than the grid
     if smooth and (k == 1 or (k == 2 and (many or integrals is None))):
         return GridExpectation(True)
     if integrals is not None:
         return PairwiseExpectation()
-    if activation.smooth and k <= max(PANELS):
+    if activation.smooth and k <= max(PANEL_SETTINGS):
         return GridExpectation(False)
     raise BadInput(
         "MeanField needs a squared loss and a teacher with units of the student's kind, or a smooth activation and at most "
-        f"{max(PANELS)} fixed directions; got {k} and {'a smooth' if activation.smooth else 'another'} activation. "
+        f"{max(PANEL_SETTINGS)} fixed directions; got {k} and {'a smooth' if activation.smooth else 'another'} activation. "
         "Use ODE(), at the problem's own width."
     )
 
@@ -395,7 +404,7 @@ class ActivationMeans(NamedTuple):
 
 
 def activation_rule(activation: Activation) -> LineRule:
-    """Return the nodes over which an activation is averaged; a single one if the average has a closed form."""
+    """Return the quadrature nodes to average an activation over; a single one if the average has a closed form."""
     if isinstance(activation, Erf):
         return LineRule(np.zeros(1), np.ones(1))
     if isinstance(activation, Polynomial):
@@ -412,7 +421,7 @@ def average_activation(activation: Activation, mean: Float[Array, "..."], varian
 def average_over_line(
     activation: Activation, mean: Float[Array, "..."], spread: Float[Array, "..."], line: LineRule
 ) -> ActivationMeans:
-    """Average an activation over fields mean + spread z, with z at the nodes of a line."""
+    """Average an activation over fields mean + spread z, with z at the nodes of a one-dimensional quadrature rule."""
     points, weights = line
     x = mean[..., None] + spread[..., None] * points
     # Forward mode with tangents of one gives the elementwise derivative along with the value.
@@ -422,7 +431,7 @@ def average_over_line(
 
 @average_activation.register
 def _(activation: Erf, mean, variance) -> ActivationMeans:
-    """Average erf(c x) in closed form: its mean is erf(c mu / sqrt(1 + 2 c^2 v))."""
+    """Average erf(c x) over x ~ N(mu, v) in closed form, as erf(c mu / sqrt(1 + 2 c^2 v))."""
     c = activation.scale
     inverse = jax.lax.rsqrt(1 + 2 * c**2 * variance)
     y = c * mean * inverse

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.class_inputs import find_kink, mean_inputs
+from sgdlimits.expectation.class_inputs import class_mean_inputs, find_kink
 from sgdlimits.expectation.gaussian import Estimate, Rule, split_line
 from sgdlimits.expectation.gaussian.base import trivial_group
 from sgdlimits.expectation.particles import map_blocks
@@ -40,21 +40,25 @@ def accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
     piecewise = _has_closed_last_field(model)
     if is_closed(model):
         # Without variance every node has the same inputs, the means of the classes.
-        one = _closed_accuracy(model, a, law) if piecewise else _accuracy_at(model, a, law, jnp.zeros((_dim(model), 1)))[0]
+        one = (
+            _closed_accuracy(model, a, law)
+            if piecewise
+            else _accuracy_at(model, a, law, jnp.zeros((_variable_count(model), 1)))[0]
+        )
         return Estimate(one, 0.0)
-    dim = model.width - 1 if piecewise else _dim(model)
+    dim = model.width - 1 if piecewise else _variable_count(model)
     at = _accuracy_given_all_but_last if piecewise else _accuracy_at
     over_blocks = lambda points: map_blocks(lambda rows: at(model, a, law, rows.T), points.T, MAX_NODES_PER_BLOCK)
     return rule.estimate(over_blocks, dim, trivial_group(dim))
 
 
 def is_closed(model: Model) -> bool:
-    """Return whether the accuracy is computed without a quadrature rule and its error."""
+    """Return whether the classification accuracy of a model needs no quadrature rule over its fields."""
     return model.on_means or (_has_closed_last_field(model) and model.network.width <= MAX_CLOSED_WIDTH)
 
 
-def _dim(model: Model) -> int:
-    """Return the dimension of the nodes: student fields, fixed fields and label noise."""
+def _variable_count(model: Model) -> int:
+    """Return the number of variables of the quadrature: student fields, fixed fields and label noise."""
     return model.width + model.teachers + 1
 
 
@@ -67,27 +71,27 @@ def _has_closed_last_field(model: Model) -> bool:
 
 
 def _accuracy_at(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "dim n"]) -> Float[Array, " n"]:
-    """Compute the accuracy at each node, averaged over classes."""
+    """Compute the accuracy at each quadrature node, averaged over classes."""
     F, each = law.triangular_factor(), repeat_for_samples(a, points.shape[1])
 
-    def of_class(c):
+    def accuracy_in_class(c):
         fields, fixed, _ = law.fields_at(F, points, c)
         label = jnp.broadcast_to(model.target.readout(fixed, c), points.shape[1:])
         return model.loss.probability_correct(model.network(fields, each), label)
 
-    return law.over_classes(of_class)
+    return law.over_classes(accuracy_in_class)
 
 
 def _accuracy_given_all_but_last(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "p-1 n"]) -> Float[Array, " n"]:
     """Compute the accuracy given all student fields but the last, averaged over classes."""
-    centre, root = mean_inputs(law), law.student_columns()
+    centre, root = class_mean_inputs(law), law.student_columns()
     fields = centre.fields[:, None] + (root[: model.width, :-1] @ points)[..., None]
     return _conditional_accuracy(model, a, law, fields[:-1], fields[-1], root) @ centre.weights
 
 
 def _closed_accuracy(model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-    """Compute the accuracy of one unit in closed form, or of two by a line of nodes split at the kink of the first."""
-    centre, root = mean_inputs(law), law.student_columns()
+    """Compute the accuracy of one piecewise linear unit in closed form, or of two by nodes for the field of the first."""
+    centre, root = class_mean_inputs(law), law.student_columns()
     others, mean, weights = centre.fields[:0], centre.fields[-1], centre.weights
     if model.width == MAX_CLOSED_WIDTH:
         points, more = split_line(find_kink(centre.fields[0], root[0, 0]), LINE_ORDER)
@@ -115,7 +119,7 @@ def _conditional_accuracy(
     root : the students' columns of the triangular factor, from `FieldLaw.student_columns`
     """
     network: Any = model.network
-    unit, centre, outer = network.activation, mean_inputs(law), network.factor * a
+    unit, centre, outer = network.activation, class_mean_inputs(law), network.factor * a
     rest = jnp.tensordot(outer[:-1], unit(others), 1)
     # The half-line x < 0 is the half-line x > 0 of the mirrored field, with the slope and the mean negated.
     slopes, signs = jnp.array([unit.right, -unit.left]), jnp.array([1.0, -1.0])

@@ -41,8 +41,8 @@ from sgdlimits.statistics.trees import repeat_for_samples
 TEST_LABELS = (-1.0, 0.0, 1.0)
 
 
-class Slopes(NamedTuple):
-    """Gradient of the risk, its Hessian within the frame, and the p-by-p block of the Hessian along any direction outside."""
+class RiskDerivatives(NamedTuple):
+    """Gradient and Hessian of the risk: within the frame, and as a p-by-p block along any direction orthogonal to it."""
 
     gradient: Float[np.ndarray, "p n"]
     span: Float[np.ndarray, "p n p n"]
@@ -57,13 +57,16 @@ def refuse_zero_weights(model: Model, S: Float[np.ndarray, "p n"]) -> None:
         )
 
 
-def autodiff_slopes(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Slopes:
-    """Differentiate a closed-form risk(model, a, law) automatically, with one more coordinate for the directions outside."""
+def autodiff_slopes(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> RiskDerivatives:
+    """Compute gradient and Hessian of a closed-form risk(model, a, law) by automatic differentiation.
+
+    One more coordinate stands for the directions outside the frame.
+    """
     n = S.shape[1]
     # All directions outside are equivalent, so one coordinate gives the block along each of them.
     arrays = jnp.asarray(a), jnp.asarray(pad_units(model, S, more=1))
     gradient, hessian = (np.asarray(leaf) for leaf in _grad_and_hessian(risk, model, *arrays))
-    return Slopes(gradient[:, :n], hessian[:, :n, :, :n], hessian[:, -1, :, -1])
+    return RiskDerivatives(gradient[:, :n], hessian[:, :n, :, :n], hessian[:, -1, :, -1])
 
 
 @eqx.filter_jit
@@ -74,7 +77,7 @@ def _grad_and_hessian(risk: Callable, model: Model, a: Array, S: Array) -> tuple
 
 
 def gradient_from_moments(moments: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Float[np.ndarray, "p n"]:
-    """Solve for the gradient of the risk, given its products with all directions from moments(model, a, law)."""
+    """Solve for the gradient of the risk from its scalar products with all directions, which `moments` computes."""
     rows = np.concatenate([S, pad_frame(model.frame, S.shape[1])])
     products = _gradient_products(
         moments, model, Overlaps(jnp.asarray(a), jnp.asarray(S @ rows[len(S) :].T), jnp.asarray(S @ S.T))
@@ -84,7 +87,7 @@ def gradient_from_moments(moments: Callable, model: Model, a: np.ndarray, S: np.
 
 @eqx.filter_jit
 def _gradient_products(moments: Callable, model: Model, stats: Overlaps) -> Float[Array, "p p+k"]:
-    """Compute the products of the gradient of each unit with all units and all fixed directions."""
+    """Compute the scalar products of the risk gradient of each unit with all units and all fixed directions."""
     at_stats = moments(model, stats.a, model.law(stats))
     return jnp.concatenate([at_stats.gradient_field, at_stats.gradient_fixed], axis=1)
 
@@ -94,10 +97,11 @@ def pad_units(model: Model, S: np.ndarray, more: int = 0) -> np.ndarray:
     return np.pad(S, ((0, 0), (0, model.width + model.teachers + more - S.shape[1])))
 
 
-def check_stein(model: Model, S: np.ndarray, slopes: Slopes, accuracy: float, remedy: str) -> Slopes:
-    r"""Return the slopes, after a warning if they violate Stein's lemma by more than `accuracy`.
+def check_stein(model: Model, S: np.ndarray, slopes: RiskDerivatives, accuracy: float, remedy: str) -> RiskDerivatives:
+    r"""Return gradient and Hessian unchanged, after a warning if they violate Stein's lemma by more than `accuracy`.
 
-    Outside the fixed directions it is :math:`E[G_jx] = \sum_l\sigma^2E[l_{jl}]u_l`; both sides are computed independently.
+    Outside the fixed directions the lemma is :math:`E[G_jx] = \sum_l\sigma^2E[l_{jl}]u_l`; both sides are computed
+    independently.
     """
     expected = slopes.outside @ S[:, model.teachers :]
     largest = np.abs(slopes.outside).max() * np.abs(S).max() * np.ones(1)
@@ -136,14 +140,14 @@ class FrameNodes(eqx.Module):
 
     @classmethod
     def of_frame(cls, a: Scalars, units: Float[np.ndarray, "p n"], rule: Rule) -> FrameNodes:
-        """Return the nodes of a rule in the whole frame and the label noise."""
+        """Place the nodes of a quadrature rule in all dimensions of the frame and of the label noise."""
         n = units.shape[1]
         points, weights = rule.nodes(n + 1)
         return cls(jax.tree.map(jnp.asarray, a), jnp.asarray(units), jnp.eye(n), points[:-1], points[-1], weights)
 
     @classmethod
     def of_units(cls, a: np.ndarray, units: Float[np.ndarray, "p n"], rule: Rule) -> FrameNodes:
-        """Return nodes in the span of the units only, for class labels, which depend on no field."""
+        """Place the nodes of a quadrature rule in the span of the units only, for labels that depend on the class alone."""
         points, weights = rule.nodes(len(units))
         span = jnp.asarray(np.linalg.svd(units, full_matrices=False)[2].T)
         return cls(jnp.asarray(a), jnp.asarray(units), span, points, 0 * weights, weights)
@@ -155,14 +159,14 @@ class FrameNodes(eqx.Module):
         return x, self.units @ x, model.frame @ x[:k]
 
     def gradients(self, model: Model, fields: Array, fixed: Array, c: Array) -> Float[Array, "p nodes"]:
-        """Compute G = dl/d lambda at the nodes, times their weights."""
+        """Compute the derivative of the loss in each student field at the nodes, times the quadrature weights."""
         return self.weights * model.gradient(fields, fixed, repeat_for_samples(self.a, fields.shape[1]), self.z, c)[0]
 
 
-def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: float, remedy: str) -> Slopes:
-    """Average gradients and Hessians over nodes, and warn if they violate Stein's lemma.
+def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: float, remedy: str) -> RiskDerivatives:
+    """Average gradient and Hessian of the loss over quadrature nodes, and warn if they violate Stein's lemma.
 
-    Raises `BadInput` for kinks, whose share of the Hessian no node sees.
+    Raises `BadInput` for an activation or a loss with a kink, where the second derivative is infinite and misses the nodes.
     """
     if not is_smooth(model):
         raise BadInput(
@@ -172,7 +176,7 @@ def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: fl
         )
     n = S.shape[1]
     gradient, span, outside = (np.asarray(leaf) for leaf in slopes_over_nodes(model, nodes))
-    return check_stein(model, S, Slopes(gradient[:, :n], span[:, :n, :, :n], outside), accuracy, remedy)
+    return check_stein(model, S, RiskDerivatives(gradient[:, :n], span[:, :n, :, :n], outside), accuracy, remedy)
 
 
 def is_smooth(model: Model) -> bool:
@@ -193,19 +197,19 @@ def _is_smooth_loss(loss: Loss, outputs: tuple[int, ...]) -> bool:
 
 @eqx.filter_jit
 def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
-    """Average the gradient G x of the loss over the nodes, with G = dl/d lambda and inputs x in the frame."""
+    """Average the gradient of the loss in the weights of the units over quadrature nodes, in coordinates of the frame."""
     law = model.coordinates
 
-    def of_class(c):
+    def gradient_in_class(c):
         x, fields, fixed = nodes.inputs(model, c)
         return nodes.gradients(model, fields, fixed, c) @ x.T
 
-    return law.over_classes(of_class)
+    return law.over_classes(gradient_in_class)
 
 
 @eqx.filter_jit
 def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Array]:
-    """Average the gradient and the Hessian of the loss over the nodes.
+    """Average the gradient and the Hessian of the loss in the weights of the units over quadrature nodes.
 
     Returns E[G x] with G = dl/d lambda, E[l_jl x x^T] with the second derivatives l_jl of the loss in the fields, and for
     directions outside the frame the variance of a coordinate times E[l_jl].
@@ -214,7 +218,7 @@ def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Ar
     # Directions without nodes are integrated exactly: the inputs have this covariance along them, given the fields.
     rest = variance * (jnp.eye(nodes.units.shape[1]) - nodes.directions @ nodes.directions.T)
 
-    def of_class(c):
+    def slopes_in_class(c):
         x, fields, fixed = nodes.inputs(model, c)
         loss = lambda fields, fixed, z: model.sample_loss(fields, fixed, nodes.a, z, c)
         second = nodes.weights * jax.vmap(jax.hessian(loss), in_axes=(1, 1, 0), out_axes=2)(fields, fixed, nodes.z)
@@ -222,4 +226,4 @@ def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Ar
         span = jnp.einsum("jln,sn,tn->jslt", second, x, x) + mean[:, None, :, None] * rest[:, None]
         return nodes.gradients(model, fields, fixed, c) @ x.T, span, variance * mean
 
-    return law.over_classes(of_class)
+    return law.over_classes(slopes_in_class)

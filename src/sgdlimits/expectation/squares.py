@@ -10,14 +10,14 @@ from jaxtyping import Array, Float
 
 from sgdlimits.expectation.base import Expectation, linearise_increment
 from sgdlimits.expectation.gaussian import QuadraticSeries
-from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.expectation.slopes import RiskDerivatives
 from sgdlimits.model.activation import is_square
 from sgdlimits.statistics.frame import pad_frame
 from sgdlimits.statistics.products import Moments
 
 
 class Squares(Expectation):
-    """Matrix formulas for squared activations, a quadratic readout and a squared loss, at any width and second layer.
+    """Expectations in closed form, by matrix formulas, for squared activations, a quadratic readout and a squared loss.
 
     The residual is the quadratic form of K = diag(factor a, -R) in the fields (see
     `sgdlimits.expectation.gaussian.quadratic_forms`).
@@ -48,9 +48,11 @@ class Squares(Expectation):
         )
 
     def risk(self, model, a, law):
-        """Compute the risk, the loss weight times E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise.
+        """Compute the population risk in closed form, from traces of products of the residual's form and the covariance.
 
-        It is written out in elementwise sums, which cost less than products of small matrices in every step of many runs.
+        With the residual D, the matrix K of its quadratic form and the covariance C of the fields, it is the loss weight times
+        E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise. It is written out in elementwise sums, which cost less than products of small
+        matrices in every step of many runs.
         """
         b, target, C = model.network.factor * a, model.target, law.blocks
         R = target.readout.quadratic(target.teachers)
@@ -62,9 +64,10 @@ class Squares(Expectation):
         return model.loss.weight * (trace**2 + 2 * square + target.noise)
 
     def covariance(self, model, a, law, increment):
-        """Compute the covariance of the increments of one sample in closed form.
+        """Compute the covariance of the changes of the statistics by one sample, in closed form.
 
-        Each product is D or D^2 times v_i v_j for one pair of fields (i, j), so the moments needed are of order 2, 3, 4 in D.
+        Each product is D or D^2 times v_i v_j for one pair of fields (i, j) and the residual D, so the moments needed are of
+        order 2, 3, 4 in D.
         """
         p, k = law.shape
         slope, second = self._gradient_factors(model, a)
@@ -94,9 +97,10 @@ class Squares(Expectation):
         return model.loss.weight * series.moment(2)
 
     def slopes(self, model, a, S):
-        r"""Differentiate the excess risk, with :math:`K = \sum_jb_js_js_j^\top - B^\top RB` in the frame.
+        r"""Compute gradient and Hessian of the risk in closed form, in the coordinates of the frame.
 
-        For inputs of variance v and loss weight w it is :math:`wv^2[(\mathrm{tr}K)^2 + 2\,\mathrm{tr}K^2]`.
+        For inputs of variance v and loss weight w the excess risk is :math:`wv^2[(\mathrm{tr}K)^2 + 2\,\mathrm{tr}K^2]` with
+        :math:`K = \sum_jb_js_js_j^\top - B^\top RB`.
         """
         n, B = S.shape[1], pad_frame(model.frame, S.shape[1])
         b = model.network.factor * a
@@ -108,22 +112,25 @@ class Squares(Expectation):
         span += 2 * np.einsum("jl,js,lt->jslt", bb, S, S) + 2 * np.einsum("jl,ls,jt->jslt", bb, S, S)
         span += 2 * np.einsum("jl,st->jslt", bb * (S @ S.T), one)
         outside = np.diag(b * trace) + 2 * bb * (S @ S.T)
-        return Slopes(scale * np.einsum("jst,jt->js", own, S), scale * span, scale * outside)
+        return RiskDerivatives(scale * np.einsum("jst,jt->js", own, S), scale * span, scale * outside)
 
     @staticmethod
     def _residual_form(model, a) -> Float[Array, "n n"]:
-        """Return the matrix K of the residual, a quadratic form in the fields, the students first."""
+        """Return the symmetric matrix of the residual as a quadratic form of the fields, the students first."""
         p, k = model.width, model.teachers
         K = jnp.zeros((p + k, p + k)).at[:p, :p].set(model.network.factor * jnp.diag(a))
         return K.at[p:, p:].set(-model.target.readout.quadratic(k))
 
     def _series(self, model, a, law, order) -> QuadraticSeries:
-        """Return the series of the moments of the residual up to E[D^order ...]."""
+        """Return the power series of the moments of the residual, up to the power `order`."""
         return QuadraticSeries.of(self._residual_form(model, a), law.blocks.matrix, model.target.noise, order)
 
     @staticmethod
     def _gradient_factors(model, a):
-        """Return (slope, second) with G_j = slope_j D lambda_j and dl/da_j = second D lambda_j^2."""
+        """Return the constant factors of the loss gradients in the student fields and in the second layer.
+
+        They are (slope, second) with dl/dlambda_j = slope_j D lambda_j and dl/da_j = second D lambda_j^2, for the residual D.
+        """
         factor = model.network.factor
         return 4 * model.loss.weight * factor * a, 2 * model.loss.weight * factor
 

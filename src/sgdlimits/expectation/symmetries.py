@@ -42,19 +42,20 @@ TEST_TOLERANCE = 1e-9
 
 
 def symmetries(model: Model) -> Group:
-    """Return the group of signed permutations of (fixed, outside, noise) for the nodes of a model.
+    """Return the group of signed permutations of normal coordinates under which a model's expectations are invariant.
 
-    Up to four units are permuted in all ways, and more of them cyclically and in reverse. A readout with array parameters,
-    which may be traced, counts as even along every direction. The first three rows of the table above enter while the group has
-    at most 96 elements, the others while it has at most 8.
+    The coordinates are those along the fixed directions, those outside, and the label noise. Up to four units are permuted in
+    all ways, and more of them cyclically and in reverse. A readout with array parameters, which may be traced, counts as even
+    along every direction. The first three rows of the table above enter while the group has at most 96 elements, the others
+    while it has at most 8.
     """
     readout = None if jax.tree.leaves(model.target.readout) else model.target.readout
-    return _group(model.width, model.teachers, readout, model.network.activation, model.centred)
+    return _symmetry_group(model.width, model.teachers, readout, model.network.activation, model.centred)
 
 
 @lru_cache(maxsize=64)
-def _group(p: int, k: int, readout: Readout | None, unit: Activation | None, centred: bool) -> Group:
-    """Return the group of a model of p units and k fixed directions; `readout` is None if it may be traced."""
+def _symmetry_group(p: int, k: int, readout: Readout | None, unit: Activation | None, centred: bool) -> Group:
+    """Return the symmetry group of a model of p units and k fixed directions; `readout` is None if it may be traced."""
     identity, outside = np.arange(1, k + p + 2), np.arange(k, k + p)
     even, odd = (unit is not None and _is_invariant(unit, lambda x: -x, 1, sign) for sign in (1, -1))
 
@@ -62,29 +63,29 @@ def _group(p: int, k: int, readout: Readout | None, unit: Activation | None, cen
         act = lambda fixed: np.sign(signed[:k])[:, None] * fixed[np.abs(signed[:k]) - 1]
         return _is_invariant(readout, act, k, sign) if readout is not None else sign == 1
 
-    def required() -> Iterator[np.ndarray]:
+    def required_generators() -> Iterator[np.ndarray]:
         # Exchanges of neighbours generate all permutations; a cycle and a reversal generate the dihedral group.
         neighbours = [[*range(j), j + 1, j, *range(j + 2, p)] for j in range(p - 1)]
         for order in neighbours if p <= MAX_PERMUTED_UNITS else [[*range(1, p), 0], [*range(p)][::-1]]:
-            yield _permute(identity, outside, outside[order])
+            yield _permute_entries(identity, outside, outside[order])
         sizes = [1, *([k] if k > 1 else []), *(range(2, k) if k <= MAX_FLIPPED_DIRECTIONS else [])]
         for flipped in itertools.chain.from_iterable(itertools.combinations(range(k), size) for size in sizes):
-            signed = _flip(identity, list(flipped))
+            signed = _flip_signs(identity, list(flipped))
             if preserves_readout(signed):
                 yield signed
             elif odd and preserves_readout(signed, -1):
-                yield _flip(signed, [*outside, k + p])
+                yield _flip_signs(signed, [*outside, k + p])
 
-    def optional() -> Iterator[np.ndarray]:
+    def optional_generators() -> Iterator[np.ndarray]:
         if even and not preserves_readout(-identity):
-            yield _flip(identity, outside)
+            yield _flip_signs(identity, outside)
         if readout is not None and centred:
-            exchanges = (_permute(identity, [r, s], [s, r]) for r, s in itertools.combinations(range(k), 2))
+            exchanges = (_permute_entries(identity, [r, s], [s, r]) for r, s in itertools.combinations(range(k), 2))
             yield from filter(preserves_readout, exchanges)
 
     as_tuples = lambda generators: (tuple(signed.tolist()) for signed in generators)
-    group = enlarge_group((tuple(identity.tolist()),), as_tuples(required()), MAX_GROUP_SIZE)
-    return enlarge_group(group, as_tuples(optional()), MAX_OPTIONAL_GROUP_SIZE)
+    group = enlarge_group((tuple(identity.tolist()),), as_tuples(required_generators()), MAX_GROUP_SIZE)
+    return enlarge_group(group, as_tuples(optional_generators()), MAX_OPTIONAL_GROUP_SIZE)
 
 
 def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
@@ -99,15 +100,15 @@ def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
         return bool(np.allclose(here, sign * np.asarray(there), rtol=TEST_TOLERANCE, atol=tolerance))
 
 
-def _flip(signed: np.ndarray, flipped: list[int] | np.ndarray) -> np.ndarray:
+def _flip_signs(signed: np.ndarray, flipped: list[int] | np.ndarray) -> np.ndarray:
     """Negate the given entries of a signed permutation."""
     changed = signed.copy()
     changed[flipped] *= -1
     return changed
 
 
-def _permute(signed: np.ndarray, to: list[int] | np.ndarray, origin: list[int] | np.ndarray) -> np.ndarray:
-    """Copy the entries at `origin` of a signed permutation to `to`."""
+def _permute_entries(signed: np.ndarray, to: list[int] | np.ndarray, origin: list[int] | np.ndarray) -> np.ndarray:
+    """Permute entries of a signed permutation: those at `origin` are copied to `to`."""
     changed = signed.copy()
     changed[to] = signed[origin]
     return changed

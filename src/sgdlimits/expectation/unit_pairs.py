@@ -30,9 +30,10 @@ LINE_RANGE = 9.0
 
 
 class UnitPlane(NamedTuple):
-    """The plane of each student (rows) and each unit (columns): A, B, C above and the two directions.
+    """Orthonormal directions that span the weights of each student and each unit, and the coordinates of both in them.
 
-    `directions` has e_1 and e_2 on its third axis, zero where a field vanishes or both are parallel.
+    `own`, `along` and `across` are A, B and C above. `directions` has e_1 and e_2 on its third axis, zero where a field
+    vanishes or both are parallel.
     """
 
     own: Float[np.ndarray, " p"]
@@ -42,14 +43,20 @@ class UnitPlane(NamedTuple):
 
 
 class PairSpread(NamedTuple):
-    """Coefficients w (`mean`) and K (`tensor`) of E[g h y y^T] = w 1 + sum_ab K_ab e_a e_b^T, for each pair of units."""
+    """Second moments of the input, weighted with functions of two fields: an isotropic coefficient and a 2-by-2 tensor.
+
+    `mean` is w and `tensor` is K in E[g h y y^T] = w 1 + sum_ab K_ab e_a e_b^T, for each pair of units.
+    """
 
     mean: Float[np.ndarray, "p m"]
     tensor: Float[np.ndarray, "p m 2 2"]
 
 
 class PairMoments(NamedTuple):
-    """Moments of student j and unit m: E[s_j' s_m z], and coefficients w, K of s_j' s_m' (students only) and s_j'' s_m."""
+    """Expectations for pairs of units, student j and unit m, from which gradient and Hessian of the risk are assembled.
+
+    `first` is E[s_j' s_m z]; `slopes` and `curvature` have the coefficients w and K of s_j' s_m' (students only) and s_j'' s_m.
+    """
 
     first: Float[np.ndarray, "p m 2"]
     slopes: PairSpread
@@ -57,18 +64,21 @@ class PairMoments(NamedTuple):
 
 
 def unit_planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
-    """Return the plane of each of the first `students` units with each unit; `rows` has the fields' coefficients in y."""
+    """Return the plane that each student spans with each unit; `rows` has the coefficients of the fields in the input."""
     own = np.linalg.norm(rows[:students], axis=1)
-    first = _normalise(rows[:students], own)
+    first = _normalise_rows(rows[:students], own)
     along = first @ rows.T
     rest = rows - along[:, :, None] * first[:, None]
     across = np.linalg.norm(rest, axis=2)
-    both = np.stack([np.broadcast_to(first[:, None], rest.shape), _normalise(rest, across)], axis=2)
+    both = np.stack([np.broadcast_to(first[:, None], rest.shape), _normalise_rows(rest, across)], axis=2)
     return UnitPlane(own, along, across, both)
 
 
 def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, count: int) -> PairMoments:
-    """Compute the moments of pairs of units: closed for kinks, exact for polynomials, else with `count` nodes on a line."""
+    """Compute the `PairMoments` of all students and units, in closed form for piecewise linear ones, else by quadrature.
+
+    The quadrature has `count` nodes per dimension; polynomials have as many as make it exact.
+    """
     if isinstance(student, PiecewiseLinear) and isinstance(teacher, PiecewiseLinear):
         return kinked_pair_moments(student, teacher, plane)
     if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
@@ -77,7 +87,7 @@ def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, cou
 
 
 def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: LineRule) -> PairMoments:
-    """Compute the moments of smooth units on the product grid of a line of nodes."""
+    """Compute the `PairMoments` of smooth units on the product grid of a one-dimensional quadrature rule."""
     p = plane.own.size
     z, weights = line
     powers = weights[:, None] * z[:, None] ** np.arange(3)
@@ -91,14 +101,14 @@ def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPla
         firsts.append(np.stack([slope[1] @ value[..., 0].T, slope[0] @ value[..., 1].T], axis=-1))
         slopes.append(np.einsum("an,lnb->lab", slope, here[1] @ powers))
         curvatures.append(np.einsum("an,mnb->mab", curvature, value))
-    return PairMoments(np.stack(firsts), _spread(np.stack(slopes)), _spread(np.stack(curvatures)))
+    return PairMoments(np.stack(firsts), _pair_spread(np.stack(slopes)), _pair_spread(np.stack(curvatures)))
 
 
 def kinked_pair_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: UnitPlane) -> PairMoments:
-    r"""Compute the moments of piecewise linear units, :math:`s = \alpha x + \beta|x|`, :math:`s'' = 2\beta\delta(x)`.
+    r"""Compute the `PairMoments` of piecewise linear units in closed form.
 
-    With :math:`\phi` the angle between two fields, their signs differ in two wedges of that angle. A unit of norm zero has no
-    curvature; the caller must refuse it.
+    For units :math:`s = \alpha x + \beta|x|` with :math:`s'' = 2\beta\delta(x)`: with :math:`\phi` the angle between two
+    fields, their signs differ in two wedges of that angle. A unit of norm zero has no curvature; the caller must refuse it.
     """
     p, count = plane.along.shape
     odd, even = (student.right + student.left) / 2, (student.right - student.left) / 2
@@ -108,17 +118,17 @@ def kinked_pair_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plan
     # arctan2, since the arccosine of the correlation would lose half of the digits of a small angle.
     angle = np.where(nonzero, np.arctan2(plane.across, plane.along), np.pi / 2)
     twice, square = np.sin(2 * angle) / np.pi, 2 * np.sin(angle) ** 2 / np.pi
-    signs = PairSpread(1 - 2 * angle / np.pi, _symmetric(twice, square, -twice))
+    signs = PairSpread(1 - 2 * angle / np.pi, _stack_symmetric(twice, square, -twice))
     field = np.stack([plane.along, plane.across], axis=-1)
     along = np.einsum("jmab,jmb->jma", signs.tensor, field) + signs.mean[..., None] * field
     first = odd * odds[:, None] * field + even * evens[:, None] * along
     slopes = PairSpread(odd**2 + even**2 * signs.mean[:, :p], even**2 * signs.tensor[:, :p])
-    delta = 2 * even * evens * plane.across / np.pi * _inverse(plane.own)[:, None]
-    return PairMoments(first, slopes, PairSpread(delta, _symmetric(-delta, 0 * delta, delta)))
+    delta = 2 * even * evens * plane.across / np.pi * _reciprocal(plane.own)[:, None]
+    return PairMoments(first, slopes, PairSpread(delta, _stack_symmetric(-delta, 0 * delta, delta)))
 
 
 def derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Evaluate an activation and its first two derivatives at each entry, on the host."""
+    """Evaluate an activation and its first two derivatives at each entry, as NumPy arrays."""
     if isinstance(activation, Polynomial):
         series = Series(activation.coefficients)
         return series(x), series.deriv(1)(x), series.deriv(2)(x)
@@ -128,7 +138,7 @@ def derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.n
 
 @eqx.filter_jit
 def _derivatives(activation: Activation, x: Array) -> tuple[Array, Array, Array]:
-    """Evaluate an activation and its first two derivatives by forward mode, which is elementwise for tangents of one."""
+    """Evaluate an activation and its first two derivatives at each entry, by forward-mode differentiation."""
 
     def derivative(f: Callable) -> Callable:
         return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
@@ -137,22 +147,25 @@ def _derivatives(activation: Activation, x: Array) -> tuple[Array, Array, Array]
     return activation(x), first(x), derivative(first)(x)
 
 
-def _spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSpread:
-    """Convert moments E[g h z_1^a z_2^b], with a, b = 0, 1, 2 on the last axes, to the coefficients w and K."""
+def _pair_spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSpread:
+    """Convert moments in the two coordinates of each pair's plane to an isotropic coefficient and a tensor.
+
+    The moments are E[g h z_1^a z_2^b], with a, b = 0, 1, 2 on the last axes.
+    """
     mean = moments[..., 0, 0]
-    return PairSpread(mean, _symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
+    return PairSpread(mean, _stack_symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
 
 
-def _symmetric(first: np.ndarray, mixed: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Stack entries (1, 1), (1, 2) and (2, 2) into symmetric 2-by-2 matrices on the last two axes."""
+def _stack_symmetric(first: np.ndarray, mixed: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Stack the entries (1, 1), (1, 2) and (2, 2) into symmetric 2-by-2 matrices on the last two axes."""
     return np.stack([np.stack([first, mixed], axis=-1), np.stack([mixed, second], axis=-1)], axis=-2)
 
 
-def _inverse(norms: np.ndarray) -> np.ndarray:
-    """Return the reciprocal of each norm, zero for zero."""
+def _reciprocal(norms: np.ndarray) -> np.ndarray:
+    """Return the reciprocal of each norm, zero where the norm is zero."""
     return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
 
 
-def _normalise(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+def _normalise_rows(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Divide rows by their norms; rows of norm zero stay zero."""
-    return rows * _inverse(norms)[..., None]
+    return rows * _reciprocal(norms)[..., None]

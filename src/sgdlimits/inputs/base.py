@@ -16,7 +16,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 
 
 class Sizes(NamedTuple):
-    """The numbers of vectors in one step.
+    """Numbers of samples, inputs, directions and orthogonal components in one step.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 
 class Inputs(Part):
-    """The law of the inputs: an immutable pytree whose parameters can be traced.
+    """Base class of the laws of inputs: an immutable pytree whose parameters can be traced.
 
     The ODE, the mean field and analyses use `law`; the SDE and averages over steps use `from_normal`, at standard normal
     points; the chain uses `draw` and `place`, and SGD in R^d uses `vectors`. Properties such as `centred` follow from the
@@ -63,7 +63,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def check(self, fixed: int) -> None:
-        """Raise `BadInput` if the means do not refer to `fixed` fixed directions."""
+        """Raise `BadInput` if the class means do not have `fixed` coefficients, one for each fixed direction."""
 
     @abc.abstractmethod
     def law(self, stats: Overlaps, gram: Float[Array, "k k"]) -> FieldLaw:
@@ -71,7 +71,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def law_of_factor(self, F: FieldFactor, gram: Float[Array, "k k"]) -> FieldLaw:
-        """Compute the law of the fields from coordinates F of the directions, whose first k axes are the frame.
+        """Compute the law of the fields from coordinates F of all directions, whose first k axes are the frame.
 
         `gram` is the Gram matrix of the fixed directions.
         """
@@ -84,21 +84,27 @@ class Inputs(Part):
     def from_normal(
         self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]
     ) -> Float[Array, "s *batch"]:
-        """Map standard normal points to coordinates of inputs of classes `c`; the first k axes are the frame of B."""
+        """Map standard normal points to coordinates of inputs of the classes `c` in the frame.
+
+        The first k coordinates are those in which B, the fixed directions, is given.
+        """
 
     @abc.abstractmethod
     def draw(self, stream: Stream, sizes: Sizes, d: Float[Array, ""]) -> Coordinates:
-        """Draw the random variates of the inputs in dimension d, with the steps on the first axis."""
+        """Draw the random variates that determine the inputs in dimension d, with the steps on the first axis."""
 
     @abc.abstractmethod
     def place(self, variates: Coordinates, B: Float[Array, "k k"]) -> Coordinates:
-        """Map the random variates of one step to coordinates of its inputs; the first k axes are the frame of B."""
+        """Map the random variates of one step, from `draw`, to coordinates of its inputs.
+
+        The first k coordinates are those in which B, the fixed directions, is given.
+        """
 
     @abc.abstractmethod
     def vectors(
         self, stream: Stream, sizes: Sizes, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
     ) -> tuple[Float[Array, "steps inputs runs d"], Float[Array, "steps samples runs"], Int[Array, "steps samples runs"]]:
-        """Draw input vectors in R^d, label noise and classes.
+        """Draw input vectors in R^d, label noise and classes for several steps.
 
         `add_mean(x, m)` adds means with coordinates m in the frame of B to vectors x.
         """

@@ -22,7 +22,7 @@ from sgdlimits.text import count
 
 
 class Mixture(Inputs):
-    r"""Isotropic Gaussian classes: :math:`x = \sum_r b_r^{(c)} e_r + \sigma g`, with class c of probability :math:`\pi_c`.
+    r"""Isotropic Gaussian classes: :math:`x = \sum_r b_r^{(c)} e_r + \sigma g`, where class c has probability :math:`\pi_c`.
 
     Parameters
     ----------

@@ -25,14 +25,17 @@ CONSTANT_COST_BATCH = 64
 
 
 class Clock(NamedTuple):
-    """Saved times, beginning with that of the initial state, and the number of SGD steps at each (NaN for levels without d)."""
+    """Times at which a simulation saves, the initial time first, and the number of SGD steps made by each of them.
+
+    `step` is NaN at levels that have no dimension d.
+    """
 
     t: np.ndarray
     step: np.ndarray
 
 
 class Request(NamedTuple):
-    """Arguments of a stepper: seed, indices of the runs, saved times, stop condition, observables and kernel.
+    """Arguments for a stepper: the seed, the runs, the times to save, the stop condition, observables and the kernel.
 
     `save_start` is false if no snapshot is needed at the first time of the clock: it is not saved, or was saved before.
     """
@@ -47,21 +50,27 @@ class Request(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Statistics and observables of a batch of runs at one time, runs first. A run that has ended keeps its last state."""
+    """Statistics and observables of a batch of runs at one saved time; arrays have the runs on their first axis.
+
+    A run that has ended keeps its last state.
+    """
 
     stats: PyTree
     observed: dict[str, np.ndarray]
 
 
 class RunStatus(NamedTuple):
-    """Status of each run, and the time at which it ended (for an active run: the time it has reached)."""
+    """Status of each run (finished, stopped or diverged), and the time at which it ended.
+
+    A run that is still active has the time that it has reached.
+    """
 
     status: np.ndarray
     t: np.ndarray
 
 
 class Stepper(abc.ABC):
-    """A batch of runs, advanced in short calls from one saved time to the next.
+    """Simulation of one batch of runs, advanced in short calls from one saved time to the next.
 
     An exception inside a call, such as Ctrl-C, leaves the runs where the last complete call or step left them: `now`,
     `run_status` and `state` remain valid.
@@ -74,7 +83,7 @@ class Stepper(abc.ABC):
     @property
     @abc.abstractmethod
     def initial(self) -> Snapshot:
-        """Snapshot at the first time of the clock; not available for resumed runs."""
+        """Snapshot of the runs at the first saved time; not available for resumed runs."""
 
     @property
     @abc.abstractmethod
@@ -84,7 +93,7 @@ class Stepper(abc.ABC):
     @property
     @abc.abstractmethod
     def completed_fraction(self) -> float:
-        """Fraction of the simulated time, from the first to the last saved time, that the runs have covered."""
+        """Fraction of the time between the first and the last saved time that has been simulated."""
 
     @abc.abstractmethod
     def advance(self) -> list[Snapshot]:
@@ -92,7 +101,7 @@ class Stepper(abc.ABC):
 
     @property
     def batch_key(self) -> Hashable:
-        """Key of the next call: steppers with equal keys may be passed to `advance_many` together."""
+        """Key of the next kernel call: steppers with equal keys may be passed to `advance_many` together."""
         return id(self)
 
     @classmethod
@@ -114,10 +123,16 @@ class Stepper(abc.ABC):
 
     @abc.abstractmethod
     def state(self) -> Float[np.ndarray, "runs floats"]:
-        """Return the state from which a new stepper resumes bit for bit, one row per run, at or after the last saved time."""
+        """Return what a new stepper needs to resume the runs bit for bit, as one row of floats per run.
+
+        The state is at the last saved time or later.
+        """
 
     def __iter__(self) -> Iterator[Snapshot]:
-        """Advance to the end and yield a snapshot at each saved time; at the first one only if the request has `save_start`."""
+        """Advance to the end and yield a snapshot at each saved time.
+
+        The first saved time is left out unless the request has `save_start`.
+        """
         if self.request.save_start:
             yield self.initial
         while not self.finished:
@@ -125,7 +140,7 @@ class Stepper(abc.ABC):
 
 
 class Engine(eqx.Module):
-    """A level bound to a problem and a start: step sizes, quadrature nodes and batch sizes are fixed.
+    """A level of description bound to a problem and a start, with step sizes, quadrature nodes and batch sizes fixed.
 
     Parameters
     ----------
@@ -140,16 +155,19 @@ class Engine(eqx.Module):
 
     @property
     def batch_multiple(self) -> int:
-        """Number that divides all batch sizes."""
+        """Number of runs of which every batch size is a multiple."""
         return GROUP_ALIGNMENT
 
     @property
     def floats_per_run(self) -> int:
-        """Approximate memory per run during a step, in floats."""
+        """Approximate number of floats in memory for one run during a step."""
         return 0
 
     def starts(self, start: Start, stream: Stream) -> PyTree:
-        """Draw and check the initial statistics of the runs of a stream, runs first."""
+        """Draw the initial statistics of each run from its random stream, and check that some weights have them.
+
+        Arrays have the runs on their first axis.
+        """
         starts = self.level.first(self.problem, start, stream)
         self.problem.coordinates.check(starts)
         return starts
@@ -160,7 +178,7 @@ class Engine(eqx.Module):
 
     @abc.abstractmethod
     def stepper(self, starts: PyTree, request: Request, state: Float[np.ndarray, "runs floats"] | None = None) -> Stepper:
-        """Create the stepper of a batch of runs.
+        """Create the stepper that simulates one batch of runs.
 
         Parameters
         ----------
@@ -171,40 +189,43 @@ class Engine(eqx.Module):
 
 
 class Level(Part):
-    """A level of description of SGD, such as `Chain` or `ODE`: its parameters, and `bind`.
+    """Base class of levels of description of SGD, such as `Chain` or `ODE`: parameters, and a method to bind a problem.
 
     A new level subclasses this and implements `bind`. The class variables declare its properties to the rest of the package.
     """
 
     name: ClassVar[str]
     batchable: ClassVar[bool] = False
-    """Whether simulations that differ only in parameter values can share one kernel call."""
+    """Whether simulations that differ only in parameter values can be advanced together by one kernel call."""
     shared_batch: ClassVar[int | None] = None
     """Fixed batch size of `simulate_runs` if rounding in a run depends on the other runs of its batch; None if it does not."""
     leaves_cone: ClassVar[bool] = False
-    """Whether discretised noise may lead to overlaps of no weights, for which Q - M P^-1 M^T has negative eigenvalues."""
+    """Whether discretised noise may give overlaps that no weights have: Q - M P^-1 M^T with negative eigenvalues."""
 
     @abc.abstractmethod
     def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:
-        """Return the engine for a problem and a start; `first` holds the initial statistics of run 0."""
+        """Return the engine that simulates a problem from a start at this level; `first` is the initial statistics of run 0."""
 
     def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
-        """Draw the initial statistics of the runs of a stream, runs first; `problem` need not be converted by `view`."""
+        """Draw the initial statistics of each run from its random stream; arrays have the runs on their first axis.
+
+        `problem` need not be converted by `view`.
+        """
         return start.batch(self.view(problem), stream)
 
     def view(self, problem: Problem) -> Problem:
-        """Convert a problem to the statistics in which this level describes it."""
+        """Convert a problem to the statistics with which this level describes it, such as those of the limit of large d."""
         return problem
 
 
 def _constant_cost_batch(multiple: int) -> int:
-    """Return the batch size up to which the cost of a call is about constant."""
+    """Return the batch size up to which a kernel call takes about the same time, for batch sizes divisible by `multiple`."""
     return CONSTANT_COST_BATCH if multiple == GROUP_ALIGNMENT else multiple
 
 
 @lru_cache(maxsize=64)
 def compiled_batch_sizes(multiple: int, max_batch: int) -> tuple[int, ...]:
-    """Return the batch sizes for which code is compiled: a few multiples of `multiple`, about doubling up to `max_batch`.
+    """Return the batch sizes for which code is compiled: a few multiples of `multiple`, which about double up to `max_batch`.
 
     Compiled code treats all floats of complete SIMD vectors alike, so that the results of a run do not depend on the size of
     its batch.

@@ -59,7 +59,7 @@ class Chain(Level):
     d: Count = eqx.field(static=True)
 
     def bind(self, problem, start, first):
-        """Bind to a problem, with batches whose states fit into the cache of a CPU core, or are large enough to fill a GPU."""
+        """Return the engine of the chain, with batches that fit into the cache of a CPU core or can fill a GPU."""
         max_runs, max_floats = (8192, 2**18) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
         floats_per_run = problem.numerics.size * problem.numerics.samples_per_step
         max_batch = int(min(max_runs, max(64, max_floats / floats_per_run)))
@@ -68,12 +68,12 @@ class Chain(Level):
 
 @singledispatch
 def chain_process(problem: Problem, d: int) -> Process:
-    """Return the exact chain of a problem; register a function for a new kind of problem."""
+    """Return the Markov chain of a problem's statistics in dimension d; register a function for a new kind of problem."""
     raise BadInput(f"no exact chain is known for {type(problem).__name__}. Use ODE(), or register one with chain_process.")
 
 
 class FrameChain(Process):
-    r"""The chain of a projection problem, on coordinates in a frame (see `sgdlimits.statistics.frame`).
+    r"""Markov chain of the overlaps of a projection problem, stored as coordinates in a frame of the fixed directions.
 
     The b inputs of a step have coordinates g (k-by-b) along the fixed directions, h (n-by-b) along the directions of T, and
     components orthogonal to both. An algorithm maps all directions W to AW + CX (see `sgdlimits.algorithm.weights`), hence
@@ -99,11 +99,11 @@ class FrameChain(Process):
         # with fewer than n dimensions outside the fixed directions, T has fewer columns: inputs have no further coordinates
         self.free = None if room >= n else as_floats(np.arange(n) < room)
         # the random variates of a block should stay near the core
-        self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
+        self.block = max(1, min(64, 256 // (self._input_count * (n + k + 2))))
 
     @property
     def floats_per_run(self):
-        return self._inputs * (self._directions + self.frame.shape[0] + 2) * self.block
+        return self._input_count * (self._direction_count + self.frame.shape[0] + 2) * self.block
 
     @property
     def fast_compile(self):
@@ -111,34 +111,34 @@ class FrameChain(Process):
 
     @property
     def check_interval(self):
-        """Number of steps in a sixteenth of a unit of t."""
+        """Number of steps between checks for divergence: those in a sixteenth of a unit of t."""
         return self.d / (16 * self.problem.algorithm.batch)
 
     @property
-    def _directions(self) -> int:
-        """Number n of trained directions and directions of the algorithm's memory."""
+    def _direction_count(self) -> int:
+        """Number of directions in the state: those of the trained units, and those of the algorithm's memory."""
         return self.problem.network.width * len(self.problem.algorithm.names)
 
     @property
-    def _inputs(self) -> int:
-        """Number of input vectors in a step, including noise vectors of the algorithm."""
+    def _input_count(self) -> int:
+        """Number of input vectors in one step, including the noise vectors that the algorithm adds."""
         return input_count(self.problem.algorithm, self.problem.network.width)
 
     @property
-    def room(self) -> int:
-        """Number of dimensions orthogonal to the fixed directions, at most n: the rank that T can have."""
-        return self._directions if self.free is None else int(self.free.sum())
+    def max_rank(self) -> int:
+        """Maximum rank of the trained directions' components orthogonal to the fixed directions, which d limits."""
+        return self._direction_count if self.free is None else int(self.free.sum())
 
     def check_start(self, stats: Overlaps) -> None:
         self.problem.coordinates.check_form(stats)  # `start` factors them
 
     def start(self, stats: Overlaps) -> Frame:
-        return frame_of(stats.reorder(self.problem.algorithm.order), self.frame, self.room)
+        return frame_of(stats.reorder(self.problem.algorithm.order), self.frame, self.max_rank)
 
     def draw(self, stream: Stream) -> Coordinates:
         if has_schedules(self.problem.data):
             return draw_by_step(self, stream)
-        algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
+        algorithm, n, L = self.problem.algorithm, self._direction_count, self._input_count
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products
         rests = L if any(step_needs(algorithm, self.problem.network.width)) else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
@@ -150,7 +150,7 @@ class FrameChain(Process):
         algorithm, x = problem.algorithm, problem.data.place(x, self.frame)
         projected = state.project(x, self.frame[..., None])
 
-        def one(x: Coordinates, fields, fixed, at: Frame):
+        def updates_of_run(x: Coordinates, fields, fixed, at: Frame):
             rows = {name: rows_of(names, name, problem.network.width) for name in names}
             products = lambda i, j: at.gram(rows[i], rows[j])
             inputs = lambda: inv_d * x.gram()
@@ -159,7 +159,7 @@ class FrameChain(Process):
                 make_context(algorithm, problem.model, inv_d, now.t, StepInputs(fields, fixed, x.z, x.c), at, products, inputs),
             )
 
-        updates, numbers = jax.vmap(one, -1, -1)(x, projected.fields, projected.fixed, state)
+        updates, numbers = jax.vmap(updates_of_run, -1, -1)(x, projected.fields, projected.fixed, state)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
         past = lambda rows, axis=0: multiply_by_past(updates, rows, axis)
         # names whose directions are normalised are known when the step is traced
@@ -174,24 +174,27 @@ class FrameChain(Process):
 
 
 class FactorChain(FrameChain):
-    """A chain that computes the risk from the triangular factor, which is more accurate than overlaps near perfect recovery."""
+    """Chain of a projection problem that computes the risk from the triangular factor of the overlaps.
+
+    Near perfect recovery it is more accurate than the risk from the overlaps.
+    """
 
     def risk(self, state: Frame, stats: Overlaps, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
         model, rows = self.problem.model, rows_of(state.names, STUDENT, self.problem.network.width)
         fixed = jnp.concatenate([self.frame, jnp.zeros((model.teachers, model.width))], axis=1)
         T = state.T if len(state.names) == 1 else gram_schmidt(state.T[:, rows])
 
-        def one(run):
+        def risk_of_run(run):
             (a, m, T), t = run
             now = self.problem.at(t)
             law = now.model.law_of_factor(FieldFactor(jnp.concatenate([m, T.T], axis=1), fixed))
             return now.expectation.risk_of_factor(now.model, a, law)
 
-        return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
+        return self.problem.numerics.over_runs(risk_of_run, (runs_first((state.a, state.m[rows], T)), t))
 
 
 @chain_process.register(ProjectionProblem)
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
-    """Return the chain of a projection problem, with the most accurate form of the risk that its expectation has."""
+    """Return the chain of a projection problem in dimension d, which uses the most accurate form of the risk available."""
     chain: type[FrameChain] = FactorChain if problem.expectation.risk_uses_factor else FrameChain
     return chain(problem, d)

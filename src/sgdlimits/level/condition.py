@@ -20,7 +20,7 @@ from sgdlimits.trial import try_function
 
 
 class Condition(Part):
-    """A stop condition: a function of the statistics of a run, and of values stored at its start (its memory).
+    """A stop condition: a function of the statistics of a run, and of values stored when the run starts (its memory).
 
     A condition implements `margin`, and `begin` if it compares with the start, both for one run without a batch axis, as pure
     JAX functions of the problem at the current time. Levels call `evaluate_start` or `begin_runs` once, and `stop_runs` after
@@ -28,37 +28,43 @@ class Condition(Part):
     """
 
     def begin(self, problem: Problem, stats: PyTree) -> PyTree:
-        """Return the values to store from the initial statistics of one run."""
+        """Return the values that the condition stores from the initial statistics of one run, such as the initial risk."""
         return ()
 
     @abc.abstractmethod
     def margin(self, problem: Problem, stats: PyTree, memory: PyTree) -> Float[Array, ""] | Bool[Array, ""]:
-        """Return a number that is at least 0 where the run should stop, or a bool that is true there."""
+        """Return a number that is at least 0 when the run should stop, or a bool that is true then."""
 
     def __call__(self, problem: Problem, stats: PyTree, memory: PyTree) -> Bool[Array, ""]:
-        """Return whether one run should stop."""
+        """Return whether a run with these statistics should stop."""
         return is_reached(self.margin(problem, stats, memory))
 
     def evaluate_start(self, problem: Problem, stats: PyTree, risk: Float[Array, ""] | None) -> tuple[PyTree, Bool[Array, ""]]:
-        """Return the values to store at the start of one run, and whether it stops there; `risk` is given if already known."""
+        """Return the values that the condition stores at the start of one run, and whether the run stops there.
+
+        `risk` is the initial risk if it is already known, else None.
+        """
         memory = self.begin(problem, stats)
         return memory, self(problem, stats, memory)
 
     def over_runs(self, problem: Problem, f: Callable, batch: PyTree) -> PyTree:
-        """Apply f to each run of a batch, runs first, in groups of the size that the problem asks for."""
+        """Apply a function of one run's statistics to each run of a batch, in groups that bound the memory."""
         return problem.numerics.over_runs(f, batch)
 
     def begin_runs(self, problem: Problem, stats: PyTree) -> PyTree:
-        """Return the values to store at the start of each run of a batch, runs first."""
+        """Return the values that the condition stores at the start of each run of a batch, with the runs on the first axis."""
         return self.over_runs(problem, lambda one: self.begin(problem, one), stats)
 
     def stop_runs(self, problem: Problem, stats: PyTree, memory: PyTree, t: Float[Array, " runs"]) -> Bool[Array, " runs"]:
-        """Return whether each run of a batch should stop; `t` has a time for each run."""
+        """Return whether each run of a batch should stop; `t` holds the time of each run."""
         return self.over_runs(problem, lambda one: self(problem.at(one[2]), *one[:2]), (stats, memory, t))
 
 
 class Predicate(Condition):
-    """A stop condition from a user's function of the statistics of one run: true, or a number of at least 0, stops the run."""
+    """A stop condition given by a user's function of the statistics of one run.
+
+    The run stops when the function returns true, or a number of at least 0.
+    """
 
     fn: Callable
 
@@ -70,7 +76,9 @@ class Predicate(Condition):
 
 
 class Exits(Condition):
-    r"""Stop a run when its excess risk has fallen by the fraction T of its initial value: equation (9) of [1]_.
+    r"""Stop condition that holds once the excess risk of a run has lost a given fraction of its initial value.
+
+    This is equation (9) of [1]_, with the fraction T:
 
     .. math:: R(t) - R_0 \le (1 - T)\,(R(0) - R_0),
 
@@ -98,9 +106,27 @@ class Exits(Condition):
         return memory - problem.risk(stats)
 
 
+class RiskBelow(Condition):
+    """The population risk is at most `risk`, whatever it was at the start of the run.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.08)
+    >>> bool(RiskBelow(0.5)(problem, sl.FixedInit(0.9).one(problem), RiskBelow(0.5).risk))
+    True
+    """
+
+    risk: Float[Array, ""] | float = eqx.field(converter=lambda risk: jnp.asarray(risk, float))
+
+    def begin(self, problem, stats):
+        return self.risk
+
+    def margin(self, problem, stats, memory):
+        return memory - problem.risk(stats)
+
+
 @checked
 def exits(threshold: Unchecked[float]) -> Exits:
-    """Stop a run once its excess risk over the noise floor has fallen by the fraction `threshold` of that at its start.
+    """Stop a run once its excess risk over the noise floor has fallen by the fraction `threshold` of its initial value.
 
     Parameters
     ----------
@@ -122,17 +148,20 @@ def exits(threshold: Unchecked[float]) -> Exits:
 
 
 def exit_risk(start, floor, threshold):
-    """Return the risk at which a run exits whose initial risk is `start`."""
+    """Return the risk at which a run counts as having exited, from its initial risk, the noise floor and the threshold."""
     return start - threshold * (start - floor)
 
 
 def is_reached(margin):
-    """Return whether a margin, a bool or a number, tells a run to stop."""
+    """Return whether a stop condition holds, from its margin: a bool, or a number that is then at least 0."""
     return margin if margin.dtype == bool else margin >= 0
 
 
 def as_condition(until: Any) -> Condition | None:
-    """Convert the argument `until` of `simulate`, a condition or a function of statistics, to a condition; None stays None."""
+    """Convert the argument `until` of `simulate`, a condition or a function of the statistics, to a condition.
+
+    None is returned unchanged.
+    """
     if until is None or isinstance(until, Condition):
         return until
     if callable(until):
@@ -143,7 +172,7 @@ def as_condition(until: Any) -> Condition | None:
 
 
 def check_condition(condition: Condition, problem: Problem, stats: PyTree, name: str = "until") -> None:
-    """Raise `BadInput` unless the condition can be evaluated at the statistics of one run and gives one bool or number."""
+    """Raise `BadInput` unless a stop condition evaluates to one bool or number at the statistics of one run."""
     # the statistics of one run serve as its start and as its present state
     margin = lambda one: condition.margin(problem, one, condition.begin(problem, one))
     own = (condition.fn, select_students(stats)) if isinstance(condition, Predicate) else None

@@ -34,12 +34,14 @@ from sgdlimits.statistics.trees import as_batch, runs_first
 STEP_TIMES_RATE = 0.025
 """Default time between evaluations of the stop condition, times the fastest rate at the point."""
 ZERO_COORDINATE = 1e-12
-"""Coordinates of at most this size count as zero: on which side of a kink they lie is decided by rounding."""
+"""Coordinates of at most this size count as zero: otherwise rounding would decide on which side of a kink they are."""
 
 
 @checked
 class Local(Level):
-    r"""The diffusive limit at a fixed point: :math:`u^* + y/\sqrt d` with a linear diffusion y, whose steps are exact in law.
+    r"""The diffusive limit at a fixed point :math:`u^*`: statistics :math:`u^* + y/\sqrt d`, with a linear diffusion y.
+
+    Its steps are exact in law.
 
     Parameters
     ----------
@@ -85,7 +87,10 @@ class Local(Level):
 
 
 class LocalEngine(SteppingEngine):
-    """An engine of exact steps: one between saved times, or with a stop condition equal steps of at most about dt."""
+    """The level `Local` bound to a problem: it makes exact steps of the linear diffusion near a fixed point.
+
+    It makes one step between saved times or, with a stop condition, equal steps of at most about dt.
+    """
 
     level: Local
     problem: Problem
@@ -104,7 +109,7 @@ class LocalEngine(SteppingEngine):
         return ProcessStepper(self._process(segments.sizes, block), starts, request, segments, state)
 
     def _process(self, sizes: np.ndarray, block: int) -> LinearDiffusion:
-        """Return the process with the transition matrices of all step sizes that occur."""
+        """Return the linear diffusion with the transition matrices of all step sizes that occur."""
         sizes = np.unique(sizes)
         factors, kicks = map(np.stack, zip(*(compute_transition(self.J, self.Sigma, size) for size in sizes), strict=True))
         point = self.level.point
@@ -114,18 +119,18 @@ class LocalEngine(SteppingEngine):
 
 
 def linearise_at(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the drift, its Jacobian J and the covariance Sigma at a point, in the free coordinates of `problem.vector`.
+    """Return the drift, its Jacobian and the noise covariance at a point, restricted to the coordinates that can change.
 
     Kinks of piecewise linear units are not smoothed: a field exactly at a kink has the slope that the activation defines there.
     """
     free = np.flatnonzero(problem.coordinates.moves(point))
-    drift, J, Sigma = (np.asarray(part) for part in _linearise(problem, problem.numerics.without_smoothing(), point))
+    drift, J, Sigma = (np.asarray(part) for part in _linearise_all(problem, problem.numerics.without_smoothing(), point))
     return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
 
 
 @eqx.filter_jit
-def _linearise(problem: Problem, unsmoothed: Problem, point: PyTree):
-    """Return drift, Jacobian and covariance in all coordinates of `problem.vector`."""
+def _linearise_all(problem: Problem, unsmoothed: Problem, point: PyTree):
+    """Return the drift, its Jacobian and the noise covariance at a point, in all coordinates of `problem.vector`."""
     vector = problem.vector(point)
     vector = jnp.where(jnp.abs(vector) < ZERO_COORDINATE, 0.0, vector)
     drift = lambda vector: problem.vector(unsmoothed.drift(problem.from_vector(vector, point)))
@@ -133,7 +138,7 @@ def _linearise(problem: Problem, unsmoothed: Problem, point: PyTree):
 
 
 def compute_transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
-    r"""Return the factor and the noise matrix of a step of length h of a linear diffusion.
+    r"""Return the matrices of an exact step of length h of the linear diffusion with drift matrix J and noise covariance Sigma.
 
     The factor is :math:`e^{Jh}`, and the noise matrix the symmetric root of :math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`.
     Both come from one matrix exponential (Van Loan).
@@ -156,7 +161,7 @@ def compute_transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.n
 
 
 class LinearDiffusion(Process):
-    """Exact steps of a linear diffusion of the free coordinates, relative to a fixed point, for a few step sizes.
+    """Exact steps of the linear diffusion of the statistics around a fixed point, for a given list of step sizes.
 
     Parameters
     ----------
@@ -179,16 +184,16 @@ class LinearDiffusion(Process):
 
     @eqx.filter_jit
     def start(self, stats: PyTree) -> Float[Array, "n runs"]:
-        """Return the free coordinates of each run relative to the fixed point."""
+        """Return the coordinates of each run that can change, relative to the fixed point."""
         centre, free = self.problem.vector(self.point), np.asarray(self.free)
         return jax.vmap(lambda one: (self.problem.vector(one) - centre)[free], out_axes=-1)(stats)
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, len(self.free))
 
-    def step(self, state, numbers, now: StepTime):
+    def step(self, state, variates, now: StepTime):
         which = jnp.argmin(jnp.abs(self.sizes - now.size))  # sizes may differ from those of the list by rounding
-        return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ numbers
+        return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ variates
 
     def statistics(self, state: Float[Array, "n runs"]) -> PyTree:
         centre = self.problem.vector(self.point)

@@ -18,7 +18,7 @@ MAX_FLOATS_PER_BATCH = 2**20
 
 @checked
 class MeanField(Level):
-    r"""The limit :math:`d\to\infty`, then :math:`p\to\infty` at fixed time :math:`(\text{lr}/p)\,t`.
+    r"""The limit of large dimension, then of infinite width p, at fixed time :math:`(\text{lr}/p)\,t`.
 
     The p units of the problem become the atoms of a measure. The overlap of two units comes from their components along the
     fixed directions alone, :math:`Q_{il} = m_i^\top P^{-1} m_l` [5]_. The state is `Particles(a, M, q)`, which has p (k + 2)
@@ -53,7 +53,7 @@ class MeanField(Level):
     outside: Count | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
-        """Return the mean-field limit of a projection problem; a `MeanFieldProblem` is returned as it is."""
+        """Return the mean-field limit of a projection problem; a `MeanFieldProblem` is returned unchanged."""
         if isinstance(problem, MeanFieldProblem):
             return problem
         return MeanFieldProblem(problem, outside=None if self.outside is None else check_count("outside", self.outside))

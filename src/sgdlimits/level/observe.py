@@ -15,18 +15,20 @@ from sgdlimits.trial import try_function
 
 
 class Observables(eqx.Module):
-    """Named functions of the statistics of one run, evaluated at every saved time beside the risk."""
+    """Functions of the statistics of one run, by name, whose values a simulation saves beside the risk."""
 
     functions: tuple[tuple[str, Callable], ...] = eqx.field(static=True, default=())
 
-    def of_runs(self, stats: PyTree) -> dict[str, Array]:
-        """Evaluate the functions at the statistics of each run of a batch, runs first."""
+    def evaluate_runs(self, stats: PyTree) -> dict[str, Array]:
+        """Return the values of the functions for each run of a batch, by name."""
         over_runs = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
         return {name: over_runs(fn)(select_students(stats)) for name, fn in self.functions}
 
 
 def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observables:
-    """Check the argument `observe` of `simulate` and return it as observables.
+    """Convert the argument `observe` of `simulate`, functions by name, to checked observables.
+
+    `stats` is an example of the statistics, and `taken` has the names that the dataset uses already.
 
     Parameters
     ----------

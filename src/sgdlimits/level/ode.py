@@ -24,7 +24,7 @@ MAX_STEPS = 2**16
 
 @checked
 class ODE(Level):
-    r"""The limit :math:`d\to\infty`: :math:`\dot X = b(X)`.
+    r"""The limit of large dimension, :math:`d\to\infty`: the statistics X follow the ODE :math:`\dot X = b(X)` with drift b.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ODE(Level):
 
 
 def max_runs_per_system(rtol: float) -> int:
-    """Return the number of runs that may be solved as one system: many at small tolerances, otherwise one.
+    """Return the number of runs that may be solved as one system of ODEs: many at small tolerances, otherwise one.
 
     Runs in one system share its step sizes. At large tolerances the error of a run would visibly depend on the other runs.
     """
@@ -65,7 +65,7 @@ def max_runs_per_system(rtol: float) -> int:
 
 
 class SolverEngine(Engine):
-    """An engine that solves the differential equation of the drift for all runs of a batch as one system."""
+    """The level `ODE` or `MeanField` bound to a problem: it solves the ODE of all runs of a batch as one system."""
 
     level: Any
     problem: Problem

@@ -23,7 +23,7 @@ MAX_STEPS = 2.0**53
 
 
 class Process(eqx.Module):
-    """A Markov chain on the states of a batch of runs, advanced by one step per call.
+    """A Markov chain on the states of a batch of runs, whose `step` advances all runs by one step.
 
     `draw` generates the random variates of several steps, and `step` makes one step from them. The split lets the compiler
     vectorise the generator and keeps the code of a step small. Variates are keyed by run and step, so that results do not
@@ -37,29 +37,29 @@ class Process(eqx.Module):
 
     @abc.abstractmethod
     def start(self, stats: PyTree) -> PyTree:
-        """Return the states of runs with the given statistics (runs first)."""
+        """Return the states of runs that begin with the given statistics, which have the runs on their first axis."""
 
     def check_start(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless runs can start with the given statistics; `start` may make part of the checks itself."""
+        """Raise `BadInput` unless runs can begin with the given statistics; `start` may do some of the checks itself."""
         self.problem.coordinates.check(stats)
 
     @abc.abstractmethod
     def draw(self, stream: Stream) -> PyTree:
-        """Draw the random variates of the steps of a stream: a pytree of arrays, steps first.
+        """Draw the random variates of all runs and steps of a random stream: a pytree of arrays with the steps first.
 
         If their law changes with time, use `draw_by_step`, which draws each step from the problem at its time.
         """
 
     @abc.abstractmethod
-    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
-        """Return the states after one step, from the random variates of that step."""
+    def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
+        """Return the states after one step; `variates` holds the random variates of the step."""
 
     @abc.abstractmethod
     def statistics(self, state: PyTree) -> PyTree:
-        """Compute the statistics of the states, runs first."""
+        """Compute the statistics of the states, such as overlaps, with the runs on the first axis."""
 
     def risk(self, state: PyTree, stats: PyTree, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
-        """Compute the population risk of the states, whose statistics are `stats`, with a time `t` for each run."""
+        """Compute the population risk of each run from its state, its statistics and its time."""
         return self.problem.numerics.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
 
     @property
@@ -69,7 +69,7 @@ class Process(eqx.Module):
 
     @property
     def floats_per_run(self) -> int:
-        """Approximate memory per run during a step, in floats."""
+        """Approximate number of floats in memory for one run during a step."""
         return 0
 
     @property
@@ -79,39 +79,42 @@ class Process(eqx.Module):
 
     @property
     def check_interval(self) -> Float[Array, ""] | int:
-        """Maximum number of steps between two checks for divergence; a diverged run is reset to its state at the last check."""
+        """Maximum number of steps between two checks for divergence.
+
+        A diverged run is reset to its state at the last check.
+        """
         return self.block
 
 
 def reports_problem_risk(process: Process) -> bool:
-    """Return whether a process reports the risk of its problem at the statistics, the risk that stop conditions evaluate."""
+    """Return whether the risk that a process reports is `problem.risk` of its statistics, as stop conditions evaluate it."""
     return type(process).risk is Process.risk
 
 
 def draw_by_step(process: Process, stream: Stream) -> PyTree:
-    """Draw the random variates of a stream's steps one step after the other, each from the problem at its time.
+    """Draw the random variates of a stream's steps one step at a time, each with the problem's parameters at its time.
 
     For processes whose variates have a law that changes with time.
     """
     t = jnp.zeros(stream.steps) if stream.t is None else stream.t
 
-    def draw(i):
+    def draw_step(i):
         return eqx.tree_at(lambda process: process.problem, process, process.problem.at(t[i])).draw(stream.step(i))
 
     if stream.steps == 1:
-        return draw(0)
+        return draw_step(0)
     # lax.map, not vmap: one step's variates are generated at a time, by code that is compiled once
-    return jax.tree.map(lambda leaf: leaf[:, 0], lax.map(draw, jnp.arange(stream.steps)))
+    return jax.tree.map(lambda leaf: leaf[:, 0], lax.map(draw_step, jnp.arange(stream.steps)))
 
 
 class SteppingEngine(Engine):
-    """An engine at finite dimension, whose saved times are whole numbers of SGD steps."""
+    """A level bound to a problem that makes SGD steps at finite dimension d, and saves after whole steps."""
 
     d: eqx.AbstractVar[int]
 
     @property
     def step_time(self) -> float:
-        """Duration of one step of SGD, in t."""
+        """Duration of one step of SGD in units of t: the batch size divided by d."""
         return self.problem.numerics.samples_per_step / self.d
 
     def snap(self, times):
@@ -128,7 +131,7 @@ class SteppingEngine(Engine):
 
 
 class Segments(NamedTuple):
-    """Steps between neighbouring saved times: their number, their size in t, and the time at which the first begins.
+    """Steps to make between each saved time and the next: how many, of which size in t, and from which time on.
 
     A saved time may lie a fraction of a step after the last whole step of its segment: `remainders` has that time, or zero.
     """
@@ -140,12 +143,12 @@ class Segments(NamedTuple):
 
     @classmethod
     def on_grid(cls, times: np.ndarray, size: float) -> Segments:
-        """Return the segments between `times` of steps that lie on the grid 0, size, 2 size, ..."""
+        """Return the segments between saved times, with steps on the time grid 0, `size`, 2 `size`, ..."""
         steps = np.floor(times / size + 1e-9)  # times on the grid up to rounding count as on it
         remainders = np.where(times - steps * size > 1e-9 * size, times - steps * size, 0.0)
         return cls(np.diff(steps).astype(np.int64), np.full(steps.size - 1, size), steps[:-1] * size, remainders[1:])
 
     def time_after(self, steps: np.ndarray) -> np.ndarray:
-        """Return the times after numbers of steps, counted from the beginning of the first segment."""
+        """Return the times that are reached after the given numbers of steps from the first saved time."""
         ends = self.begins[-1:] + self.counts[-1:] * self.sizes[-1:]
         return np.interp(steps, np.concatenate([[0], np.cumsum(self.counts)]), np.concatenate([self.begins, ends]))

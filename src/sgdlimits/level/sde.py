@@ -49,20 +49,23 @@ from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_
 STEP_TIMES_RATE = 0.025
 """Default step times the fastest rate of the drift at the start."""
 RELATIVE_DIFFERENCE = 1e-6
-"""Step of the central differences for the fastest rate, relative to coordinates above 1; only the scale of a rate is needed."""
+"""Step of the central differences for the fastest rate, relative to the coordinate if that exceeds 1, else absolute.
+
+Only the order of magnitude of the rate matters.
+"""
 RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
-DEFAULT_SAMPLES = 4
+DEFAULT_SAMPLE_COUNT = 4
 """Samples behind the noise of a step. The same for all problems, so that another learning rate or d needs no compilation."""
 MAX_STATISTICS_FOR_ROOT = 8
-"""Number of statistics up to which the root of the covariance costs less than the steps of the chain that a step replaces."""
+"""Number of statistics up to which a matrix root of the noise covariance costs less than the chain steps it replaces."""
 MAX_FLOATS_PER_STEP = 2**16
 """Approximate maximum number of floats in a step of all runs of a batch; bounds memory."""
 
 
 @checked
 class SDE(Level):
-    """The diffusion approximation of the statistics in dimension `d`.
+    """The diffusion that approximates the statistics of SGD in large, finite dimension `d`.
 
     Parameters
     ----------
@@ -100,14 +103,14 @@ class SDE(Level):
     def bind(self, problem, start, first):
         problem = problem.limit.numerics.refined(first)
         dt = self.dt or max(problem.numerics.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
-        floats_per_run = (1 + (self.samples or DEFAULT_SAMPLES)) * problem.numerics.size
+        floats_per_run = (1 + (self.samples or DEFAULT_SAMPLE_COUNT)) * problem.numerics.size
         max_batch = int(min(2048, max(16, MAX_FLOATS_PER_STEP / floats_per_run)))
         process = diffusion_process(problem, self.d, self.samples, first)
         return ProcessEngine(SDE(self.d, dt, self.samples), problem, max_batch, self.d, process, dt)
 
 
 def fastest_rate(problem: Problem, stats: PyTree) -> float:
-    """Return the largest modulus of the eigenvalues of the drift's Jacobian at the statistics of one run.
+    """Return the fastest rate of the drift: the largest modulus of its Jacobian's eigenvalues at the statistics of one run.
 
     The Jacobian comes from finite differences, since the rate only sets a scale. For a time-dependent problem the rate is the
     largest over several times: a learning rate may begin at zero.
@@ -117,16 +120,16 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
     drift = lambda t, x: np.asarray(compiled_drift(t, x))
     steps = RELATIVE_DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
 
-    def rate(t: float) -> float:
+    def rate_at(t: float) -> float:
         columns = [(drift(t, vector + step) - drift(t, vector - step)) / (2 * step.max()) for step in steps]
         return float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
 
     times = (0.0,) if problem.at(1.0) is problem else (*RATE_TIMES, *knots_of(problem).tolist())
-    return max(1e-6, *map(rate, times))  # bounded below, so that the step is finite at a point where nothing moves
+    return max(1e-6, *map(rate_at, times))  # bounded below, so that the step is finite at a point where nothing moves
 
 
 def _drift_vector(problem: Problem, stats: PyTree, t: Any, x: Any) -> Float[Array, " n"]:
-    """Return the drift at the statistics with the vector `x`, as a vector; `stats` has all other entries."""
+    """Return the drift as a vector, at the vector `x` of changing statistics; `stats` supplies the entries not in `x`."""
     return problem.vector(problem.drift(problem.from_vector(x, stats), t))
 
 
@@ -137,12 +140,15 @@ def _largest_modulus(state: PyTree) -> Float[Array, " runs"]:
 
 @singledispatch
 def diffusion_process(problem: Problem, d: int, samples: int | None, first: PyTree) -> Process:
-    """Return the diffusion of a problem, with noise from its covariance; register a function for kinds with other noise."""
+    """Return the diffusion that approximates the chain of a problem, with noise from the covariance of its increments.
+
+    Register a function for a kind of problem with other noise.
+    """
     return CovarianceDiffusion(problem, d, first)
 
 
 class Diffusion(Process):
-    """Weak steps of the diffusion approximation; states are statistics with the runs last."""
+    """Base class of discretised diffusions of the statistics, with steps of weak second order and runs on the last axis."""
 
     small: ClassVar[bool] = True
     d: eqx.AbstractVar[Float[Array, ""]]
@@ -150,17 +156,17 @@ class Diffusion(Process):
     def start(self, stats: PyTree) -> PyTree:
         return runs_last(stats)
 
-    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
+    def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
         """Apply half of the noise, a Heun step of the drift, and the same half of the noise again.
 
         Both drifts are evaluated at the time of the middle of the step: the order is the same, and a drift that diverges as 1/t
         at time zero is not evaluated there.
         """
         size, t = now.size, now.t + now.size / 2
-        half = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, t)
+        half = self.noise(state, variates, jnp.sqrt(size / self.d) / 2, t)
         middle = add(state, half)
 
-        def stage(_, carry):
+        def heun_stage(_, carry):
             here, slopes = carry
             drift = self.problem.numerics.over_runs(
                 lambda one: self.problem.drift(one, t), self.problem.coordinates.admissible(here), axis=-1
@@ -168,7 +174,7 @@ class Diffusion(Process):
             return add(middle, drift, size), add(slopes, drift)
 
         # a loop of two rounds, so that the drift is compiled once
-        _, slopes = lax.fori_loop(0, 2, stage, (middle, jax.tree.map(jnp.zeros_like, state)))
+        _, slopes = lax.fori_loop(0, 2, heun_stage, (middle, jax.tree.map(jnp.zeros_like, state)))
         new = add(add(middle, half), slopes, size / 2)
         corrected = self.problem.coordinates.admissible(new)
         # a correction larger than the state is neither rounding nor noise: the step is far too long, and the run diverges
@@ -176,15 +182,15 @@ class Diffusion(Process):
         return jax.tree.map(lambda leaf: jnp.where(lost, jnp.nan, leaf), corrected)
 
     @abc.abstractmethod
-    def noise(self, state: PyTree, numbers: PyTree, scale: Array, t: Array) -> PyTree:
-        """Return noise with the covariance at the states, times `scale`."""
+    def noise(self, state: PyTree, variates: PyTree, scale: Array, t: Array) -> PyTree:
+        """Return noise with the covariance of the increments at the states of all runs, times `scale`."""
 
     def statistics(self, state: PyTree) -> PyTree:
         return runs_first(state)
 
 
 class CovarianceDiffusion(Diffusion):
-    """A diffusion with Gaussian noise from the matrix root of the covariance, for problems with few statistics."""
+    """Diffusion whose Gaussian noise comes from a matrix root of the covariance; for problems with few statistics."""
 
     problem: Problem
     d: Float[Array, ""]
@@ -198,19 +204,19 @@ class CovarianceDiffusion(Diffusion):
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, self.entries)
 
-    def noise(self, state, numbers, scale, t):
-        def one(pair):
+    def noise(self, state, variates, scale, t):
+        def noise_of_run(pair):
             stats, xi = pair
             kick = scale * square_root(self.problem.covariance(stats, t)) @ xi
             # from_vector takes entries outside the vector from stats: the difference has zeros there
             zeros = jnp.zeros_like(self.problem.vector(stats))
             return add(self.problem.from_vector(kick, stats), self.problem.from_vector(zeros, stats), -1.0)
 
-        return self.problem.numerics.over_runs(one, (state, numbers), axis=-1)
+        return self.problem.numerics.over_runs(noise_of_run, (state, variates), axis=-1)
 
 
 class NoiseSamples(NamedTuple):
-    """The fresh samples behind the noise of one step: standard normal coordinates of inputs, label noise, classes."""
+    """Samples drawn for the noise of one diffusion step: normal coordinates of inputs, label noise, classes."""
 
     points: Float[Array, "L s samples runs"]
     z: Float[Array, "b samples runs"]
@@ -218,7 +224,10 @@ class NoiseSamples(NamedTuple):
 
 
 class SampledDiffusion(Diffusion):
-    """A diffusion with noise from the increments of fresh samples, or of fresh steps if the algorithm is not linear.
+    """Diffusion whose noise is made of SGD increments from fresh samples, which avoids forming a covariance matrix.
+
+    The increments are those of single samples, or of whole steps if the algorithm is not linear in the gradient. The cost grows
+    with the width as that of an SGD step.
 
     Its cost grows with the width as that of a step, without a covariance matrix.
     """
@@ -233,7 +242,10 @@ class SampledDiffusion(Diffusion):
 
     @property
     def _samples_and_inputs(self) -> tuple[int, int]:
-        """Numbers of samples and of input vectors in one increment: (1, 1), or those of a step of a nonlinear algorithm."""
+        """Numbers of samples and of input vectors behind one increment of the noise.
+
+        They are (1, 1), or those of a step of an algorithm that is not linear in the gradient.
+        """
         algorithm, width = self.problem.algorithm, self.problem.network.width
         return (1, 1) if is_linear(algorithm, width) else (algorithm.batch, input_count(algorithm, width))
 
@@ -247,21 +259,23 @@ class SampledDiffusion(Diffusion):
         c = problem.data.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
         return NoiseSamples(points.reshape(stream.steps, L, s, N, -1), z, c)
 
-    def noise(self, state, numbers, scale, t):
+    def noise(self, state, variates, scale, t):
         problem, (b, _) = self.problem.at(t), self._samples_and_inputs
         # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = factor_fields(state, problem.frame)
-        x = place_inputs(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
+        x = place_inputs(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), variates.points, variates.z, variates.c)
         if is_linear(problem.algorithm, problem.network.width):
-            return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
+            return add(*linear_increments(problem, state, self._weighted_moments(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*step_increments(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
         # increments are per sample, of steps of b samples: their variance per unit of t has the factor b
         return jax.tree.map(lambda leaf: (leaf * (weights * np.sqrt(b))).sum(-2), each)
 
     @staticmethod
-    def _sums(problem: ProjectionProblem, state: Overlaps, x: StepInputs, weights: Float[Array, "samples 1"]) -> Moments:
+    def _weighted_moments(
+        problem: ProjectionProblem, state: Overlaps, x: StepInputs, weights: Float[Array, "samples 1"]
+    ) -> Moments:
         """Return weighted sums over samples of the products of one-sample gradients with fields and with each other."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]
@@ -281,4 +295,4 @@ def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) ->
     cheap_root = problem.numerics.closed_covariance and problem.vector(first).size <= MAX_STATISTICS_FOR_ROOT
     if samples is None and cheap_root:
         return CovarianceDiffusion(problem, d, first)
-    return SampledDiffusion(problem, d, samples or DEFAULT_SAMPLES)
+    return SampledDiffusion(problem, d, samples or DEFAULT_SAMPLE_COUNT)

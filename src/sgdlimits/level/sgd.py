@@ -32,8 +32,8 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_sc
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
-GROUPS = {4096: 1, 512: 4, 128: 8}
-"""Minimum dimension to number of runs per group: the smallest groups that cost hardly more per run than large ones."""
+GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
+"""Number of runs per group, by the dimension from which on it is used: the smallest that cost hardly more per run."""
 
 
 @checked
@@ -59,7 +59,7 @@ class SGD(Level):
     reuse: Count | None = eqx.field(static=True, default=None)
 
     def bind(self, problem, start, first):
-        """Bind to a problem, with batches small enough to bound the memory of the inputs."""
+        """Return the engine of SGD in R^d, with batches small enough to bound the memory of the inputs."""
         max_batch = int(min(4096, max(1, 2**17 // (self.d * problem.numerics.samples_per_step))))
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
@@ -70,8 +70,8 @@ class SGD(Level):
 
 
 def runs_per_group(d: int) -> int | None:
-    """Return the number of runs of SGD in R^d that are computed together; None computes all at once, as on a GPU."""
-    return next((size for min_d, size in GROUPS.items() if d >= min_d), None) if platform() == "cpu" else None
+    """Return the number of runs of SGD in R^d that are computed at a time; None if all are, as on a GPU."""
+    return next((size for min_d, size in GROUP_SIZES.items() if d >= min_d), None) if platform() == "cpu" else None
 
 
 def steps_per_block(d: int, inputs: int, rows: int) -> int:
@@ -90,7 +90,7 @@ def steps_per_block(d: int, inputs: int, rows: int) -> int:
 
 
 def check_drawable(d: int) -> int:
-    """Return d, or raise `BadInput` if the random variates of a step do not suffice for one input of dimension d."""
+    """Return the dimension d, or raise `BadInput` if it is too large to draw an input from one step's random stream."""
     if d >= MAX_NORMALS:
         raise BadInput(f"SGD goes up to d = {MAX_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
     return d
@@ -98,12 +98,15 @@ def check_drawable(d: int) -> int:
 
 @singledispatch
 def sgd_process(problem: Problem, d: int) -> Process:
-    """Return the process of SGD on the weights of a problem; register a function for a new kind of problem."""
+    """Return SGD on the weights of a problem in R^d as a process; register a function for a new kind of problem."""
     raise BadInput(f"SGD is not written for {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
 
 
 class WeightState(eqx.Module):
-    """State of SGD in R^d: scalars, the rows of all directions in the order of the algorithm, its memory. Runs first."""
+    """State of SGD in R^d: second-layer scalars, weight vectors, and the memory of the algorithm such as velocities.
+
+    W has a row for each direction, in the order of the algorithm; the first axis of all arrays is the runs.
+    """
 
     a: Scalars
     W: Float[Array, "runs n d"]
@@ -112,7 +115,10 @@ class WeightState(eqx.Module):
 
 
 class Batch(NamedTuple):
-    """Inputs, label noise and classes of the samples of one step; noise vectors of the algorithm are further inputs."""
+    """Inputs, label noise and classes of the samples of one step.
+
+    Noise vectors of the algorithm are appended to the inputs.
+    """
 
     x: Float[Array, "b runs d"]
     z: Float[Array, "b runs"]
@@ -120,7 +126,7 @@ class Batch(NamedTuple):
 
 
 class WeightProcess(Process):
-    """SGD on the weights of a projection problem, with the fixed directions along the first axes of R^d."""
+    """SGD on the weights of a projection problem in R^d; the fixed directions lie along the first coordinate axes."""
 
     runs_axis: ClassVar[int] = 0
     problem: ProjectionProblem
@@ -148,11 +154,11 @@ class WeightProcess(Process):
         return self.d * (width * len(algorithm.names) + input_count(algorithm, width) * self.block)
 
     def _frame_coordinates(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
-        """Return the coordinates of vectors in the frame of the fixed directions, which consists of the first axes."""
+        """Return the coordinates of vectors along the fixed directions' orthonormal frame, here the first axes of R^d."""
         return rows[..., : self.frame.shape[0]]
 
     def _shift_in_frame(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
-        """Add vectors with the given coordinates in the frame to inputs."""
+        """Shift inputs by vectors given by their coordinates in the orthonormal frame of the fixed directions."""
         return x.at[..., : self.frame.shape[0]].add(centre)
 
     def check_start(self, stats: Overlaps) -> None:
@@ -183,13 +189,13 @@ class WeightProcess(Process):
         fixed = jnp.einsum("ks,brs->kbr", self.frame, self._frame_coordinates(x))
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
-        def one(drawn: StepInputs, at: WeightState, Q, K):
+        def updates_of_run(drawn: StepInputs, at: WeightState, Q, K):
             among = lambda i, j: Q[rows[i], rows[j]]
             return compute_updates(algorithm, make_context(algorithm, problem.model, inv_d, now.t, drawn, at, among, lambda: K))
 
         gram = products(state.W, state.W), inv_d * products(X, X)  # removed by the compiler if the algorithm does not use them
         drawn = StepInputs(fields, fixed, inputs.z, inputs.c)
-        updates, numbers = jax.vmap(one, (-1, 0, 0, 0), -1)(drawn, state, *gram)
+        updates, numbers = jax.vmap(updates_of_run, (-1, 0, 0, 0), -1)(drawn, state, *gram)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
         W = jnp.moveaxis(multiply_by_past(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
         if any(update.unit for update in updates):
@@ -206,23 +212,23 @@ class WeightProcess(Process):
 
 
 class CoordinateProcess(WeightProcess):
-    """SGD by an algorithm that treats coordinates one by one, such as Adam, with diffuse fixed directions and starts.
+    """SGD in R^d by an algorithm that treats each coordinate separately, such as Adam.
 
     Fixed directions and initial weights are spread over all axes, along a cosine basis. The state has the algorithm's memory
     of each coordinate; the statistics do not.
     """
 
-    def _basis(self, rows: int) -> Float[np.ndarray, "rows d"]:
-        """Return orthonormal vectors (a discrete cosine basis) whose coordinates are all of order 1/sqrt(d)."""
+    def _cosine_basis(self, rows: int) -> Float[np.ndarray, "rows d"]:
+        """Return the first `rows` vectors of a discrete cosine basis of R^d, whose coordinates are all of order 1/sqrt(d)."""
         angles = np.pi * np.outer(np.arange(1, rows + 1), np.arange(self.d) + 0.5) / self.d
         return np.sqrt(2 / self.d) * np.cos(angles)
 
     def _frame_coordinates(self, rows):
-        basis = self._basis(self.frame.shape[0])
+        basis = self._cosine_basis(self.frame.shape[0])
         return products(rows, jnp.broadcast_to(basis, (rows.shape[0], *basis.shape)))
 
     def _shift_in_frame(self, x, centre):
-        return x + centre @ self._basis(self.frame.shape[0])
+        return x + centre @ self._cosine_basis(self.frame.shape[0])
 
     def start(self, stats: Overlaps) -> WeightState:
         n, k = stats.M.shape[1:]
@@ -232,7 +238,7 @@ class CoordinateProcess(WeightProcess):
                 "Use a larger d."
             )
         at = runs_first(frame_of(stats, self.frame, n))
-        W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._basis(k + n)
+        W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._cosine_basis(k + n)
         algorithm = self.problem.algorithm
         assert isinstance(algorithm, Coordinatewise)
         kept = {name: jnp.full_like(W, value) for name, value in algorithm.coordinates.items()}

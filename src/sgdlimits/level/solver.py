@@ -35,39 +35,42 @@ from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import cholesky_factor, project_to_cone
 from sgdlimits.statistics.trees import take_run
 
-METHODS = ("DOP853", "Radau")
+SOLVER_METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
 SHARED_TOLERANCE = 1e-7
 """Maximum relative tolerance for solving runs as one system: above it the error of a run visibly depends on the other runs."""
 STEPS_PER_LEG = 60
-"""Steps between restarts of the solver. Runs resume from the state at a restart; restarting loses no accuracy."""
+"""Steps of the solver between restarts (a leg). Runs resume from the state at a restart; restarting loses no accuracy."""
 STEPS_PER_STIFFNESS_TEST = 300
 """Steps of DOP853 between tests for stiffness, each of which costs a Jacobian and its eigenvalues."""
 STIFF_PRODUCT = 4.0
 """Step size times decay rate above which a system counts as stiff. DOP853 is stable up to about 6 on the real axis."""
-NODES = chebpts2(8)
+CHEBYSHEV_NODES = chebpts2(8)
 """Chebyshev nodes, in a step rescaled to [-1, 1], at which the interpolating polynomials of degree 7 are evaluated."""
-MIDPOINT = np.linalg.inv(np.vander(NODES, increasing=True))[:2]
+MIDPOINT_WEIGHTS = np.linalg.inv(np.vander(CHEBYSHEV_NODES, increasing=True))[:2]
 """Weights of the values at the nodes that give the value and the slope of a polynomial in the middle of a step."""
 MAX_DEFECT = 8.0
-"""Maximum residual of the differential equation on an interpolating polynomial, times half a step, in tolerances."""
+"""Maximum residual of the ODE on the interpolating polynomial of a step, times half a step, in units of the tolerance."""
 MAX_HALVINGS = 6
 """Maximum number of times a step is halved to make its interpolating polynomial accurate."""
 STATES_PER_CALL = 64
-"""Number of states that one compiled call observes."""
-WAIT_SECONDS = 0.1
-"""Maximum time for which a state waits to be observed in one call with later states."""
+"""Number of saved states whose risk and observables one compiled call evaluates."""
+MAX_WAIT_SECONDS = 0.1
+"""Maximum time for which a solved state waits for later ones, to be evaluated in one call with them."""
 TOLERANCE_DIVISOR = 10
-"""Factor by which small tolerances are tightened for the solver, since interpolation is less accurate than its steps."""
+"""Factor by which the solver's tolerance is below a small requested one: interpolation is less accurate than steps."""
 
 
 def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
-    """Return the drift at time t as a function of the statistics of one run; without `corrector` its population part."""
+    """Return the drift of the statistics at time t as a function of one run's statistics.
+
+    Without `corrector` it is the population part of the drift, gradient flow on the risk.
+    """
     return lambda stats: problem.drift(stats, t) if corrector else problem.drift_parts(stats, t)[0]
 
 
-def _slopes(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any) -> Array:
-    """Return the drift of each run, for states and drifts stored as rows."""
+def _drifts(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any) -> Array:
+    """Return the drift of each run at time t, from an array with one run's state in each row."""
     slopes = problem.numerics.over_runs(vector_field(problem, corrector, t), layout.values(rows))
     return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
 
@@ -77,47 +80,49 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
     """Return the Jacobian of the drift at the statistics of each run, with respect to all entries of the statistics."""
     slope = vector_field(problem, corrector, t)
 
-    def jacobian(one: PyTree):
+    def jacobian_of_run(one: PyTree):
         flat, rebuild = ravel_pytree(one)
         return jax.jacfwd(lambda y: ravel_pytree(slope(rebuild(y)))[0])(flat)
 
-    return problem.numerics.over_runs(jacobian, stats)
+    return problem.numerics.over_runs(jacobian_of_run, stats)
 
 
-def _memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
-    """Return the values that a stop condition stores at the start of each run, for states stored as rows."""
+def _condition_memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
+    """Return what a stop condition stores at the start of each run, from an array with one run's state in each row."""
     return until.begin_runs(problem.at(t), layout.values(rows))
 
 
-def _stops(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree, t: Any):
-    """Return whether each run should stop, for states stored as rows."""
+def _should_stop(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree, t: Any):
+    """Return whether each run should stop, from an array with one run's state in each row."""
     return until.stop_runs(problem, layout.values(rows), memory, t)
 
 
-def _observe(problem: Problem, observe: Observables, layout: Layout, count: Any, times: Any, rows: Any) -> dict[str, Array]:
-    """Return risk and observables in the first `count` of several states of all runs, each at its own time."""
+def _observe_states(
+    problem: Problem, observe: Observables, layout: Layout, count: Any, times: Any, rows: Any
+) -> dict[str, Array]:
+    """Return risk and observables in the first `count` of several states of all runs, each state at its own time."""
 
     @partial(jax.jit, inline=True)  # so that it is traced once, both for its output shapes and for the loop
     def observe_state(t, y):
         stats = layout.values(y)
 
-        def one(pair):
+        def observe_run(pair):
             now, own = problem.at(pair[1]), pair[0]
             return {"risk": now.risk(own), **now.observables(own)}
 
-        return {**problem.numerics.over_runs(one, (stats, t)), **observe.of_runs(stats)}
+        return {**problem.numerics.over_runs(observe_run, (stats, t)), **observe.evaluate_runs(stats)}
 
     empty = lambda like: jnp.zeros((len(rows), *like.shape), like.dtype)
 
-    def put(i, seen):
+    def store_observed(i, seen):
         return jax.tree.map(lambda leaf, one: leaf.at[i].set(one), seen, observe_state(times[i], rows[i]))
 
     # the loop has a traced length: padding states are not computed, and their number compiles nothing
-    return jax.lax.fori_loop(0, count, put, jax.tree.map(empty, jax.eval_shape(observe_state, times[0], rows[0])))
+    return jax.lax.fori_loop(0, count, store_observed, jax.tree.map(empty, jax.eval_shape(observe_state, times[0], rows[0])))
 
 
-class Stops(NamedTuple):
-    """Indices of the runs that stop within a step, the times at which they stop, and their states at these times."""
+class StoppedRuns(NamedTuple):
+    """Runs that stop within one step of the solver: their indices, stopping times, and states at these times."""
 
     runs: np.ndarray
     t: np.ndarray
@@ -125,7 +130,7 @@ class Stops(NamedTuple):
 
 
 class Solver(Stepper):
-    """Stepper that solves a batch of runs as one system of equations: rows of `y` are runs.
+    """Stepper that solves the ODE of a batch of runs as one system; each row of `y` is the state of one run.
 
     Runs leave the system when they stop or diverge. The steps of the solver do not depend on the saved times, at which the
     interpolating polynomial of a step is evaluated; if it is not accurate enough, the step is solved again in two halves, and
@@ -144,28 +149,28 @@ class Solver(Stepper):
         self.y0 = self.y.copy()
         self.ended = np.zeros(count, int)  # index into STATUSES; 0 is an active run
         self.t_end = np.full(count, np.nan)
-        self.slopes = jit_bound(_slopes, self.problem, self.corrector, self.layout)
-        self.observe = jit_bound(_observe, self.problem, request.observe, self.layout, fast_compile=True)
+        self.slopes = jit_bound(_drifts, self.problem, self.corrector, self.layout)
+        self.observe = jit_bound(_observe_states, self.problem, request.observe, self.layout, fast_compile=True)
         self.stops, memory = None, ()
         if request.until is not None:
-            self.stops = jit_bound(_stops, self.problem, request.until, self.layout, fast_compile=True)
-            begin = jit_bound(_memories, self.problem, request.until, self.layout, fast_compile=True)
-            memory = begin(np.asarray(request.clock.t[0], float), self.y[_padded(count)])
+            self.stops = jit_bound(_should_stop, self.problem, request.until, self.layout, fast_compile=True)
+            begin = jit_bound(_condition_memories, self.problem, request.until, self.layout, fast_compile=True)
+            memory = begin(np.asarray(request.clock.t[0], float), self.y[_padded_indices(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.steps, self.stride, self.method = request.clock.t[0], 0, np.nan, 0
         self.knots, self.just_before = knots_of(self.problem), np.inf
         self.saved = 1
         """Number of saved times whose snapshots have been returned, including `initial`."""
         self.waiting: list[np.ndarray] = []
-        """States at the next saved times, which have not been observed yet."""
+        """Solved states at the next saved times whose risk and observables are not evaluated yet."""
         self.observed_at = time.perf_counter()
         self.solver: scipy.integrate.OdeSolver | None = None
         """SciPy's solver within a leg; None between legs."""
         if state is None:
-            self._end(self._hits(self.y, self.active, self.t), STOPPED, self.t, self.y)
+            self._end_runs(self._hits(self.y, self.active, self.t), STOPPED, self.t, self.y)
         else:
-            self._restore(state)
-        self.leg_start = self._row_per_run()
+            self._restore_state(state)
+        self.leg_start = self._resume_rows()
 
     @property
     def active(self) -> np.ndarray:
@@ -188,13 +193,13 @@ class Solver(Stepper):
     def advance(self):
         clock = self.request.clock.t
         if self.solver is None:
-            self.leg_start = self._row_per_run()
+            self.leg_start = self._resume_rows()
             if self.t < clock[-1] and self.active.size:
-                self._begin_leg()
+                self._start_leg()
         if self.solver is None:  # nothing is left to solve: all remaining snapshots show the last states
             self.waiting = [self.y] * (clock.size - self.saved)
             return self._observe_waiting()
-        found = self._step(self.solver)
+        found = self._make_step(self.solver)
         return found if self.solver is not None else found + self._observe_waiting()
 
     def run_status(self):
@@ -206,15 +211,18 @@ class Solver(Stepper):
     def state(self):
         return self.leg_start
 
-    def _row_per_run(self) -> np.ndarray:
-        """Return the state at the beginning of a leg. Columns: status, end time, t, method, steps, step size, y, memory."""
+    def _resume_rows(self) -> np.ndarray:
+        """Return the state from which the runs can be resumed, as one row of floats per run.
+
+        Columns: status, end time, t, method, steps, step size, y, memory.
+        """
         rows = lambda leaf: np.asarray(leaf, float).reshape(len(self.y), -1)
         shared = np.tile([self.t, self.method, self.steps, self.stride], (len(self.y), 1))
         memory = [rows(leaf) for leaf in jax.tree.leaves(self.memory)]
         return np.concatenate([rows(self.ended), rows(self.t_end), shared, self.y, *memory], axis=1)
 
-    def _restore(self, state: np.ndarray) -> None:
-        """Set the state from the columns that `_row_per_run` returns."""
+    def _restore_state(self, state: np.ndarray) -> None:
+        """Restore the state from the rows that `_resume_rows` returned."""
         self.ended, self.t_end = state[:, 0].astype(int), state[:, 1].copy()
         self.t, self.method, self.steps, self.stride = state[0, 2], int(state[0, 3]), int(state[0, 4]), state[0, 5]
         y, rest = np.split(state[:, 6:], [self.layout.size], axis=1)
@@ -222,7 +230,7 @@ class Solver(Stepper):
         self.y, self.memory = y.copy(), jax.tree.map(lambda new, old: new.astype(old.dtype), memory, self.memory)
 
     def _observe_waiting(self, least: int = 1) -> list[Snapshot]:
-        """Observe waiting states and return their snapshots, until fewer than `least` of them are left."""
+        """Return snapshots of the waiting states, evaluated in groups, until fewer than `least` states are left."""
         found: list[Snapshot] = []
         while len(self.waiting) >= least:
             now, self.observed_at = self.waiting[:STATES_PER_CALL], time.perf_counter()
@@ -231,15 +239,15 @@ class Solver(Stepper):
         return found
 
     def _snapshots(self, states: list[np.ndarray], times: np.ndarray) -> list[Snapshot]:
-        """Observe at most `STATES_PER_CALL` states of all runs at the given times; ended runs at the time of their end."""
-        y = self._in_cone(np.stack(states))
+        """Return snapshots of at most `STATES_PER_CALL` states of all runs; ended runs are evaluated at their end time."""
+        y = self._project_to_cone(np.stack(states))
         # padded to one size, so that the observables are compiled once
         padding = STATES_PER_CALL - len(states)
-        padded = np.concatenate([y, np.repeat(y[-1:], padding, axis=0)])[:, _padded(len(self.y))]
+        padded = np.concatenate([y, np.repeat(y[-1:], padding, axis=0)])[:, _padded_indices(len(self.y))]
         t = times[: len(states)]
         t = np.concatenate([t, np.repeat(t[-1:], padding)])
         end = np.where(self.ended == 0, np.inf, self.t_end)
-        t_of_runs = np.minimum(t[:, None], end)[:, _padded(len(self.y))]
+        t_of_runs = np.minimum(t[:, None], end)[:, _padded_indices(len(self.y))]
         seen = self.observe(len(states), t_of_runs, padded)
         observed = {name: np.asarray(values)[:, : len(self.y)] for name, values in seen.items()}
         leaves, tree = jax.tree.flatten(self.layout.values(y))
@@ -250,31 +258,34 @@ class Solver(Stepper):
             for i in range(len(states))
         ]
 
-    def _in_cone(self, y: np.ndarray) -> np.ndarray:
-        """Project states to the nearest statistics that some weights have, for snapshots only.
+    def _project_to_cone(self, y: np.ndarray) -> np.ndarray:
+        """Project states to the nearest statistics that some weights have, for use in snapshots only.
 
         Errors of the solver may make overlaps slightly indefinite.
         """
         stats = self.layout.values(y)
-        near = project_to_cone(stats, self._frame)
+        near = project_to_cone(stats, self._frame_matrix)
         leaves = [np.reshape(leaf, (*y.shape[:2], -1)) for leaf in jax.tree.leaves(near)]
         return y if near is stats else np.concatenate(leaves, axis=-1)
 
     @cached_property
-    def _frame(self) -> np.ndarray:
-        """Matrix B of the fixed directions in their orthonormal frame."""
+    def _frame_matrix(self) -> np.ndarray:
+        """Matrix B whose rows are the fixed directions in an orthonormal frame."""
         return cholesky_factor(np.asarray(self.problem.directions.gram))
 
-    def _begin_leg(self) -> None:
-        """Restart the solver, for the active runs, up to the next knot of a schedule or the last saved time."""
+    def _start_leg(self) -> None:
+        """Start a SciPy solver for the active runs, which ends at the next knot of a schedule or the last saved time."""
         end = self.request.clock.t[-1]
         knot = next((knot for knot in self.knots if self.t < knot < end), None)
         # a leg that ends at a knot evaluates the schedule only before it, where the schedule is smooth
         self.just_before = np.inf if knot is None else np.nextafter(knot, -np.inf)
         self.solver = self._new_solver(self.t, self.y[self.active].ravel(), end if knot is None else knot, self.stride)
 
-    def _step(self, solver: scipy.integrate.OdeSolver) -> list[Snapshot]:
-        """Make one step of the solver; end the leg if runs leave, at a knot, and after `STEPS_PER_LEG` steps."""
+    def _make_step(self, solver: scipy.integrate.OdeSolver) -> list[Snapshot]:
+        """Make one step of the solver and return the snapshots that are ready.
+
+        The leg ends if runs stop or diverge, at a knot, and after `STEPS_PER_LEG` steps.
+        """
         active = self.active
         before, y_before = solver.t, solver.y.reshape(active.size, -1)
         with np.errstate(all="ignore"):
@@ -285,20 +296,20 @@ class Solver(Stepper):
             broken |= np.abs(y).max(1) >= np.abs(y).max()
         if broken.any():
             self.y[active], self.t = y_before, before
-            self._end(broken, DIVERGED, before, y_before)
+            self._end_runs(broken, DIVERGED, before, y_before)
             self.solver = None
             return []
         self.steps, self.stride = self.steps + 1, solver.h_abs
         hits = self._hits(y, active, solver.t)
-        self._queue(solver, before, active, hits)
-        found = self._observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < WAIT_SECONDS else 1)
+        self._queue_saved_states(solver, before, active, hits)
+        found = self._observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < MAX_WAIT_SECONDS else 1)
         on = self.ended[active] == 0
         self.y[active[on]], self.t = y[on], solver.t
         if hits.any():
             self.solver = None
         elif self.steps % STEPS_PER_LEG == 0:
-            long = METHODS[self.method] == "DOP853" and self.steps % STEPS_PER_STIFFNESS_TEST == 0
-            self.method = METHODS.index("Radau") if long and self._stiff(solver) else self.method
+            long = SOLVER_METHODS[self.method] == "DOP853" and self.steps % STEPS_PER_STIFFNESS_TEST == 0
+            self.method = SOLVER_METHODS.index("Radau") if long and self._is_stiff(solver) else self.method
             self.solver = None
         elif solver.status != "running":
             # after a knot the solver chooses its step size anew
@@ -306,12 +317,12 @@ class Solver(Stepper):
             self.solver = None
         return found
 
-    def _queue(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
-        """Queue the states at saved times within the step from `low`, and end the runs that stop in it, in order of time."""
+    def _queue_saved_states(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
+        """Queue the states at saved times within the last step, which began at time `low`, and end the runs that stop in it."""
         times, high = self.request.clock.t[self.saved + len(self.waiting) :], solver.t
         times = times[times <= high]
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
-        inside = self._path(dense, low, high, times[times < high], MAX_HALVINGS)
+        inside = self._states_within_step(dense, low, high, times[times < high], MAX_HALVINGS)
         stops = self._locate(hits, dense, low, high) if hits.any() else None
         y_at_times = np.concatenate([inside, solver.y[None]])[: times.size].reshape(-1, active.size, self.y.shape[1])
         if stops is None and active.size == len(self.y):
@@ -320,30 +331,33 @@ class Solver(Stepper):
         if stops is None:
             states[:, active] = y_at_times
         for i in range(times.size if stops is not None else 0):
-            self._stop(stops, times[i])
+            self._end_stopped_runs(stops, times[i])
             on = self.ended[active] == 0
             states[i], states[i, active[on]] = self.y, y_at_times[i, on]
         self.waiting.extend(states)
-        self._stop(stops, high)
+        self._end_stopped_runs(stops, high)
 
-    def _accurate(self, path: np.ndarray, middle: float, half: float) -> bool:
-        """Return whether an interpolating polynomial satisfies the differential equation in the middle of its step.
+    def _is_accurate(self, path: np.ndarray, middle: float, half: float) -> bool:
+        """Return whether the interpolating polynomial of a step satisfies the ODE in the middle of the step.
 
         It does, up to the tolerance, unless stability rather than accuracy limits the step.
         """
-        y, slope = path @ MIDPOINT[0], path @ MIDPOINT[1] / half
+        y, slope = path @ MIDPOINT_WEIGHTS[0], path @ MIDPOINT_WEIGHTS[1] / half
         defect = half * np.abs(self._slope(middle, y) - slope)
         return bool((defect <= MAX_DEFECT * (self.level.atol + self.level.rtol * np.abs(y))).all())
 
-    def _path(self, dense, low: float, high: float, times: np.ndarray, halvings: int) -> np.ndarray:
-        """Return the states at times within a step from its interpolating polynomial or, if inaccurate, those of its halves."""
+    def _states_within_step(self, dense, low: float, high: float, times: np.ndarray, halvings: int) -> np.ndarray:
+        """Return the states at times within a step, from its interpolating polynomial.
+
+        If the polynomial is inaccurate, the two halves of the step are solved instead, at most `halvings` times in a row.
+        """
         if not times.size:
             return np.zeros((0, self.active.size * self.y.shape[1]))
         middle, half = (low + high) / 2, (high - low) / 2
-        values = dense(np.concatenate([middle + half * NODES, times]))
+        values = dense(np.concatenate([middle + half * CHEBYSHEV_NODES, times]))
         # the polynomial's values at its nodes, then at the times
-        if halvings == 0 or self._accurate(values[:, : NODES.size], middle, half):
-            return values[:, NODES.size :].T
+        if halvings == 0 or self._is_accurate(values[:, : CHEBYSHEV_NODES.size], middle, half):
+            return values[:, CHEBYSHEV_NODES.size :].T
         states: list[np.ndarray] = []
         y = dense(low)
         for begin, end in ((low, middle), (middle, high)):
@@ -352,84 +366,89 @@ class Solver(Stepper):
                 before = solver.t
                 solver.step()
                 here = times[len(states) :]
-                states.extend(self._path(solver.dense_output(), before, solver.t, here[here <= solver.t], halvings - 1))
+                states.extend(
+                    self._states_within_step(solver.dense_output(), before, solver.t, here[here <= solver.t], halvings - 1)
+                )
             y = solver.y
         return np.array(states + [y] * (times.size - len(states)))
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
-        """Return the drift of the system, whose state is one vector, for SciPy."""
+        """Return the drift of all active runs as one vector, in the form that SciPy's solvers take."""
         rows = flat.reshape(-1, self.y.shape[1])
-        return np.asarray(self.slopes(min(t, self.just_before), rows[_padded(len(rows))]))[: len(rows)].ravel()
+        return np.asarray(self.slopes(min(t, self.just_before), rows[_padded_indices(len(rows))]))[: len(rows)].ravel()
 
-    def _jacobian(self, t: float, flat: np.ndarray):
-        """Return the sparse Jacobian of the system, which is block diagonal: runs do not interact."""
-        return scipy.sparse.block_diag(list(self._blocks(t, flat.reshape(-1, self.y.shape[1]))), format="csc")
+    def _system_jacobian(self, t: float, flat: np.ndarray):
+        """Return the sparse Jacobian of the drift of all active runs, which is block diagonal since runs do not interact."""
+        return scipy.sparse.block_diag(list(self._run_jacobians(t, flat.reshape(-1, self.y.shape[1]))), format="csc")
 
-    def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
-        """Return the Jacobian of the drift of each active run."""
-        rows, t = _padded(len(y)), min(t, self.just_before)
+    def _run_jacobians(self, t: float, y: np.ndarray) -> np.ndarray:
+        """Return the Jacobian of the drift of each active run: the diagonal blocks of the system's Jacobian."""
+        rows, t = _padded_indices(len(y)), min(t, self.just_before)
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
     def _new_solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
-        """Return a SciPy solver from time t to `end` with the first step `stride`; NaN lets SciPy choose the step."""
-        method, (rtol, atol) = METHODS[self.method], (self.level.rtol, self.level.atol)
-        more: dict = {"jac": self._jacobian} if method == "Radau" else {}
+        """Return a SciPy solver from time t to `end` with the first step size `stride`; for NaN SciPy chooses it."""
+        method, (rtol, atol) = SOLVER_METHODS[self.method], (self.level.rtol, self.level.atol)
+        more: dict = {"jac": self._system_jacobian} if method == "Radau" else {}
         if not np.isnan(stride):
             more["first_step"] = min(stride, end - t)
         strict = 1 if rtol > SHARED_TOLERANCE else TOLERANCE_DIVISOR
         solver = getattr(scipy.integrate, method)
         return solver(self._slope, t, flat, end, rtol=rtol / strict, atol=atol / strict, **more)
 
-    def _stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
-        """Return whether stability limits the step: the fastest decay rate times the step is near the bound of DOP853."""
+    def _is_stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
+        """Return whether the system is stiff: stability rather than accuracy limits the step of DOP853."""
         if not self.problem.numerics.implicit:
             return False
         # only decaying modes make an explicit method unstable; growing ones are limited by accuracy
-        rates = -np.linalg.eigvals(self._blocks(self.t, self.y[self.active])).real
+        rates = -np.linalg.eigvals(self._run_jacobians(self.t, self.y[self.active])).real
         return bool((rates * solver.step_size > STIFF_PRODUCT).any())
 
     def _hits(self, y: np.ndarray, runs: np.ndarray, t: Any) -> np.ndarray:
-        """Return whether the stop condition of each run holds in the states `y` at time t, one for all or one for each run."""
+        """Return whether the stop condition of each of the given runs holds in the states `y`, at one time or one per run."""
         if self.stops is None:
             return np.zeros(runs.size, bool)
-        rows = _padded(runs.size)
+        rows = _padded_indices(runs.size)
         times = np.broadcast_to(t, runs.shape).astype(float)[rows]
         return np.asarray(self.stops(y[rows], take_run(self.memory, runs[rows]), times))[: runs.size]
 
-    def _locate(self, hits: np.ndarray, dense, low: float, high: float) -> Stops:
+    def _locate(self, hits: np.ndarray, dense, low: float, high: float) -> StoppedRuns:
         """Locate the time at which each run stops within a step, by bisection on the interpolating polynomial."""
         runs = self.active[hits]
-        path = dense((low + high) / 2 + NODES * (high - low) / 2).reshape(hits.size, -1, NODES.size)[hits]
-        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(NODES, x))
+        path = dense((low + high) / 2 + CHEBYSHEV_NODES * (high - low) / 2).reshape(hits.size, -1, CHEBYSHEV_NODES.size)[hits]
+        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange_polynomials(CHEBYSHEV_NODES, x))
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):  # bits of a double
             middle = (left + right) / 2
             inside = self._hits(states(middle), runs, (low + high) / 2 + middle * (high - low) / 2)
             left, right = np.where(inside, left, middle), np.where(inside, middle, right)
-        return Stops(runs, (low + high) / 2 + right * (high - low) / 2, states(right))
+        return StoppedRuns(runs, (low + high) / 2 + right * (high - low) / 2, states(right))
 
-    def _stop(self, stops: Stops | None, t: float) -> None:
-        """Mark the runs that have stopped by time t as ended, with their states at the stop."""
+    def _end_stopped_runs(self, stops: StoppedRuns | None, t: float) -> None:
+        """Mark the runs that stop by time t as ended, with the times and states at which they stop."""
         if stops is not None:
             gone = stops.t <= t
             runs = stops.runs[gone]
             self.y[runs], self.t_end[runs], self.ended[runs] = stops.y[gone], stops.t[gone], STATUSES.index(STOPPED)
 
-    def _end(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
-        """Remove active runs from the system and give them a status; their last state is `y`, at time `t`."""
+    def _end_runs(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
+        """Remove the active runs in the mask `which` from the system, with a status, an end time and their last states."""
         leaving = self.active[which]
         self.y[leaving], self.ended[leaving], self.t_end[leaving] = y[which], STATUSES.index(status), t
 
 
 @lru_cache(maxsize=256)
-def _padded(count: int) -> np.ndarray:
-    """Return the indices of `count` rows, the last repeated up to a compiled batch size: runs leave without compilation."""
+def _padded_indices(count: int) -> np.ndarray:
+    """Return the indices 0 to `count` - 1, with the last one repeated up to a batch size for which code is compiled.
+
+    Thus the code need not be compiled again when runs leave the system.
+    """
     size = next(size for size in (1, *compiled_batch_sizes(GROUP_ALIGNMENT, 2**40)) if size >= count)
     return np.minimum(np.arange(size), count - 1)
 
 
-def _lagrange(nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return the Lagrange polynomials of the nodes at each x, shape (x, nodes)."""
+def _lagrange_polynomials(nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the values at each x of the Lagrange basis polynomials of the nodes, with shape (x, nodes)."""
     apart = nodes[:, None] - nodes + np.eye(nodes.size)
     others = np.where(np.eye(nodes.size, dtype=bool), 1.0, (x[:, None, None] - nodes) / apart)
     return others.prod(-1)

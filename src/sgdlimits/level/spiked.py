@@ -32,30 +32,33 @@ from sgdlimits.statistics.trees import as_floats, runs_first
 MAX_TENSOR_ENTRIES = 2**22
 """Maximum number of entries of a tensor that `direct=True` draws; bounds the memory of one run."""
 MAX_ENTRIES_PER_CALL = 2**18
-"""Number of tensor entries up to which runs make their steps together; bounds memory."""
+"""Total number of tensor entries up to which several runs are computed at once; bounds memory."""
 
 
 class Polar(eqx.Module):
-    """State of the chain: the overlap m with the spike, and the length r >= 0 of the component of x orthogonal to it."""
+    """State of the spiked-tensor chain: the overlap m with the spike, and the norm r of the orthogonal component of x."""
 
     m: Float[Array, " runs"]
     r: Float[Array, " runs"]
 
     @property
     def spike(self) -> Spike:
-        """Statistics of the state, with r squared."""
+        """The state as statistics: the overlap m and the squared norm r^2."""
         return Spike(self.m, self.r**2)
 
 
 class SpikeDraws(NamedTuple):
-    """Random variates of one step: normal ones along v and along the part of x orthogonal to v, and a chi-square one."""
+    """Random variates of one step of the spiked-tensor chain, inside and outside the plane of the spike and the estimate.
+
+    `inside` has two normal variates, along the spike v and along the component of x orthogonal to v; `outside` is chi-square.
+    """
 
     inside: Float[Array, "2 runs"]
     outside: Float[Array, " runs"]
 
 
 class SpikeChain(Process):
-    r"""The exact chain of a spiked tensor, at a cost independent of d.
+    r"""The exact chain of the overlap and the norm in spiked-tensor estimation, at a cost independent of d.
 
     In the plane of v and x the noise is :math:`(\xi_v, \xi_w)`. Orthogonal to the plane, it is :math:`\sqrt k R^{k-1}` times a
     standard normal vector in d - 2 dimensions. With :math:`\kappa = 1 - (\text{lr}/d)(2kR^{2k-2} + \text{ridge})` and
@@ -74,7 +77,7 @@ class SpikeChain(Process):
 
     @property
     def check_interval(self):
-        """Number of steps in a sixteenth of a unit of t."""
+        """Number of steps between checks for divergence: those in a sixteenth of a unit of t."""
         return self.d / 16
 
     def start(self, stats: Spike) -> Polar:
@@ -85,15 +88,15 @@ class SpikeChain(Process):
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
         return SpikeDraws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
-    def step(self, state: Polar, numbers: SpikeDraws, now: StepTime) -> Polar:
+    def step(self, state: Polar, variates: SpikeDraws, now: StepTime) -> Polar:
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.gradient_coefficients(stats)
         x = jnp.stack([state.m, state.r])
-        noise = contract_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
+        noise = contract_noise(k, x, variates.inside, lambda a, b: (a * b).sum(0))
         m, w = (1 - rate * inward) * x + 2 * rate * noise
         # all noise orthogonal to the plane adds to r^2 by its squared length alone, which is chi-square
-        outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
+        outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * variates.outside
         return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
 
     def statistics(self, state: Polar) -> Spike:
@@ -101,7 +104,7 @@ class SpikeChain(Process):
 
 
 class EstimateProcess(Process):
-    """SGD on the estimate x in R^d of a spiked tensor's direction v, which is along the first axis."""
+    """SGD in R^d for a spiked tensor, on the estimate x of the spike v, which lies along the first axis."""
 
     runs_axis: ClassVar[int] = 0
     problem: SpikedTensor
@@ -126,21 +129,21 @@ class EstimateProcess(Process):
 
 
 class VectorProcess(EstimateProcess):
-    """SGD on x from draws of the gradient's noise, which needs d normal variates per step instead of a tensor."""
+    """SGD in R^d for a spiked tensor, with the gradient's noise drawn directly as d normal variates instead of a tensor."""
 
     def draw(self, stream: Stream) -> Float[Array, "steps runs d"]:
         return stream.normal_rows(Purpose.INPUT, self.d)
 
-    def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: StepTime):
+    def step(self, state: Float[Array, "runs d"], variates: Float[Array, "runs d"], now: StepTime):
         problem = self.problem.at(now.t)
         inward, along = problem.gradient_coefficients(self.statistics(state))
-        noise = contract_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
+        noise = contract_noise(problem.order, state, variates, lambda a, b: row_products(a, b)[:, None])
         gradient = (inward[:, None] * state - 2 * noise).at[:, 0].add(-along)
         return state - (problem.lr / self.d) * gradient
 
 
 class TensorKeys(NamedTuple):
-    """Keys from which each run draws its tensor within a step: seed, run indices, step number."""
+    """Keys from which each run draws its random tensor within a step: seed, run indices, step number."""
 
     seed: UInt32[Array, "2"]
     runs: UInt32[Array, " runs"]
@@ -148,7 +151,9 @@ class TensorKeys(NamedTuple):
 
 
 class TensorProcess(EstimateProcess):
-    """SGD on x from complete tensors Y, by automatic differentiation of the loss: no law of the noise is assumed.
+    """SGD in R^d for a spiked tensor, by automatic differentiation of the loss on complete tensors Y.
+
+    No law of the gradient's noise is assumed.
 
     Tensors are drawn inside the step, so that memory holds those of a few runs at a time.
     """
@@ -166,22 +171,22 @@ class TensorProcess(EstimateProcess):
         steps = stream.first + jnp.arange(stream.steps, dtype=jnp.uint64)
         return TensorKeys(per_step(stream.seed), per_step(stream.runs), steps)
 
-    def step(self, state: Float[Array, "runs d"], numbers: TensorKeys, now: StepTime):
+    def step(self, state: Float[Array, "runs d"], variates: TensorKeys, now: StepTime):
         problem = self.problem.at(now.t)
         k, entries = problem.order, self.d**problem.order
 
-        def one(pair):
+        def step_run(pair):
             x, run = pair
             # rolled: the ten rounds of the generator are a loop, which compiles faster
-            W = Stream(numbers.seed, run[None], numbers.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
+            W = Stream(variates.seed, run[None], variates.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
             Y = W.reshape((self.d,) * k).at[(0,) * k].add(problem.snr)
             return x - (problem.lr / self.d) * jax.grad(problem.sample_loss)(x, Y)
 
-        return lax.map(one, (state, numbers.runs), batch_size=max(1, MAX_ENTRIES_PER_CALL // entries))
+        return lax.map(step_run, (state, variates.runs), batch_size=max(1, MAX_ENTRIES_PER_CALL // entries))
 
 
 def _check_dimension(d: int) -> int:
-    """Return d, or raise `BadInput` if it is below 2."""
+    """Return the dimension d of a spiked tensor, or raise `BadInput` if it is below 2."""
     remedy = "The spike and the orthogonal part of x need a dimension each: use a larger d."
     return check_count("d", d, at_least=2, remedy=remedy)
 

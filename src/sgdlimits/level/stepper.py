@@ -39,15 +39,18 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import take_run
 
 CALL_SECONDS = 0.1
-"""Target duration of one kernel call. Progress, Ctrl-C and the removal of ended runs happen between calls."""
+"""Target duration of one kernel call; progress is shown, Ctrl-C obeyed and ended runs removed between calls."""
 COMPILE_SECONDS = 3.0
-"""Assumed minimum time to compile the loop for another batch size: ended runs are not dropped before they cost as much."""
+"""Assumed minimum time to compile for another batch size; ended runs are removed once they have cost as much."""
 MIN_REDUCED_BATCH = 16
-"""Minimum batch size after dropping ended runs: smaller batches cost as much."""
+"""Minimum batch size after the removal of ended runs: smaller batches cost as much."""
 
 
 class ProcessEngine(SteppingEngine):
-    """An engine that makes steps of a process; a step takes 1/d of t per sample, unless `dt` is given."""
+    """A level bound to a problem that is simulated by steps of a Markov chain (a `Process`).
+
+    A step is one SGD step, or of length `dt` in t.
+    """
 
     level: Level
     problem: Problem
@@ -58,7 +61,7 @@ class ProcessEngine(SteppingEngine):
 
     @property
     def batch_multiple(self):
-        """Number that divides all batch sizes: the group size if memory holds only few runs."""
+        """Number of runs of which every batch size is a multiple: the group size if memory holds only few runs."""
         # where memory holds few runs, batches are multiples of the group; larger ones need not be, since padding is skipped
         few = self.max_batch < GROUP_ALIGNMENT and self.process.group_size
         return few or GROUP_ALIGNMENT
@@ -73,7 +76,7 @@ class ProcessEngine(SteppingEngine):
         return starts
 
     def segments(self, clock: Clock) -> Segments:
-        """Return the steps between neighbouring saved times."""
+        """Return the steps to make between neighbouring saved times."""
         if self.dt is None:
             counts = np.diff(clock.step)
             return Segments(counts, np.full(counts.size, self.step_time), clock.t[:-1], np.zeros(counts.size))
@@ -86,7 +89,7 @@ class ProcessEngine(SteppingEngine):
 
 
 class ProcessStepper(Stepper):
-    """Stepper of a batch of runs of a process.
+    """Stepper that advances a batch of runs by steps of a Markov chain (a `Process`), executed by a kernel.
 
     `carry` holds the runs that are still computed, `kept` their indices in the batch, and `full_carry` all runs as they were
     when ended runs were last dropped. `done` counts the steps made, and `base` those up to the last saved time.
@@ -103,13 +106,13 @@ class ProcessStepper(Stepper):
         self.kept = np.arange(self.size)
         self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
         self.begin_state = begin
-        self.shown: tuple[PyTree, dict] | None = self._initial if request.save_start else None
+        self.shown: tuple[PyTree, dict] | None = self._initial_observation if request.save_start else None
         # conditions on the risk reuse the risk of the first snapshot if both are the same
         known_risk = self.shown[1]["risk"] if self.shown is not None and reports_problem_risk(process) else None
         carry = initial_carry(process, request.until, begin, known_risk, self.t0)
         self.base, self.done = 0, 0
         if state is not None:
-            carry, self.base, self.done = self._restored(carry, state)
+            carry, self.base, self.done = self._restore_carry(carry, state)
         # padding runs are inactive
         active = np.asarray(carry.moving) & (self.kept < len(request.runs))
         self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
@@ -132,7 +135,7 @@ class ProcessStepper(Stepper):
 
     @property
     def next_steps(self) -> StepRange | None:
-        """Steps up to the next saved time, or the fraction of a step before it; None if no run needs a step."""
+        """Steps up to the next saved time, or the fraction of a step that is left before it; None if no run needs a step."""
         if self.finished or not np.asarray(self.carry.moving).any():
             return None
         count, size, t, remainder = (part[self.segment] for part in self.segments)
@@ -146,42 +149,42 @@ class ProcessStepper(Stepper):
 
     @classmethod
     def advance_many(cls, steppers: Sequence[Any]) -> list[list[Snapshot]]:
-        """Make the next steps of several steppers in one kernel call: as many as each needs and its pace allows."""
+        """Advance several steppers in one kernel call, by the smallest number of steps that one of them allows for it."""
         wanted = steppers[0].next_steps
         if wanted is None:
-            return [[stepper._save(stepper.carry)] for stepper in steppers]
+            return [[stepper._save_snapshot(stepper.carry)] for stepper in steppers]
         steps, begin = min(wanted.steps, *(stepper.pace.steps for stepper in steppers)), time.perf_counter()
         span = StepRange(*(np.asarray(number) for number in wanted._replace(steps=steps)))
-        carries = steppers[0].stepping.advance_many([stepper.run_batch for stepper in steppers], span)
+        carries = steppers[0].stepping.advance_many([stepper.kernel_batch for stepper in steppers], span)
         seconds = time.perf_counter() - begin
-        return [stepper._accept(carry, wanted, steps, seconds) for stepper, carry in zip(steppers, carries, strict=True)]
+        return [stepper._accept_steps(carry, wanted, steps, seconds) for stepper, carry in zip(steppers, carries, strict=True)]
 
-    def _accept(self, carry: Carry, wanted: StepRange, steps: int, seconds: float) -> list[Snapshot]:
-        """Accept the carry after `steps` of the wanted steps, and return a snapshot if the next saved time is reached."""
+    def _accept_steps(self, carry: Carry, wanted: StepRange, steps: int, seconds: float) -> list[Snapshot]:
+        """Store the state that a kernel call returned, and return a snapshot if it is at the next saved time."""
         end = self.base + int(self.segments.counts[self.segment])
         if wanted.first == end:  # a fraction of a step is only observed: the next segment begins with the whole step
-            return [self._save(carry)]
+            return [self._save_snapshot(carry)]
         self.carry, self.done = carry, self.done + steps  # one statement, so that Ctrl-C leaves the two consistent
         self.pace.note(steps, seconds)
-        return [self._save(carry)] if self.next_steps is None else []
+        return [self._save_snapshot(carry)] if self.next_steps is None else []
 
-    def _save(self, carry: Carry) -> Snapshot:
-        """Return the snapshot at the next saved time, and begin the segment after it."""
+    def _save_snapshot(self, carry: Carry) -> Snapshot:
+        """Return the snapshot at the next saved time, and turn to the segment of steps after it."""
         count, size, t, remainder = (part[self.segment] for part in self.segments)
-        observed = self._observed(carry.state, self._times(carry, t + count * size + remainder))
-        self.shown = _scatter(self.shown, observed, self.kept)
-        snapshot = self._snapshot(self.shown)
+        observed = self._observe_on_host(carry.state, self._run_times(carry, t + count * size + remainder))
+        self.shown = _replace_runs(self.shown, observed, self.kept)
+        snapshot = self._to_snapshot(self.shown)
         end = self.base + int(count)
         self.segment, self.base, self.done = self.segment + 1, end, end
         return snapshot
 
     @property
-    def run_batch(self) -> RunBatch:
-        """The runs that are still computed, as the argument of a kernel."""
+    def kernel_batch(self) -> RunBatch:
+        """The states, random keys and indices of the runs that are still computed, as the argument of a kernel."""
         return RunBatch(self.stepping, self.carry, self.seed, self.indices[self.kept])
 
     def drop_ended(self):
-        """Continue with a smaller batch once the steps since the last compilation have cost as much as another compilation."""
+        """Remove ended runs from the batch once the steps since the last compilation have cost as much as another one."""
         active = np.asarray(self.carry.moving)
         if self.finished or not active.any() or not self.stepping.recompiles or self.pace.seconds <= self.pace.compiling:
             return
@@ -189,13 +192,18 @@ class ProcessStepper(Stepper):
         if few is None:
             return
         t = self.segments.time_after(np.asarray(self.done - self.origin))
-        self.shown = _scatter(self.shown, self._observed(self.carry.state, self._times(self.carry, t)), self.kept)
+        self.shown = _replace_runs(
+            self.shown, self._observe_on_host(self.carry.state, self._run_times(self.carry, t)), self.kept
+        )
         self._drop(few)
         self.pace.restart()
 
     def run_status(self):
-        """Return the status of each run. A run that ended before this stepper resumed has the first time of the stepper."""
-        carry = self._all_runs()
+        """Return the status of each run and the time it has reached.
+
+        A run that ended before this stepper resumed has the first time of the stepper.
+        """
+        carry = self._carry_of_all_runs()
         end, stopped = (np.asarray(leaf)[: len(self.request.runs)] for leaf in (carry.end, carry.stopped))
         status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
         done = self.done - self.origin
@@ -204,79 +212,85 @@ class ProcessStepper(Stepper):
 
     @property
     def initial(self):
-        return self._snapshot(self._initial)
+        return self._to_snapshot(self._initial_observation)
 
     @cached_property
-    def _initial(self) -> tuple[PyTree, dict]:
-        """Statistics and observables of all runs of the batch at the start."""
-        return self._observed(self.begin_state, np.full(self.size, self.t0))
+    def _initial_observation(self) -> tuple[PyTree, dict]:
+        """Statistics and observables of all runs of the batch, padding included, at the start."""
+        return self._observe_on_host(self.begin_state, np.full(self.size, self.t0))
 
     def now(self):
-        carry = self._all_runs()
+        carry = self._carry_of_all_runs()
         t = self.segments.time_after(np.asarray(self.done - self.origin))
-        return self._snapshot(self._observed(carry.state, self._times(carry, t)))
+        return self._to_snapshot(self._observe_on_host(carry.state, self._run_times(carry, t)))
 
     def state(self):
-        """Return a row for each run: steps up to the last saved time, steps made, and the carry."""
-        carry, count = self._all_runs(), len(self.request.runs)
-        rows = [np.moveaxis(np.asarray(leaf), axis, 0)[:count].reshape(count, -1) for leaf, axis in self._leaves(carry)]
+        """Return what a new stepper needs to resume the runs, as one row of floats per run.
+
+        Columns: steps up to the last saved time, steps made, and the arrays of the carry.
+        """
+        carry, count = self._carry_of_all_runs(), len(self.request.runs)
+        rows = [np.moveaxis(np.asarray(leaf), axis, 0)[:count].reshape(count, -1) for leaf, axis in self._carry_leaves(carry)]
         return np.concatenate([np.tile([self.base, self.done], (count, 1)), *rows], axis=1, dtype=float)
 
-    def _restored(self, carry: Carry, state: np.ndarray) -> tuple[Carry, int, int]:
-        """Return the carry, `base` and `done` that the rows of `state` encode; `carry` gives shapes and types."""
+    def _restore_carry(self, carry: Carry, state: np.ndarray) -> tuple[Carry, int, int]:
+        """Return the kernel's carry and both step counts (`base`, `done`) from the rows that `state` returned.
+
+        `carry` gives shapes and types.
+        """
         rows = state[np.minimum(np.arange(self.size), len(state) - 1), 2:]
         leaves = []
-        for like, axis in self._leaves(carry):  # in the order in which `state` has written them
+        for like, axis in self._carry_leaves(carry):  # in the order in which `state` has written them
             shape = np.moveaxis(np.empty(like.shape), axis, 0).shape
             values, rows = np.split(rows, [int(np.prod(shape[1:]))], axis=1)
             leaves.append(jnp.asarray(np.moveaxis(values.reshape(shape), 0, axis), like.dtype))
         return jax.tree.unflatten(jax.tree.structure(carry), leaves), int(state[0, 0]), int(state[0, 1])
 
-    def _leaves(self, carry: Carry) -> Iterator[tuple[Array, int]]:
-        """Yield the arrays of a carry, each with its axis of runs."""
+    def _carry_leaves(self, carry: Carry) -> Iterator[tuple[Array, int]]:
+        """Yield the arrays of a kernel's carry, each with the number of its axis of runs."""
         yield from ((leaf, self.process.runs_axis) for leaf in jax.tree.leaves(carry.state))
         yield from ((leaf, 0) for leaf in jax.tree.leaves((carry.moving, carry.stopped, carry.end, carry.memory)))
 
-    def _all_runs(self) -> Carry:
-        """Return the carry of all runs, including dropped ones."""
+    def _carry_of_all_runs(self) -> Carry:
+        """Return the kernel's carry for all runs of the batch, including runs that were removed."""
         if self.kept.size == self.size:
             return self.carry
         leaves = []
-        for (old, axis), (new, _) in zip(self._leaves(self.full_carry), self._leaves(self.carry), strict=True):
+        for (old, axis), (new, _) in zip(self._carry_leaves(self.full_carry), self._carry_leaves(self.carry), strict=True):
             rows = np.moveaxis(np.array(old), axis, 0)
             rows[self.kept] = np.moveaxis(np.asarray(new), axis, 0)
             leaves.append(np.moveaxis(rows, 0, axis))
         return jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
 
     def _drop(self, few: np.ndarray) -> None:
-        """Continue with only the runs at the positions `few` of the carry."""
-        everything = self._all_runs()
-        leaves = [jnp.take(leaf, few, axis=axis) for leaf, axis in self._leaves(self.carry)]
+        """Remove all runs from the computation but those at the positions `few` in the present batch."""
+        everything = self._carry_of_all_runs()
+        leaves = [jnp.take(leaf, few, axis=axis) for leaf, axis in self._carry_leaves(self.carry)]
         carry = jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
         # one statement, so that Ctrl-C leaves the three consistent
         self.full_carry, self.carry, self.kept = everything, carry, self.kept[few]
 
     @cached_property
     def _compiled_observe(self):
-        """Compiled function of states and times that returns statistics and observables."""
-        return jit_bound(_observe, self.process, self.request.observe, fast_compile=True)
+        """Compiled function that returns statistics and observables of given states at given times."""
+        return jit_bound(_observe_runs, self.process, self.request.observe, fast_compile=True)
 
-    def _observed(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:
-        """Return statistics and observables of the states, as arrays on the host."""
+    def _observe_on_host(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:
+        """Return statistics and observables of states, as NumPy arrays."""
         return jax.tree.map(np.asarray, self._compiled_observe(state, t, np.array(len(self.request.runs))))
 
-    def _times(self, carry: Carry, t: Any) -> np.ndarray:
-        """Return the time of each run: t, or the time at which the run ended if that is earlier."""
+    def _run_times(self, carry: Carry, t: Any) -> np.ndarray:
+        """Return the time of each run in a kernel's carry: t, or the time at which the run ended if that is earlier."""
         end = np.asarray(carry.end)
         return np.where(end < 0, float(t), self.segments.time_after(end - self.origin))
 
-    def _snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
-        """Return statistics and observables as a snapshot, without the padding runs."""
+    def _to_snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
+        """Return statistics and observables of a padded batch as a snapshot of the requested runs."""
         return Snapshot(*take_run(shown, np.s_[: len(self.request.runs)]))
 
 
 def strengthen_types(state: PyTree) -> PyTree:
-    """Convert arrays of weak type to strong types: otherwise the kernel would be compiled a second time, for its own output."""
+    """Convert arrays of weak type to strong types, so that the kernel is not compiled again for its own output."""
     return jax.tree.map(
         lambda leaf: lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf, state
     )
@@ -285,7 +299,7 @@ def strengthen_types(state: PyTree) -> PyTree:
 def initial_carry(
     process: Process, until: Condition | None, state: PyTree, risk: np.ndarray | None = None, t: float = 0.0
 ) -> Carry:
-    """Return the carry of runs before their first step, at time `t`; some runs may satisfy the stop condition already.
+    """Return the carry of a kernel before the first step; runs whose stop condition holds at time `t` are stopped in it.
 
     The initial `risk` may be given if it is known. Without a stop condition nothing is compiled.
     """
@@ -293,59 +307,66 @@ def initial_carry(
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
         return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
-    memory, stopped = jit_bound(_begin, process, until, fast_compile=True)(state, risk, np.array(t), np.array(runs))
+    memory, stopped = jit_bound(_begin_condition, process, until, fast_compile=True)(state, risk, np.array(t), np.array(runs))
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
-def _begin(
+def _begin_condition(
     process: Process, until: Condition, state: PyTree, risk: Any, t: Array, wanted: Array
 ) -> tuple[PyTree, Bool[Array, " runs"]]:
-    """Return the memory of the condition, and whether it holds, in the initial states."""
+    """Return what the stop condition stores for each run at the start, and whether the run stops there."""
 
-    def begin(start: tuple[PyTree, Any]):
+    def begin_group(start: tuple[PyTree, Any]):
         state, risk = start
         problem = process.problem.at(t)
         return until.over_runs(problem, lambda one: until.evaluate_start(problem, *one), (process.statistics(state), risk))
 
-    return map_groups(begin, process.group_size, wanted, (state, risk))
+    return map_groups(begin_group, process.group_size, wanted, (state, risk))
 
 
-def _observe(process: Process, observe: Observables, state: PyTree, t: Array, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
-    """Return statistics, risk and observables of each run, each at its own time."""
+def _observe_runs(
+    process: Process, observe: Observables, state: PyTree, t: Array, wanted: Array
+) -> tuple[PyTree, dict[str, Array]]:
+    """Return statistics, risk and observables of the states of all runs, each at its own time."""
 
     def observe_group(both: tuple[PyTree, Array]):
         state, t = both
         stats, problem = process.statistics(state), process.problem
         more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
-        return stats, {"risk": process.risk(state, stats, t), **more, **observe.of_runs(stats)}
+        return stats, {"risk": process.risk(state, stats, t), **more, **observe.evaluate_runs(stats)}
 
     return map_groups(observe_group, process.group_size, wanted, (state, t))
 
 
 def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:
-    """Return the positions of the active runs, padded to a compiled batch size, or None if that is over half of the batch."""
+    """Return the positions of the active runs in a batch, padded to a smaller batch size for which code is compiled.
+
+    The result is None if that size is over half of the batch.
+    """
     least = max(MIN_REDUCED_BATCH, active.sum())
     sizes = [size for size in compiled_batch_sizes(GROUP_ALIGNMENT, active.size) if least <= size <= active.size / 2]
     return np.sort(np.argsort(~active, kind="stable")[: sizes[0]]) if sizes else None
 
 
-def _scatter(before, after, kept: np.ndarray):
-    """Return the arrays `before` of all runs with the rows `kept` replaced by `after`; `before` is None on the first call."""
+def _replace_runs(before, after, kept: np.ndarray):
+    """Return the arrays `before` of all runs, with the rows `kept` replaced by `after`; `before` is None on the first call."""
     if before is None:
         return after
 
-    def place(old, new):
+    def replace_rows(old, new):
         if len(kept) == len(old):
             return new
         out = old.copy()
         out[kept] = new
         return out
 
-    return jax.tree.map(place, before, after)
+    return jax.tree.map(replace_rows, before, after)
 
 
 class Pace:
-    """Number of steps per kernel call: whole blocks, chosen so that a call takes about `CALL_SECONDS`.
+    """Number of steps to make per kernel call, adapted so that a call takes about `CALL_SECONDS`.
+
+    It is a multiple of the number of steps whose variates are drawn together.
 
     Ended runs are dropped once the steps since the last compilation have taken as long as it did (`compiling`): a simulation
     then takes at most about twice the time it would take if the end of each run were known in advance.
@@ -357,7 +378,7 @@ class Pace:
         self.compiling = COMPILE_SECONDS
 
     def note(self, steps: int, seconds: float) -> None:
-        """Adapt to the duration of a call of `steps` steps; the first call contains the compilation."""
+        """Record the duration of a kernel call of `steps` steps and adapt the number; the first call includes compilation."""
         self.calls += 1
         if self.calls == 1:
             self.compiling = max(self.compiling, seconds)
@@ -368,5 +389,5 @@ class Pace:
         self.steps = max(1, int(wanted) // self.block) * self.block
 
     def restart(self) -> None:
-        """Reset the measurements: the next call will contain a compilation."""
+        """Discard the measured durations, because the next call will include a compilation."""
         self.calls, self.seconds = 0, 0.0

@@ -51,7 +51,7 @@ from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
 from sgdlimits.kernel.stopping import Quadratic, register_bound
-from sgdlimits.level.condition import Exits
+from sgdlimits.level.condition import Exits, RiskBelow
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels
@@ -61,16 +61,17 @@ from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import STUDENT, rows_of
 
 MIN_FIELD = 1e-8
-"""Minimum size of fields without variance in a bound: smaller ones change within the margin that bounds leave for rounding."""
+"""Minimum size of noiseless fields in a bound; smaller ones change within the margin that bounds leave for rounding."""
 MAX_ACCURATE_WIDTH = 2
-"""Maximum width at which the risk by quadrature and its derivatives are accurate in all states."""
+"""Maximum network width at which the risk by quadrature and its derivatives are accurate in all states."""
 MAX_GRID_ERROR = 1e-5
-"""Maximum amount by which the risk of wider networks on a grid is below the true one; reached where units coincide."""
+"""Maximum amount by which quadrature on a grid underestimates the risk of wider networks; reached where units coincide."""
 
 
 @register_bound(Exits, ProjectionProblem)
+@register_bound(RiskBelow, ProjectionProblem)
 def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic | None:
-    """Return a quadratic lower bound on the excess of the risk over the exit risk, around a state of the exact chain."""
+    """Return a quadratic lower bound, around a state of the exact chain, on the excess of the risk over the exit risk."""
     if not isinstance(state, Frame) or state.m.ndim != 2:  # other levels; inputs of several blocks
         return None
     problem, k = process.problem, process.frame.shape[0]
@@ -80,19 +81,19 @@ def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic 
     if bound is None:
         return None
 
-    def in_frame(a, S) -> Frame:
+    def to_frame(a, S) -> Frame:
         m = jnp.zeros_like(state.m).at[rows].set(S[:, :k])
         T = jnp.zeros_like(state.T).at[:, rows].set(S[:, k:].T)
         return Frame(a, m, T, jax.tree.map(jnp.zeros_like, state.kept), state.names)
 
-    return Quadratic(bound.value - memory, in_frame(*bound.slope), in_frame(*bound.bend))
+    return Quadratic(bound.value - memory, to_frame(*bound.slope), to_frame(*bound.bend))
 
 
 @singledispatch
 def risk_bound(
     expectation: Expectation, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"], cheap: bool
 ) -> Quadratic | None:
-    """Return a quadratic lower bound on the risk around given weights, or None if no bound is known.
+    """Return a quadratic lower bound on the risk as a function of the weights, around given ones; None if none is known.
 
     Register a function for a new kind of expectation.
 
@@ -128,7 +129,10 @@ def _(expectation, model, a, S, cheap):
 
 
 def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Quadratic | None:
-    """Return a lower bound on the risk of a two-layer network from its value and gradient; None if no such bound is known."""
+    """Return a quadratic lower bound on the risk of a two-layer network from its value and gradient at given weights.
+
+    The result is None if no such bound is known.
+    """
     network, loss, readout = cast(Any, model.network), cast(Any, model.loss), cast(Any, model.target.readout)
     classes = isinstance(loss, CrossEntropy) and isinstance(readout, ClassLabels)
     derivative_bounds = network.activation.derivative_bounds if network.plain and (classes or loss.quadratic) else None
@@ -138,17 +142,17 @@ def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Floa
     value, slope = jax.value_and_grad(risk, argnums=(0, 1))(a, S)
     law = model.coordinates
     max_slope, max_curvature = derivative_bounds
-    weights, squares = law.weights, _mean_squares(law)
+    weights, squares = law.weights, _input_mean_squares(law)
     typical = jnp.sqrt(value / 2 if classes else 4 * loss.weight * value)  # bound on the root mean square of l'
     if network.activation.kinked:
-        rows = jnp.abs(a) * (weights * _lowering_share(model, a, jnp.asarray(readout.labels)) * _max_bend(model, S)).sum(1)
+        rows = jnp.abs(a) * (weights * _max_lowering_slope(model, a, jnp.asarray(readout.labels)) * _max_bend(model, S)).sum(1)
     else:
         rows = typical * max_curvature / 2 * jnp.sqrt(3 * (weights @ squares**2)) * jnp.abs(a)
-    return _quadratic(model, value, slope, typical * max_slope * jnp.sqrt(weights @ squares) / 2, rows)
+    return _assemble_bound(model, value, slope, typical * max_slope * jnp.sqrt(weights @ squares) / 2, rows)
 
 
 def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Quadratic:
-    """Return a lower bound on the cross-entropy of piecewise linear units from the loss of the mean output of each class."""
+    """Return a lower bound on the cross-entropy of a piecewise-linear network from the loss of its mean output per class."""
     network, law = cast(Any, model.network), model.coordinates
     labels = jnp.asarray(cast(Any, model.target.readout).labels)
     # E[max(x, 0)] of a Gaussian x is mean Phi(mean / length) + length phi(mean / length)
@@ -162,13 +166,15 @@ def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Q
         return weights @ model.loss(output, labels), jax.nn.sigmoid(output) - labels
 
     (value, tilt), slope = jax.value_and_grad(mean_loss, argnums=(0, 1), has_aux=True)(a, S)
-    both = weights @ (jnp.abs(tilt) * jnp.sqrt(_mean_squares(law))) * unit.derivative_bounds[0] / 2
-    rows = jnp.abs(a) * (weights * jnp.abs(tilt) * _lowering_share(model, a, tilt < 0) * _max_bend(model, S)).sum(1)
-    return _quadratic(model, value, slope, both, rows)
+    both = weights @ (jnp.abs(tilt) * jnp.sqrt(_input_mean_squares(law))) * unit.derivative_bounds[0] / 2
+    rows = jnp.abs(a) * (weights * jnp.abs(tilt) * _max_lowering_slope(model, a, tilt < 0) * _max_bend(model, S)).sum(1)
+    return _assemble_bound(model, value, slope, both, rows)
 
 
-def _quadratic(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Quadratic:
-    """Assemble a bound from its parts: `both` is the curvature for all parameters, `rows` what each row of S adds to it.
+def _assemble_bound(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Quadratic:
+    """Assemble a quadratic bound from the risk, its gradient, and its curvatures: `both` for all parameters, `rows` per unit.
+
+    `rows` is added for each row of S, the coordinates of one unit.
 
     For inputs without variance, coordinates outside the span of the means have no effect, and a curvature of exactly zero.
     """
@@ -177,12 +183,12 @@ def _quadratic(model: Model, value: Array, slope: PyTree, both: Array, rows: Flo
     return Quadratic(value, slope, jax.tree.map(lambda leaf: abs(cast(Any, model.network).factor) * leaf, bend))
 
 
-def _mean_squares(law: FieldLaw) -> Float[Array, " classes"]:
-    """Return sigma^2 + |b_c|^2 of each class, the largest mean square of an input along any direction."""
+def _input_mean_squares(law: FieldLaw) -> Float[Array, " classes"]:
+    """Return the largest mean square of an input along any direction, sigma^2 + |b_c|^2, for each class c."""
     return law.variance + (law.means.fixed**2).sum(0)
 
 
-def _lowering_share(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]) -> Float[Array, "p classes"]:
+def _max_lowering_slope(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]) -> Float[Array, "p classes"]:
     """Return the maximum slope of the loss, by unit and class, in the direction in which the kink of a unit lowers the risk.
 
     The slope is between -`below` and 1 - `below`. The direction is the sign of a times the change of slope at the kink.
@@ -192,7 +198,10 @@ def _lowering_share(model: Model, a: Float[Array, " p"], below: Float[Array, " c
 
 
 def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
-    """Return, by unit and class, a bound on the mean nonlinear part of a unit's change over the square of the unit's change."""
+    """Return, by unit and class, a bound on the mean nonlinear part of a unit's change per squared change of its weights.
+
+    In the letters of the module it bounds E|e_i| over the square of the change of S_i.
+    """
     unit, law = cast(Any, model.network).activation, model.coordinates
     centres = law.means.fixed
     if model.on_means:

@@ -27,7 +27,7 @@ SLOPE_GRID = np.linspace(-30, 30, 20_001)
 
 
 class Activation(Part):
-    """A function that a unit applies to its field, entry by entry."""
+    """A function that each unit applies to its field, entry by entry."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -44,7 +44,7 @@ class Activation(Part):
         return _scan_derivatives(self) if self.smooth and not jax.tree.leaves(self) else None
 
     def as_argument(self):
-        """Return the name of the activation for printing, or its function or constructor if it has no name."""
+        """Return the activation as the constructor argument to print: its name, or its function or constructor."""
         name = next((name for name, known in ACTIVATIONS.items() if known == self), "")
         return repr(name) if name else getattr(getattr(self, "fn", None), "__qualname__", "") or repr(self)
 
@@ -83,7 +83,7 @@ class FunctionActivation(Activation):
 
 @checked
 class Erf(Activation):
-    r"""The error function :math:`\mathrm{erf}(\text{scale}\, x)`; the scale is :math:`1/\sqrt2` for Saad and Solla.
+    r"""The error function :math:`\mathrm{erf}(\text{scale}\, x)` as activation; scale :math:`1/\sqrt2` for Saad and Solla.
 
     >>> round(float(Erf()(1.0)), 4), round(float(Erf(1.0)(1.0)), 4)
     (0.6827, 0.8427)
@@ -97,7 +97,7 @@ class Erf(Activation):
 
 @checked
 class Polynomial(Activation):
-    """A polynomial, from its coefficients: `Polynomial([0, 0, 1])` is the square.
+    """A polynomial activation, from its coefficients: `Polynomial([0, 0, 1])` is the square.
 
     >>> float(Polynomial([1, 0, 2])(3.0))
     19.0
@@ -169,7 +169,7 @@ def hermite(n: Annotated[int, integer(below=151)]) -> Polynomial:
 
 @lru_cache(maxsize=64)
 def _scan_derivatives(unit: Activation) -> tuple[float, float] | None:
-    """Bound the absolute first and second derivative by a scan, with a margin of 10 %.
+    """Bound the absolute first and second derivative by evaluating them on a grid, with a margin of 10 %.
 
     Derivatives whose largest value lies in the outer half of the scan count as unbounded, and the result is None.
     """

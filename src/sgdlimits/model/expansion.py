@@ -110,7 +110,7 @@ def information_exponent(target: Annotated[str | Callable | Activation | Any, so
 
 
 def target_function(target: Target, data: Inputs) -> Activation:
-    """Return the target of one teacher as a function of a standard normal variate.
+    """Return the target of a single teacher as an `Activation`, a function of a standard normal variate.
 
     Raises `BadInput` for several teachers, or for data with classes.
     """
@@ -140,7 +140,7 @@ def expand_in_hermite(activation: Activation, n: int) -> tuple[Float[np.ndarray,
 
 @np.errstate(all="ignore")
 def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
-    """Integrate adaptively, halving panels until the rule on a panel agrees with that on its halves, for all orders at once."""
+    """Integrate a function times Hermite polynomials up to order n, halving panels until the quadrature converges."""
     edges = np.concatenate([-EDGES[:0:-1], EDGES])
     low, high = edges[:-1], edges[1:]
     coarse = _panels(activation, n, low, high)
@@ -168,14 +168,20 @@ def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"]
 
 
 def _panels(activation: Activation, n: int, low: np.ndarray, high: np.ndarray) -> Float[np.ndarray, "n+2 panels"]:
-    """Integrate fn times each normalised Hermite polynomial and the density over panels; the last row is that of |fn|."""
+    """Integrate a function times each normalised Hermite polynomial and the normal density over panels.
+
+    The last row is the integral of |fn|.
+    """
     half = (high - low) / 2
     x = (low + high)[:, None] / 2 + half[:, None] * NODES
     return (_integrand(activation, n, x.ravel()).reshape(n + 2, *x.shape) * WEIGHTS).sum(-1) * half
 
 
 def _integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, "n+2 points"]:
-    """Evaluate fn times each normalised Hermite polynomial and the density; the last row is |fn| times the density."""
+    """Evaluate a function times each normalised Hermite polynomial and the normal density.
+
+    The last row is |fn| times the density.
+    """
     padded = np.concatenate([x, np.full(-x.size % POINTS_PER_CALL, x[-1])]).reshape(-1, POINTS_PER_CALL)
     values = np.concatenate([np.asarray(_evaluate(activation, jnp.asarray(row))) for row in padded])[: x.size]
     # Beyond 8 an infinite value may be an overflow that the density makes harmless.
@@ -193,5 +199,5 @@ def _integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) 
 
 @eqx.filter_jit
 def _evaluate(activation: Activation, x: Array) -> Array:
-    """Evaluate an activation, compiled."""
+    """Evaluate an activation on an array, in compiled code."""
     return activation(x)

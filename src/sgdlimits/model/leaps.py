@@ -24,6 +24,8 @@ GRID_POINTS = 2**21
 """Approximate number of points of the grid on which targets are integrated."""
 MAX_NODES = 64
 """Largest number of nodes per direction."""
+ECHELON_TOLERANCE = 1e-6
+"""Coefficients of a combination below it count as 0, and those within it of 1 as 1: directions have the error of a grid."""
 MAX_ORDER = 8
 """Highest order of a leap, and of the functions of known directions."""
 
@@ -37,11 +39,24 @@ class Leap(NamedTuple):
     directions : an orthonormal basis of the new directions, in the frame of the fixed ones, shape (r, k)
     samples : exponent of d in the number of samples that one-pass SGD needs, max(1, order - 1); a leap of 2 has a further
         factor log d
+    combinations : coefficients of the fixed directions, shape (r, k), that span the new directions; in reduced echelon form, so
+        that they do not depend on the basis in `directions`
     """
 
     order: int
     directions: Float[np.ndarray, "r k"]
     samples: int
+    combinations: Float[np.ndarray, "r k"]
+
+    def __repr__(self) -> str:
+        """Return the order, the new directions as combinations of the fixed ones, and the samples."""
+        growth = {1: "d", 2: "d log d"}.get(self.order, f"d^{self.samples}")
+        return f"leap of {self.order}: {', '.join(self.sums)}; {growth} samples"
+
+    @property
+    def sums(self) -> list[str]:
+        """The combinations of the fixed directions as text, such as "e1 - e3"."""
+        return [_format_combination(row) for row in self.combinations]
 
 
 @checked
@@ -87,6 +102,12 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
     >>> stairs = sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3)
     >>> [(leap.order, len(leap.directions)) for leap in leaps(stairs)]
     [(1, 1), (2, 2)]
+
+    Correlated directions: the product of three has a mean product with their sum, and then with the two differences.
+
+    >>> target = sl.Target(lambda x: x[0] * x[1] * x[2], gram=0.7 * np.eye(3) + 0.3)
+    >>> leaps(target)
+    [leap of 1: e1 + e2 + e3; d samples, leap of 2: e1 - e3, e2 - e3; d log d samples]
     """
     k = target.teachers
     stages, known = list[Leap](), np.zeros((0, k))
@@ -103,13 +124,49 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
         else:
             break
         directions = new @ frame[len(known) :]
-        stages.append(Leap(order, directions, max(1, order - 1)))
+        stages.append(Leap(order, directions, max(1, order - 1), _combine(directions, target)))
         known = np.concatenate([known, directions])
     if not stages:
         raise BadInput(
             f"the target has no Hermite tensor of order 1 to {MAX_ORDER} above {tolerance:g} of its size. Give another."
         )
     return stages
+
+
+def _combine(directions: np.ndarray, target: Target) -> np.ndarray:
+    """Return coefficients of the fixed directions, in reduced echelon form, that span given orthonormal directions.
+
+    The fixed directions are the rows of the Cholesky factor B of their Gram matrix: a direction v has the coefficients v / B.
+    """
+    rows = np.linalg.solve(np.linalg.cholesky(np.asarray(target.gram)).T, directions.T).T
+    rows, done = rows / np.abs(rows).max(), 0
+    for column in range(rows.shape[1]):
+        if done == len(rows):
+            break
+        pivot = done + int(np.abs(rows[done:, column]).argmax())
+        if abs(rows[pivot, column]) < ECHELON_TOLERANCE:
+            continue
+        rows[[done, pivot]] = rows[[pivot, done]]
+        rows[done] /= rows[done, column]
+        others = np.arange(len(rows)) != done
+        rows[others] -= np.outer(rows[others, column], rows[done])
+        done += 1
+    return np.where(np.abs(rows) < ECHELON_TOLERANCE, 0.0, rows)
+
+
+def _format_combination(coefficients: np.ndarray) -> str:
+    """Write a linear combination of the fixed directions as text.
+
+    >>> _format_combination(np.array([1.0, 0.0, -0.5]))
+    'e1 - 0.5 e3'
+    """
+    terms: list[str] = []
+    for i, value in enumerate(coefficients, 1):
+        if value:
+            size = "" if abs(abs(value) - 1) < ECHELON_TOLERANCE else f"{abs(value):.4g} "
+            sign = ("-" if value < 0 else "") if not terms else ("- " if value < 0 else "+ ")
+            terms.append(f"{sign}{size}e{i}")
+    return " ".join(terms)
 
 
 def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarray:
@@ -130,7 +187,7 @@ def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarra
 
 
 def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarray:
-    """Return an orthonormal basis of the unknown directions that tensors of a given order span.
+    """Return an orthonormal basis of the unknown directions that the Hermite tensors of a given order span.
 
     `moments` has one axis per coordinate, the known ones first; all powers of known coordinates are considered.
     """
@@ -146,7 +203,7 @@ def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarra
 
 
 def _counts(index: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Return how often each of k coordinates occurs in a tensor index, its multi-index."""
+    """Return the multi-index of a tensor index: how often each of the k coordinates occurs in it."""
     return tuple(index.count(i) for i in range(k))
 
 

@@ -20,7 +20,10 @@ from sgdlimits.trial import try_function
 
 
 class Loss(Part):
-    """A loss function of predictions, scalars or vectors of outputs on the first axis, and labels, entry by entry."""
+    """A loss function of predictions and labels, evaluated entry by entry.
+
+    Predictions are scalars, or vectors of outputs on the first axis.
+    """
 
     classifies: ClassVar[bool] = False
     """Whether labels are classes, so that a prediction has an accuracy."""
@@ -41,7 +44,7 @@ class Loss(Part):
         """Raise `BadInput` if the loss does not support the labels of the target or the shape of the outputs."""
 
     def floor(self, law: Any, target: Any) -> Float[Array, ""] | None:
-        """Compute the mean of loss(label without noise, label), or return None if it has no closed form.
+        """Compute the noise floor, the mean loss of predicting each label without its noise; None without a closed form.
 
         `law` provides the probabilities of the classes as `weights`.
         """
@@ -50,7 +53,7 @@ class Loss(Part):
 
 @checked
 class SquaredLoss(Loss):
-    """The squared loss, weight (f - y)^2; the weight is 1/2 in most papers and 1 in some."""
+    """The squared loss, `weight` times (f - y)^2 for a prediction f and a label y; 1/2 in most papers and 1 in some."""
 
     quadratic: ClassVar[bool] = True
     weight: Positive = eqx.field(static=True, default=0.5)
@@ -88,7 +91,7 @@ class CrossEntropy(Loss):
         return jax.nn.softplus(prediction) - label * prediction  # log(1 + e^f) without overflow
 
     def probability_correct(self, prediction, label):
-        """Compute the accuracy: class 1 is predicted if f is positive, and its probability is the label."""
+        """Compute the probability of the right class: class 1, whose probability is the label, is predicted if f > 0."""
         one = jnp.heaviside(prediction, 0.5)  # a tie at f = 0 counts half
         return label * one + (1 - label) * (1 - one)
 
@@ -104,7 +107,7 @@ class CrossEntropy(Loss):
 
 
 class SoftmaxCrossEntropy(Loss):
-    r"""The cross-entropy :math:`\log\sum_o e^{f_o} - f_y` of a class and the probabilities of C outputs.
+    r"""The cross-entropy :math:`\log\sum_o e^{f_o} - f_y` of C outputs (logits) f and a class y.
 
     The class is y = 0, ..., C - 1, and its probability is :math:`e^{f_y}/\sum_o e^{f_o}`.
 
@@ -118,7 +121,7 @@ class SoftmaxCrossEntropy(Loss):
         return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._one_hot(prediction, label)).sum(0)
 
     def probability_correct(self, prediction, label):
-        """Compute the accuracy: the class of the largest output is predicted."""
+        """Compute the probability of the right class: the class of the largest output is predicted."""
         best = prediction == prediction.max(0)
         return (best & self._one_hot(prediction, label)).sum(0) / best.sum(0)
 
@@ -179,7 +182,7 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
 
 
 def _sample_labels(target: Any) -> np.ndarray:
-    """Return the distinct labels of a few fixed inputs."""
+    """Return the distinct labels that a target gives to a few fixed inputs."""
     # Arbitrary but fixed inputs, so that the check gives the same answer in every process.
     fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
     with jax.ensure_compile_time_eval():

@@ -30,7 +30,10 @@ RESERVED_NAMES = {
 
 
 class AnyNetwork(Part):
-    """A function of the fields of p units and of network scalars, which are one array `a`, shape (p,), or several by name."""
+    """Base class of networks: functions of the fields of p units and of network scalars, such as a second layer.
+
+    The scalars are one array `a`, shape (p,), or several by name.
+    """
 
     width: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[Any]
@@ -38,7 +41,7 @@ class AnyNetwork(Part):
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "p *batch"], a: Scalars) -> Float[Array, "*shape *batch"]:
-        """Evaluate the prediction; each scalar has the axes of `batch` after its own."""
+        """Evaluate the prediction of inputs with the given fields; each scalar has the axes of `batch` after its own."""
 
     @property
     @abc.abstractmethod
@@ -61,13 +64,13 @@ class AnyNetwork(Part):
 
     @property
     def plain(self) -> bool:
-        """Whether the network is a sum of units times the entries of `a`, as closed forms require."""
+        """Whether the network is a sum of units weighted by the entries of `a`, as closed forms require."""
         return False
 
 
 @checked
 class TwoLayer(AnyNetwork):
-    r"""The network :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` with p units, or their sum.
+    r"""A two-layer network: the mean :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` of p units with activation s, or their sum.
 
     Parameters
     ----------
@@ -107,7 +110,7 @@ class TwoLayer(AnyNetwork):
 
     @property
     def factor(self) -> float:
-        """The prefactor of the sum over units: 1/p or 1."""
+        """The prefactor of the sum over units: 1/p for the mean, 1 for the sum."""
         return 1 / self.width if self.mean else 1.0
 
     @property

@@ -20,7 +20,7 @@ from sgdlimits.statistics.products import Moments
 
 @checked
 class Model(Part):
-    r"""Inputs, target, network and loss of one sample, independent of averages and of the algorithm.
+    r"""Inputs, target, network and loss of one random sample, without the optimiser.
 
     Fields :math:`\lambda_j = u_j\cdot x` and :math:`\lambda^*_r = e_r\cdot x` have shapes (p, ...) and (k, ...), with any
     trailing axes: runs, nodes or none.
@@ -40,12 +40,12 @@ class Model(Part):
 
     @property
     def width(self) -> int:
-        """p, the number of trained directions."""
+        """The number of trained directions, p."""
         return self.network.width
 
     @property
     def teachers(self) -> int:
-        """k, the number of fixed directions."""
+        """The number of fixed directions, k."""
         return self.target.teachers
 
     @property
@@ -60,11 +60,11 @@ class Model(Part):
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """The coordinates B of the fixed directions in their orthonormal frame, with Gram matrix P = B B^T."""
+        """The coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
         return cholesky_factor(self.target.gram)
 
     def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
-        r"""Assemble :math:`\Omega`, the Gram matrix of all directions; the fields have covariance :math:`\sigma^2\Omega`."""
+        """Assemble the Gram matrix of all directions, trained ones first; the fields have sigma^2 times it as covariance."""
         return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
 
     def law(self, stats: Overlaps) -> FieldLaw:
@@ -72,12 +72,12 @@ class Model(Part):
         return self.data.law(stats, self.target.gram)
 
     def law_of_factor(self, F: FieldFactor) -> FieldLaw:
-        """Compute the law of the fields from coordinates F of the directions, whose first k axes are the frame."""
+        """Compute the law of the fields from coordinates F of all directions, whose first k axes are the frame."""
         return self.data.law_of_factor(F, self.target.gram)
 
     @property
     def coordinates(self) -> FieldLaw:
-        """The law of the coordinates of an input in the frame of the fixed directions."""
+        """The law of the coordinates of an input along an orthonormal basis of the fixed directions."""
         # The axes themselves as fixed directions: their fields are the coordinates.
         k = self.teachers
         return self.law_of_factor(FieldFactor(jnp.zeros((0, k)), jnp.eye(k)))
@@ -87,16 +87,16 @@ class Model(Part):
         return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:
-        """Differentiate the loss of samples in the student fields and in the scalars: (G, dl/da).
+        """Compute the derivatives of the loss of samples in the student fields, and in the network scalars.
 
-        Each network scalar in `a` has the trailing axes of the fields.
+        Returns (G, dl/da). Each network scalar in `a` has the trailing axes of the fields.
         """
         # The sum over samples has the gradients of all of them at once, since samples are independent.
         total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()
         return jax.grad(total, argnums=(0, 1))(fields, a)
 
     def products(self, fields, fixed, a, z, c) -> Moments:
-        """Compute the products of gradients and fields of samples, in which increments of the statistics are affine."""
+        """Compute the products of gradients and fields of samples; changes of the statistics are affine functions of these."""
         G, second = self.gradient(fields, fixed, a, z, c)
         loss = self.sample_loss(fields, fixed, a, z, c)
         return Moments(loss, G[:, None] * fixed[None], G[:, None] * fields[None], G[:, None] * G[None], second)

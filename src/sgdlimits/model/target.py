@@ -36,13 +36,13 @@ class Readout(Part):
         return False
 
     def quadratic(self, teachers: int) -> Float[Array, "k k"] | None:
-        """Return the symmetric matrix R if the readout is the quadratic form of R, else None."""
+        """Return the symmetric k-by-k matrix of a readout that is a quadratic form of the fixed fields; None for others."""
         return None
 
 
 @checked
 class CommitteeReadout(Readout):
-    r"""A committee (two-layer) teacher, :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)`.
+    r"""A committee (two-layer) teacher, the mean :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)` of k units with activation s.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class CommitteeReadout(Readout):
 
 
 def check_square(name: str, value: Any) -> Any:
-    """Return a matrix, or raise `BadInput` if it is not square."""
+    """Return a value as a matrix, or raise `BadInput` if it is not square."""
     array(ndim=2)(name, value)
     if len(shape := np.shape(value)) == 2 and shape[0] != shape[1]:
         raise BadInput(f"{name} must have as many rows as columns; got shape {shape}. Give a square matrix.")
@@ -136,7 +136,10 @@ class ClassLabels(Readout):
 
 @checked
 class Target(Part):
-    r"""Labels :math:`y = \text{readout}(\lambda^*) + \sqrt{\text{noise}}\, z` of k fixed directions with Gram matrix P.
+    r"""The labels: a function of the fields of k fixed directions, plus Gaussian noise.
+
+    The directions have the Gram matrix P, and with the fields :math:`\lambda^*` along them the label is
+    :math:`y = \text{readout}(\lambda^*) + \sqrt{\text{noise}}\, z`.
 
     Parameters
     ----------
@@ -177,7 +180,7 @@ class Target(Part):
 
     @property
     def teachers(self) -> int:
-        """k, the number of fixed directions."""
+        """The number of fixed directions, k."""
         return self.gram.shape[0]
 
     def label(self, fixed: Float[Array, "k *batch"], z: Float[Array, "*batch"], c: Array) -> Float[Array, "*batch"]:

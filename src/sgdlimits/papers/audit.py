@@ -19,19 +19,19 @@ from typing import Annotated, Any
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.files import write
-from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, FOLDER, PAPERS, Claim, Comparison, Effort
+from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, PAPERS, PAPERS_PACKAGE, Claim, Comparison, Effort
 from sgdlimits.progress import bar
 from sgdlimits.text import count, table
 
-COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
+TABLE_COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
 """Headings of the printed table of claims."""
-FORMATS = (".json", ".csv", ".md")
+FILE_ENDINGS = (".json", ".csv", ".md")
 """File formats of a saved audit."""
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim with its comparison, its verdict, the CPU seconds it took, and the error if it failed."""
+    """Claim together with its comparison, its verdict, the CPU seconds it took, and the error if it failed."""
 
     claim: Claim
     verdict: str
@@ -41,17 +41,17 @@ class JudgedClaim:
 
     @property
     def as_recorded(self) -> bool:
-        """Whether the verdict is the one on record."""
+        """Whether the computed verdict is the one on record for the claim."""
         return self.verdict == self.claim.kind
 
     def numbers(self) -> dict[str, Any]:
-        """Return the worst entry of the comparison, its relation and tolerance, and the verdict, as stored in JSON."""
+        """Return the claim's name, worst compared values, relation, tolerance and verdict, as stored in JSON."""
         worst = self.comparison.worst if self.comparison else {}
         relation = self.comparison.relation if self.comparison else "="
         return {"name": self.claim.name, **worst, "relation": relation, "verdict": self.verdict, "error": self.error}
 
     def row(self) -> tuple[str, ...]:
-        """Return the cells of the claim's row; an exclamation mark follows an unexpected verdict."""
+        """Return the table cells of the claim: place, title, values, and verdict, with "!" if it is not the one on record."""
         return (
             self.claim.where,
             self.claim.title,
@@ -61,7 +61,7 @@ class JudgedClaim:
 
 
 def format_cells(numbers: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Format the number, its interval or tolerance, the paper's value, and the right value where that differs."""
+    """Format a claim's computed value, its interval or tolerance, the paper's value, and the right value if it differs."""
     if "number" not in numbers:
         return numbers["error"][:40] or "not computed", "", "", ""
     show = lambda key: f"{0.0 if abs(numbers[key]) <= 1e-12 else numbers[key]:.4g}" if key in numbers else ""
@@ -76,7 +76,7 @@ def format_cells(numbers: dict[str, Any]) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """Result of an audit; prints as one table per paper.
+    """Judged claims of an audit; prints as one table per paper.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Audit:
 
     @property
     def unexpected(self) -> tuple[JudgedClaim, ...]:
-        """Claims whose verdict is not the one on record."""
+        """Judged claims whose verdict is not the one on record."""
         return tuple(each for each in self.judged if not each.as_recorded)
 
     @property
@@ -100,16 +100,16 @@ class Audit:
         return len(self.judged) == self.chosen
 
     def __repr__(self) -> str:
-        """Return one table per paper, followed by the summary."""
+        """Return the printed audit: one table of claims per paper, followed by the summary."""
         text = ""
         for key, paper in PAPERS.items():
             rows = [strip_markup(each.row()) for each in self.judged if each.claim.paper == key]
             if rows:
-                text += f"{paper.title}\n{table([COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
+                text += f"{paper.title}\n{table([TABLE_COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
         return text + self.summary()
 
     def summary(self) -> str:
-        """Count the verdicts, and list the claims whose verdict is not the one on record."""
+        """Return the counts of the verdicts, and the claims whose verdict is not the one on record, as text."""
         verdicts = Counter(each.verdict for each in self.judged)
         words = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
         seconds = sum(each.seconds for each in self.judged)
@@ -121,15 +121,15 @@ class Audit:
         return text
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Write the table to a .json, .csv or .md file atomically."""
+        """Write the audit to a .json, .csv or .md file atomically."""
         return write(check_format(path), self.text(Path(path).suffix).encode())
 
     def text(self, ending: str) -> str:
-        """Return the table in the file format with the given ending."""
+        """Return the audit as text in the file format ".json", ".csv" or ".md"."""
         if ending == ".json":
             about = {"effort": self.effort, "claims": [each.numbers() for each in self.judged]}
             return json.dumps(about, indent=1, ensure_ascii=False) + "\n"
-        head, rows = ("paper", *COLUMNS), [(each.claim.paper, *each.row()) for each in self.judged]
+        head, rows = ("paper", *TABLE_COLUMNS), [(each.claim.paper, *each.row()) for each in self.judged]
         if ending == ".md":
             return format_markdown(head, rows) + f"\n{self.summary()}\n"
         out = io.StringIO()
@@ -138,28 +138,29 @@ class Audit:
 
 
 def strip_markup(row: tuple[str, ...]) -> tuple[str, ...]:
-    """Strip LaTeX markup from a row, for the terminal."""
+    """Strip LaTeX markup from the first cell of a table row, for the terminal."""
     return (row[0].replace("$", "").replace("\\", "")[:32], *row[1:])
 
 
 def format_markdown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Format a table in Markdown."""
+    """Format a heading and rows of cells as a table in Markdown."""
     lines = [" | ".join(cell.replace("|", r"\|") if "$" not in cell else cell for cell in row) for row in (head, *rows)]
     first, *rest = [f"| {line} |\n" for line in lines]
     return "".join([first, f"|{'---|' * len(head)}\n", *rest])
 
 
 def check_format(path: str | os.PathLike) -> str | os.PathLike:
-    """Return the path, or raise `BadInput` if its ending names no known format."""
-    if Path(path).suffix not in FORMATS:
+    """Return the path of a saved audit, or raise `BadInput` unless it ends in .json, .csv or .md."""
+    if Path(path).suffix not in FILE_ENDINGS:
         raise BadInput(
-            f"out must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {shorten(str(path))}. Use one of these endings."
+            f"out must end in {', '.join(FILE_ENDINGS[:-1])} or {FILE_ENDINGS[-1]}; got {shorten(str(path))}. "
+            "Use one of these endings."
         )
     return path
 
 
 def check_word(argument: str, value: Any) -> str:
-    """Return the value, or raise `BadInput` unless it is text with letters."""
+    """Return the value of an argument, or raise `BadInput` unless it is text that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise BadInput(f"{argument} must be a word; got {shorten(value)}. Give part of a claim's name or title.")
     return value
@@ -174,12 +175,12 @@ class AuditInterrupted(KeyboardInterrupt):
 
 
 def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
-    """List the claims of one paper, or of all, whose name, place or title contains a word."""
+    """List the claims, of one paper or of all, whose name, place or title contains the text `only`."""
     for file in FILES:
         # importing a module registers its claims
-        import_module(f"{FOLDER}.{file}")
+        import_module(f"{PAPERS_PACKAGE}.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
-    papers, files = list(PAPERS), [f"{FOLDER}.{file}" for file in FILES]
+    papers, files = list(PAPERS), [f"{PAPERS_PACKAGE}.{file}" for file in FILES]
     file_of = lambda each: files.index(module) if (module := each.compute.__module__) in files else len(files)
     # by paper, module and position in the module
     place = lambda each: (papers.index(each.paper), file_of(each), each.compute.__code__.co_firstlineno)
@@ -242,7 +243,7 @@ def audit(
 
 
 def judge(claim: Claim, effort: Effort) -> JudgedClaim:
-    """Compute and judge one claim; a computation that fails leaves it open, with the reason."""
+    """Compute one claim and return it with its verdict; a computation that fails leaves the claim open, with the reason."""
     # CPU time: claims may run beside other work
     begin = time.process_time()
     try:

@@ -20,7 +20,7 @@ EFFORTS = {"quick": 0.25, "default": 1.0, "full": 16.0}
 
 
 class Paper(NamedTuple):
-    """Title, authors, number in the bibliography, and a remark on the notation of a paper."""
+    """Title and authors of a paper, its number in the bibliography, and a remark on its notation."""
 
     title: str
     authors: str
@@ -65,18 +65,18 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Effort:
-    """Effort of an audit: how many runs statistical claims use."""
+    """Effort of an audit, "quick", "default" or "full", which scales the number of runs of statistical claims."""
 
     name: str = "default"
 
     def runs(self, usual: int, least: int = 64) -> int:
-        """Return the number of runs at this effort, for a usual number and a lower bound."""
+        """Return the number of runs at this effort, given the usual number and a lower bound."""
         return max(int(usual * EFFORTS[self.name]), min(usual, least))
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Numbers from an independent computation beside the right formula and the printed one.
+    """Independently computed values of a claim, with the values of the right and the printed formula.
 
     Parameters
     ----------
@@ -96,18 +96,18 @@ class Comparison:
     relation: str
 
     def excess(self, other: np.ndarray) -> np.ndarray:
-        """Return how far each number lies beyond the formula's value, after the tolerance is subtracted."""
+        """Return by how much each value misses a formula's value `other` beyond the tolerance; at most 0 if it agrees."""
         gap = self.number - other
         gap = {"=": np.abs(gap), "<": gap, ">": -gap}[self.relation]
         # NaN agrees with nothing
         return np.where(np.isfinite(self.number), gap - self.tolerance, np.inf)
 
     def agrees(self, other: np.ndarray) -> bool:
-        """Return whether all numbers agree with a formula within the tolerance."""
+        """Return whether all computed values agree with a formula's values `other` within the tolerance."""
         return bool((self.excess(other) <= 0).all())
 
     def verdict(self, kind: str) -> str:
-        """Return the verdict of the comparison; `kind` names the fault if the printed formula is wrong."""
+        """Return the verdict, such as "holds" or "open"; `kind` names the fault if the printed formula is wrong."""
         if self.right is None:
             return "open"
         ours = self.agrees(self.right)
@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def worst(self) -> dict[str, float]:
-        """The entry with the largest excess over the printed formula, or over the right one if nothing else is printed."""
+        """Values by name at the entry that misses the printed formula most, or the right one if nothing else is printed."""
         other = self.printed if self.printed is not None else self.right
         i = int(np.argmax(self.excess(other))) if other is not None else 0
         values = {
@@ -138,7 +138,9 @@ def compare(
     number: Any, right: Any = None, printed: Any = None, *, rtol: float = 1e-9, atol: float = 0.0, sigma: Any = 0.0,
     relation: str = "=",
 ) -> Comparison:  # fmt: skip
-    """Compare numbers with formulas, within `MAX_STANDARD_ERRORS` standard errors plus a relative and an absolute tolerance.
+    """Build a `Comparison` of computed values with a right and a printed formula.
+
+    Values agree within `MAX_STANDARD_ERRORS` standard errors plus a relative and an absolute tolerance.
 
     The relative tolerance `rtol` refers to the largest value of the right formula. `relation` is "=", or "<" or ">" for bounds.
 
@@ -154,7 +156,7 @@ def compare(
 
 
 # modules are named relative to this package
-FOLDER = "sgdlimits.papers"
+PAPERS_PACKAGE = "sgdlimits.papers"
 FILES = {
     "mediocrity.claims.process": "mediocrity",
     "mediocrity.claims.landscape": "mediocrity",
@@ -175,7 +177,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper, with its place and the computation that tests it.
+    """Statement of a paper, with its place and the computation that tests it.
 
     Parameters
     ----------
@@ -211,7 +213,7 @@ CLAIMS: dict[str, Claim] = {}
 def claim(
     where: str, title: str, says: str, **more: str
 ) -> Callable[[Callable[[Effort], Comparison]], Callable[[Effort], Comparison]]:
-    """Register a computation as the test of a claim of the paper to which its module belongs.
+    """Register the decorated function as the computation that tests a claim of its module's paper.
 
     If `right` is given, the claim is recorded as a misprint unless `kind` says otherwise.
     """
@@ -219,7 +221,8 @@ def claim(
     more = {"kind": "misprint", **more} if "right" in more else more
 
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
-        paper = FILES[compute.__module__.removeprefix(f"{FOLDER}.")]
+        """Register a computation under the name of its paper and its own, and return it."""
+        paper = FILES[compute.__module__.removeprefix(f"{PAPERS_PACKAGE}.")]
         name = f"{paper}.{compute.__name__}"
         # a module imported twice, or two computations of one name
         assert name not in CLAIMS, name

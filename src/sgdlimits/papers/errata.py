@@ -10,29 +10,29 @@ from typing import Any
 from sgdlimits.papers.audit import find_claims, format_cells, format_markdown
 from sgdlimits.papers.claim import PAPERS, Claim
 
-HEAD = """# Misprints in the papers, remarks, and disagreements
+ERRATA_HEAD = """# Misprints in the papers, remarks, and disagreements
 
 Each entry was found by an independent computation: Isserlis' theorem worked out symbolically, diagonalisation, or Monte Carlo.
 A formula enters the package only with a test that shows it right; the last column names that test, and the claim that
 [`sgdlimits check`](audit.md) computes: `sgdlimits check --only NAME` shows what is printed, what is right, and the number. This
 page is written by `benchmarks/audit.py` from these claims.
 """
-REMARKS = """## Remarks and conventions
+REMARKS_HEAD = """## Remarks and conventions
 
 No misprints: what is printed is right in the paper's own convention, or as far as it goes. The table says what else to know
 when it is compared with this package.
 """
-DISAGREEMENTS = """## Disagreements of result
+DISAGREEMENTS_HEAD = """## Disagreements of result
 
 No misprints: here the computation of this package ends elsewhere than the paper.
 """
 # markers of the generated part of docs/audit.md
-BEGIN, END = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up to here -->\n"
+BEGIN_MARKER, END_MARKER = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up to here -->\n"
 
 
 def build_errata() -> str:
-    """Return the page of misprints, remarks and disagreements in Markdown."""
-    parts, every = [HEAD], find_claims()
+    """Build the page of misprints, remarks and disagreements in Markdown."""
+    parts, every = [ERRATA_HEAD], find_claims()
     for key, paper in PAPERS.items():
         rows = [
             (each.where, each.says, each.right, _format_evidence(each))
@@ -45,7 +45,7 @@ def build_errata() -> str:
             parts.append(
                 f"## {paper.title}\n\n{about}\n\n{format_markdown(('where', 'printed', 'right', 'test and claim'), rows)}"
             )
-    for kind, head in (("remark", REMARKS), ("disagreement", DISAGREEMENTS)):
+    for kind, head in (("remark", REMARKS_HEAD), ("disagreement", DISAGREEMENTS_HEAD)):
         rows = [
             (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _format_evidence(each))
             for each in every
@@ -56,12 +56,12 @@ def build_errata() -> str:
 
 
 def _format_evidence(claim: Claim) -> str:
-    """Return the tests and the claim that show an entry of the errata."""
+    """Format the tests and the claim that show an entry of the errata."""
     return "; ".join(part for part in (claim.tests, f"`{claim.name}`") if part)
 
 
 def build_tables(stored: dict[str, Any]) -> str:
-    """Return the tables of a stored audit in Markdown, one per paper."""
+    """Build the tables of claims of a stored audit in Markdown, one per paper."""
     numbers = {each["name"]: each for each in stored["claims"]}
     parts = []
     for key, paper in PAPERS.items():
@@ -79,9 +79,12 @@ def build_tables(stored: dict[str, Any]) -> str:
 
 
 def rewrite_pages(docs: Path) -> dict[Path, str]:
-    """Return the new text of the two generated pages, from the audit stored in the same folder."""
+    """Return the new text of docs/errata.md and docs/audit.md by path, from the audit stored beside them."""
     stored = json.loads((docs / "audit.json").read_text(encoding="utf-8"))
     page = (docs / "audit.md").read_text(encoding="utf-8")
     # text outside of the markers is written by hand
-    before, after = page.split(BEGIN)[0], page.split(END)[-1]
-    return {docs / "errata.md": build_errata(), docs / "audit.md": f"{before}{BEGIN}\n{build_tables(stored)}\n{END}{after}"}
+    before, after = page.split(BEGIN_MARKER)[0], page.split(END_MARKER)[-1]
+    return {
+        docs / "errata.md": build_errata(),
+        docs / "audit.md": f"{before}{BEGIN_MARKER}\n{build_tables(stored)}\n{END_MARKER}{after}",
+    }

@@ -24,15 +24,15 @@ Keep = Callable[[str, xr.Dataset], xr.Dataset]
 
 
 class Size(SimpleNamespace):
-    """Parameters that set the cost of a figure: numbers of runs, dimensions, times and the like."""
+    """Parameters that set the cost of a figure, such as numbers of runs, dimensions and final times."""
 
     def but(self, **changes: Any) -> Size:
-        """Return a copy with some parameters changed."""
+        """Return a copy of the size with some parameters changed."""
         return Size(**vars(self) | changes)
 
 
 def sizes(**rows: tuple[Any, ...]) -> tuple[Size, Size, dict[str, str]]:
-    """Return the full size, the quick size and the words of a figure; each row has a word and one or two values.
+    """Return the full size, quick size and words of a figure, from `name=(word, full value, quick value if it differs)`.
 
     >>> full, quick, words = sizes(d=("dimension", 3000, 300), runs=("runs of SGD", 16))
     >>> quick, words["d"]
@@ -43,7 +43,7 @@ def sizes(**rows: tuple[Any, ...]) -> tuple[Size, Size, dict[str, str]]:
 
 
 def describe_reduction(size: Size, full: Size, words: dict[str, str]) -> str:
-    """Describe which parameters are smaller than at the full size; an empty string if none is.
+    """Describe which parameters of a figure are smaller than at its full size; an empty string if none is.
 
     >>> full = Size(d=3000, dimensions=(100, 1000, 10**6), runs={2: 64}, widths={1: (512, 8)}, many=(9,))
     >>> words = dict(d="dimension", dimensions="all of (b)", runs="runs by width", widths="runs of a point", many="noises")
@@ -67,7 +67,7 @@ def describe_reduction(size: Size, full: Size, words: dict[str, str]) -> str:
 
 
 def format_parameter(value: Any) -> str:
-    """Format one parameter of a size, and only the first and last of many values."""
+    """Format the value of a size parameter as text; of six or more values only the first, the last and their number."""
     if isinstance(value, dict):
         return ", ".join(f"{format_parameter(number)} at {format_parameter(key)}" for key, number in value.items())
     if isinstance(value, (tuple, list, np.ndarray)):
@@ -79,7 +79,7 @@ def format_parameter(value: Any) -> str:
 
 @dataclass
 class DrawnFigure:
-    """A drawn figure, the sentences of its caption, and lines to print before them."""
+    """Matplotlib figure with the sentences of its caption, and lines to print before them."""
 
     figure: Figure
     caption: list[str]
@@ -87,12 +87,12 @@ class DrawnFigure:
 
 
 def make_panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
-    """Return a new figure and its axes, in the given numbers of rows and columns."""
+    """Create a figure and its axes, in the given numbers of rows and columns of panels."""
     return plt.subplots(*shape, layout="constrained", **more)
 
 
 def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:
-    """Build a dataset from rows with equal names, one row per point along a dimension.
+    """Build a dataset from dicts with equal keys, one dict per point along the dimension `over`.
 
     `coords` are coordinates along the same dimension.
     """
@@ -101,7 +101,7 @@ def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] |
 
 
 def select_rows(table: xr.Dataset, **values: Any) -> xr.Dataset:
-    """Select the points of a table at which the named variables have the given values."""
+    """Select the points of a table at which the named variables equal the given values."""
     return table.isel(point=np.all([table[name].values == value for name, value in values.items()], axis=0))
 
 
@@ -111,17 +111,17 @@ def standard_error(values: np.ndarray) -> float:
 
 
 def half_overlap_margin(stats: sl.Overlaps):
-    """Return the margin of the largest overlap over 1/2, where a unit has left the plateau."""
+    """Return the largest overlap minus 1/2, a stop margin: positive once a unit has left the plateau."""
     return jnp.abs(stats.M).max() - 0.5
 
 
 def participation_ratio(a: np.ndarray) -> np.ndarray:
-    """Return the participation ratio over the width: 1 if all entries are equal, 1/p if only one is nonzero."""
+    """Return the participation ratio of p entries over p: 1 if all entries are equal, 1/p if only one is nonzero."""
     return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
 
 
 def strip_markup(text: str) -> str:
-    """Strip LaTeX markup from a formula."""
+    """Strip LaTeX markup from a formula, for captions in plain text."""
     for mark, word in {"$": "", "\\,": " ", "\\log": "log", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
         text = text.replace(mark, word)
     return text

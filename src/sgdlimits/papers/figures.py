@@ -14,7 +14,7 @@ numbers, and `make(size, seed, keep) -> DrawnFigure`; its name is below.
    inference*.
 """
 
-NAMES = {
+FIGURE_NAMES = {
     "mediocrity": """
         demo mediocrity-1-left mediocrity-1-right mediocrity-2 mediocrity-3 mediocrity-4 mediocrity-5 mediocrity-width
         noise-delay open-activations open-noise open-second-layer
@@ -29,12 +29,12 @@ NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        single-index staircase which-optimiser which-optimiser-why
+        plateau-exits single-index staircase staircase-correlated which-optimiser which-optimiser-why
     """,
 }
 """Names of the figures by the folder of their paper."""
 FIGURES = {
     name: f"sgdlimits.papers.{paper}.figures.{name.replace('-', '_')}"
-    for name, paper in sorted((name, paper) for paper, names in NAMES.items() for name in names.split())
+    for name, paper in sorted((name, paper) for paper, names in FIGURE_NAMES.items() for name in names.split())
 }
 """Module of each figure by its name on the command line; modules are imported when a figure is made."""

@@ -12,7 +12,7 @@ from sgdlimits.papers.figures import FIGURES
 
 QUICK_NOTE = "Made with --quick:"
 """Beginning of the caption's sentence on what is smaller than in the full figure."""
-PAGE = """<!doctype html>
+PAGE_TEMPLATE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -60,7 +60,7 @@ def read_summary(name: str) -> str:
 
 
 def build_page(folder: Path, failed: Mapping[str, str]) -> str:
-    """Return the HTML page of a folder: summary, picture, caption and files of each figure, and the errors of failed ones."""
+    """Build the HTML page of a folder: summary, picture, caption and files of each figure, and the errors of failed ones."""
     sections = {}
     for name in FIGURES:
         line, made = escape(read_summary(name)), all((folder / f"{name}.{kind}").is_file() for kind in ("png", "txt"))
@@ -75,11 +75,13 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
     kinds = [kind for kind, _ in sections.values()]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("full", "quick", "failed") if kind in kinds)
     contents = "\n".join(f'<a href="#{name}">{name}</a>' for name in sections)
-    return PAGE.format(counts=counts, contents=contents, sections="\n".join(section for _, section in sections.values()))
+    return PAGE_TEMPLATE.format(
+        counts=counts, contents=contents, sections="\n".join(section for _, section in sections.values())
+    )
 
 
 def _build_section(folder: Path, name: str, line: str) -> tuple[str, str]:
-    """Return "quick" or "full", and the HTML of a figure's picture, caption and files."""
+    """Return "quick" or "full", and the HTML of one figure's picture, caption and files; `line` is its summary."""
     text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
     caption, mark, smaller = text.partition(QUICK_NOTE)
     # files of mediocrity-1-left are not those of a figure mediocrity-1

@@ -9,7 +9,7 @@ from numpy.polynomial.hermite_e import hermegauss
 
 
 def gauss_grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (dimensions, n) and weights of a Gauss-Hermite grid for independent standard normal variables.
+    """Return the points (dimensions, n) and weights of a product Gauss-Hermite grid for standard normal variables.
 
     With n nodes in a dimension the grid is exact up to degree 2 n - 1 in it.
     """
@@ -21,13 +21,13 @@ def gauss_grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def random_weights(p: int, n: int, seed: int = 0, norm: float | None = None) -> np.ndarray:
-    """Draw random weights of p units in R^n."""
+    """Draw Gaussian weights of p units in R^n, of mean squared norm 1, or scaled to the given norm."""
     W = np.random.default_rng(seed).normal(size=(p, n)) / np.sqrt(n)
     return W if norm is None else norm * W / np.linalg.norm(W, axis=1, keepdims=True)
 
 
 class SquaredUnits:
-    """One-step increments of a network of squared units whose labels come from squared teachers.
+    """Squared units and squared teachers with their one-step increments, on a Gauss-Hermite grid of inputs.
 
     The students have weights W and second layer a, and the labels are y = mean of (E x)^2 + sqrt(noise) z. Increments are those
     of the papers in units of their step: M_jr = 2 e a_j l_j l*_r and Q_jl = 2 e (a_j + a_l) l_j l_l + 4 step e^2 a_j a_l l_j
@@ -43,34 +43,34 @@ class SquaredUnits:
         self.error = (self.fixed**2).mean(0) + np.sqrt(noise) * points[-1] - (self.a @ self.fields**2) / len(self.W)
 
     def mean(self, values: np.ndarray) -> np.ndarray:
-        """Average values on the grid."""
+        """Average an array over its last axis, the grid of inputs."""
         return values @ self.weights
 
     @property
     def risk(self) -> float:
-        """The risk, the mean of e^2/2."""
+        """Population risk, half the mean squared error over the grid of inputs."""
         return float(self.mean(self.error**2)) / 2
 
     @cached_property
     def M(self) -> np.ndarray:
-        """Increments of the overlaps with the teachers, at each point of the grid."""
+        """Increments of the overlaps with the teachers in one step, in units of the step, at each input of the grid."""
         return 2 * self.error * (self.a[:, None] * self.fields)[:, None] * self.fixed
 
     def Q(self, step: float) -> np.ndarray:
-        """Increments of the overlaps between students, at each point of the grid."""
+        """Return increments of the overlaps between students in one step, in units of the step, at each input of the grid."""
         one, products = self.a[:, None, None], self.fields[:, None] * self.fields
         two = np.swapaxes(one, 0, 1)
         return (2 * self.error * (one + two) + 4 * step * self.error**2 * one * two) * products
 
     def covariance(self, *increments: np.ndarray) -> np.ndarray:
-        """Return the covariance of increments, each an array over the grid."""
+        """Return the joint covariance of increments, each given as an array over the grid of inputs."""
         rows = np.concatenate([each.reshape(-1, self.weights.size) for each in increments])
         rows = rows - self.mean(rows)[:, None]
         return (rows * self.weights) @ rows.T
 
 
 def step_on_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
-    """Return the overlap of one squared unit on the sphere after one exact SGD step, and weights, on a grid."""
+    """Return the overlap of a squared unit after one exact SGD step on the sphere, over a grid, and the grid's weights."""
     points, weights = gauss_grid(nodes, nodes, 5)
     fixed, own, z = points
     field = m * fixed + np.sqrt(1 - m**2) * own
@@ -82,6 +82,6 @@ def step_on_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14)
 
 
 def sphere_drift(m: float, lr: float, noise: float = 0.0, d: float = 1e7) -> float:
-    """Mean change of the overlap in one step, times d, in the paper's time."""
+    """Return the mean change of a squared unit's overlap in one exact step on the sphere, per unit of the paper's time."""
     after, weights = step_on_sphere(m, lr, noise, d)
     return float(d * ((after - m) @ weights) / lr)

@@ -26,7 +26,7 @@ def make_folder(out: str | Path) -> Path:
 
 
 def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
-    """Make a figure, write its picture, caption and datasets into a folder, and yield the lines to print.
+    """Compute and draw one figure, write its picture, caption and datasets to a folder, and yield lines to print.
 
     The files are NAME.png, NAME.svg, NAME.txt and NAME-*.nc.
     """
@@ -45,7 +45,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     files: list[str] = []
 
     def keep(key: str, dataset: xr.Dataset) -> xr.Dataset:
-        """Write a dataset as soon as it is complete."""
+        """Write a dataset of the figure to the folder as soon as it is complete, and return it."""
         files.append(write_netcdf(dataset, folder / f"{name}-{key}.nc").name)
         return dataset
 
@@ -71,7 +71,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
 
 
 def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
-    """Make several figures with an index page, and yield the lines to print.
+    """Produce several figures with an index page in one folder, and yield lines to print.
 
     A figure that fails is listed on the page and at the end, and the others are still made. The page is rewritten after each
     figure, so it exists after an interruption. An error in writing files ends everything.

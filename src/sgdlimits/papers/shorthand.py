@@ -11,23 +11,23 @@ import xarray as xr
 import sgdlimits as sl
 
 
-def overlaps(a: Any, M: Any, Q: Any) -> sl.Overlaps:
-    """Build `Overlaps` from lists or NumPy arrays."""
+def make_overlaps(a: Any, M: Any, Q: Any) -> sl.Overlaps:
+    """Build `Overlaps` from lists or NumPy arrays of second layer a, teacher overlaps M and student overlaps Q."""
     return sl.Overlaps(jnp.asarray(a, float), jnp.asarray(M, float), jnp.asarray(Q, float))
 
 
-def spike(m: Any, r2: Any) -> sl.Spike:
-    """Build the statistics of a spiked tensor from numbers."""
+def make_spike(m: Any, r2: Any) -> sl.Spike:
+    """Build the statistics of a spiked tensor from overlap m and squared orthogonal norm r2, floats or arrays."""
     return sl.Spike(jnp.asarray(m, float), jnp.asarray(r2, float))
 
 
 def start_at(overlap: Any) -> sl.FixedInit:
-    """Build a start at a fixed overlap."""
+    """Build a start at given overlaps with the fixed directions, such as 0.3."""
     return sl.FixedInit(jnp.asarray(overlap, float))
 
 
 def simulate(problem: sl.Problem, level: sl.Level, start: Any, t_max: float, **how: Any) -> xr.Dataset:
-    """Simulate without a progress bar."""
+    """Simulate a problem at a level without a progress bar."""
     return sl.simulate(problem, level, start, t_max=t_max, progress=False, **how)
 
 
@@ -38,12 +38,12 @@ def simulate_chain(problem: sl.Problem, d: int, t_max: float, start: Any = None,
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    """Return the mean of independent values and its standard error."""
+    """Return the mean of independent values, and its standard error."""
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size))
 
 
 def log_slope(sizes: Any, ends: Any) -> tuple[float, float]:
-    """Return the slope of a mean in the logarithm of a size, with its error, from means and errors at two sizes."""
+    """Return the slope, with its error, of a mean against the log of a size, from (mean, error) at two sizes."""
     # independent errors add in quadrature
     (soon, e), (late, f) = ends
     step = np.log(sizes[1] / sizes[0])

@@ -1,4 +1,4 @@
-"""Accuracy of the expectations of a problem: error estimates, refinement of the nodes, warnings."""
+"""Accuracy of the expectations of a problem: error estimates, refinement of the quadrature nodes, and warnings."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
 MAX_SIGNAL_ERROR = 5e-2
-"""Maximum relative error of the drift of small overlaps."""
+"""Maximum relative error of the drift of small overlaps before the quadrature nodes are refined."""
 MAX_RISK_ERROR = 1e-3
-"""Maximum relative error of the risk."""
+"""Maximum relative error of the risk before the quadrature nodes are refined."""
 SMALLEST_NORMAL = float(np.finfo(float).tiny)
 """Lower bound on divisors, so that 0/0 is 0."""
-ROUNDING = 1e-12
-"""Relative error below which an error estimate is rounding."""
+ROUNDING_ERROR = 1e-12
+"""Relative error below which an error estimate is attributed to rounding."""
 
 
 def estimate_moments(problem: Any, stats: Overlaps, tolerance: float | None) -> Estimate:
-    """Return the moments of a projection problem with error estimates; warn if an error is above `tolerance`."""
-    estimate = Estimate(*_estimate(problem, stats))
+    """Return the expectations behind a projection problem's drift and risk, with error estimates.
+
+    An `AccuracyWarning` reports an error above `tolerance`.
+    """
+    estimate = Estimate(*_estimate_expectations(problem, stats))
     if tolerance is not None:
         check_number("tolerance", tolerance, above=0)
-        _warn(problem, _relative_error(estimate), tolerance, stacklevel=4)
+        _warn_if_inaccurate(problem, _relative_error(estimate), tolerance, stacklevel=4)
     return estimate
 
 
 def refine_expectation(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
-    """Return a projection problem with enough nodes for accurate expectations at the statistics of one run.
+    """Return a projection problem with enough quadrature nodes for accurate expectations at the given statistics.
 
     The moments must have the usual accuracy of the expectation, or `tolerance`, relative to the largest moment. The drift of M
     along each fixed direction must have an error of at most five per cent, so that small signals are resolved (see
@@ -57,19 +60,21 @@ def refine_expectation(problem: Any, stats: Overlaps, tolerance: float | None) -
         better, finer = problem.with_expectation(finer), finer.finer()
         reached = np.array(_relative_errors(better, stats))
     worst = int(np.argmax(reached / wanted))
-    _warn(better, reached[worst], wanted[worst], stacklevel=7, what=("expectations", "small overlaps", "risks")[worst])
+    _warn_if_inaccurate(
+        better, reached[worst], wanted[worst], stacklevel=7, what=("expectations", "small overlaps", "risks")[worst]
+    )
     return better
 
 
 @eqx.filter_jit
 def _risk_and_error(problem: Any, stats: Overlaps) -> tuple[Array, Array]:
-    """Return the risk and an estimate of its error."""
+    """Return the risk at the statistics of one run and an estimate of its quadrature error."""
     students = stats.of(STUDENT)
     return problem.risk(stats), problem.expectation.risk_error(problem.model, students.a, problem.model.law(students))
 
 
-def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
-    """Warn if the relative error `reached` is NaN or above the tolerance."""
+def _warn_if_inaccurate(problem: Any, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
+    """Warn that the expectations of a problem are inaccurate if their relative error is above the tolerance or NaN."""
     if not reached <= tolerance:
         warnings.warn(
             f"the {what} of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was asked for. "
@@ -80,34 +85,36 @@ def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what:
 
 
 @eqx.filter_jit
-def _estimate(problem: Any, stats: Overlaps) -> tuple[Moments, Moments]:
-    """Return the moments and their error estimates."""
+def _estimate_expectations(problem: Any, stats: Overlaps) -> tuple[Moments, Moments]:
+    """Return the expectations behind a problem's drift and risk, and their error estimates, at given statistics."""
     students = stats.of(STUDENT)
     return problem.expectation.estimate(problem.model, students.a, problem.model.law(students))
 
 
 def _relative_error(estimate: Estimate) -> float:
-    """Return the largest error of the moments, relative to the largest moment."""
+    """Return the largest error of an estimate of expectations, divided by the largest expectation."""
     largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))
     return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
 
 
 def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float]:
-    r"""Return relative errors of the moments (to the largest), of the drift of M (to the smallest signal), and of the risk.
+    r"""Return the relative errors of a problem's expectations, of the drift of its overlaps M, and of its risk.
+
+    They are relative to the largest expectation, the smallest signal, and the risk.
 
     The signal along a fixed direction is the largest entry of the drift in its column of M, so that overlaps of order
     :math:`1/\sqrt d` count as much as large ones. It is taken to be at least a tenth of
     :math:`|M|\,\text{lr}\sqrt{E[G^2]/Q}`, the overlap itself times the rate of a unit's steps: a drift that happens to vanish
     causes no refinement. Errors within rounding count as zero: a drift that vanishes by symmetry has only these.
     """
-    value, error = _estimate(problem, stats)
+    value, error = _estimate_expectations(problem, stats)
     *drift_and_error, terms = (np.abs(leaf) for leaf in _drift_and_bounds(problem, stats, value, error))
     drift, drift_error = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in drift_and_error)
     students = stats.of(STUDENT)
     norms = np.diagonal(students.Q).clip(SMALLEST_NORMAL)
     step_rates = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / norms)
     signal = np.concatenate([drift, 0.1 * np.abs(students.M) * step_rates[:, None]]).max(0)
-    drift_error = np.where(drift_error > ROUNDING * terms.max(), drift_error, 0.0).max(0)
+    drift_error = np.where(drift_error > ROUNDING_ERROR * terms.max(), drift_error, 0.0).max(0)
     risk, risk_error = (float(part) for part in _risk_and_error(problem, stats))
     return (
         _relative_error(Estimate(value, error)),
@@ -118,16 +125,16 @@ def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float
 
 @eqx.filter_jit
 def _drift_and_bounds(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
-    """Return the drift, a bound on its error from the errors of the moments, and the sum of the sizes of its terms."""
+    """Return the drift, an upper bound on its quadrature error, and the sum of the sizes of its terms."""
     column, students = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
 
-    def increment(products: Moments) -> Array:
+    def increment_of(products: Moments) -> Array:
         products = extend_moments(problem.model, students, stats, products)[0]
         length = problem.data.squared_length
         return problem.vector(add(*linear_step_increments(problem.algorithm, problem.t, length, column, products)))
 
     # the drift is linear in the moments: its error is at most the sum of the moments' errors times the sizes of coefficients
-    slope = jax.tree.leaves(linearise_increment(increment, students.a, students.M.shape))
+    slope = jax.tree.leaves(linearise_increment(increment_of, students.a, students.M.shape))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
     bound = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
-    return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], bound(error), bound(value)
+    return increment_of(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], bound(error), bound(value)

@@ -17,18 +17,20 @@ from sgdlimits.errors import is_traced
 from sgdlimits.part import at_start
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions
-from sgdlimits.problem.made import Presented
+from sgdlimits.problem.made import PrintableProblem
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.renamed import attribute_of
 from sgdlimits.statistics.trees import add, as_floats
 
 Method = TypeVar("Method", bound=Callable)
 CHECK_TIME = array(at_least=0, ndim=0)
-"""Check of a time: one number of at least 0."""
+"""Check of a time argument: one number of at least 0."""
 
 
 def compiled_at_time(method: Method) -> Method:
-    """Decorate a method of statistics and a time t: check its arguments and compile it for all times.
+    """Decorate a method of a problem, with statistics and a time t as arguments: check these, and compile the method.
+
+    One compilation serves all times.
 
     The time is traced, so that another one needs no compilation. For t = None, schedules have their initial value.
     """
@@ -50,11 +52,11 @@ def compiled_at_time(method: Method) -> Method:
 
 
 def at_time(problem: Any, t: Float[Array, ""] | float | None) -> Any:
-    """Return a problem at time t, with schedules replaced by their values; None stands for time zero."""
+    """Return a problem with its schedules replaced by their values at time t; None stands for time zero."""
     return at_start(problem) if t is None else problem.at(t)  # begun replaces schedules by their initial values
 
 
-class Problem(Presented):
+class Problem(PrintableProblem):
     """A learning problem: statistics of SGD with their drift, covariance and risk. An immutable pytree.
 
     A problem of a new form implements `_drift_parts`, `_covariance` and `_risk` for one state without a batch axis, as pure JAX
@@ -72,48 +74,48 @@ class Problem(Presented):
 
     @abc.abstractmethod
     def _drift_parts(self, stats: PyTree) -> tuple[PyTree, PyTree]:
-        """Return `drift_parts` at the statistics of one run, at the time for which this problem has the values of schedules."""
+        """Return the gradient-flow part and the corrector of the drift at one run's statistics, for the problem at one time."""
 
     @abc.abstractmethod
     def _covariance(self, stats: PyTree) -> Float[Array, "n n"]:
-        """Return `covariance` at the statistics of one run."""
+        """Return the covariance of the increments at the statistics of one run, for the problem at one time."""
 
     @abc.abstractmethod
     def _risk(self, stats: PyTree) -> Float[Array, ""]:
-        """Return `risk` at the statistics of one run."""
+        """Return the population risk at the statistics of one run, for the problem at one time."""
 
     @property
     @abc.abstractmethod
     def directions(self) -> Directions:
-        """Trained and fixed directions, from which a start is drawn."""
+        """Numbers of trained and fixed directions, the Gram matrix of the fixed ones, and the law of initial weights."""
 
     @property
     @abc.abstractmethod
     def rate(self) -> Float[Array, ""] | float:
-        """Paper time per unit of t."""
+        """Factor from t, in samples per dimension, to the time unit of the problem's paper."""
 
     @property
     def sphere(self) -> bool:
-        """Whether the trained directions are normalised to 1 after each step."""
+        """Whether the trained directions are normalised to norm 1 after each step."""
         return False
 
     @property
     def trains_second(self) -> bool:
-        """Whether a second layer is trained."""
+        """Whether the second layer of the network is trained."""
         return False
 
     @property
     def floor(self) -> Float[Array, ""] | float:
-        """Risk of a network that predicts every label without its noise."""
+        """Noise floor of the risk: the risk of a network that predicts every label without its noise."""
         return 0.0
 
     def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
-        """Return the quantities that datasets have beside the risk, by name, at the statistics of one run."""
+        """Return quantities beside the risk that datasets store, by name, at the statistics of one run."""
         return {}
 
     @property
     def limit(self) -> Problem:
-        """Problem in the limit of large d: itself, unless the limit has other statistics.
+        """The problem in the limit of large d; most problems are their own limit, with the same statistics.
 
         Raises `BadInput` if the statistics have no drift as d grows.
         """
@@ -121,17 +123,17 @@ class Problem(Presented):
 
     @property
     def coordinates(self) -> Coordinates:
-        """Statistics as vectors, and checks of statistics."""
+        """Conversions of the problem's statistics to vectors and back, and checks of statistics."""
         return Coordinates(self)
 
     @property
     def numerics(self) -> Numerics:
-        """Size of the problem, accuracy of its drift, and the number of runs that are computed together."""
+        """Numerical properties of the problem: size, accuracy of its drift, and the number of runs computed at once."""
         return Numerics(self)
 
     @compiled_at_time
     def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> tuple[PyTree, PyTree]:
-        """Return (population, corrector): the drift, split into gradient flow on the risk and the effect of the step size."""
+        """Return the drift in two parts: gradient flow on the risk, and the corrector due to the finite step size."""
         return at_time(self, t)._drift_parts(stats)
 
     @compiled_at_time
@@ -141,7 +143,10 @@ class Problem(Presented):
 
     @compiled_at_time
     def covariance(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, "n n"]:
-        """Return the covariance of d times the one-sample increment as d -> infinity, in the order of `vector`."""
+        """Return the noise covariance: that of d times the one-sample increment of the statistics as d -> infinity.
+
+        Entries are in the order of `vector`.
+        """
         return at_time(self, t)._covariance(stats)
 
     @compiled_at_time
@@ -154,11 +159,11 @@ class Problem(Presented):
         return self.coordinates.vector(stats)
 
     def from_vector(self, vector: Float[Array, " n"], like: PyTree) -> PyTree:
-        """Return the statistics of a vector, the inverse of `vector`; entries outside the vector are taken from `like`."""
+        """Return the statistics that have the given `vector`; entries outside the vector are taken from `like`."""
         return self.coordinates.from_vector(vector, like)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute that moved to `coordinates` or `numerics`, with a deprecation warning."""
+            """Return an attribute that has moved to `problem.coordinates` or `problem.numerics`, with a deprecation warning."""
             return attribute_of(self, name, ("coordinates", Coordinates), ("numerics", Numerics))

@@ -18,7 +18,7 @@ from sgdlimits.text import count
 
 
 class Coordinates(ProblemView):
-    """Conversion of a problem's statistics to vectors and back, and checks of statistics.
+    """Conversions between the statistics of a problem and vectors, names of entries, and checks of statistics.
 
     These defaults are for statistics that consist of scalars, all of which can change. A problem with other statistics returns
     a subclass as its `coordinates`, or defines some of these methods itself.
@@ -31,35 +31,38 @@ class Coordinates(ProblemView):
         return ravel_pytree(stats)[0]
 
     def from_vector(self, vector: Float[Array, " n"], like: PyTree) -> PyTree:
-        """Return the statistics of a vector, the inverse of `vector`; entries outside the vector are taken from `like`."""
+        """Return the statistics that have the given `vector`; entries outside the vector are taken from `like`."""
         return ravel_pytree(like)[1](vector)
 
     def names(self, stats: PyTree) -> tuple[str, ...]:
-        """Return the name of each entry of `vector`, such as `M[0,1]`."""
+        """Return the names of the entries of the statistics' vector, such as `M[0,1]`."""
         return tuple(type(stats).dims)
 
     def moves(self, stats: PyTree) -> np.ndarray:
-        """Return the mask of the entries of `vector` that the algorithm changes; it is false for norms on the sphere."""
+        """Return a mask of the entries of the statistics' vector that training changes; norms on the sphere do not change."""
         return np.ones(len(self.names(stats)), bool)
 
     def variables(self, stats: PyTree) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """Return the arrays of the statistics by the names they have in datasets, each with the names of its last axes."""
+        """Return the arrays of the statistics by their names in datasets, each with the names of its last axes."""
         return {name: (axes, getattr(stats, name)) for name, axes in type(stats).dims.items()}
 
     def from_overlaps(self, overlaps: Overlaps) -> PyTree:
-        """Convert overlaps of runs (runs first) to the statistics of the problem."""
+        """Convert overlaps of a batch of runs to the statistics of the problem."""
         return overlaps
 
     def in_limit(self, stats: PyTree) -> PyTree:
-        """Convert the statistics of one run to those of `problem.limit`."""
+        """Convert the statistics of one run to those of the problem's limit of large d, `problem.limit`."""
         return stats
 
     def admissible(self, stats: PyTree) -> PyTree:
-        """Project statistics (runs last) to ones that some weights have; a step of a discretised diffusion may leave these."""
+        """Project the statistics of a batch to ones that some weights have, which discretised noise may not keep.
+
+        The runs are on the last axis.
+        """
         return stats
 
     def fits(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless `stats` have the type and the shapes of statistics of one run and finite entries."""
+        """Raise `BadInput` unless the statistics of one run have the right type, the right shapes and finite entries."""
         statistics("stats", stats)
         for name, (axes, leaf) in self.variables(stats).items():
             if np.ndim(leaf) != len(axes):
@@ -71,12 +74,12 @@ class Coordinates(ProblemView):
                 raise BadInput(f"{name} must be finite; got {np.asarray(leaf)[~np.isfinite(leaf)][0]}. Give finite statistics.")
 
     def check(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless there are weights with these statistics, for a batch of runs (runs first)."""
+        """Raise `BadInput` unless some weights have the statistics, for each run of a batch."""
         for i in range(len(jax.tree.leaves(stats)[0])):
             self.fits(jax.tree.map(lambda leaf, i=i: leaf[i], stats))
 
     def check_one(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless there are weights with these statistics of one run; of traced ones only the shapes count."""
+        """Raise `BadInput` unless some weights have the statistics of one run; traced statistics are checked for shape only."""
         self.fits(stats)
         # whether weights with the statistics exist depends on values, which traced arrays do not have
         if not any(map(is_traced, jax.tree.leaves((self.problem, stats)))):
@@ -84,7 +87,7 @@ class Coordinates(ProblemView):
 
 
 def check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], width: int, fixed: int, what: str) -> None:
-    """Raise `BadInput` unless arrays (runs first) have the given shapes and finite entries.
+    """Raise `BadInput` unless the arrays of a batch of runs have the given shapes and finite entries.
 
     Parameters
     ----------

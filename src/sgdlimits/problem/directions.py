@@ -33,7 +33,7 @@ class InitialWeights(Part):
 
 
 class Directions(NamedTuple):
-    """Trained and fixed directions of a problem.
+    """Numbers of trained and fixed directions of a problem, and what a start needs to draw initial weights.
 
     Parameters
     ----------
@@ -52,5 +52,5 @@ class Directions(NamedTuple):
 
     @property
     def fixed(self) -> int:
-        """Number of fixed directions, k."""
+        """Number of fixed directions."""
         return self.gram.shape[0]

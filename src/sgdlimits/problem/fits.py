@@ -15,7 +15,7 @@ from sgdlimits.model.target import ClassLabels, Target
 
 
 def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
-    """Raise `BadInput` if data, target, loss and network outputs do not fit, or a learning rate is for an unknown scalar."""
+    """Raise `BadInput` if the data, target, network, loss and algorithm of a problem do not fit together."""
     data.check(target.teachers)
     if isinstance(target.readout, ClassLabels) and not is_traced(target.readout.labels):
         labels = np.shape(target.readout.labels)

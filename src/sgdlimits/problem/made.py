@@ -20,24 +20,24 @@ from sgdlimits.part import Part, arguments, as_source, is_default, is_schedule
 from sgdlimits.renamed import changes_of
 
 MAKERS: dict[str, Callable] = {}
-"""Presets by name, entered by the package of presets, which imports this module."""
+"""Functions that build the presets, by name; the package of presets, which imports this module, adds them."""
 PART_NAMES = ("target", "network", "algorithm", "loss", "data", "initial", "base")
-"""Names of arguments that are parts, whose own arguments can be replaced."""
+"""Names of the arguments of a problem that are objects with arguments of their own, which can be replaced too."""
 
-EQUATIONS = "sgdlimits.analysis.equations"
+EQUATIONS_MODULE = "sgdlimits.analysis.equations"
 """Module that writes problems as LaTeX, imported only when a notebook shows one."""
 ALWAYS_PRINTED = ("order", "width", "teachers", "lr", "noise", "snr", "ridge", "sphere")
 """Arguments that are printed even if they have their default."""
 
 
-class Presented(Part):
-    """Base class of problems: printing, and replacement of arguments of the preset or of the parts."""
+class PrintableProblem(Part):
+    """Base class of problems: prints a problem as the call of its preset, and replaces arguments of that call."""
 
     def __repr__(self) -> str:
         return f"{getattr(self, 'name', type(self).__name__)}: {arguments_text(self)}"
 
     def replace(self, **changes: Any) -> Self:
-        """Return the problem with other arguments, by the names that its preset or its constructors have for them.
+        """Return the problem with some arguments replaced, by the names that its preset or its constructors use.
 
         Parameters
         ----------
@@ -56,22 +56,22 @@ class Presented(Part):
         return replace_arguments(self, changes_of(changes))
 
     def _repr_latex_(self) -> str | None:
-        """Return the equations for notebooks, or None if there are none for this problem."""
+        """Return the problem's equations as LaTeX for notebooks, or None if they cannot be written."""
         try:
-            return f"$$\n{import_module(EQUATIONS).latex(self)}\n$$"
+            return f"$$\n{import_module(EQUATIONS_MODULE).latex(self)}\n$$"
         except BadInput:
             return None
 
 
 class PresetCall(NamedTuple):
-    """A preset and the arguments of a call."""
+    """The call of a preset that builds a problem: the preset's function and its keyword arguments."""
 
     preset: Callable
     given: dict[str, Any]
 
 
-def _train_second(problem: Any) -> Any:
-    """Return the ratio of the learning rates of the layers; True for 1, False if the second layer is not trained."""
+def _train_second_argument(problem: Any) -> Any:
+    """Return the argument `train_second` that a preset would need: False, True, or the ratio of the learning rates."""
     rate = problem.algorithm.lr_second
     if rate is None:
         return False
@@ -81,14 +81,14 @@ def _train_second(problem: Any) -> Any:
     return True if not is_traced(ratio) and float(ratio) == 1 else ratio
 
 
-def _teacher_activation(problem: Any) -> Any:
-    """Return the teacher's activation, or None if it is that of the students."""
+def _teacher_activation_argument(problem: Any) -> Any:
+    """Return the activation of the teacher, or None if the students have the same."""
     teacher = problem.target.readout.activation
     return None if teacher == problem.network.activation else teacher
 
 
-def _snr(problem: Any) -> Any:
-    """Return the signal-to-noise ratio of a mixture, or its schedule."""
+def _signal_to_noise_ratio(problem: Any) -> Any:
+    """Return the signal-to-noise ratio of a problem's Gaussian mixture, a number or a schedule."""
     spread = problem.data.spread
     if is_schedule(spread):  # the preset has computed 1 / snr**0.5, of which `left.right` is the schedule snr
         return spread.left.right if getattr(getattr(spread, "left", None), "operation", "") == "truediv" else 1 / spread**2
@@ -99,14 +99,14 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "width": lambda problem: problem.network.width,
     "teachers": lambda problem: problem.target.teachers,
     "activation": lambda problem: problem.network.activation,
-    "target": _teacher_activation,
-    "teacher_activation": _teacher_activation,
+    "target": _teacher_activation_argument,
+    "teacher_activation": _teacher_activation_argument,
     "noise": lambda problem: problem.target.noise,
-    "train_second": _train_second,
+    "train_second": _train_second_argument,
     "expectation": lambda problem: problem.asked,
     "algorithm": lambda problem: None if isinstance(problem.algorithm, OnePassSGD) else problem.algorithm,
     "rho": lambda problem: problem.target.gram[0, 0],
-    "snr": _snr,
+    "snr": _signal_to_noise_ratio,
     "means": lambda problem: problem.data.means,
     "weights": lambda problem: problem.data.weights,
     "labels": lambda problem: problem.target.readout.labels,
@@ -114,23 +114,23 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
         None if np.array_equal(problem.target.gram, np.eye(problem.target.teachers)) else problem.target.gram
     ),
 }
-"""Functions that read the arguments of presets off problems; other arguments are attributes of the problem or its algorithm."""
+"""Functions that read preset arguments from a problem; all other arguments are its attributes or its algorithm's."""
 
 
 def preset_call(problem: Any) -> PresetCall | None:
-    """Return the preset and the arguments that build an equal problem, or None if the preset of its name builds another."""
+    """Return the call of a preset that builds an equal problem, or None if there is none."""
     preset = MAKERS.get(getattr(problem, "name", ""))
     if preset is None:
         return None
-    given = {name: _argument_of(problem, name, each.default) for name, each in inspect.signature(preset).parameters.items()}
+    given = {name: _read_argument(problem, name, each.default) for name, each in inspect.signature(preset).parameters.items()}
     try:
         return PresetCall(preset, given) if preset(**given) == problem else None
     except BadInput:
         return None
 
 
-def _argument_of(problem: Any, name: str, default: Any) -> Any:
-    """Return the argument of a preset as the problem has it, or its default if the problem has no such part."""
+def _read_argument(problem: Any, name: str, default: Any) -> Any:
+    """Read the value of one preset argument from a problem; if the problem does not have it, return the default."""
     read = ARGUMENTS.get(name) if hasattr(problem, "model") else None
     try:
         found = read(problem) if read else getattr(problem, name, getattr(getattr(problem, "algorithm", None), name, default))
@@ -140,7 +140,7 @@ def _argument_of(problem: Any, name: str, default: Any) -> Any:
 
 
 def arguments_text(problem: Any) -> str:
-    """Return the arguments of a problem as text: those of its preset, or else the most important ones of its parts."""
+    """Return the arguments of a problem as text for printing: those of its preset, or else its most important ones."""
     made = preset_call(problem)
     if made is not None:
         defaults = inspect.signature(made.preset).parameters
@@ -156,14 +156,14 @@ def arguments_text(problem: Any) -> str:
 
 
 def all_arguments(part: Any) -> dict[str, Any]:
-    """Return the arguments of a part and of the parts inside it; where both have a name, the outer argument counts."""
+    """Return the constructor arguments of an object and of the objects in it, by name; outer arguments take precedence."""
     own = dict(arguments(part)) if isinstance(part, Part) else {}
     parts = [own[name] for name in PART_NAMES if isinstance(own.get(name), Part)]
     return {**{name: value for each in parts[::-1] for name, value in all_arguments(each).items()}, **own}
 
 
 def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
-    """Return the problem with other arguments of its preset, or else of its parts."""
+    """Return a problem with some arguments of its preset replaced, or of its parts if no preset builds it."""
     made = preset_call(problem)
     names = list(made.given if made else all_arguments(problem))
     for name in changes:
@@ -171,10 +171,10 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
             what = getattr(problem, "name", type(problem).__name__)
             raise BadInput(f"{what} has no {name!r} to replace. Give one of {', '.join(names)}.")
     if made is None or not set(changes) <= set(made.given):
-        return _rebuild(problem, dict(changes))
+        return _rebuild_with(problem, dict(changes))
     own = made.given.get("algorithm")
     of_algorithm = {name: value for name, value in changes.items() if own is not None and name in all_arguments(own)}
-    algorithm = {"algorithm": _rebuild(own, of_algorithm)} if of_algorithm else {}
+    algorithm = {"algorithm": _rebuild_with(own, of_algorithm)} if of_algorithm else {}
     # An algorithm brings its own rates and options, so that those of the preset would contradict it.
     kept = {
         name: value for name, value in made.given.items() if name not in ALGORITHM_ARGUMENTS or changes.get("algorithm") is None
@@ -182,8 +182,8 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
     return made.preset(**{**kept, **changes, **algorithm})
 
 
-def _rebuild(part: Any, changes: dict[str, Any]) -> Any:
-    """Return a part with other arguments, its own or those of the parts inside it."""
+def _rebuild_with(part: Any, changes: dict[str, Any]) -> Any:
+    """Build an object again with some constructor arguments replaced, its own or those of objects in it."""
     own = dict(arguments(part))
     new = {name: changes[name] for name in changes if name in own}
     rest = {name: value for name, value in changes.items() if name not in own}
@@ -191,7 +191,7 @@ def _rebuild(part: Any, changes: dict[str, Any]) -> Any:
         if isinstance(own.get(name), Part):
             fits = {key: rest.pop(key) for key in list(rest) if key in all_arguments(own[name])}
             if fits:
-                new[name] = _rebuild(own[name], fits)
+                new[name] = _rebuild_with(own[name], fits)
     # Arguments that followed from others by default are left out, so that the constructor computes them anew.
     if "teachers" in new and "gram" not in new and np.array_equal(own["gram"], np.eye(len(own["gram"]))):
         own.pop("gram")

@@ -22,8 +22,8 @@ from sgdlimits.statistics.particles import Particles
 
 MAX_IMPLICIT_SIZE = 256
 """Maximum number of entries of a state for the implicit solver, whose Jacobian is dense."""
-TOLERANCE = 1e-9
-"""Tolerance of the checks of statistics."""
+EXISTENCE_TOLERANCE = 1e-9
+"""Tolerance for deciding whether some weights have given statistics."""
 
 
 class MeanFieldProblem(Problem):
@@ -112,7 +112,7 @@ class MeanFieldProblem(Problem):
         return ParticleNumerics(self)
 
     def _population_drift(self, stats: Particles, moments: ParticleMoments) -> Particles:
-        """Return the drift from the moments, with the change of norms projected out on the sphere."""
+        """Return the drift of the units from their expectations; on the sphere the change of norms is projected out."""
         rate, trained = step_rates(self.problem.algorithm, self.problem.t), self.problem.trains_second
         M = rate.past[0, 0] * stats.M + rate.gradient[0] * moments.gradient_fixed
         q = 2 * (rate.past[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
@@ -122,7 +122,10 @@ class MeanFieldProblem(Problem):
 
 
 class ParticleNumerics(Numerics):
-    """Numerics of the mean-field limit: runs are computed one by one, since the units of one run fill the machine."""
+    """Numerical properties of a problem in the mean-field limit, where runs are computed one at a time.
+
+    The units of one run are enough work for the machine.
+    """
 
     @cached_property
     def runs_at_once(self) -> int:
@@ -143,7 +146,7 @@ class ParticleNumerics(Numerics):
 
 
 class ParticleCoordinates(Coordinates):
-    """Coordinates of particles: second layer, overlaps with the fixed directions, squared norms."""
+    """Vectors, names and checks of mean-field statistics: second layer, overlaps with fixed directions, squared norms."""
 
     def check(self, stats: Particles) -> None:
         problem = self.problem.problem
@@ -152,12 +155,12 @@ class ParticleCoordinates(Coordinates):
         check_arrays(values, {"a": (p,), "M": (p, k), "q": (p,)}, p, k, "particles")
         q, m = values["q"], np.linalg.solve(np.asarray(problem.frame), np.swapaxes(values["M"], -1, -2))
         outside = q - (m**2).sum(-2)  # squared norm orthogonal to the fixed directions
-        if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():
+        if (outside < -EXISTENCE_TOLERANCE * np.maximum(q, 1.0)).any():
             raise BadInput(
                 f"no weights have these particles: q - M P^-1 M^T is {outside.min():.3g} for one of them. "
                 "Make q larger or M smaller."
             )
-        if problem.algorithm.sphere and not np.allclose(q, 1.0, atol=TOLERANCE):
+        if problem.algorithm.sphere and not np.allclose(q, 1.0, atol=EXISTENCE_TOLERANCE):
             raise BadInput(
                 f"sphere=True keeps every norm at 1, but the start has q = {q.ravel()[np.argmax(abs(q - 1))]:.6g}. "
                 "Give q of ones, or sphere=False."

@@ -14,42 +14,45 @@ from sgdlimits.problem.view import ProblemView
 
 
 class Numerics(ProblemView):
-    """Numerical properties of a problem: size, tolerances, number of runs computed together.
+    """Numerical properties of a problem: its size, the accuracy of its drift, and how many runs are computed at once.
 
     These defaults are for drifts in closed form. A problem with other expectations returns a subclass as its `numerics`, or
     defines some of these attributes itself.
     """
 
-    overridable = ("size", "samples_per_step", "tolerance", "implicit", "over_runs", "sharp", "refined")
+    overridable = ("size", "samples_per_step", "tolerance", "implicit", "over_runs", "without_smoothing", "refined")
 
     @cached_property
     def size(self) -> int:
-        """Approximate number of floats in the state of one run."""
+        """Approximate number of floats in the statistics of one run."""
         directions = self.problem.directions
         return directions.width * (directions.width + directions.fixed)
 
     @cached_property
     def samples_per_step(self) -> int:
-        """Number of samples in one step of SGD, b: the time after n steps is t = n b/d."""
+        """Number of samples in one step of SGD, the batch size b: after n steps, t = n b/d."""
         return 1
 
     @cached_property
     def tolerance(self) -> float:
-        """Relative tolerance for solving the ODE that matches the accuracy of the drift."""
+        """Relative tolerance for solving the ODE that is justified by the accuracy of the drift."""
         return 1e-9
 
     @cached_property
     def implicit(self) -> bool:
-        """Whether the state is small enough for an implicit solver, which needs the Jacobian of the drift."""
+        """Whether the statistics are few enough for an implicit ODE solver, which needs the Jacobian of the drift."""
         return True
 
     @cached_property
     def runs_at_once(self) -> int | None:
-        """Maximum number of runs whose drift is computed together, to bound memory; None for no maximum."""
+        """Maximum number of runs whose drift is computed at once, which bounds memory; None for all runs."""
         return None
 
     def over_runs(self, f: Callable, batch: PyTree, axis: int = 0) -> PyTree:
-        """Apply f to each run of a batch, with runs on the given axis, at most `runs_at_once` runs at a time."""
+        """Apply a function of one run to each run of a batch, to at most `runs_at_once` runs at a time.
+
+        `axis` is the axis of the runs in all arrays.
+        """
         at_once = self.runs_at_once
         if at_once is None or at_once >= jax.tree.leaves(batch)[0].shape[axis]:
             return jax.vmap(f, axis, axis)(batch)
@@ -59,9 +62,12 @@ class Numerics(ProblemView):
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), results)
 
     def without_smoothing(self) -> Any:
-        """Return the problem with exact kinks, if its drift smooths the kinks of activations for ODE solvers."""
+        """Return the problem with the exact kinks of its activations, which the drift may smooth for ODE solvers."""
         return self.problem
 
     def refined(self, stats: PyTree, tolerance: float | None = None) -> Any:
-        """Return the problem with enough nodes for accurate expectations at the statistics of one run; warn if impossible."""
+        """Return the problem with enough quadrature nodes for accurate expectations at the statistics of one run.
+
+        A warning reports accuracy that cannot be reached.
+        """
         return self.problem

@@ -15,24 +15,27 @@ from sgdlimits.part import as_source, is_schedule
 from sgdlimits.schedule import Schedule, Time
 
 AnyPart = TypeVar("AnyPart", bound=Any)
-TIME = array(at_least=0, ndim=0)
-"""Check of one time."""
-CHECKED_TIMES = 1025
+CHECK_TIME = array(at_least=0, ndim=0)
+"""Check of a time argument: one number of at least 0."""
+CHECKED_TIME_COUNT = 1025
 """Number of equally spaced times at which `simulate` checks a schedule, beside its knots; a short excursion may be missed."""
-NAMES = {"spread": "sigma"}
-"""Names of parameters that differ from the name of the attribute."""
-CHECKS: dict[str, Check] = {"sigma": not_negative, "weights": probabilities}
-"""Checks that replace those of the argument: mixtures store sigma, while users give a variance or an snr."""
+SCHEDULE_NAMES = {"spread": "sigma"}
+"""Names of schedules in results, by the attribute that holds the schedule if its name is another one."""
+VALUE_CHECKS: dict[str, Check] = {"sigma": not_negative, "weights": probabilities}
+"""Checks of schedule values that replace those of the constructor argument.
+
+For example, mixtures store sigma, while users give a variance or an snr.
+"""
 
 
 def find_schedules(problem: Any) -> dict[str, Schedule]:
-    """Return the schedules in a problem by the names of the parameters that they replace.
+    """Return the schedules in a problem, by the names of the parameters that they replace.
 
     >>> import sgdlimits as sl
     >>> find_schedules(sl.presets.committee(2, 1, lr=sl.Cosine(0.1, 0.0, 50.0), noise=0.1))
     {'lr': Cosine(first=0.1, last=0, span=50)}
     """
-    return {name: schedule for name, schedule, _ in _entries(problem)}
+    return {name: schedule for name, schedule, _ in _scheduled_parameters(problem)}
 
 
 def evaluate_schedule(schedule: Schedule, times: Any) -> np.ndarray:
@@ -41,8 +44,8 @@ def evaluate_schedule(schedule: Schedule, times: Any) -> np.ndarray:
 
 
 def check_schedules(problem: Any, t_max: float) -> None:
-    """Raise `BadInput` if a schedule of a problem leaves the domain of its parameter between time 0 and `t_max`."""
-    for name, schedule, check in _entries(problem):
+    """Raise `BadInput` if the values of a problem's schedules are not valid at all times from 0 to `t_max`."""
+    for name, schedule, check in _scheduled_parameters(problem):
         if any(map(is_traced, jax.tree.leaves(schedule))):  # its values are not known
             continue
         times = _times_to_check(schedule, t_max)
@@ -54,16 +57,19 @@ def check_schedules(problem: Any, t_max: float) -> None:
 
 
 def fix_time(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dimension.") -> AnyPart:
-    """Return a problem at time `t`, which may be None only if no parameter of the problem changes with time."""
+    """Return a problem with its schedules replaced by their values at time t.
+
+    t may be None only if no parameter changes with time.
+    """
     if t is not None:
-        return problem.at(TIME("t", t))
+        return problem.at(CHECK_TIME("t", t))
     for name, schedule in find_schedules(problem).items():
         raise BadInput(f"{name} changes with time, as {as_source(schedule)}, and so does this result. {remedy}")
     return problem
 
 
-def _entries(problem: Any) -> Iterator[tuple[str, Schedule, Check]]:
-    """Yield name, schedule and check of the values of each parameter that changes with time.
+def _scheduled_parameters(problem: Any) -> Iterator[tuple[str, Schedule, Check]]:
+    """Yield the name, the schedule and the check of its values, for each parameter of a problem that changes with time.
 
     The name is that of the attribute, with the names of its owners in front if another schedule has the same name.
     """
@@ -73,35 +79,38 @@ def _entries(problem: Any) -> Iterator[tuple[str, Schedule, Check]]:
             continue
         words = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path]
         last = max(i for i, key in enumerate(path) if isinstance(key, jax.tree_util.GetAttrKey))
-        name = "_".join([NAMES.get(words[last], words[last]), *words[last + 1 :]])
+        name = "_".join([SCHEDULE_NAMES.get(words[last], words[last]), *words[last + 1 :]])
         while name in taken and last > 0:  # the name of the owner in front tells equal names apart
             last -= 1
             name = f"{words[last]}_{name}"
         taken.add(name)
-        yield name, leaf, _check_of(problem, path, words, name)
+        yield name, leaf, _check_of_values(problem, path, words, name)
 
 
-def _check_of(problem: Any, path: tuple, words: list[str], name: str) -> Check:
-    """Return the check of the values of a schedule: that of the constructor argument it replaces, or else of finite numbers."""
+def _check_of_values(problem: Any, path: tuple, words: list[str], name: str) -> Check:
+    """Return the check that applies to the values of a schedule: that of the constructor argument it was given for.
+
+    Without one, values must be finite.
+    """
     owner, attribute = problem, next(word for word, key in zip(words[::-1], path[::-1], strict=True) if hasattr(key, "name"))
     for key in path[: words.index(attribute)]:
         owner = getattr(owner, key.name) if hasattr(key, "name") else owner[getattr(key, "key", getattr(key, "idx", None))]
-    if name in CHECKS:
-        return CHECKS[name]
+    if name in VALUE_CHECKS:
+        return VALUE_CHECKS[name]
     found = Checks(type(owner).__init__, type(owner)).get(attribute)
     return many(found.values) if isinstance(found, OverTime) else array()
 
 
 def _times_to_check(schedule: Schedule, t_max: float) -> np.ndarray:
-    """Return times at which a schedule is checked: equally spaced, at its knots, and halfway between knots."""
+    """Return the times at which a schedule is checked: equally spaced ones, its knots, and the middles between knots."""
     knots = np.asarray(schedule.knots, float)
     knots = np.unique(knots[(knots > 0) & (knots < t_max)])
     ends = np.concatenate([[0.0], knots, [t_max]])
-    return np.unique(np.concatenate([np.linspace(0.0, t_max, CHECKED_TIMES), knots, (ends[1:] + ends[:-1]) / 2]))
+    return np.unique(np.concatenate([np.linspace(0.0, t_max, CHECKED_TIME_COUNT), knots, (ends[1:] + ends[:-1]) / 2]))
 
 
 def _raise_at_first_time(name: str, check: Check, times: np.ndarray, values: np.ndarray) -> None:
-    """Raise `BadInput` with the first time at which the values of a schedule fail their check."""
+    """Raise `BadInput` for the first time at which the value of a schedule fails its check."""
     for t, value in zip(times, values, strict=True):
         try:
             check(name, value)

@@ -16,10 +16,10 @@ from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
 
 class OverlapCoordinates(Coordinates):
-    """Coordinates of statistics that consist of overlaps, the scalars of the network, and the memory of the algorithm."""
+    """Vectors, names and checks of statistics made of overlaps, network scalars and the algorithm's memory."""
 
     def from_overlaps(self, overlaps):
-        """Convert overlaps to the statistics of the algorithm, with its memory.
+        """Convert overlaps of a batch of runs to the statistics of the problem's algorithm, which include its memory.
 
         The memory is taken from the overlaps if they contain all of it. Otherwise it begins as the algorithm declares, at zero
         or as a copy of the students. Memory of other algorithms is left out.
@@ -44,14 +44,14 @@ class OverlapCoordinates(Coordinates):
         return Overlaps(overlaps.a, as_floats(M), as_floats(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
-        """Return M row by row, the upper triangle of Q row by row, the trained scalars, and the algorithm's memory."""
+        """Return one run's statistics as a vector: M, the upper triangle of Q, trained scalars, the algorithm's memory."""
         return to_vector(stats, self.problem.algorithm.trained_scalars)
 
     def from_vector(self, vector, like):
         return from_vector(vector, like, self.problem.algorithm.trained_scalars)
 
     def variables(self, stats):
-        _check_kind(self.problem, stats)
+        _check_type(self.problem, stats)
         return stats.variables(None if self.problem.network.plain else self.problem.network.axes)
 
     def names(self, stats):
@@ -73,7 +73,7 @@ class OverlapCoordinates(Coordinates):
         return take_run(limit.coordinates.from_overlaps(as_batch(jax.tree.map(np.asarray, stats))))
 
     def moves(self, stats):
-        """Return the mask of the entries that the algorithm changes: all but the norms of students on the sphere."""
+        """Return a mask of the vector's entries that training changes: all but the norms of students on the sphere."""
         n, k = stats.M.shape
         free = np.ones(len(self.names(stats)), bool)
         if self.problem.algorithm.sphere:
@@ -87,9 +87,9 @@ class OverlapCoordinates(Coordinates):
         return admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
 
     def fits(self, stats: Any) -> None:
-        """Raise `BadInput` unless `stats` are overlaps of one run, traced or not, with the width of the problem."""
+        """Raise `BadInput` unless `stats` are overlaps of one run, traced or not, with the shapes of the problem."""
         problem = self.problem
-        _check_kind(problem, stats)
+        _check_type(problem, stats)
         p, k, M, Q = problem.network.width, problem.target.teachers, np.shape(stats.M), np.shape(stats.Q)
         n = p * len(stats.names)
         if ((n, k), (n, n)) != (M, Q):
@@ -104,14 +104,16 @@ class OverlapCoordinates(Coordinates):
         frame_of(stats, self.problem.frame, stats.M.shape[-2])  # raises BadInput if no weights have these overlaps
 
     def check_form(self, stats: Overlaps) -> None:
-        """Raise `BadInput` unless the overlaps of a batch of runs are finite, symmetric and of the right shapes."""
+        """Raise `BadInput` unless the overlaps of a batch are finite and symmetric and have the shapes of the problem."""
         problem = self.problem
         p, k = problem.network.width, problem.target.teachers
-        _check_kind(problem, stats)
+        _check_type(problem, stats)
         check_names(problem.algorithm, stats)
         n = p * len(stats.names)
-        shapes = {name: np.shape(value) for name, value in _by_name(problem.network.initial(problem.initial.second)).items()}
-        values = {**_by_name(stats.a), "M": stats.M, "Q": stats.Q}
+        shapes = {
+            name: np.shape(value) for name, value in _scalars_by_name(problem.network.initial(problem.initial.second)).items()
+        }
+        values = {**_scalars_by_name(stats.a), "M": stats.M, "Q": stats.Q}
         check_arrays(values, {**shapes, "M": (n, k), "Q": (n, n)}, p, k, "statistics")
         runs = {name: len(value) for name, value in values.items()}
         if len(set(runs.values())) > 1:
@@ -129,7 +131,7 @@ class OverlapCoordinates(Coordinates):
 
 
 def check_names(algorithm: Any, stats: Overlaps) -> None:
-    """Raise `BadInput` unless statistics have the rows that an algorithm needs: those of students and of its memory."""
+    """Raise `BadInput` unless the overlaps are those of the directions that an algorithm tracks: students and its memory."""
     if stats.names != algorithm.names:
         raise BadInput(
             f"the statistics of {type(algorithm).__name__} have rows for {', '.join(algorithm.names)}; "
@@ -137,8 +139,8 @@ def check_names(algorithm: Any, stats: Overlaps) -> None:
         )
 
 
-def _check_kind(problem: Any, stats: Any) -> None:
-    """Raise `BadInput` unless `stats` are overlaps with the scalars of the problem's network."""
+def _check_type(problem: Any, stats: Any) -> None:
+    """Raise `BadInput` unless `stats` are overlaps with the second-layer scalars of the problem's network."""
     if not isinstance(stats, Overlaps):
         raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give overlaps.")
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
@@ -149,6 +151,6 @@ def _check_kind(problem: Any, stats: Any) -> None:
         raise BadInput(f"a must be one array for a plain second layer; got {', '.join(stats.a)}. Give an array.")
 
 
-def _by_name(scalars: Scalars) -> dict[str, Any]:
-    """Return the scalars by name; a plain second layer has the name `a`."""
+def _scalars_by_name(scalars: Scalars) -> dict[str, Any]:
+    """Return the second-layer scalars as a dictionary by name; a plain second layer has the name `a`."""
     return scalars if isinstance(scalars, dict) else {"a": scalars}

@@ -39,38 +39,38 @@ from sgdlimits.statistics.trees import add
 from sgdlimits.text import count
 
 ACCURACY_NODES = Sobol(10)  # leaves an error of 1e-3 in the accuracy of XOR
-"""Nodes for the accuracy of a classifier, unless the problem's expectations are sums over nodes of their own."""
+"""Quadrature nodes for a classifier's accuracy, unless the problem's expectations are sums over given nodes."""
 
 
 class ModelProblem(Problem):
-    """A problem that consists of the model of one sample and an algorithm, with their parts as attributes."""
+    """A problem made of the model of one sample (data, target, network, loss) and an algorithm that trains it."""
 
     model: Model
     algorithm: Algorithm
 
     @property
     def data(self) -> Inputs:
-        """Law of the inputs."""
+        """Law of the inputs, such as a Gaussian mixture."""
         return self.model.data
 
     @property
     def target(self) -> Target:
-        """Law of the labels."""
+        """Law of the labels, given the fields of an input along the fixed directions."""
         return self.model.target
 
     @property
     def network(self) -> AnyNetwork:
-        """Network that is trained."""
+        """Network that is trained, such as a two-layer network."""
         return self.model.network
 
     @property
     def loss(self) -> Loss:
-        """Loss of one prediction and one label."""
+        """Loss of one prediction and its label."""
         return self.model.loss
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """Matrix B, whose rows are the fixed directions in their orthonormal frame: P = B B^T."""
+        """Square matrix B whose rows are the fixed directions in an orthonormal basis of their span."""
         return self.model.frame
 
     @property
@@ -160,7 +160,7 @@ class ProjectionProblem(ModelProblem):
 
     @property
     def expectation(self) -> Expectation:
-        """Expectation over a sample: as given by the user, or else chosen for the model."""
+        """How expectations over a sample are computed: as the user asked, or as the package chooses for the model."""
         return choose(at_start(self.model)) if self.asked is None else self.asked
 
     @property
@@ -188,7 +188,7 @@ class ProjectionProblem(ModelProblem):
 
     @property
     def limit(self) -> ProjectionProblem:
-        """Problem in the limit of large d, whose algorithm and statistics may be others than at finite d."""
+        """The problem in the limit of large d, where the algorithm and the statistics may differ from those at finite d."""
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
@@ -205,7 +205,10 @@ class ProjectionProblem(ModelProblem):
 
     @checked
     def with_algorithm(self, algorithm: Algorithm | None) -> ProjectionProblem:
-        """Return the problem with another algorithm; None keeps the present one. On the sphere random starts have norm 1."""
+        """Return the problem with another algorithm; None returns the problem unchanged.
+
+        If the algorithm normalises directions, random starts have norm 1.
+        """
         if algorithm is None:
             return self
         fits.check_parts(self.data, self.target, self.network, self.loss, algorithm)
@@ -242,7 +245,7 @@ class ProjectionProblem(ModelProblem):
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def observables(self, stats):
-        """Return the risk of averaged weights and, for classifiers, the accuracy of students and of averaged weights.
+        """Return the accuracy of a classifier, and the risk and accuracy of averaged weights if the algorithm has them.
 
         An accuracy computed as a sum over nodes comes with `accuracy_error`, its standard error.
         """
@@ -263,7 +266,9 @@ class ProjectionProblem(ModelProblem):
     @property
     @eqx.filter_jit
     def floor(self) -> Float[Array, ""]:
-        """Noise floor: the mean of loss(label without noise, label), which is weight times noise for a squared loss.
+        """Noise floor of the risk: the mean loss of predicting each label without its noise.
+
+        It is weight times noise for a squared loss.
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a perfectly confident network.
         """
@@ -271,7 +276,7 @@ class ProjectionProblem(ModelProblem):
         return jnp.asarray(self.expectation.floor(at_start(self.model)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
-        """Return the moments that drift and risk consist of, with error estimates, which are zero for closed forms.
+        """Return the expectations that drift and risk are made of, with error estimates (zero for closed forms).
 
         An `AccuracyWarning` reports an error above `tolerance`, relative to the largest moment.
 
@@ -288,7 +293,11 @@ class ProjectionProblem(ModelProblem):
 def linear_increments(
     problem: ProjectionProblem, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """Return the increments (population, corrector) of the statistics from sums of products, for a linear algorithm.
+    """Return the gradient-flow and corrector parts of the increments, from sums over samples of products with gradients.
+
+    The algorithm is linear in the gradient.
+
+    The result is a pair: gradient flow, and corrector.
 
     Parameters
     ----------
@@ -299,13 +308,13 @@ def linear_increments(
 
 
 def step_averages(problem: ProjectionProblem) -> StepAverages:
-    """Return the averages over steps of an algorithm that is not linear in the gradient."""
+    """Return the averages over whole steps from which the drift of an algorithm nonlinear in the gradient is computed."""
     asked = problem.asked.rule if isinstance(problem.asked, NodeSums) else Sobol()
     return StepAverages(problem.algorithm, problem.model, asked)
 
 
 class ProjectionNumerics(Numerics):
-    """Numerics of projection problems, whose expectations are closed forms or sums over many nodes."""
+    """Numerical properties of a projection problem, whose expectations are closed forms or sums over many nodes."""
 
     @cached_property
     def size(self) -> int:
@@ -334,7 +343,7 @@ class ProjectionNumerics(Numerics):
 
     @cached_property
     def closed_covariance(self) -> bool:
-        """Whether the covariance of the increments has a closed form, instead of a sum over many nodes."""
+        """Whether the noise covariance of the increments has a closed form, so that no sum over nodes is needed."""
         return (
             is_linear(self.problem.algorithm.limit, self.problem.network.width) and self.problem.expectation.closed_covariance
         )

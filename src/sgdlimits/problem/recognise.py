@@ -1,4 +1,4 @@
-"""Recognition of the papers' problems: whether a problem is one of them, judged by its parts and not by its name."""
+"""Tests of whether a problem is one that a paper treats, judged by its parts and not by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 class PhaseRetrieval(NamedTuple):
-    """Parameters of a phase retrieval problem; `lr` is the learning rate per sample."""
+    """Parameters of a phase retrieval problem: width p, learning rate per sample, label noise, and two options."""
 
     p: int
     lr: float
@@ -25,7 +25,7 @@ class PhaseRetrieval(NamedTuple):
 
 
 class QuadraticNetwork(NamedTuple):
-    r"""Parameters of a quadratic network problem: p, :math:`p^*`, :math:`\eta` per sample, :math:`\Delta`."""
+    r"""Parameters of a quadratic network problem: widths of student and teacher, learning rate per sample, label noise."""
 
     p: int
     k: int
@@ -34,7 +34,7 @@ class QuadraticNetwork(NamedTuple):
 
 
 def recognise_phase_retrieval(problem: Any) -> PhaseRetrieval | None:
-    """Return the parameters of a problem that equals a `presets.phase_retrieval`, however it was made; otherwise None.
+    """Return the parameters of a problem equal to a `presets.phase_retrieval`, or None if it is another problem.
 
     >>> import sgdlimits as sl
     >>> recognise_phase_retrieval(sl.presets.single_index("square", lr=0.1, batch=2))
@@ -48,7 +48,7 @@ def recognise_phase_retrieval(problem: Any) -> PhaseRetrieval | None:
 
 
 def recognise_quadratic_network(problem: Any) -> QuadraticNetwork | None:
-    """Return the parameters of a problem that equals a `presets.quadratic_network`, however it was made; otherwise None."""
+    """Return the parameters of a problem equal to a `presets.quadratic_network`, or None if it is another problem."""
     if not _is_square_committee(problem, weight=1.0) or problem.sphere or problem.trains_second:
         return None
     lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
@@ -56,7 +56,10 @@ def recognise_quadratic_network(problem: Any) -> QuadraticNetwork | None:
 
 
 def recognise_quadratic_teachers(problem: Any) -> tuple[int, float, np.ndarray, np.ndarray] | None:
-    """Return (width, noise, form, Gram matrix) of a mean of squared units that learns any quadratic form; otherwise None."""
+    """Return the parameters of a mean of squared units that learns any quadratic form; None for other problems.
+
+    The result is (width, noise, quadratic form, Gram matrix of the fixed directions).
+    """
     if not _is_mean_of_squares(problem, weight=1.0) or problem.sphere or problem.trains_second:
         return None
     target = problem.target
@@ -67,7 +70,7 @@ def recognise_quadratic_teachers(problem: Any) -> tuple[int, float, np.ndarray, 
 
 
 def _is_square_committee(problem: Any, weight: float) -> bool:
-    """Return whether a mean of squared units learns the mean of squares of orthonormal fields."""
+    """Return whether both the network and its target are means of squares, and the target's directions orthonormal."""
     if not _is_mean_of_squares(problem, weight):
         return False
     target, identity = problem.target, np.eye(problem.target.teachers)
@@ -76,7 +79,10 @@ def _is_square_committee(problem: Any, weight: float) -> bool:
 
 
 def _is_mean_of_squares(problem: Any, weight: float) -> bool:
-    """Return whether a mean of squared units learns from standard normal inputs by plain SGD, with a squared loss."""
+    """Return whether the network is a mean of squared units trained by plain SGD on standard normal inputs.
+
+    The loss is squared, with the given weight.
+    """
     if not isinstance(problem, ProjectionProblem):
         return False
     data, network, loss = problem.data, problem.network, problem.loss
@@ -90,5 +96,5 @@ def _is_mean_of_squares(problem: Any, weight: float) -> bool:
 
 
 def _are_equal(values: Any, expected: Any) -> bool:
-    """Return whether values equal the expected ones up to rounding; traced values, which are unknown, do not."""
+    """Return whether values equal the expected ones up to rounding; False for traced values, which are unknown."""
     return not is_traced(values) and np.allclose(values, expected, rtol=1e-12, atol=1e-12)

@@ -65,7 +65,7 @@ class SpikedTensor(Problem):
     name: str = eqx.field(static=True, default="spiked_tensor", kw_only=True)
 
     def gradient_coefficients(self, stats: Spike) -> tuple[Float[Array, "*runs"], Float[Array, "*runs"]]:
-        """Return (inward, along): the gradient of the population loss is `inward` times x minus `along` times v."""
+        """Return the coefficients (inward, along) with which the gradient of the population loss is inward x - along v."""
         k = self.order
         return 2 * k * stats.squared_norm ** (k - 1) + self.ridge, 2 * k * self.snr * stats.m ** (k - 1)
 
@@ -76,7 +76,9 @@ class SpikedTensor(Problem):
         return population, Spike(jnp.zeros_like(stats.m), corrector)
 
     def _covariance(self, stats: Spike) -> Float[Array, "2 2"]:
-        r"""Return the covariance of :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)`, which is d times the increment of (m, r2).
+        r"""Return the noise covariance of (m, r2): the covariance of d times their increment in one step.
+
+        That increment is :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)` over d.
 
         Here w is the unit vector along the part of x that is orthogonal to v.
         """
@@ -95,7 +97,10 @@ class SpikedTensor(Problem):
         return SpikeCoordinates(self)
 
     def _risk(self, stats: Spike) -> Float[Array, ""]:
-        r"""Return :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`, the population loss without :math:`E|W|^2 = d^k`."""
+        r"""Return the population loss of the estimate without its constant :math:`E|W|^2 = d^k`, the noise of the tensor.
+
+        It is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`.
+        """
         k = self.order
         return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k
 
@@ -104,15 +109,18 @@ class SpikedTensor(Problem):
         return at_start(self).lr
 
     def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
-        """Return the loss of the estimate x on one tensor Y, ridge penalty included."""
+        """Return the loss of the estimate x on one observed tensor Y, including the ridge penalty."""
         return ((Y - reduce(jnp.multiply.outer, [x] * self.order)) ** 2).sum() + self.ridge / 2 * (x @ x)
 
 
 class SpikeCoordinates(Coordinates):
-    """Coordinates of spike statistics: the overlap with the spike, and the squared norm orthogonal to it."""
+    """Vectors, names and checks of spiked-tensor statistics: overlap with the spike, squared norm orthogonal to it."""
 
     def from_overlaps(self, overlaps: Overlaps) -> Spike:
-        """Convert overlaps to m = M and r2 = Q - M^2, where an r2 within rounding of zero becomes zero."""
+        """Convert overlaps to spiked-tensor statistics: the overlap m = M and the squared orthogonal norm r2 = Q - M^2.
+
+        An r2 within rounding of zero becomes zero.
+        """
         m, square = overlaps.M[..., 0, 0], overlaps.Q[..., 0, 0]
         rest = square - m**2
         return Spike(m, jnp.where(jnp.abs(rest) <= 1e-14 * square, 0.0, rest))
@@ -143,7 +151,7 @@ class SpikeCoordinates(Coordinates):
 def contract_noise(
     order: int, x: Float[Array, "..."], g: Float[Array, "..."], product: Callable[[Array, Array], Array]
 ) -> Float[Array, "..."]:
-    r"""Return the gradient noise :math:`\xi` at vectors x from standard normal vectors g.
+    r"""Return the gradient's noise at vectors x, made from standard normal vectors g instead of a noise tensor.
 
     It has the law of the contraction of a Gaussian tensor: g, with its component along x multiplied by :math:`\sqrt k`, times
     :math:`\sqrt k\,|x|^{k-1}`.

@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 
 class ProblemView:
-    """A group of methods of a problem, with defaults. A method of the same name on the problem's class takes precedence.
+    """Base class of groups of a problem's methods, with defaults that the problem's class can override.
+
+    A method of the same name on the problem's class takes precedence.
 
     Parameters
     ----------
@@ -14,7 +16,7 @@ class ProblemView:
     """
 
     overridable: ClassVar[tuple[str, ...]] = ()
-    """Names of the methods that a problem may define itself."""
+    """Names of the methods that a problem's class may define itself."""
 
     def __init__(self, problem: Any) -> None:
         self.problem = problem

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import h5py
 
 MAX_DEPTH = 8
-"""Maximum nesting of groups in a file that is read; files written by the package have at most one level."""
+"""Maximum nesting of groups in an HDF5 file that is read; files written by the package have at most one level."""
 
 
 def check_contained(group: h5py.Group, depth: int = 0) -> None:

@@ -29,27 +29,27 @@ from sgdlimits.run.schema import ResumeState, check, check_form, plain_variable,
 from sgdlimits.run.simulate import simulate
 from sgdlimits.text import format_bytes, printable
 
-STATE = {"state": ("run", "number"), "state_t": ("run",)}
-"""Variables of a file for the state from which runs resume, and its time, with their dimensions."""
+STATE_VARIABLES = {"state": ("run", "number"), "state_t": ("run",)}
+"""Names and dimensions of the variables of a file that hold the state from which runs resume, and its time."""
 MAX_BUFFERED_BYTES = 2**28
-"""Size up to which a file is built in memory and written at once; larger ones are written by HDF5 piece by piece."""
+"""Size up to which a file is built in memory and written at once; HDF5 writes larger files piece by piece."""
 OVERHEAD_BYTES = 2**16
-"""Room for names, attributes and tables of a file, beside its values, when the free disk space is checked."""
+"""Bytes that a file takes for names, attributes and tables beside its values, for the check of free disk space."""
 
 
 @checked
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
-    """Write a dataset of `simulate` to a netCDF file atomically, complete or not at all, and return the path."""
+    """Write a dataset of `simulate` to a netCDF file atomically (complete or not at all), and return the path."""
     state = resume_state_of(check_form(dataset))
     if state is not None and len(state.t) == dataset.sizes["run"]:
         dataset = dataset.assign(
-            {name: plain_variable(dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)}
+            {name: plain_variable(dims, part) for (name, dims), part in zip(STATE_VARIABLES.items(), state, strict=True)}
         )
     return write_netcdf(dataset, path)
 
 
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
-    """Write any dataset to a netCDF file atomically, complete or not at all, and return the path.
+    """Write any dataset to a netCDF file atomically (complete or not at all), and return the path.
 
     Raise `BadInput` if an attribute has a type that files cannot store, or if the disk is full.
     """
@@ -76,13 +76,13 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 @checked
 def load(path: str | os.PathLike) -> xr.Dataset:
-    """Read a dataset that `save` wrote into memory and check it; warn if a newer version of the package wrote it."""
+    """Load a dataset that `save` wrote into memory and check it; warn if a newer version of the package wrote it."""
     if not os.path.isfile(path):
         if os.path.exists(path):
             raise BadInput(printable(f"{path} is not a plain file. Give the path of a dataset that was saved."))
         raise BadInput(printable(f"there is no file {path}. Give the path of a dataset that was saved."))
     with explain_read_errors(path):
-        dataset = _read(path)
+        dataset = _read_checked(path)
     if _newer_version_note(dataset):
         warnings.warn(f"{path}: {_newer_version_note(dataset)}", VersionWarning, stacklevel=2)
     return dataset
@@ -90,7 +90,10 @@ def load(path: str | os.PathLike) -> xr.Dataset:
 
 @contextmanager
 def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
-    """Turn any exception in the block into a `BadInput` that names the file: the HDF5 library raises any type for bad ones."""
+    """Turn any exception raised in the block into a `BadInput` that names the file being read.
+
+    For damaged files the HDF5 library raises exceptions of any type.
+    """
     try:
         yield
     except BadInput as reason:
@@ -102,8 +105,8 @@ def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
         ) from reason
 
 
-def _read(path: str | os.PathLike) -> xr.Dataset:
-    """Read a file into memory, with the state of its runs in the encoding, and check it."""
+def _read_checked(path: str | os.PathLike) -> xr.Dataset:
+    """Load a dataset file into memory and check it; the state from which its runs resume goes to the dataset's encoding."""
     import h5py  # not before a file is read: a simulation has no use for it
 
     # Before xarray opens it: that would follow links and allocate arrays of any size.
@@ -114,15 +117,15 @@ def _read(path: str | os.PathLike) -> xr.Dataset:
     if "status" in dataset.variables:  # text comes back as objects, and as a variable
         dataset["status"] = dataset.status.astype(str)
         dataset = dataset.set_coords("status")
-    if set(STATE) <= set(dataset.variables):
-        state = ResumeState(*(dataset[name].values for name in STATE))
-        dataset = dataset.drop_vars(list(STATE))
+    if set(STATE_VARIABLES) <= set(dataset.variables):
+        state = ResumeState(*(dataset[name].values for name in STATE_VARIABLES))
+        dataset = dataset.drop_vars(list(STATE_VARIABLES))
         dataset.encoding = {"state": state}
     return check(dataset)
 
 
 class VersionWarning(UserWarning):
-    """Warning that a file was written by a newer version of the package."""
+    """Warning that a dataset file was written by a newer version of the package."""
 
 
 def _newer_version_note(dataset: xr.Dataset) -> str:
@@ -137,7 +140,7 @@ def _newer_version_note(dataset: xr.Dataset) -> str:
 
 @checked
 def problem_of(dataset: xr.Dataset) -> Problem:
-    """Return the problem from which a dataset of `simulate` was made, read from its attributes.
+    """Return the problem that was simulated for a dataset, rebuilt from the dataset's attributes.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1)
@@ -155,7 +158,7 @@ def problem_of(dataset: xr.Dataset) -> Problem:
 
 @checked
 def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
-    """Repeat the simulation of a dataset. `changes` are arguments of `simulate` to replace, such as `seed=1`.
+    """Repeat the simulation that made a dataset; `changes` replaces arguments of `simulate`, such as `seed=1`.
 
     >>> import numpy as np, sgdlimits as sl
     >>> first = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(d=50), sl.RandomInit(d=50), t_max=1, runs=2, save=3)

@@ -13,8 +13,8 @@ import numpy as np
 import xarray as xr
 from xarray.conventions import encode_cf_variable, encode_dataset_coordinates
 
-NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
-"""Name that the netCDF-4 format prescribes for the scale of a dimension without a coordinate variable."""
+NO_VARIABLE_NAME = "This is a netCDF dimension but not a netCDF variable."
+"""Name that the netCDF-4 format prescribes for the scale of a dimension that has no coordinate variable."""
 
 
 def write(dataset: xr.Dataset, target: Any) -> None:
@@ -29,7 +29,7 @@ def write(dataset: xr.Dataset, target: Any) -> None:
             name = str(dim)
             # A dimension without coordinates still needs a scale: the format asks for an empty big-endian float32 array.
             scale = file[name] if name in file else file.create_dataset(name, (size,), ">f4")
-            scale.make_scale(name if dim in variables else f"{NO_VARIABLE}{size:10d}")
+            scale.make_scale(name if dim in variables else f"{NO_VARIABLE_NAME}{size:10d}")
             scale.attrs["_Netcdf4Dimid"] = np.int32(number)
         for name, variable in variables.items():
             for axis, dim in enumerate(variable.dims):

@@ -1,4 +1,4 @@
-"""Problems, levels, starts and conditions as JSON, so that a file says how it was made and can be made again.
+"""Conversion of problems, levels, starts and conditions to JSON and back, so that a file records how it was made.
 
 The JSON holds public names and the arguments of constructors, not the modules in which the code lies, which may move. Reading
 it executes and imports nothing. A name is looked up among the package's own modules, among some functions of JAX, and among the
@@ -33,32 +33,32 @@ PUBLIC_MODULES = (
     "statistics", "inputs", "model", "expectation", "expectation.gaussian", "algorithm", "problem", "level", "start",
     "model.activation", "schedule", "schedule_forms",
 )  # fmt: skip
-"""Modules whose exported classes files may name; the first one that has a name counts."""
-RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
-"""Present names of classes by the names in files of earlier versions."""
+"""Modules whose exported classes files may refer to by name; the first module that has a name is used."""
+RENAMED_CLASSES = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
+"""Present names of renamed classes, by the names that files of earlier versions have for them."""
 # Files keep the two earlier kinds of names below, so that the hashes by which sweeps find their files stay the same.
 NAMES_IN_FILES = {"Mixture": "Data"}
-"""Names in files by the present names of classes."""
+"""Names that files have for classes of the package, by the present names where these differ."""
 ARGUMENTS_IN_FILES = {("ProjectionProblem", "expectation"): "rule", ("MeanFieldProblem", "expectation"): "rule"}
-"""Names in files by class and the present names of arguments."""
+"""Names that files have for constructor arguments, by class and present argument name where these differ."""
 PACKAGE_FUNCTIONS = {"sigmoid": sigmoid, "tanh": tanh}
-"""Functions of the package that files may name."""
+"""Functions of the package that files may refer to by name."""
 JAX_FUNCTIONS = frozenset([
     "abs", "absolute", "arcsinh", "arctan", "celu", "cos", "cosh", "elu", "erf", "erfc", "exp", "expm1", "gelu", "hard_sigmoid",
     "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu", "log1p", "log_sigmoid", "logistic", "mish", "negative",
     "positive", "reciprocal", "relu", "relu6", "selu", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "soft_sign",
     "softplus", "square", "squareplus", "swish", "tanh",
 ])  # fmt: skip
-"""Functions of JAX that files may name: functions of one number without side effects."""
+"""Functions of JAX that files may refer to by name: functions of one number without side effects."""
 
-_registered: dict[str, Any] = {}
-"""Functions and classes of the user that were given to `register`, by name."""
-_named: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Functions and classes of the user that `to_json` has named, by name, while they exist."""
+_registered_objects: dict[str, Any] = {}
+"""Functions and classes that the user has passed to `register`, by name."""
+_named_objects: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""Functions and classes of the user that `to_json` has written by name, for as long as they exist."""
 
 
 def to_json(thing: Any) -> str:
-    """Return a module of the package or of the user as JSON: its public name, its arguments, and its functions by name.
+    """Return a problem, level, start or other object as JSON: its public name and arguments, with functions by name.
 
     In this process, `from_json` finds what is named here while it exists.
 
@@ -70,14 +70,14 @@ def to_json(thing: Any) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Build what `to_json` wrote. Functions and classes from outside the package must be known (see `register`)."""
+    """Rebuild the object that `to_json` described; functions and classes of users must be known (see `register`)."""
     with reading():
         return _decode(json.loads(text))
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Turn any exception into one sentence while a file is read, which may hold anything."""
+    """Turn any exception in the block, which decodes the content of an untrusted file, into a `BadInput`."""
     try:
         yield
     except BadInput:
@@ -87,7 +87,7 @@ def reading() -> Iterator[None]:
 
 
 def register(thing: Any) -> Any:
-    """Let files name a function or a class of yours, so that `load`, `rerun` and the command line can make it again.
+    """Make a function or class of yours known by name, so that `load`, `rerun` and the command line can use it.
 
     What you pass to `simulate` is known while it exists; a file of another process needs this, once, before it is read.
 
@@ -110,20 +110,20 @@ def register(thing: Any) -> Any:
         raise BadInput(
             f"only functions and classes with a name can be registered; got {thing!r}. Define it at the top of a module."
         )
-    _named.pop(name, None)  # which would count before
-    _registered[name] = thing
+    _named_objects.pop(name, None)  # which would count before
+    _registered_objects[name] = thing
     return thing
 
 
 def condition_text(condition: Condition | None) -> str:
-    """Return a condition as a dataset holds it: JSON, the name of a user's function, or an empty text for None."""
+    """Return a stop condition as text for a dataset: JSON, the name of a user's function, or "" for None."""
     if isinstance(condition, Predicate):
         return getattr(condition.fn, "__qualname__", repr(condition.fn))
     return "" if condition is None else to_json(condition)
 
 
 def _encode(thing: Any) -> Any:
-    """Return a thing as a tree of JSON."""
+    """Return an object as nested JSON values: numbers, lists and dictionaries, with classes and functions by name."""
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return thing
     if isinstance(thing, (jax.Array, np.ndarray, np.generic)):
@@ -141,7 +141,7 @@ def _encode(thing: Any) -> Any:
 
 
 def _decode(value: Any) -> Any:
-    """Build what `_encode` made a tree of."""
+    """Rebuild an object from the nested JSON values that `_encode` returned."""
     if not isinstance(value, dict):
         return value
     if "array" in value:
@@ -163,37 +163,37 @@ def _decode(value: Any) -> Any:
 
 
 def _name_in_files(cls: type, name: str) -> str:
-    """Return the name by which files hold an argument of a class."""
+    """Return the name that files have for an argument of a class's constructor."""
     return ARGUMENTS_IN_FILES.get((cls.__name__, name), name)
 
 
 def record_name(thing: Any) -> str:
-    """Return the name of a class or function for a file, and let files of this process name it while it exists."""
+    """Return the name of a class or function for a file, and remember the object, so that this process can read the file."""
     name = name_of(thing)
     if ":" in name and "<" not in name:
         with suppress(TypeError):  # few callables, such as ufuncs of NumPy, have no weak references: they need `register`
-            _named[name] = thing
+            _named_objects[name] = thing
     return name
 
 
 def name_of(thing: Any) -> str:
-    """Return the public name of a class or function of the package, and `module:name` of any other."""
+    """Return the name of a class or function in files: its public name in the package, `module:name` for any other."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     return NAMES_IN_FILES.get(name, name) if module.split(".")[0] == PACKAGE else f"{module}:{name}"
 
 
 def find(name: str) -> Any:
-    """Look up the class or function that a file names, without importing or executing anything.
+    """Return the class or function that a file refers to by name, without importing or executing anything.
 
     In files of earlier versions, the module comes before the public name of a class of the package; the name alone counts.
     """
     module, _, path = str(name).rpartition(":")
     top = module.split(".")[0]
     if top in ("", PACKAGE):
-        found = _public_class(RENAMED.get(path, path)) or PACKAGE_FUNCTIONS.get(path)
+        found = _public_class(RENAMED_CLASSES.get(path, path)) or PACKAGE_FUNCTIONS.get(path)
     else:
-        found = _named.get(name) or _registered.get(name) or (_jax_function(path) if top == "jax" else None)
+        found = _named_objects.get(name) or _registered_objects.get(name) or (_jax_function(path) if top == "jax" else None)
     if found is None and "<" in path:
         raise BadInput(
             f"the file refers to {name}, a function without a name. Define it with def at the top of a module, give it to "
@@ -208,7 +208,7 @@ def find(name: str) -> Any:
 
 
 def _public_class(name: str) -> Any:
-    """Return a class of the package by its public name, or None."""
+    """Return the class of the package with a public name, or None if there is none."""
     for module in PUBLIC_MODULES:
         found = vars(importlib.import_module(f"{PACKAGE}.{module}")).get(name)
         if isinstance(found, type) and issubclass(found, eqx.Module) and found.__module__.split(".")[0] == PACKAGE:
@@ -217,6 +217,6 @@ def _public_class(name: str) -> Any:
 
 
 def _jax_function(name: str) -> Any:
-    """Return one of the functions of JAX that files may name, or None."""
+    """Return the function of JAX with a name, or None if files may not refer to it."""
     modules = (jax.nn, jax.numpy, jax.scipy.special, jax.lax)
     return next((getattr(room, name) for room in modules if hasattr(room, name)), None) if name in JAX_FUNCTIONS else None

@@ -1,4 +1,4 @@
-"""Checkpoints: the datasets that simulations resume from."""
+"""Checkpoints: datasets from which interrupted or extended simulations resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, resume_st
 
 
 class BatchCheckpoint(NamedTuple):
-    """Checkpoint of one batch of runs.
+    """What one batch of runs needs to resume: its dataset so far, the state of its stepper, and the remaining times.
 
     `dataset` has their saved times so far, `rows` the state of their stepper, `clock` the time of the checkpoint and the saved
     times after it, and `ended` marks the runs that had stopped or diverged.
@@ -27,14 +27,14 @@ class BatchCheckpoint(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Dataset from which a simulation resumes, with the state of its runs; the dataset is None if it begins at the start."""
+    """Dataset from which a simulation resumes, and the state of its runs; for a new simulation the dataset is None."""
 
     dataset: xr.Dataset | None
     state: ResumeState
 
     @property
     def runs(self) -> int:
-        """Number of runs that resume."""
+        """Number of runs that resume from the dataset."""
         return 0 if self.dataset is None else self.dataset.sizes["run"]
 
     def group_sizes(self) -> list[int]:
@@ -45,7 +45,10 @@ class Checkpoint(NamedTuple):
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
     def for_runs(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
-        """Return the checkpoint of these runs, or None if they begin at the start; `clock` has all saved times."""
+        """Return the checkpoint of the given runs, or None if they begin at the start.
+
+        `clock` has all saved times of the simulation.
+        """
         if self.dataset is None or runs[0] >= self.runs:
             return None
         state = ResumeState(*(part[runs] for part in self.state))
@@ -59,7 +62,7 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_of(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int) -> Checkpoint:
-    """Return the checkpoint in the dataset `resume`; raise `BadInput` if it is not of the same simulation.
+    """Return the checkpoint in the dataset `resume`; raise `BadInput` if a different simulation made it.
 
     `attributes` are those of the simulation that resumes, with `runs` runs.
     """

@@ -24,11 +24,11 @@ from sgdlimits.run.schema import INTERRUPTED, ResumeState, build_dataset, simula
 from sgdlimits.schedule import Schedule
 from sgdlimits.start import Start
 
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
+_BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
 
 class Runner:
-    """Run loop of one batch of runs: it advances their stepper, collects snapshots at saved times, and builds datasets.
+    """Loop that simulates one batch of runs: it advances a stepper and builds datasets from the snapshots at saved times.
 
     `index` is the index of the last saved time reached (-1 before the first), and `unsent` has the snapshots, with the indices
     of their times, since the last dataset.
@@ -57,7 +57,7 @@ class Runner:
         return self.index == self.clock.t.size - 1
 
     def run(self, seconds: float, report: Callable[[float], None]) -> Iterator[xr.Dataset]:
-        """Advance to the last saved time; yield a dataset of newly saved times every `seconds`, and at the end.
+        """Simulate to the last saved time; yield a dataset of newly saved times every `seconds` seconds, and at the end.
 
         `report` is called after each step of the loop with the fraction of the time covered so far.
         """
@@ -65,7 +65,7 @@ class Runner:
         snapshots = self._initial_snapshots()
         while True:
             for snapshot in snapshots:
-                self._collect(snapshot)
+                self._append_snapshot(snapshot)
                 if self.finished or time.perf_counter() - last > seconds:
                     yield self.dataset()
                     last = time.perf_counter()
@@ -77,11 +77,14 @@ class Runner:
 
     @staticmethod
     def run_many(runners: Iterable[Runner]) -> Iterator[Runner]:
-        """Run several batches to their ends, in joint calls if they share compiled code; yield each as it finishes."""
+        """Simulate several batches to their ends and yield the runner of each as it finishes.
+
+        Batches that share compiled code are advanced by the same calls.
+        """
         active = list(runners)
         for runner in active:
             for snapshot in runner._initial_snapshots():
-                runner._collect(snapshot)
+                runner._append_snapshot(snapshot)
         while active:
             # Only steppers whose next call has the same key can be batched; the others wait for a later turn of the loop.
             alike = [runner for runner in active if runner.stepper.batch_key == active[0].stepper.batch_key]
@@ -90,27 +93,30 @@ class Runner:
             reached = type(alike[0].stepper).advance_many([runner.stepper for runner in alike])
             for runner, snapshots in zip(alike, reached, strict=True):
                 for snapshot in snapshots:
-                    runner._collect(snapshot)
+                    runner._append_snapshot(snapshot)
             yield from (runner for runner in alike if runner.finished)
             active = [runner for runner in active if not runner.finished]
 
     def _initial_snapshots(self) -> list[Snapshot]:
-        """Return the snapshot of the first time in a list, or an empty list if the start is not saved."""
+        """Return a list of the snapshot at the first time, which is empty if that time is not saved."""
         return [self.stepper.initial] if self.stepper.request.save_start else []
 
-    def _collect(self, snapshot: Snapshot) -> None:
-        """Append the snapshot of the next saved time to those of the next dataset."""
+    def _append_snapshot(self, snapshot: Snapshot) -> None:
+        """Append the snapshot at the next saved time to those of which the next dataset is built."""
         self.unsent.append((self.index + 1, snapshot))
         self.index += 1
 
     def dataset(self) -> xr.Dataset:
-        """Build a dataset of the saved times since the last call."""
-        dataset = self._build(self.clock, self.unsent, self.clock.t[self.index])
+        """Build the dataset of the times saved since the last call."""
+        dataset = self._build_dataset(self.clock, self.unsent, self.clock.t[self.index])
         self.unsent = []  # not before: Ctrl-C may come while the dataset is built
         return dataset
 
     def interrupted_dataset(self) -> xr.Dataset | None:
-        """Build a dataset of the saved times since the last one and, as one more, the present time; None if nothing is new."""
+        """Build the dataset of the times saved since the last one and, as one more, the present time.
+
+        The result is None if nothing is new.
+        """
         reached = float(self.stepper.run_status().t.max())
         here = self.clock.t[self.index]
         if self.index < 0 or (not self.unsent and reached <= here):
@@ -122,10 +128,10 @@ class Runner:
         times = self.clock.t[: self.index + 1], self.clock.step[: self.index + 1]
         more = reached, np.rint(np.interp(reached, *self.clock))  # steps grow linearly with t between saved times
         clock = Clock(*(np.append(saved, now) for saved, now in zip(times, more, strict=True)))
-        return self._build(clock, [*self.unsent, (self.index + 1, self.stepper.now())], here)
+        return self._build_dataset(clock, [*self.unsent, (self.index + 1, self.stepper.now())], here)
 
-    def _build(self, clock: Clock, saved: Sequence[tuple[int, Snapshot]], resume_t: float) -> xr.Dataset:
-        """Build the dataset of `saved`, pairs of an index into `clock` and a snapshot.
+    def _build_dataset(self, clock: Clock, saved: Sequence[tuple[int, Snapshot]], resume_t: float) -> xr.Dataset:
+        """Build a dataset from snapshots, each given with the index of its time in `clock`.
 
         Runs that resume from the dataset continue from the saved time `resume_t`; later times are computed again.
         """
@@ -147,7 +153,9 @@ class Runner:
 
 
 class Simulation:
-    """Simulation with checked arguments: an engine, a start, and a request for all runs.
+    """Loop over the batches of a simulation whose arguments have been checked; yields their datasets.
+
+    It holds an engine, a start, and a request for all runs.
 
     `datasets` is the loop over its batches. Ctrl-C ends it: the last dataset has the present state of the batch in progress,
     and `interrupted` is true.
@@ -173,28 +181,28 @@ class Simulation:
         self.interrupted = False
 
     def datasets(self, progress: bool, seconds: float) -> Iterator[xr.Dataset]:
-        """Yield the datasets of one batch of runs after another, each batch in pieces at least `seconds` apart.
+        """Simulate one batch of runs after another and yield their datasets, in pieces at least `seconds` seconds apart.
 
         `progress` shows a progress bar over all runs.
         """
         total = self.request.runs.size
-        with bar(total=total, disable=not progress, desc=self.engine.level.name, unit="run", bar_format=_BAR) as shown:
-            for runs, size in self._batches():
+        with bar(total=total, disable=not progress, desc=self.engine.level.name, unit="run", bar_format=_BAR_FORMAT) as shown:
+            for runs, size in self._split_batches():
                 checkpoint = self.checkpoint.for_runs(runs, self.request.clock)
                 if checkpoint is not None:
                     yield checkpoint.dataset
                     if checkpoint.clock.t.size == 1:  # the checkpoint has all saved times
                         continue
 
-                def report(share: float, done: float = shown.n, count: int = runs.size) -> None:
+                def show_share(share: float, done: float = shown.n, count: int = runs.size) -> None:
                     shown.update(min(done + share * count, total) - shown.n)
 
-                yield from self._run_batch(runs, size, checkpoint, seconds, report)
+                yield from self._run_batch(runs, size, checkpoint, seconds, show_share)
                 if self.interrupted:
                     return
 
     def _run_batch(self, runs, size: int, checkpoint, seconds: float, report: Callable[[float], None]) -> Iterator[xr.Dataset]:
-        """Yield the datasets of one batch; after Ctrl-C the last one has the times saved so far and the present state."""
+        """Simulate one batch and yield its datasets; after Ctrl-C the last one has the present state of the runs."""
         runner = None
         try:
             runner = self._runner(runs, size, checkpoint)
@@ -206,11 +214,11 @@ class Simulation:
                 yield last
 
     def runners(self) -> list[Runner]:
-        """Return a runner for each batch of a simulation that is not resumed."""
-        return [self._runner(runs, size, None) for runs, size in self._batches()]
+        """Return the runners of all batches of a simulation that begins at the start."""
+        return [self._runner(runs, size, None) for runs, size in self._split_batches()]
 
     def _runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None) -> Runner:
-        """Return the runner of a batch of runs, padded to `size` runs, from the start or from a checkpoint."""
+        """Return the runner of a batch of runs, padded to `size` runs, which begins at the start or at a checkpoint."""
         padded = runs[np.minimum(np.arange(size), runs.size - 1)]  # copies of the last run fill the batch to a compiled size
         starts = self.engine.starts(self.start, Stream.of(self.request.seed, padded))
         request = self.request._replace(runs=runs)
@@ -221,8 +229,11 @@ class Simulation:
         stepper = self.engine.stepper(starts, request, state)
         return Runner(self.engine, stepper, self.attributes, self.schedules, checkpoint)
 
-    def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield the runs of each batch and its padded size: first the resumed runs, in groups that reached the same time."""
+    def _split_batches(self) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield the indices of the runs in each batch, and the size to which the batch is padded.
+
+        Resumed runs come first, in groups that reached the same time.
+        """
         first = 0
         for runs in (*self.checkpoint.group_sizes(), self.request.runs.size - self.checkpoint.runs):
             for count, size in split_runs(runs, self.engine.batch_multiple, self.max_batch):

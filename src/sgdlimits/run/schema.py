@@ -46,13 +46,16 @@ ATTRIBUTES = (
     "version",
 )
 TEXT_ATTRIBUTES = ("level", "level_parameters", "problem", "problem_name", "statistics", "start", "save", "until", "version")
-"""Attributes that are text; the others are numbers, or text that can be read as a number."""
+"""Attributes of a dataset that are text; the others are numbers, or text that can be read as a number."""
 COORDINATES = {"step": ("t",), "status": ("run",), "t_end": ("run",)}
-"""Coordinates that every dataset has besides run and t, with their dimensions."""
+"""Coordinates that every dataset has besides run and t, with the names of their dimensions."""
 PSD_TOLERANCE = 1e-4
-"""Magnitude of negative eigenvalues of Q - M P^-1 M^T, relative to Q, that `check` attributes to the coarsest solver."""
+"""Relative size of negative eigenvalues of Q - M P^-1 M^T that `check` still attributes to solver errors."""
 MAX_STATE_FLOATS = 2**22
-"""Largest state, in floats over all runs, that a dataset stores (32 MiB); runs with a larger one cannot be resumed."""
+"""Maximum number of floats, over all runs, of a resume state that a dataset stores (32 MiB).
+
+Runs with a larger state cannot be resumed.
+"""
 _LONG_NAMES = {
     "a": "second layer",
     "M": "overlap of student and teacher",
@@ -69,19 +72,19 @@ _LONG_NAMES = {
     "t_end": "time at which the run ended",
     "status": "how the run ended",
 }
-RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
-"""Names of variables and dimensions that observables and schedules cannot use."""
+RESERVED_VARIABLES = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
+"""Names of variables and dimensions of datasets, which observables and schedules cannot have."""
 
 
 class ResumeState(NamedTuple):
-    """State from which runs resume: a row of floats for each run, written by its stepper, and the time of that state."""
+    """State from which runs resume: one row of floats per run, written by a stepper, and the time of the state."""
 
     rows: np.ndarray
     t: np.ndarray
 
 
 def simulation_attributes(problem: Problem, level: Level, attributes: dict) -> dict:
-    """Return the attributes of every dataset of a simulation; `attributes` are those of the call, such as seed and t_max."""
+    """Return the attributes of every dataset of a simulation; `attributes` has those given by the call, such as seed."""
     return {
         "level": level.name,
         "d": int(getattr(level, "d", None) or 0),
@@ -104,7 +107,7 @@ def build_dataset(
     state: ResumeState,
     schedules: Mapping[str, Schedule] = MappingProxyType({}),
 ) -> xr.Dataset:
-    """Build the dataset of some runs at some saved times.
+    """Build the dataset of some runs at some saved times from their snapshots.
 
     Parameters
     ----------
@@ -130,7 +133,7 @@ def build_dataset(
     }
     for name, schedule in schedules.items():
         values = evaluate_schedule(schedule, clock.t)
-        name = f"scheduled_{name}" if name in RESERVED or name in variables else name
+        name = f"scheduled_{name}" if name in RESERVED_VARIABLES or name in variables else name
         dims = ("t", *(f"{name}_{i}" for i in range(values.ndim - 1)))
         coordinates[name] = plain_variable(dims, values, {"long_name": f"{name.replace('_', ' ')} at time t"})
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
@@ -146,13 +149,13 @@ def build_dataset(
 
 
 def _stack_times(trees: list[PyTree]) -> PyTree:
-    """Stack the pytrees of all times, whose arrays have the runs first, into one with axes (run, t, ...)."""
+    """Stack the pytrees of several times, with arrays of axes (run, ...), into one with arrays of axes (run, t, ...)."""
     columns = zip(*map(jax.tree.leaves, trees), strict=True)
     return jax.tree.unflatten(jax.tree.structure(trees[0]), [np.stack(column, axis=1) for column in columns])
 
 
 def plain_variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attributes: Mapping | None = None) -> xr.Variable:
-    """Return an xarray variable of a NumPy array without xarray's inspection of it, which would import all of dask."""
+    """Return a NumPy array as an xarray variable, skipping xarray's checks of its type, which would import dask."""
     return xr.Variable(dims, values, attributes, fastpath=True)
 
 
@@ -181,7 +184,7 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
 
 
 def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dataset:
-    """Join pieces as they arrive: consecutive ones of a batch of runs along t, then all batches along run.
+    """Join pieces of a stream as they arrive: along t for the same batch of runs, then all batches along run.
 
     If the total number of `runs` is given, arrays of the result are allocated once and filled batch by batch, so that the peak
     memory is that of the result and one batch.
@@ -190,7 +193,7 @@ def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dat
     whole: dict[Any, np.ndarray] = {}
     done = 0
     for _, group in groupby(pieces, _first_run):  # pieces of one batch are consecutive
-        row = _concatenate(list(group), "t")
+        row = _concatenate_datasets(list(group), "t")
         # A single batch is the result already; with more of them each is copied into the arrays of the result.
         if runs and row.sizes["run"] < runs:
             whole = whole or {name: np.empty((runs, *row[name].shape[1:]), row[name].dtype) for name in row.data_vars}
@@ -205,23 +208,23 @@ def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dat
     if any(row.sizes["t"] != longest.sizes["t"] for row in rows):
         rows = [row.isel(t=np.minimum(np.arange(longest.sizes["t"]), row.sizes["t"] - 1)) for row in rows]
         whole = {}  # its arrays have the shapes of a batch with fewer times
-    return _concatenate([row.assign_coords(over_time) for row in rows], "run", whole if done == runs else {})
+    return _concatenate_datasets([row.assign_coords(over_time) for row in rows], "run", whole if done == runs else {})
 
 
 def _first_run(piece: xr.Dataset) -> int:
-    """Return the index of the first run of a piece."""
+    """Return the index of the first run in a piece of a dataset."""
     return int(piece.run.values[0])
 
 
 def _copy_into(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset:
-    """Copy the arrays of a dataset into the given ones, and return the dataset with these."""
+    """Copy the arrays of a dataset into preallocated arrays, and return the dataset with these."""
     for name, place in places.items():
         place[...] = dataset[name].values
     return dataset.copy(data=places)
 
 
-def _concatenate(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
-    """Concatenate datasets along `dim`; arrays in `whole` are concatenated already and replace their parts.
+def _concatenate_datasets(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
+    """Concatenate datasets along a dimension; arrays in `whole` are those of the result and replace their parts.
 
     Variables without the dimension, and the attributes, are taken from the last dataset.
     """
@@ -230,7 +233,7 @@ def _concatenate(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarr
     last = parts[-1]
     known = whole or {}
 
-    def concatenated(name):
+    def concatenate_variable(name):
         variable = last[name].variable
         if dim not in variable.dims:
             return variable
@@ -240,8 +243,8 @@ def _concatenate(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarr
         return plain_variable(variable.dims, values, variable.attrs)
 
     states = [resume_state_of(part) for part in parts]
-    variables = {name: concatenated(name) for name in last.data_vars}
-    joined = xr.Dataset(variables, {name: concatenated(name) for name in last.coords}, last.attrs)
+    variables = {name: concatenate_variable(name) for name in last.data_vars}
+    joined = xr.Dataset(variables, {name: concatenate_variable(name) for name in last.coords}, last.attrs)
     if dim == "t":
         joined.encoding = last.encoding
     elif all(states):
@@ -250,7 +253,9 @@ def _concatenate(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarr
 
 
 def repeats_random_numbers(dataset: xr.Dataset, seed: int, runs: int) -> bool:
-    """Return whether runs 0 to `runs` with `seed`, started from the end of a dataset, would reuse its random numbers.
+    """Return whether new runs started from the end of a dataset would repeat its random numbers.
+
+    The new runs have the indices 0 to `runs` - 1 and the given seed.
 
     Random numbers follow from seed, run and step: a run repeats them if it starts from the run with its own index and seed.
     """
@@ -282,12 +287,12 @@ def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
     check_form(dataset)
     worst = 0.0 if _may_leave_cone(dataset) else least_eigenvalue(dataset)
     if worst < -PSD_TOLERANCE:
-        _refuse(f"no weights have its statistics, which have the eigenvalue {worst:.3g}")
+        _raise_violation(f"no weights have its statistics, which have the eigenvalue {worst:.3g}")
     return dataset
 
 
 def _may_leave_cone(dataset: xr.Dataset) -> bool:
-    """Return whether noise at the level of a dataset can give statistics that no weights have; False for unknown levels."""
+    """Return whether noise at the level of a dataset may give overlaps that no weights have; False for unknown levels."""
     try:
         level = find(json.loads(dataset.attrs["level_parameters"])["class"])
     except (ValueError, KeyError, TypeError, BadInput):
@@ -296,44 +301,47 @@ def _may_leave_cone(dataset: xr.Dataset) -> bool:
 
 
 def check_form(dataset: Any) -> xr.Dataset:
-    """Check everything that `check` does except that statistics are those of weights, and return the dataset."""
+    """Check the form of a dataset (dimensions, variables, attributes, values) and return it.
+
+    Unlike `check`, it does not check that some weights have the statistics.
+    """
     if not isinstance(dataset, xr.Dataset):
-        _refuse(f"it is a {type(dataset).__name__}")
+        _raise_violation(f"it is a {type(dataset).__name__}")
     for dim in ("run", "t"):
         if not dataset.sizes.get(dim):
-            _refuse(f"it has no dimension {dim!r}")
+            _raise_violation(f"it has no dimension {dim!r}")
     for name in ATTRIBUTES:
         if name not in dataset.attrs:
-            _refuse(f"it has no attribute {name!r}")
+            _raise_violation(f"it has no attribute {name!r}")
     # All attributes are present; now their types, which later checks rely on.
     for name in ATTRIBUTES:
         value = dataset.attrs[name]
         if not isinstance(value, str) and (name in TEXT_ATTRIBUTES or np.ndim(value) != 0 or not np.isfinite(float(value))):
-            _refuse(f"its attribute {name!r} is {shorten(value)}")
+            _raise_violation(f"its attribute {name!r} is {shorten(value)}")
     if not hasattr(find(dataset.attrs["statistics"]), "dims"):
-        _refuse(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
+        _raise_violation(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
     for name in ("risk", *COORDINATES, *find(dataset.attrs["statistics"]).dims):
         if name not in dataset.variables and not (name == "a" and "scalars" in dataset.attrs):
-            _refuse(f"it has no variable {name!r}")
+            _raise_violation(f"it has no variable {name!r}")
     for name in COORDINATES:
         if dataset[name].dims != COORDINATES[name]:
-            _refuse(f"{name} has dimensions {dataset[name].dims}")
+            _raise_violation(f"{name} has dimensions {dataset[name].dims}")
     for each, variable in {**dataset.data_vars, "t": dataset.t, "t_end": dataset.t_end}.items():
         if each in dataset.data_vars and variable.dims[:2] != ("run", "t"):
-            _refuse(f"{each} has dimensions {variable.dims}")
+            _raise_violation(f"{each} has dimensions {variable.dims}")
         if variable.dtype.kind not in "fiub" or not np.isfinite(variable.values).all():
-            _refuse(f"{each} is not finite")
+            _raise_violation(f"{each} is not finite")
     if (np.diff(dataset.t.values) <= 0).any() or dataset.t.values[0] < 0:
-        _refuse("its times do not increase")
+        _raise_violation("its times do not increase")
     if unknown := set(dataset.status.values.tolist()) - set(STATUSES):
-        _refuse(f"it has the status {str(sorted(map(str, unknown))[0])[:40]!r}")
+        _raise_violation(f"it has the status {str(sorted(map(str, unknown))[0])[:40]!r}")
     if not re.match(r"\d", str(dataset.attrs["version"])):
-        _refuse(f"its version is {str(dataset.attrs['version'])[:40]!r}")
+        _raise_violation(f"its version is {str(dataset.attrs['version'])[:40]!r}")
     return dataset
 
 
-def _refuse(reason: str) -> NoReturn:
-    """Raise the `BadInput` of a dataset that violates the schema."""
+def _raise_violation(reason: str) -> NoReturn:
+    """Raise a `BadInput` which says why a dataset violates the schema."""
     raise BadInput(f"not a dataset of simulate: {reason}. Make one with sgdlimits.simulate.")
 
 
@@ -343,17 +351,17 @@ def least_eigenvalue(dataset: xr.Dataset) -> float:
     For statistics without these matrices it is the least value of the squared norms `r2` or `q`.
     """
     if "Q" not in dataset or "M" not in dataset:
-        return float(min(dataset[name].values.min() for name in ("r2", "q") if name in dataset))
+        return float(min((dataset[name].values.min() for name in ("r2", "q") if name in dataset), default=0.0))
     try:
         gram = json.loads(dataset.attrs["problem"])["fields"]["target"]["fields"]["gram"]["array"]
         inverse = np.linalg.inv(np.asarray(gram, float))
     except (ValueError, KeyError, TypeError, np.linalg.LinAlgError):
-        _refuse("its problem has no Gram matrix")
+        _raise_violation("its problem has no Gram matrix")
     least = np.inf
     # One run at a time: the temporary arrays of all runs would be as large as the dataset.
     for M, Q in zip(dataset.M.values, dataset.Q.values, strict=True):
         if M.shape[1:] != (Q.shape[1], len(inverse)) or Q.shape[1] != Q.shape[2]:
-            _refuse(f"M has shape {M.shape[1:]} and Q {Q.shape[1:]}")
+            _raise_violation(f"M has shape {M.shape[1:]} and Q {Q.shape[1:]}")
         outside = Q - M @ inverse @ M.swapaxes(-1, -2)
         # With one unit the matrix is a number, and an eigenvalue solver would be the slowest part of `check`.
         values = outside[:, 0] if Q.shape[1] == 1 else np.linalg.eigvalsh(outside)[:, :1]
@@ -372,12 +380,12 @@ def statistics(dataset: xr.Dataset) -> PyTree:
 
 
 def final_statistics(dataset: xr.Dataset) -> PyTree:
-    """Return the statistics of each run at the last time, with the runs first, or without that axis for a single run."""
+    """Return the statistics of each run at the last time of a dataset; for a single run, without the axis of runs."""
     last = jax.tree.map(lambda leaf: leaf[:, -1], statistics(check_form(dataset)))
     return last if dataset.sizes["run"] > 1 else jax.tree.map(lambda leaf: leaf[0], last)
 
 
 def reserved_names(problem: Problem, stats: PyTree) -> set[str]:
-    """Return the names that variables, dimensions or the resume state take in a dataset of these statistics."""
+    """Return the names in use in a dataset of given statistics, which observables cannot have."""
     found = problem.coordinates.variables(stats)
-    return RESERVED | set(found) | {axis for axes, _ in found.values() for axis in axes}
+    return RESERVED_VARIABLES | set(found) | {axis for axes, _ in found.values() for axis in axes}

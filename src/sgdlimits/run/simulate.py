@@ -32,11 +32,11 @@ from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import take_run
 
 MIN_PIECE_SECONDS = 0.06
-"""Minimum time in seconds between two datasets of a stream."""
+"""Minimum time in seconds between two pieces that `stream` yields."""
 
 
 class DivergedWarning(UserWarning):
-    """Warning that some runs of a simulation diverged; the dataset has them with their last finite state."""
+    """Warning that some runs of a simulation diverged; the dataset holds their last finite state."""
 
 
 @checked
@@ -56,7 +56,7 @@ def simulate(
     batch: Size | None = None,
     kernel: str | None = None,
 ) -> xr.Dataset:
-    """Simulate `runs` independent runs of a problem's SGD from a start to `t_max`.
+    """Simulate independent runs of one-pass SGD on a problem, at a level of description, from a start to `t_max`.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ def simulate(
     >>> dict(exact.sizes)
     {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
     """
-    simulation = _prepare(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
-    dataset = _gather(simulation, simulation.datasets(progress, np.inf))
+    simulation = _prepare_simulation(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
+    dataset = _join_arriving(simulation, simulation.datasets(progress, np.inf))
     _warn_of_divergence(dataset)
     if simulation.interrupted:
         raise Interrupted(dataset)
@@ -127,7 +127,7 @@ def stream(
     batch: Size | None = None,
     kernel: str | None = None,
 ) -> Iterator[xr.Dataset]:
-    """Yield the dataset of `simulate` in pieces while it is computed: saved times of a batch of runs, then of the next batch.
+    """Simulate as `simulate` does, and yield the dataset in pieces: some saved times of a batch of runs at a time.
 
     The arguments are those of `simulate`. Each piece is a dataset with its own runs and times; runs still in progress have the
     status "interrupted". `join` concatenates pieces, and `simulate(..., resume=join(pieces))` continues after the last piece.
@@ -140,7 +140,7 @@ def stream(
     >>> sl.join(pieces).identical(sl.simulate(problem, sl.Chain(d=100), start, t_max=2, runs=3, save=5))
     True
     """
-    simulation = _prepare(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
+    simulation = _prepare_simulation(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
     yield from simulation.datasets(progress, MIN_PIECE_SECONDS)
     if simulation.interrupted:
         raise KeyboardInterrupt
@@ -149,20 +149,20 @@ def stream(
 def simulate_runs(
     problem: Problem, level: Level, start: Start | Overlaps | Particles | Spike | xr.Dataset, indices: range, **options: Any
 ) -> xr.Dataset:
-    """Simulate only the runs with these indices, bit for bit the runs that `simulate` returns for any larger number of runs.
+    """Simulate only the runs with the given indices, with the same results, bit for bit, as in `simulate` of all runs.
 
     At levels with a `shared_batch`, whole batches that begin at its multiples are computed, and the runs outside `indices` are
     dropped. `options` are further arguments of `simulate`.
     """
     simulation = _prepare_runs(problem, level, start, indices, **options)
-    dataset = _gather(simulation, simulation.datasets(False, np.inf))
+    dataset = _join_arriving(simulation, simulation.datasets(False, np.inf))
     if simulation.interrupted:
         raise KeyboardInterrupt
-    return _select(dataset, indices)
+    return _select_runs(dataset, indices)
 
 
 def simulate_batched(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, xr.Dataset]]:
-    """Run several small simulations in shared batches; yield `(position, dataset)` as each of them finishes.
+    """Simulate several small simulations in shared batches, and yield (position, dataset) as each of them finishes.
 
     Simulations that differ only in the values of parameters have the same compiled code: one call makes the steps of all.
 
@@ -179,12 +179,12 @@ def simulate_batched(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[i
         done[at].append(runner.dataset())
         if sum(part.sizes["run"] for part in done[at]) == simulations[at].request.runs.size:
             parts = sorted(done[at], key=lambda part: int(part.run.values[0]))
-            yield at, _select(_gather(simulations[at], iter(parts)), arguments[at]["indices"])
+            yield at, _select_runs(_join_arriving(simulations[at], iter(parts)), arguments[at]["indices"])
 
 
 def _prepare_runs(problem, level, start, indices: range, *, t_max: float, seed: int, **options: Any) -> Simulation:
-    """Prepare the simulation of the runs with these indices, and of the runs that share a batch with them."""
-    simulation = _prepare(problem, level, start, t_max, indices.stop, seed, **options)
+    """Check the arguments of `simulate_runs` and bind the level; runs that share a batch with the given ones are added."""
+    simulation = _prepare_simulation(problem, level, start, t_max, indices.stop, seed, **options)
     first, last = indices.start, indices.stop
     if shared := level.shared_batch:
         # The rounding of a run depends on the others of its batch, so the limits of batches must not depend on `indices`.
@@ -196,24 +196,24 @@ def _prepare_runs(problem, level, start, indices: range, *, t_max: float, seed: 
     return simulation
 
 
-def _gather(simulation: Simulation, datasets: Iterator[xr.Dataset]) -> xr.Dataset:
-    """Join the datasets of a simulation as they arrive; raise `KeyboardInterrupt` if there is none."""
+def _join_arriving(simulation: Simulation, datasets: Iterator[xr.Dataset]) -> xr.Dataset:
+    """Join the datasets of a simulation as they arrive; raise `KeyboardInterrupt` if Ctrl-C came before the first one."""
     begin = next(datasets, None)
     if begin is None:  # interrupted before the first step
         raise KeyboardInterrupt
     return join_pieces(chain([begin], datasets), simulation.request.runs.size)
 
 
-def _select(dataset: xr.Dataset, indices: range) -> xr.Dataset:
+def _select_runs(dataset: xr.Dataset, indices: range) -> xr.Dataset:
     """Select the runs with these indices from a dataset of consecutive runs."""
     first = dataset.run.values[0]
     return dataset.isel(run=slice(indices.start - first, indices.stop - first))
 
 
-def _prepare(
+def _prepare_simulation(
     problem, level, start, t_max, runs, seed, save=None, until=None, observe=None, resume=None, batch=None, kernel=None
 ) -> Simulation:
-    """Check all arguments of `simulate` and bind the level; only the initial statistics of run 0 are computed."""
+    """Check the arguments of `simulate` and bind the level, which needs the initial statistics of run 0 only."""
     ended = start if isinstance(start, xr.Dataset) else None
     start = as_start(start if ended is None else final_statistics(ended))
     if kernel is not None:
@@ -224,7 +224,7 @@ def _prepare(
     view = level.view(problem)
     times = (200 if until is None else 2) if save is None else save
     # Memory is checked before anything is allocated: first the dataset, then, once the engine is known, a batch of steps.
-    dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
+    dimensions = [("runs", runs), ("saved times", _count_saved_times(times)), ("numbers", view.numerics.size + 1)]
     check_memory(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
     # Run 0 alone fixes shapes and step sizes, so that these do not depend on the number of runs.
     first = take_run(level.first(problem, start, Stream.of(seed, [0])))
@@ -254,7 +254,10 @@ def _prepare(
 
 
 def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int, runs: int) -> None:
-    """Raise `BadInput` if level and start differ in d; warn if runs of the dataset `ended`, the start, had the same seed."""
+    """Raise `BadInput` if the level and the start have different dimensions d.
+
+    A warning reports runs that would repeat the random numbers of the dataset `ended` from which they start.
+    """
     mine, theirs = getattr(level, "d", None), getattr(start, "d", None)
     if mine is not None and theirs is not None and mine != theirs:
         raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give both the same d.")
@@ -267,17 +270,17 @@ def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int
         )
 
 
-def _count(save: int | np.ndarray) -> int:
-    """Return the number of times to save."""
+def _count_saved_times(save: int | np.ndarray) -> int:
+    """Return the number of times that the argument `save`, a number or an array of times, asks for."""
     if np.ndim(save) == 0:
         return check_count("save", save, at_least=2, remedy="Give a number of times, or an array of times.")
     return np.size(save)
 
 
 def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
-    """Return the times to save: `save` equally spaced times from 0 to `t_max`, or the sorted times given, checked."""
+    """Return the times that the argument `save` asks for: a number of equally spaced times, or the sorted given ones."""
     if np.ndim(save) == 0:
-        return np.linspace(0.0, t_max, _count(save))
+        return np.linspace(0.0, t_max, _count_saved_times(save))
     times = np.unique(np.asarray(save, float))
     # Times are often computed as multiples of a step, so that the last may exceed t_max by rounding.
     if not times.size or not np.isfinite(times).all() or times[0] < 0 or times[-1] > t_max * (1 + 1e-12):
@@ -287,7 +290,7 @@ def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
 
 
 def _warn_of_divergence(dataset: xr.Dataset) -> None:
-    """Warn if runs of a dataset diverged, with their number, the first time and the likely cause."""
+    """Warn if runs in a dataset diverged, with their number, the first time of divergence and the likely cause."""
     diverged = dataset.status.values == DIVERGED
     if diverged.any():
         first = dataset.t_end.values[diverged].min()

@@ -4,3 +4,4 @@ import sgdlimits._x64
 from sgdlimits.statistics.overlaps import Overlaps, weights
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.spike import Spike
+from sgdlimits.statistics.values import Values

@@ -32,10 +32,10 @@ from sgdlimits.statistics.triangular import (
     RotatedFactor,
     append,
     bartlett_factor,
-    contract,
     gram_schmidt,
     orthogonal_increments,
     rotate,
+    sum_products,
 )
 
 PSD_TOLERANCE = 1e-9
@@ -47,7 +47,7 @@ PROJECTION_TOLERANCE = 1e-13
 
 
 class Coordinates(NamedTuple):
-    """The b inputs of one step in the frame: coordinates, orthogonal components, label noise and classes.
+    """The inputs of one step in the frame of all directions: coordinates, orthogonal components, label noise and classes.
 
     The components orthogonal to the frame enter through r linear combinations only: r = b if the algorithm needs products of
     inputs or has noise of its own, otherwise r = min(b, n), with n trained directions. Their Gram matrix has a triangular
@@ -69,18 +69,18 @@ class Coordinates(NamedTuple):
     c: Int[Array, "b runs"]
 
     def gram(self) -> Float[Array, "b b"]:
-        """Compute the Gram matrix of the inputs of one run, which requires r = b."""
-        return sum_blocks(self._gram(*self[:4]) if self.inside.ndim == 2 else jax.vmap(self._gram)(*self[:4]), 2)
+        """Compute the Gram matrix of the inputs of one run; there must be as many orthogonal components as inputs."""
+        return sum_blocks(self._block_gram(*self[:4]) if self.inside.ndim == 2 else jax.vmap(self._block_gram)(*self[:4]), 2)
 
     @staticmethod
-    def _gram(inside, along, outside, below) -> Float[Array, "b b"]:
+    def _block_gram(inside, along, outside, below) -> Float[Array, "b b"]:
         """Compute the Gram matrix of the inputs in one block."""
         A = bartlett_factor(outside, below)
         return inside.T @ inside + along.T @ along + A @ A.T
 
 
 class Frame(eqx.Module):
-    """Coordinates of the trained directions of a batch of runs in the frame, with the runs on the last axis.
+    """Coordinates of the trained directions of a batch of runs in an orthonormal frame, with the runs on the last axis.
 
     Inputs of several blocks have a frame in each, on the first axis of m and T. A step is the same in all of them: fields are
     sums over blocks, and all blocks are updated with the same coefficients.
@@ -102,40 +102,43 @@ class Frame(eqx.Module):
 
     @property
     def blocks(self) -> int | None:
-        """The number of blocks of a batch of runs; None for one block, which has no axis."""
+        """The number of covariance blocks of the inputs, the length of the first axis of m; None for one block without axis."""
         return len(self.m) if self.m.ndim == 4 else None
 
-    def each(self, f: Callable, *trees: PyTree) -> PyTree:
-        """Apply `f(m, T, *trees)` to each block; the leaves of `trees` have the block axis of m and T."""
+    def map_blocks(self, f: Callable, *trees: PyTree) -> PyTree:
+        """Apply `f(m, T, *trees)` to the coordinates in each block of inputs; leaves of `trees` have the same block axis."""
         return f(self.m, self.T, *trees) if self.blocks is None else jax.vmap(f)(self.m, self.T, *trees)
 
     def gram(self, rows: slice, others: slice) -> Float[Array, "p q"]:
-        """Compute the scalar products of two slices of the directions of one run."""
+        """Compute the scalar products between two slices of the trained directions of one run."""
         inside = self.m[..., rows, :] @ jnp.swapaxes(self.m[..., others, :], -1, -2)
         return sum_blocks(inside + jnp.swapaxes(self.T[..., rows], -1, -2) @ self.T[..., others], 2)
 
-    def project(self, x: Coordinates, B: Float[Array, "*block k s runs"]) -> Projected:
-        """Compute the fields of inputs along the trained directions, and along the fixed ones, the rows of B (of each run)."""
-        fields, rotated = self.each(_fields, x.inside, x.along, x.outside)
+    def project(self, x: Coordinates, B: Float[Array, "*block k s runs"]) -> ProjectedFrame:
+        """Compute the fields of inputs along the trained directions, and along fixed ones with coordinates B."""
+        fields, rotated = self.map_blocks(_fields_in_block, x.inside, x.along, x.outside)
         fixed = (B[..., None, :] * x.inside[..., None, :, :, :]).sum(-3)
-        return Projected(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), rotated)
+        return ProjectedFrame(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), rotated)
 
 
 def sum_blocks(leaf: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
-    """Sum over the first axis, the blocks, of an array with `ndim` axes otherwise; arrays without that axis are unchanged."""
+    """Sum an array over the first axis, the blocks, if it has more than `ndim` axes; otherwise return it unchanged."""
     return leaf if leaf.ndim == ndim else leaf.sum(0)
 
 
-def _fields(m, T, inside, along, outside) -> tuple[Float[Array, "n b runs"], RotatedFactor | None]:
-    """Compute the fields of the inputs in one block; for a single input also T, rotated so that one axis is along it."""
+def _fields_in_block(m, T, inside, along, outside) -> tuple[Float[Array, "n b runs"], RotatedFactor | None]:
+    """Compute the fields of the inputs in one block, and the rotated factor if there is a single input."""
     # For a single input the rotation gives the fields as a by-product, and the update then needs one sweep only.
     rotated = rotate(T, along[:, 0], outside[0]) if along.shape[1] == 1 < len(m) else None
-    outer = contract(T[:, :, None], along[:, None]) if rotated is None else rotated.Th[:, None]
+    outer = sum_products(T[:, :, None], along[:, None]) if rotated is None else rotated.Th[:, None]
     return (m[:, :, None] * inside[None]).sum(1) + outer, rotated
 
 
-class Projected(NamedTuple):
-    """A frame with the inputs of one step and their fields; for a single input also T, rotated so that one axis is along it."""
+class ProjectedFrame(NamedTuple):
+    """A frame together with the inputs of one step and their fields along trained and fixed directions.
+
+    For a single input it also has T, rotated so that one axis is along the input.
+    """
 
     frame: Frame
     x: Coordinates
@@ -151,7 +154,9 @@ class Projected(NamedTuple):
         outside: bool | Float[Array, " block"],
         unit: Float[np.ndarray, " n"] | None = None,
     ) -> tuple[Float[Array, "*block n k runs"], Float[Array, "*block n n runs"]]:
-        r"""Compute m and T of the updated directions :math:`AW + CX`, in every block.
+        """Compute the coordinates of the trained directions after a step, combinations of old directions and inputs.
+
+        The new directions are :math:`AW + CX` with old directions W and inputs X; returns m and T, in every block.
 
         Parameters
         ----------
@@ -174,12 +179,12 @@ class Projected(NamedTuple):
             return m, factor if alike else jnp.where(outside, factor, _update_within_span(past, C, T, along))
 
         if alike:  # `outside` is static here, and selects code rather than values
-            m, T = self.frame.each(partial(update_block, outside=outside), *self.x[:4], self.rotated)
+            m, T = self.frame.map_blocks(partial(update_block, outside=outside), *self.x[:4], self.rotated)
         else:
-            m, T = self.frame.each(update_block, *self.x[:4], self.rotated, outside)
+            m, T = self.frame.map_blocks(update_block, *self.x[:4], self.rotated, outside)
         if unit is None:
             return m, T
-        square = sum_blocks(Frame(self.frame.a, m, T).each(lambda m, T: (m**2).sum(1) + contract(T, T)), 2)
+        square = sum_blocks(Frame(self.frame.a, m, T).map_blocks(lambda m, T: (m**2).sum(1) + sum_products(T, T)), 2)
         # Rescaling a row of the factor keeps it triangular.
         inverse = lax.rsqrt(jnp.where(unit[:, None] > 0, square, 1.0))
         return m * inverse[:, None], T * inverse
@@ -188,7 +193,7 @@ class Projected(NamedTuple):
 def _update_factor(
     past, C, lower: bool, T, along, outside, below, rotated: RotatedFactor | None, rounding: float
 ) -> Float[Array, "n n runs"]:
-    """Compute T of one block after a step with inputs that have components outside the span of all directions."""
+    """Compute the triangular factor of one block after a step whose inputs have components outside its span."""
     if C.shape[0] == C.shape[1] == 1:  # T is a length
         return jnp.sqrt((past(T, 1) + C * along) ** 2 + C**2 * outside)
     if rotated is not None and lower:
@@ -202,9 +207,12 @@ def _update_factor(
 
 
 def _update_within_span(past: Callable, C, T, along) -> Float[Array, "n n runs"]:
-    """Compute the coordinates of the directions AW + CX of one block along the axes of T."""
+    """Compute the part of the updated directions along the old axes of the triangular factor, in one block.
+
+    The new directions are AW + CX with old directions W and inputs X.
+    """
     # The sum over inputs as a scan, whose order of summation is the same in all kernels.
-    return past(T, 1) + contract(jnp.swapaxes(along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
+    return past(T, 1) + sum_products(jnp.swapaxes(along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
 
 
 class FieldFactor(NamedTuple):
@@ -220,17 +228,20 @@ def cholesky_factor(gram: Any) -> Any:
 
 
 def pad_frame(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
-    """Pad the coordinates B of the fixed directions with zeros to a frame of n directions."""
+    """Pad the coordinates B of the fixed directions with zeros to n dimensions."""
     return np.pad(np.asarray(B), ((0, 0), (0, n - len(B))))
 
 
 def overlaps_from_coordinates(a: Scalars, S: Float[Array, "p n"], B: Float[Array, "k k"]) -> Overlaps:
-    """Compute the overlaps of one run from the coordinates S of its units; the first k axes are the frame of B."""
+    """Compute the overlaps of one run from the coordinates S of its units and B of the fixed directions.
+
+    The first k coordinates of the units are those in which B is given.
+    """
     return Overlaps(a, S[:, : len(B)] @ B.T, S @ S.T)
 
 
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
-    """Compute the overlaps of a frame, with the runs on the last axis."""
+    """Compute the overlaps of the trained directions from their coordinates in a frame, with the runs on the last axis."""
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
     Q = _add_outer_products((frame.m[:, None] * frame.m[None]).sum(2), frame.T)
     return Overlaps(frame.a, M, Q, frame.kept, frame.names)
@@ -243,7 +254,7 @@ def _add_outer_products(Q: Float[Array, "p p runs"], T: Float[Array, "p p runs"]
 
 
 def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
-    """Factor the overlaps of a batch of runs (runs first) into a frame.
+    """Factor the overlaps of a batch of runs, runs first, into coordinates of the trained directions in a frame.
 
     Raises `BadInput` if Q - M P^-1 M^T is not positive semi-definite or has a rank above `max_rank`, the number of dimensions
     outside the span of the fixed directions.
@@ -282,7 +293,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
 
 @singledispatch
 def project_to_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
-    """Project statistics, with any leading axes, to those that weights can have; classes without constraints are unchanged."""
+    """Project statistics to the nearest that weight vectors can have; types without such constraints are unchanged."""
     return stats
 
 
@@ -312,7 +323,10 @@ def _(stats: Overlaps, B):
 def split_by_frame(
     M: Float[Array, "p k *n"], Q: Float[Array, "p p *n"], B: Float[Array, "k k"]
 ) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
-    """Return coordinates m in the frame, with M = m B^T, and the Gram matrix S = Q - m m^T of the components outside it."""
+    """Split overlaps into coordinates along the fixed directions and the Gram matrix of the orthogonal components.
+
+    The coordinates m have M = m B^T, and the Gram matrix is S = Q - m m^T.
+    """
     p, k, *batch = M.shape
     m = solve_triangular(B, jnp.moveaxis(M, 1, 0).reshape(k, -1), lower=True).reshape(k, p, *batch)
     m = jnp.moveaxis(m, 0, 1)
@@ -320,7 +334,10 @@ def split_by_frame(
 
 
 def factor_fields(stats: Overlaps, B: Float[Array, "k k"]) -> FieldFactor:
-    """Factor the overlaps, with any trailing axes, differentiably and robustly for singular or slightly indefinite matrices."""
+    """Factor the Gram matrix of all directions, differentiably, also if it is singular or slightly indefinite.
+
+    The overlaps may have any trailing axes.
+    """
     p, k, *batch = stats.M.shape
     m, S = split_by_frame(stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1), B)
     T = cholesky_columns(S)
@@ -330,9 +347,10 @@ def factor_fields(stats: Overlaps, B: Float[Array, "k k"]) -> FieldFactor:
 
 
 def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
-    """Replace the overlaps of runs (runs last) by ones that vectors can have, with norm 1 for the first `unit` of them.
+    """Replace overlaps that no weight vectors can have by ones that some have, with norm 1 for the first `unit` rows.
 
-    Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are set to zero.
+    Runs are on the last axis. Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are
+    set to zero.
     """
     _, S = split_by_frame(stats.M, stats.Q, B)
     # Q - S is the part inside the frame; its complement is rebuilt from a factor, and so positive semi-definite.
@@ -345,14 +363,14 @@ def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overla
 
 
 def cholesky_columns(S: Float[Array, "p p n"], scale: Float[Array, "p n"] | float = 1.0) -> Float[Array, "p p n"]:
-    """Return the columns of the Cholesky factor of each S[:, :, i], column j in entry j, for semi-definite matrices.
+    """Compute the Cholesky factors, by columns, of positive semi-definite matrices S[:, :, i].
 
     A pivot that is negative, or rounding relative to the `scale` of its row, gives a column of zeros. Entries are clipped to
     the Cauchy-Schwarz bound, so that slightly indefinite matrices, by rounding or discretisation, have bounded factors.
     """
     tolerance = jnp.broadcast_to(RANK_TOLERANCE * jnp.asarray(scale), S.shape[1:])
 
-    def eliminate(S, row):
+    def eliminate_column(S, row):
         j, tolerance = row
         pivot = lax.dynamic_index_in_dim(S, j, 0, keepdims=False)
         head = lax.dynamic_index_in_dim(pivot, j, 0, keepdims=False)
@@ -365,4 +383,4 @@ def cholesky_columns(S: Float[Array, "p p n"], scale: Float[Array, "p n"] | floa
         column = jnp.clip(pivot * inverse, -bound, bound)
         return S - column[:, None] * column[None], column
 
-    return lax.scan(eliminate, S, (jnp.arange(S.shape[0]), tolerance))[1]
+    return lax.scan(eliminate_column, S, (jnp.arange(S.shape[0]), tolerance))[1]

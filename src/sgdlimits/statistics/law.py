@@ -25,7 +25,7 @@ from sgdlimits.statistics.frame import FieldFactor, cholesky_columns, cholesky_f
 
 
 class Covariance(NamedTuple):
-    """The covariance of student and fixed fields, in blocks."""
+    """The covariance of student and fixed fields, in three blocks."""
 
     students: Float[Array, "p p"]
     cross: Float[Array, "p k"]
@@ -37,7 +37,7 @@ class Covariance(NamedTuple):
         return jnp.block([[self.students, self.cross], [self.cross.T, self.fixed]])
 
 
-class Conditional(NamedTuple):
+class ConditionalLaw(NamedTuple):
     """The law of the student fields given the fixed ones.
 
     Centred fields are Ax + Rz for students, with R R^T = `rest`, and Lx for fixed directions, with standard normal x and z.
@@ -48,7 +48,7 @@ class Conditional(NamedTuple):
     L: Float[Array, "k k"]
 
     def factor(self, root: Float[Array, "p p"]) -> FieldFactor:
-        """Return the factor of the full covariance for a root R of `rest`."""
+        """Return a factor of the covariance of all fields, given a root of the conditional covariance `rest`."""
         return FieldFactor(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
 
 
@@ -91,36 +91,36 @@ class FieldLaw(eqx.Module):
 
     @property
     def blocks(self) -> Covariance:
-        """The covariance of the fields: as given, computed from the factor, or zero."""
+        """The covariance of the fields, in blocks: as given, computed from the factor, or zero."""
         if self.covariance is not None:
             return self.covariance
         student, fixed = self.factor or FieldFactor(*(jnp.zeros((rows, 0)) for rows in self.shape))
         return Covariance(student @ student.T, student @ fixed.T, fixed @ fixed.T)
 
-    def conditional(self) -> Conditional:
+    def conditional(self) -> ConditionalLaw:
         """Condition the student fields on the fixed ones, differentiably also where the covariance is singular."""
         if self.unit is None:  # the covariance is zero and has no Cholesky factor
             p, k = self.shape
-            return Conditional(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
+            return ConditionalLaw(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
         C = self.blocks
         L = cholesky_factor(C.fixed)
-        return Conditional(*split_by_frame(C.cross, C.students, L), L)
+        return ConditionalLaw(*split_by_frame(C.cross, C.students, L), L)
 
     def student_columns(self) -> Float[Array, "n p"]:
         """Return the first p columns of the triangular factor of the covariance, students first; it may be singular."""
-        return self._columns(self.blocks.matrix)[:, : self.shape[0]]
+        return self._lower_factor(self.blocks.matrix)[:, : self.shape[0]]
 
     def triangular_factor(self) -> FieldFactor:
-        """Factor the covariance with the fixed fields first and a triangular factor of the conditional covariance."""
+        """Factor the covariance of all fields by triangular matrices, with the fixed fields first."""
         split = self.conditional()
-        return split.factor(self._columns(split.rest))
+        return split.factor(self._lower_factor(split.rest))
 
     def student_factor(self, order: Array) -> Float[Array, "p p"]:
         """Return the triangular factor of the covariance of the student fields, taken in the given order."""
-        return self._columns(self.blocks.students[order][:, order])
+        return self._lower_factor(self.blocks.students[order][:, order])
 
-    def _columns(self, C: Float[Array, "n n"]) -> Float[Array, "n n"]:
-        """Return the lower triangular factor of a covariance of fields."""
+    def _lower_factor(self, C: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        """Return the lower triangular factor of a covariance matrix of fields."""
         # pivots are compared with the variance of a unit vector's field, so that sigma changes no decision
         return cholesky_columns(C[..., None], 1.0 if self.unit is None else self.unit)[:, :, 0].T
 

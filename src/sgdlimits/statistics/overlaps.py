@@ -30,14 +30,14 @@ def as_scalars(value: Any) -> Scalars:
 
 
 def select_scalars(scalars: Scalars, which: bool | tuple[str, ...]) -> Scalars:
-    """Select all scalars (True), none (False), or those with the given names."""
+    """Select all of the network scalars (True), none (False), or those with the given names."""
     if isinstance(which, bool):
         return scalars if which else ()
     return {name: scalars[name] for name in which}
 
 
 def replace_scalars(scalars: Scalars, new: Scalars) -> Scalars:
-    """Replace the values of all scalars (one array), or of some by name; the empty tuple replaces none."""
+    """Replace the values of all network scalars (one array), or of some by name; the empty tuple replaces none."""
     if isinstance(scalars, dict):
         return {**scalars, **dict(new)}
     return scalars if isinstance(new, tuple) else new
@@ -95,11 +95,11 @@ class Overlaps(Part):
 
     @property
     def width(self) -> int:
-        """p, the number of students."""
+        """The number of students, p."""
         return self.M.shape[-2] // len(self.names)
 
     def of(self, name: str, other: str | None = None) -> Overlaps:
-        """Return the overlaps of the directions called `name`, such as the students; Q with the directions called `other`."""
+        """Return the overlaps of the group of directions `name`; Q is between it and the group `other`, by default itself."""
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
         # Memory of scalars under the same name, such as their velocity, takes the place of the scalars.
         own = self.kept.get(name, ())
@@ -107,7 +107,7 @@ class Overlaps(Part):
         return Overlaps(replace_scalars(self.a, own), self.M[..., rows, :], self.Q[..., rows, columns])
 
     def variables(self, scalars: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """Return the arrays of a dataset by name, each with the names of its last axes.
+        """Return the arrays that a dataset stores, by variable name, each with the names of its last axes.
 
         Memory of the algorithm has prefixed names, such as `velocity_M`. `scalars` gives the axes of network scalars other than
         a second layer.
@@ -115,6 +115,7 @@ class Overlaps(Part):
         students, axes = self.of(STUDENT), {**self.dims, **(scalars or {})}
 
         def scalar_variables(tree: Scalars, prefix: str = "") -> dict[str, tuple[tuple[str, ...], Any]]:
+            """Return the dataset arrays of a tree of network scalars, with a prefix for their names."""
             by_name = tree if isinstance(tree, dict) else {"a": tree}
             return {f"{prefix}{name}": (axes.get(name, ()), leaf) for name, leaf in by_name.items()}
 
@@ -132,7 +133,7 @@ class Overlaps(Part):
         return arrays
 
     def reorder(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
-        """Select the directions with the given names, in this order, and the memory with the names `kept` (None for all)."""
+        """Select the named groups of directions, in this order, and the scalar memory named in `kept` (None for all)."""
         remembered = self.kept if kept is None else {name: self.kept[name] for name in self.kept if name in kept}
         if names == self.names:  # no indexing, which would add operations to every step
             return Overlaps(self.a, self.M, self.Q, remembered, names)
@@ -167,7 +168,7 @@ def select_students(stats: Any) -> Any:
 
 
 def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
-    """Return the slice of the rows of the directions called `name`, where each of `names` has `width` rows."""
+    """Return the slice of the rows of M and Q that belong to the group `name`; each group has `width` rows."""
     if name not in names:
         raise BadInput(f"there are no directions of {name!r}. The statistics have those of {', '.join(names)}.")
     first = names.index(name) * width
@@ -175,7 +176,7 @@ def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
 
 
 def to_vector(stats: Overlaps, second_layer: bool | tuple[str, ...]) -> Float[Array, "n *batch"]:
-    """Flatten overlaps: M and the upper triangle of Q row by row, the trained scalars, and the memory of the algorithm.
+    """Flatten overlaps to vectors: M and the upper triangle of Q row by row, trained scalars, memory of the algorithm.
 
     `second_layer` says which scalars are trained: all, none, or those with the given names. Trailing axes are kept.
     """

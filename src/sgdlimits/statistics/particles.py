@@ -19,7 +19,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Particles(Part):
-    r"""Units as atoms of a measure: statistics of each unit, without overlaps between units.
+    r"""Statistics of each unit, without overlaps between units: the particles of the mean-field limit.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def particles_of(stats: Overlaps | Particles) -> Particles:
 
 @project_to_cone.register
 def _(stats: Particles, B):
-    """Shrink M of units whose component along the fixed directions is longer than their norm, which is unchanged."""
+    """Shrink the overlaps M of units whose component along the fixed directions is longer than their norm."""
     # |P_frame u|^2 = |B^-1 M|^2 cannot exceed |u|^2 = q.
     inside = (np.linalg.solve(B, np.asarray(stats.M).swapaxes(-1, -2)) ** 2).sum(-2)
     scale = np.sqrt(np.minimum(1.0, np.divide(stats.q, inside, out=np.ones_like(inside), where=inside > 0)))

@@ -10,7 +10,10 @@ from sgdlimits.statistics.overlaps import Scalars
 
 
 class Moments(NamedTuple):
-    r"""Products of one sample, or their expectations: l, G lambda*^T, G lambda^T, G G^T and dl/da, with G = dl/d lambda."""
+    """Loss of one sample, products of its gradient with fields and itself, and derivative in `a`; or their expectations.
+
+    With G = dl/d lambda these are l, G lambda*^T, G lambda^T, G G^T and dl/da.
+    """
 
     loss: Float[Array, "*batch"]
     gradient_fixed: Float[Array, "p k *batch"]

@@ -32,7 +32,7 @@ def row_products(a: Float[Array, "... d"], b: Float[Array, "... d"]) -> Float[Ar
 
 
 def products(a: Float[Array, "runs n d"], b: Float[Array, "runs m d"]) -> Float[Array, "runs n m"]:
-    """Compute the scalar products of all rows of `a` with all rows of `b`, for each run.
+    """Compute the scalar products of all rows of `a` with all rows of `b`, separately for each run.
 
     A product of two single rows would be compiled as a plain sum, and goes through `row_products` instead.
     """

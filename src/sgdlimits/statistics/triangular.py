@@ -22,16 +22,17 @@ between kernels and would choose a different axis in each. The Gram matrix chang
 
 
 def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs"]) -> Float[Array, "r n runs"]:
-    r"""Return the columns of a factor K of the Gram matrix of the increments outside the span of the directions.
+    r"""Return a factor, by columns, of the Gram matrix of the directions' changes orthogonal to their span.
 
-    The components of the inputs outside that span have Bartlett's triangular factor A, and C combines them to increments. Given
-    C, these are n Gaussian vectors with covariance :math:`CC^\top`. If C does not depend on these components and
-    :math:`CC^\top = RR^\top` for an R of r < b columns, the Gram matrix of the increments is :math:`KK^\top` with K = RA.
+    The Gram matrix is K K^T with the factor K. The components of the inputs outside the span have Bartlett's triangular factor
+    A, and C combines them to increments. Given C, these are n Gaussian vectors with covariance :math:`CC^\top`. If C does not
+    depend on these components and :math:`CC^\top = RR^\top` for an R of r < b columns, the Gram matrix of the increments is
+    :math:`KK^\top` with K = RA.
     """
     each = jnp.swapaxes(C, 0, 1)
     # Fewer rows than inputs: the law of the increments is that of r vectors combined by a factor R of C C^T.
     R = each if len(A) == len(each) else gram_schmidt(each)
-    return contract(A[:, :, None], R[:, None])
+    return sum_products(A[:, :, None], R[:, None])
 
 
 def bartlett_factor(squares: Float[Array, "r *runs"], below: Float[Array, "n *runs"]) -> Float[Array, "r r *runs"]:
@@ -42,18 +43,20 @@ def bartlett_factor(squares: Float[Array, "r *runs"], below: Float[Array, "n *ru
 
 
 def gram_schmidt(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
-    """Return the columns of the triangular factor of a p-row matrix with columns X, by Gram-Schmidt on its rows.
+    """Compute the lower triangular L with L L^T = Y Y^T by Gram-Schmidt on the p rows of a matrix Y.
+
+    The entries of X are the columns of Y, and those of the result the columns of L.
 
     Each row is accurate relative to its own length, whatever the lengths of other rows. A remainder shorter than `rounding`
     times its row is set to zero.
     """
     rows = jnp.arange(X.shape[1])
-    min_square = rounding**2 * contract(X, X) if rounding else None
+    min_square = rounding**2 * sum_products(X, X) if rounding else None
 
-    def column(X, step):
+    def normalise_row(X, step):
         j, min_square = step
         row = X[:, j, None]
-        products = contract(X, row)
+        products = sum_products(X, row)
         square = products[j]
         nonzero = square > (0 if min_square is None else min_square)
         inverse = jnp.where(nonzero, lax.rsqrt(jnp.where(nonzero, square, 1.0)), 0.0)
@@ -61,18 +64,18 @@ def gram_schmidt(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Ar
         # Modified Gram-Schmidt: the row is projected out of all rows before the next one is taken.
         return X - row * inverse * T_j, T_j
 
-    return lax.scan(column, X, (rows, min_square))[1]
+    return lax.scan(normalise_row, X, (rows, min_square))[1]
 
 
-def contract(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Float[Array, "..."]:
-    """Sum the product of two arrays over the first axis, term by term."""
+def sum_products(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    """Sum the product of two arrays over their first axis, term by term."""
     # A scan rather than a sum of one large array, on which compilers are slow; the order of summation is fixed, too.
     shape = jnp.broadcast_shapes(left.shape[1:], right.shape[1:])
     return lax.scan(lambda total, term: (total + term[0] * term[1], None), jnp.zeros(shape), (left, right))[0]
 
 
 class RotatedFactor(NamedTuple):
-    """A factor T rotated so that one axis is along an input, with its dense column on that axis.
+    """A triangular factor in coordinates rotated so that one axis points along an input.
 
     Parameters
     ----------
@@ -87,13 +90,14 @@ class RotatedFactor(NamedTuple):
 
 
 def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]) -> RotatedFactor:
-    r"""Rotate the coordinates so that the vector :math:`(h, \chi)` lies on one axis: T stays triangular, plus a dense column.
+    r"""Rotate the coordinates of a triangular factor T so that one axis points along a given vector.
 
-    With :math:`\sigma_j^2 = \chi^2 + \sum_{i\ge j} h_i^2` and :math:`w_j = \sum_{i\ge j} T_i h_i` over columns, column j
-    becomes :math:`(\sigma_{j+1} T_j - h_j w_{j+1}/\sigma_{j+1})/\sigma_j`, and the dense column is :math:`w_0/\sigma_0`.
+    The vector is :math:`(h, \chi)` with :math:`\chi^2` = `outside`. T stays triangular, plus a dense column on that axis. With
+    :math:`\sigma_j^2 = \chi^2 + \sum_{i\ge j} h_i^2` and :math:`w_j = \sum_{i\ge j} T_i h_i` over columns, column j becomes
+    :math:`(\sigma_{j+1} T_j - h_j w_{j+1}/\sigma_{j+1})/\sigma_j`, and the dense column is :math:`w_0/\sigma_0`.
     """
 
-    def column(carry, row):
+    def rotate_column(carry, row):
         w, rest = carry
         T_j, h_j = row
         more = rest + h_j * h_j
@@ -104,19 +108,19 @@ def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Floa
         return (w + T_j * h_j, more), T_j * cosine - w * (h_j * scale)
 
     # From the last column on, so that each rotation fills in only entries below the diagonal.
-    (Th, rest), rotated = lax.scan(column, (jnp.zeros_like(h), outside), (T, h), reverse=True)
+    (Th, rest), rotated = lax.scan(rotate_column, (jnp.zeros_like(h), outside), (T, h), reverse=True)
     return RotatedFactor(rotated, Th, rest)
 
 
 def append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
-    """Update a triangular factor by one column, to that of T T^T + v v^T, by one rotation per column. Exact zeros stay zero.
+    """Update a triangular factor T to one of T T^T + v v^T, by one rotation per column.
 
-    A pivot smaller than `rounding` times its row is set to zero.
+    Exact zeros stay zero. A pivot smaller than `rounding` times its row is set to zero.
     """
     rows = jnp.arange(T.shape[0])[:, None]
-    least = rounding * jnp.sqrt(contract(T, T) + v * v) if rounding else None
+    least = rounding * jnp.sqrt(sum_products(T, T) + v * v) if rounding else None
 
-    def column(v, row):
+    def update_column(v, row):
         j, T_j, least = row
         head, tail = T_j[j], v[j]
         if least is not None:
@@ -129,4 +133,4 @@ def append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: flo
         cosine, sine = jnp.where(length > 0, head * inverse, 1.0), tail * inverse
         return jnp.where(rows > j, cosine * v - sine * T_j, 0.0), cosine * T_j + sine * v
 
-    return lax.scan(column, v, (jnp.arange(T.shape[0]), T, least))[1]
+    return lax.scan(update_column, v, (jnp.arange(T.shape[0]), T, least))[1]

@@ -268,9 +268,9 @@ def test_floor_can_be_differentiated():
 TWO = {"exits": np.array([1.0, 2.0])}
 BAD = {
     "threshold must be a finite number above 0; got 0": lambda: sl.exits(0),
-    "threshold must be at most 1, all of the excess risk; got 1.5": lambda: sl.exits(1.5),
+    "threshold must be at most 1, the whole excess risk; got 1.5": lambda: sl.exits(1.5),
     "threshold must be one number; got 'half'": lambda: sl.exits("half"),
-    "until must be a condition or a function of one run's statistics; got 0.5": lambda: go(until=0.5),
+    "until must be a condition or a function of the statistics of one run; got 0.5": lambda: go(until=0.5),
     "until must return one bool or one number; got shape (1, 1). Sum, index": lambda: go(until=lambda stats: stats.M > 0.5),
     "until must return a bool or real floating-point numbers; got integers": lambda: go(
         until=lambda stats: jnp.argmax(stats.M)

@@ -46,6 +46,19 @@ def test_leaps_do_not_depend_on_the_axes(fn, k, orders):
         assert np.allclose(span(one.directions @ turn), span(other.directions), atol=0.02)
 
 
+def test_directions_are_combinations_of_correlated_teachers():
+    """By integration by parts E[grad g] is x1 for x1 + x1 x2, and the rest of x2 is x2 - x1/2; for x1 x2 x3 it is the sum."""
+    gram = np.array([[1.0, 0.5], [0.5, 1.0]])
+    one, two = sl.leaps(sl.Target(lambda x: x[0] + x[0] * x[1], gram=gram))
+    assert (one.order, one.sums, two.order, two.sums) == (1, ["e1"], 1, ["e1 - 2 e2"])
+    gram = 0.7 * np.eye(3) + 0.3
+    for leap in sl.leaps(sl.Target(lambda x: x[0] * x[1] * x[2], gram=gram)):
+        rows = leap.combinations @ np.linalg.cholesky(gram)
+        span = lambda rows: rows.T @ np.linalg.solve(rows @ rows.T, rows)
+        assert np.allclose(span(rows), span(leap.directions), atol=1e-6)
+    assert [leap.sums for leap in sl.leaps(sl.Target(lambda x: x[0] * x[1] * x[2], 3))] == [["e1", "e2", "e3"]]
+
+
 def test_information_exponent_of_several_teachers_is_the_first_leap():
     assert sl.information_exponent(sl.Target(lambda x: x[0] * x[1] * x[2], 3)) == 3
     assert sl.information_exponent(sl.presets.quadratic_network(2, 2)) == 2

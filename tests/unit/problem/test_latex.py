@@ -1,5 +1,6 @@
 """The LaTeX of a problem is its ODE: SymPy reads it, and its numbers are those of the drift."""
 
+import itertools
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -298,4 +299,126 @@ def test_page_has_what_its_code_prints(capsys):
     for code, block in pairs:
         exec(code, {})
         assert capsys.readouterr().out == block
-    assert len(pairs) == 9
+    assert len(pairs) == 10
+
+
+# --- noise -------------------------------------------------------------------------------------------------------------------
+
+
+class NoiseReader(Reader):
+    """The rows of the noise too; r and s are numbers of fixed directions behind those of the students."""
+
+    def __init__(self, problem, given, monkeypatch):
+        monkeypatch.setattr(sl, "latex", lambda one, plain=sl.latex: plain(one, noise=True))
+        super().__init__(problem, given)
+        self.students_first = True
+        monkeypatch.undo()
+
+
+def increments(problem, stats):
+    """Increments of M, Q and a of one sample, times d as it grows, and weights, on a grid in plain NumPy that is exact."""
+    p, k = stats.M.shape
+    Omega = np.block([[stats.Q, stats.M], [stats.M.T, problem.target.gram]])
+    z, w = np.polynomial.hermite_e.hermegauss(7)
+    axes = np.meshgrid(*[z] * (p + k), [-(3**0.5), 0.0, 3**0.5], indexing="ij")  # label noise: exact up to its fifth moment
+    mass = np.prod(np.meshgrid(*[w / w.sum()] * (p + k), [1 / 6, 2 / 3, 1 / 6], indexing="ij"), axis=0).ravel()
+    points = np.stack([axis.ravel() for axis in axes])
+    sigma2 = float(problem.data.squared_length)
+    v = np.sqrt(sigma2) * np.linalg.cholesky(Omega) @ points[:-1]
+    R, algorithm, loss = np.asarray(problem.target.readout.quadratic(k)), problem.algorithm, float(problem.loss.weight)
+    share = 1 / p if problem.network.mean else 1.0
+    D = share * np.asarray(stats.a) @ v[:p] ** 2 - np.einsum("rx,rs,sx->x", v[p:], R, v[p:])
+    D = D - np.sqrt(float(problem.target.noise)) * points[-1]
+    lr = float(algorithm.lr_sample)
+    G = 4 * loss * share * np.asarray(stats.a)[:, None] * D * v[:p]
+    M = -lr * G[:, None] * v[None, p:]
+    Q = -lr * (G[:, None] * v[None, :p] + v[:p, None] * G[None]) + lr**2 * sigma2 * G[:, None] * G[None]
+    norms = np.einsum("jjx->jx", Q)
+    if problem.sphere:
+        M = M - np.asarray(stats.M)[:, :, None] * norms[:, None] / 2
+        Q = Q - np.asarray(stats.Q)[:, :, None] * (norms[:, None] + norms[None]) / 2
+    a = -float(algorithm.lr_second or 0) / algorithm.batch * 2 * loss * share * D * v[:p] ** 2
+    return M, Q, a, mass
+
+
+NOISY = {
+    "two units": lambda: P.phase_retrieval(width=2, lr=0.2, noise=0.3, sphere=False),
+    "two units on the sphere": lambda: P.phase_retrieval(width=2, lr=0.2, noise=0.3),
+    "two units, both layers": lambda: P.phase_retrieval(width=2, lr=0.2, noise=0.3, train_second=True),
+    "quadratic form": CLOSED["quadratic form"],
+}
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_of_squares_is_that_of_one_sample_in_plain_numpy(name, monkeypatch):
+    """Moments of degree 12 on a grid exact for them: (53) and (54) of Escaping mediocrity, at any width."""
+    problem = NOISY[name]()
+    stats = statistics(problem, seed=2)
+    p, k = stats.M.shape
+    given = numbers(problem, stats)
+    K = np.zeros((p + k, p + k))
+    K[:p, :p] = np.diag(np.asarray(stats.a) / (p if problem.network.mean else 1))
+    K[p:, p:] = -np.asarray(problem.target.readout.quadratic(k))
+    read = NoiseReader(problem, {**given, "K": K}, monkeypatch)
+    M, Q, a, mass = increments(problem, stats)
+    cov = lambda one, other: float((one * other) @ mass - (one @ mass) * (other @ mass))
+    units, fixed = range(1, p + 1), range(1, k + 1)
+    one = lambda j, r: M[j - 1, r - 1]
+    two = lambda j, l: Q[j - 1, l - 1]
+    for j, r, l, s in itertools.product(units, fixed, units, fixed):
+        assert read(r"\Sigma^{MM}", j, r + p, l, s + p) == pytest.approx(cov(one(j, r), one(l, s)), abs=1e-9)
+    for j, r, l, m in itertools.product(units, fixed, units, units):
+        assert read(r"\Sigma^{MQ}", j, r + p, l, m) == pytest.approx(cov(one(j, r), two(l, m)), abs=1e-9)
+    for j, l, m, n in itertools.product(units, repeat=4):
+        assert read(r"\Sigma^{QQ}", j, l, m, n) == pytest.approx(cov(two(j, l), two(m, n)), abs=1e-9)
+    if problem.trains_second:
+        for j, l, r in itertools.product(units, units, fixed):
+            assert read(r"\Sigma^{aM}", j, l, r + p) == pytest.approx(cov(a[j - 1], one(l, r)), abs=1e-9)
+        for j, l, m in itertools.product(units, repeat=3):
+            assert read(r"\Sigma^{aQ}", j, l, m) == pytest.approx(cov(a[j - 1], two(l, m)), abs=1e-9)
+        for j, l in itertools.product(units, repeat=2):
+            assert read(r"\Sigma^{aa}", j, l) == pytest.approx(cov(a[j - 1], a[l - 1]), abs=1e-9)
+
+
+def test_noise_of_one_unit_is_equation_55_with_twice_its_rate(monkeypatch):
+    """In units of lr, at q = 1; Var M is printed right."""
+    from sgdlimits.papers.mediocrity.claims.noise import evaluate_55
+
+    m, lr, noise = 0.3, 0.1, 0.2
+    problem = P.phase_retrieval(lr=lr, noise=noise, sphere=False)
+    given = {"p": 1, "k": 1, "m": m, "q": 1.0, r"\gamma": lr, r"\Delta": noise}
+    read = NoiseReader(problem, given, monkeypatch)
+    found = np.array([read(r"\Sigma^{mm}"), read(r"\Sigma^{mq}"), read(r"\Sigma^{qq}")]) / lr**2
+    np.testing.assert_allclose(found, evaluate_55(m, 2 * lr, noise), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["phase retrieval", "a second layer", "he3", "he1 and he3"])
+def test_noise_of_polynomials_is_the_covariance_of_the_package(name, monkeypatch):
+    """Isserlis' theorem here, sums over nodes or matrices there."""
+    problem = CLOSED[name]()
+    stats = statistics(problem, seed=1)
+    read = NoiseReader(problem, numbers(problem, stats), monkeypatch)
+    names = [letter for letter in "mqa" if rf"\Sigma^{{{letter}{letter}}}" in read.rows]
+    free = np.flatnonzero(problem.coordinates.moves(stats))
+    found = np.asarray(problem.covariance(stats))[np.ix_(free, free)]
+    for i, one in enumerate(names):
+        for j, other in enumerate(names[i:], i):
+            assert read(rf"\Sigma^{{{one}{other}}}") == pytest.approx(found[i, j], rel=1e-6, abs=1e-10)
+    assert len(names) == len(found)
+
+
+def test_noise_of_the_spiked_tensor_is_its_covariance(monkeypatch):
+    problem = P.spiked_tensor(order=3, snr=4.0, lr=0.5)
+    letters = {"p": 1, "k": 3, r"\gamma": 0.5, "m": 0.4, "r": lambda two: 0.7, "R": np.sqrt(0.4**2 + 0.7)}
+    read = NoiseReader(problem, letters, monkeypatch)
+    found = np.asarray(problem.covariance(sl.Spike(0.4, 0.7)))
+    printed = [read(rf"\Sigma^{{{name}}}") for name in ("mm", "mr", "rr")]
+    assert printed == pytest.approx([found[0, 0], found[0, 1], found[1, 1]])
+
+
+def test_noise_that_is_not_closed_keeps_its_name_and_other_algorithms_are_refused():
+    assert r"\Sigma^{MM}_{jrls} &= \gamma^{2} \mathrm{Cov}\left[G_{j} \lambda_{r}, G_{l} \lambda_{s}\right]" in sl.latex(
+        P.committee(2, 1, "erf"), noise=True
+    )
+    with pytest.raises(sl.BadInput, match="plain SGD on two-layer networks"):
+        sl.latex(P.committee(algorithm=sl.Clipped(sl.OnePassSGD(0.1), 1.0)), noise=True)

@@ -34,17 +34,20 @@ class Equations(NamedTuple):
     ode : the time derivatives of the statistics
     where : definitions of the letters in the ODE, each in terms of later ones, and remarks
     numbers : keyword, letter and value of each parameter
+    noise : the covariance of the increments, and what it is made of
     """
 
     ode: tuple[Row, ...]
     where: tuple[Row, ...] = ()
     numbers: tuple[tuple[str, str, Any], ...] = ()
+    noise: tuple[Row, ...] = ()
 
     def latex(self) -> str:
         """Return the equations, definitions and parameters as one `aligned` environment of LaTeX."""
         rows = [str(row) for row in self.ode]
         if self.where:
             rows += [r"& \text{where}", *map(str, self.where)]
+        rows += map(str, self.noise)
         # values that are traced have no number to print
         known = [(word, letter, value) for word, letter, value in self.numbers if value is not None and not is_traced(value)]
         if known:

@@ -7,12 +7,24 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Equations, Row, one_over, time_derivative, times
 from sgdlimits.analysis.equations.closed import closed_form
 from sgdlimits.analysis.equations.frame import EquationSetting, parameters, sgd_equations
+from sgdlimits.analysis.equations.noise import noise_rows, single_unit_noise
 from sgdlimits.analysis.equations.polynomial import is_single_unit, single_unit_equations
 from sgdlimits.analysis.equations.words import label_rows, law_rows, loss_row, mean, network_row
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
 from sgdlimits.part import at_start
 from sgdlimits.text import among
+
+
+def noise_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> tuple[Row, ...]:
+    """Return the covariance of the increments of a model under plain SGD, in LaTeX.
+
+    `constant` is the value of the second layer if it is fixed and equal for all units, else None.
+    """
+    setting = EquationSetting(model, algorithm.limit, constant)
+    if isinstance(setting.algorithm, OnePassSGD) and is_single_unit(setting):
+        return single_unit_noise(setting)
+    return noise_rows(setting)
 
 
 def equations_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import singledispatch
 
+import numpy as np
+
 from sgdlimits.analysis.equations.base import Equations, Row
-from sgdlimits.analysis.equations.choose import equations_of_model
+from sgdlimits.analysis.equations.choose import equations_of_model, noise_of_model
+from sgdlimits.analysis.equations.noise import HEADING
 from sgdlimits.analysis.equations.schedules import write_out_schedules
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
@@ -21,11 +24,38 @@ def equations_of(problem: Problem) -> Equations:
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 
-@equations_of.register
-def _(problem: ProjectionProblem) -> Equations:
+@singledispatch
+def noise_of(problem: Problem) -> tuple[Row, ...]:
+    """Return the covariance of the increments of a problem as text; register one for a new kind of problem."""
+    raise BadInput(f"the noise of {type(problem).__name__} is not written out. Use problem.covariance.")
+
+
+def _constant(problem: ProjectionProblem) -> float | None:
+    """Return the second layer where it stays at one number."""
     law = problem.initial
     constant = problem.network.plain and not problem.trains_second and law.second_spread == 0
-    return equations_of_model(problem.model, problem.algorithm, law.second if constant else None)
+    return law.second if constant and np.ndim(law.second) == 0 else None
+
+
+@equations_of.register
+def _(problem: ProjectionProblem) -> Equations:
+    return equations_of_model(problem.model, problem.algorithm, _constant(problem))
+
+
+@noise_of.register
+def _(problem: ProjectionProblem) -> tuple[Row, ...]:
+    return noise_of_model(problem.model, problem.algorithm, _constant(problem))
+
+
+@noise_of.register
+def _(problem: SpikedTensor) -> tuple[Row, ...]:
+    k, second = "k R^{2k-2}", r"k \left(k - 1\right) R^{2k-4}"
+    return (
+        HEADING,
+        Row(r"\Sigma^{mm}", rf"4 \gamma^{{2}} \left({k} + {second} m^{{2}}\right)"),
+        Row(r"\Sigma^{mr}", rf"8 \gamma^{{2}} {second} m r_{{2}}"),
+        Row(r"\Sigma^{rr}", rf"16 \gamma^{{2}} r_{{2}} \left({k} + {second} r_{{2}}\right)"),
+    )
 
 
 @equations_of.register
@@ -45,7 +75,7 @@ def _(problem: SpikedTensor) -> Equations:
 
 
 @checked
-def latex(problem: Problem) -> str:
+def latex(problem: Problem, *, noise: bool = False) -> str:
     r"""Write the ODE of a problem's statistics as :math:`d\to\infty` in LaTeX.
 
     It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
@@ -57,6 +87,8 @@ def latex(problem: Problem) -> str:
     Parameters
     ----------
     problem : any problem of the package, or one registered with `equations_of`
+    noise : whether to add the covariance of the increments of one sample, which the SDE has at finite d. It is in closed form
+        for squared units at any width, for polynomials with one unit and one direction, and for the spiked tensor
 
     Returns
     -------
@@ -74,4 +106,7 @@ def latex(problem: Problem) -> str:
     & \text{with } \text{lr } \gamma = 0.1,\quad \text{noise } \Delta = 0.2
     \end{aligned}
     """
-    return write_out_schedules(equations_of(problem)).latex()
+    equations = equations_of(problem)
+    if noise:
+        equations = equations._replace(noise=noise_of(problem))
+    return write_out_schedules(equations).latex()

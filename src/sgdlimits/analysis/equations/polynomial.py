@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import NamedTuple
 
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, time_derivative, times, total
@@ -71,10 +72,30 @@ def is_single_unit(setting: EquationSetting) -> bool:
     return single and all(isinstance(each, Polynomial) for each in activations) and not any(map(is_traced, parameters))
 
 
-def single_unit_equations(setting: EquationSetting) -> Equations:
-    """Return the ODE of one unit and one direction, term by term; on the sphere with q = 1."""
-    model, algorithm = setting.model, setting.algorithm
-    assert isinstance(algorithm, OnePassSGD)
+class SingleUnitPolynomials(NamedTuple):
+    """Polynomials of one unit that learns one direction, in the fields x and y and the second layer a.
+
+    Parameters
+    ----------
+    loss_weight : factor of the squared residual in the loss
+    rho : squared norm of the fixed direction
+    variance : squared length of an input over d
+    unit : activation of the unit
+    output_slope : derivative of the network's output with respect to the field x
+    residual : output minus label, without the label noise
+    """
+
+    loss_weight: Fraction
+    rho: Fraction
+    variance: Fraction
+    unit: Terms
+    output_slope: Terms
+    residual: Terms
+
+
+def single_unit_polynomials(setting: EquationSetting) -> SingleUnitPolynomials:
+    """Return the activation, the slope of the output and the residual of one unit and one direction as polynomials."""
+    model = setting.model
     # 14 digits: 1/3 as a float becomes a short fraction again, and rounding of the last bits does not show
     w, rho = Fraction(model.loss.weight), Fraction(f"{float(model.target.gram[0, 0]):.14g}")
     variance = Fraction(f"{float(model.data.squared_length):.14g}")
@@ -85,8 +106,15 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
     slope = {(i - 1, 0, 0): i * c for (i, _, _), c in unit.items() if i}
     label = {(0, j, 0): weight * Fraction(f"{c:.14g}") for j, c in enumerate(g)}
     D = linear_combination((1, multiply(layer, unit)), (-1, label))
+    return SingleUnitPolynomials(w, rho, variance, unit, multiply(layer, slope), D)
+
+
+def single_unit_equations(setting: EquationSetting) -> Equations:
+    """Return the ODE of one unit and one direction, term by term; on the sphere with q = 1."""
+    algorithm = setting.algorithm
+    assert isinstance(algorithm, OnePassSGD)
+    w, rho, variance, unit, first, D = single_unit_polynomials(setting)
     mean = lambda terms: gaussian_mean(terms, variance, rho)
-    first = multiply(layer, slope)
     G = linear_combination((2 * w, multiply(first, D)))
     x, y = m, q = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
     fixed, field = mean(multiply(G, y)), mean(multiply(G, x))
@@ -96,26 +124,26 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         half = lambda terms: linear_combination((-variance / 2, multiply(m, terms)))
         population = linear_combination((-1, fixed), (1, multiply(m, field)))
         parts = [
-            _polynomial_latex(with_unit_norm(population), r"\gamma"),
-            _polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
-            _polynomial_latex(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
+            polynomial_latex(with_unit_norm(population), r"\gamma"),
+            polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
+            polynomial_latex(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
         ]
         ode = [Row(time_derivative("m"), total(parts))]
         where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
     else:
         corrector = [
-            _polynomial_latex(linear_combination((variance, spread)), r"\gamma^{2}"),
-            _polynomial_latex(linear_combination((variance, noise)), r"\gamma^{2} \Delta"),
+            polynomial_latex(linear_combination((variance, spread)), r"\gamma^{2}"),
+            polynomial_latex(linear_combination((variance, noise)), r"\gamma^{2} \Delta"),
         ]
 
         def decay(factor: int, terms: Terms) -> str:
-            return _polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
+            return polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [
-            Row(time_derivative("m"), total([_polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
+            Row(time_derivative("m"), total([polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
             Row(
                 time_derivative("q"),
-                total([_polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
+                total([polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
             ),
         ]
         where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
@@ -123,7 +151,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         second = linear_combination((-2 * w, mean(multiply(unit, D))))
         second = with_unit_norm(second) if algorithm.sphere else second
         decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
-        ode.append(Row(time_derivative("a"), total([_polynomial_latex(second, r"\gamma_{2}"), decay_a])))
+        ode.append(Row(time_derivative("a"), total([polynomial_latex(second, r"\gamma_{2}"), decay_a])))
     # both are 1, and the ridge does not act on the norm on the sphere
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
     return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
@@ -134,7 +162,7 @@ def with_unit_norm(terms: Terms) -> Terms:
     return linear_combination(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
 
 
-def _polynomial_latex(terms: Terms, before: str) -> str:
+def polynomial_latex(terms: Terms, before: str) -> str:
     """Write `before` times a polynomial in m, q and a, with common factors and powers of 1 - m² taken out."""
     if not terms:
         return ""

@@ -29,7 +29,7 @@ Group = tuple[SignedPermutation, ...]
 
 
 class Estimate(NamedTuple):
-    """An expectation and an estimate of its absolute error, with the structure of the function's value."""
+    """An expectation and an estimate of its absolute error, pytrees like the values of the averaged function."""
 
     value: PyTree
     error: PyTree
@@ -60,7 +60,7 @@ class Rule(Part):
 
     @abc.abstractmethod
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
-        """Return the nodes of the rule in `dim` dimensions, with the symmetries of `group`."""
+        """Return the nodes and weights in `dim` dimensions; `group`, if given, is a symmetry group that the nodes must have."""
 
     @abc.abstractmethod
     def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
@@ -119,10 +119,11 @@ def weighted_sum(f: Callable, nodes: Nodes) -> PyTree:
 
 @jax.custom_jvp
 def square_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    r"""Compute the symmetric root X of a positive semi-definite matrix S; for orthogonal D, D S D^T has the root D X D^T.
+    r"""Compute the symmetric square root of a positive semi-definite matrix, differentiable also where it is singular.
 
-    Eigenvalues that are zero up to rounding count as zero. The derivative solves :math:`X\dot X + \dot XX = \dot S`; in the
-    eigenbasis it is :math:`\dot S_{ij}/(\sqrt{l_i} + \sqrt{l_j})`, and zero where both eigenvalues are.
+    With X the root of S and orthogonal D, :math:`DSD^\top` has the root :math:`DXD^\top`. Eigenvalues that are zero up to
+    rounding count as zero. The derivative solves :math:`X\dot X + \dot XX = \dot S`; in the eigenbasis it is :math:`\dot
+    S_{ij}/(\sqrt{l_i} + \sqrt{l_j})`, and zero where both eigenvalues are.
     """
     roots, vectors = _eigen_roots(covariance)
     return (vectors * roots) @ vectors.T
@@ -145,17 +146,17 @@ def _eigen_roots(S: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Arra
 
 
 def trivial_group(dim: int) -> Group:
-    """Return the group of the identity only."""
+    """Return the group of signed permutations of `dim` coordinates that contains the identity only."""
     return (tuple(range(1, dim + 1)),)
 
 
 def sign_group(dim: int) -> Group:
-    """Return the group of the identity and the change of all signs."""
+    """Return the group of two signed permutations of `dim` coordinates: the identity and the reversal of all signs."""
     return tuple(range(1, dim + 1)), tuple(range(-1, -dim - 1, -1))
 
 
 def enlarge_group(group: Group, generators: Iterable[SignedPermutation], max_size: int) -> Group:
-    """Add generators to a group, one after the other, skipping those that would make it larger than `max_size`.
+    """Add generators to a group of signed permutations, skipping each that would make it larger than `max_size`.
 
     >>> enlarge_group(sign_group(2), [(2, 1), (-1, 2)], max_size=4)             # (-1, 2) would make it eight
     ((2, 1), (1, 2), (-1, -2), (-2, -1))
@@ -165,17 +166,17 @@ def enlarge_group(group: Group, generators: Iterable[SignedPermutation], max_siz
         # Multiply new elements from the left until the set is closed; a finite set closed under products is a group.
         while new and len(elements) <= max_size:
             elements |= new
-            new = {_compose(g, h) for g in (*group, generator) for h in new} - elements
+            new = {_compose_permutations(g, h) for g in (*group, generator) for h in new} - elements
         group = tuple(sorted(elements, reverse=True)) if len(elements) <= max_size else group
     return group
 
 
-def _compose(g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
-    """Return the product of two signed permutations, which applies h first and then g."""
+def _compose_permutations(g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
+    """Return the product of two signed permutations: first h is applied, then g."""
     return tuple(int(np.sign(i)) * h[abs(i) - 1] for i in g)
 
 
 def orbits(points: Float[np.ndarray, "dim n"], group: Group) -> Float[np.ndarray, "dim m"]:
-    """Return the images of points, in columns, under all elements of a group, element by element."""
+    """Return the images of points (columns) under all signed permutations of a group, one permutation after the other."""
     elements = np.asarray(group)
     return np.concatenate([np.sign(signed)[:, None] * points[np.abs(signed) - 1] for signed in elements], axis=1)

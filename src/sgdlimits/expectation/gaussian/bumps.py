@@ -33,7 +33,7 @@ PAIRS_AT_ONCE = 4
 
 
 class GaussianSlope(NamedTuple):
-    """A unit whose slope is a sum of Gaussians: its value at zero, and the heights and gains (inverse widths) of these."""
+    """An activation whose derivative is a sum of Gaussians: its value at 0, and their heights and gains (inverse widths)."""
 
     middle: float
     heights: Float[np.ndarray, " r"]
@@ -41,13 +41,13 @@ class GaussianSlope(NamedTuple):
 
     @property
     def weights(self) -> Float[np.ndarray, " r"]:
-        """Coefficients of the error functions in the unit."""
+        """Coefficients of the error functions that add up to the activation."""
         return self.heights / self.gains * np.sqrt(np.pi / 2)
 
 
 @lru_cache(maxsize=64)
 def fit_gaussian_slope(fn: Callable, count: int) -> GaussianSlope | None:
-    """Fit the slope of a function by a sum of `count` Gaussians with geometrically spaced widths.
+    """Fit the derivative of an activation by a sum of `count` Gaussians with geometrically spaced widths.
 
     Returns None if the slope is not an even bump of width about 1, if the fit misses it by more than the required accuracy, or
     if the function depends on traced values.
@@ -79,7 +79,7 @@ def fit_gaussian_slope(fn: Callable, count: int) -> GaussianSlope | None:
 def bump_corrector(
     student: GaussianSlope, teacher: GaussianSlope, C: Float[Array, "n n"], c: Float[Array, " n"], p: int, terms: int
 ) -> Float[Array, "p p"]:
-    """Compute E[s_j' s_l' D^2] for all pairs (j, l) of p students, with slopes s' and the residual D = sum_n c_n s_n.
+    """Compute the matrix E[s_j' s_l' D^2] over students j and l, for units s and the residual D = sum_n c_n s_n.
 
     Parameters
     ----------

@@ -21,14 +21,14 @@ from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, PairIntegrals, U
 
 
 class ErfFeatures(NamedTuple):
-    """The gain of each erf unit, and 1 + variance of its field times the gain squared."""
+    """Precomputed features of erf units: the gain of each, and 1 + variance of its field times the gain squared."""
 
     gain: Float[Array, " n"]
     spread: Float[Array, " n"]
 
 
 class ErfIntegrals(UnitIntegrals):
-    r"""Integrals of units :math:`\mathrm{erf}(\text{gain}\, x/\sqrt2)`, the first `students` of them trained.
+    r"""Gaussian integrals for units :math:`\mathrm{erf}(\text{gain}\, x/\sqrt2)`, the first `students` of them trained.
 
     Parameters
     ----------

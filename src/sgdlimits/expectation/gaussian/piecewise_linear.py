@@ -33,18 +33,18 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.expectation.gaussian.units import PairIntegrals, UnitIntegrals, safe_inverse_root, safe_root, sine_and_angle
 
-NODES = 24
+ANGLE_NODES = 24
 NODE_DENSITY_POWER = 3
 """Power of the substitution that concentrates nodes near t = 1."""
 # Bounds the memory: about 16 intermediate arrays have this length.
 QUADRUPLES_AT_ONCE = 2048
-PAIR = np.triu_indices(4, 1)
-COMPLEMENT = PAIR[0][::-1], PAIR[1][::-1]
-"""The complement (c, d) of each of the six pairs (a, b) of four fields, `PAIR`."""
+PAIR_INDICES = np.triu_indices(4, 1)
+COMPLEMENT_INDICES = PAIR_INDICES[0][::-1], PAIR_INDICES[1][::-1]
+"""The complement (c, d) of each of the six pairs (a, b) of four fields, `PAIR_INDICES`."""
 
 
 class KinkedFeatures(NamedTuple):
-    """Odd and even coefficient of each unit, and the standard deviation of its field."""
+    """Precomputed features of piecewise linear units: odd and even coefficient, and standard deviation of the field."""
 
     odd: Float[Array, " n"]
     even: Float[Array, " n"]
@@ -52,7 +52,7 @@ class KinkedFeatures(NamedTuple):
 
 
 class PiecewiseLinearIntegrals(UnitIntegrals):
-    r"""Integrals of units :math:`\text{odd}\,x + \text{even}\,|x|`, the first `students` of them trained.
+    r"""Gaussian integrals for units :math:`\text{odd}\,x + \text{even}\,|x|`, the first `students` of them trained.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
         linear, x = b @ C @ b, b @ C
         inverse = safe_inverse_root(jnp.diagonal(C)) ** 2
         mixed = 4 / np.pi * (x * inverse * (root @ e) + angle @ (x * e))[:p] * even
-        signs = _signs_and_products(C, root, angle, jnp.outer(x, x), linear)[:p, :p]
-        signs += _signs_and_absolutes(C, e, root, angle, inverse, p)
+        signs = _mean_signs_times_form(C, root, angle, jnp.outer(x, x), linear)[:p, :p]
+        signs += _mean_signs_times_absolutes(C, e, root, angle, inverse, p)
         signs = jnp.where(np.eye(p, dtype=bool), linear + absolute, signs)
         return (
             jnp.outer(odd, odd) * (linear + absolute)
@@ -106,8 +106,10 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
         )
 
 
-def _signs_and_products(C, root, angle, outer, square):
-    r"""Compute :math:`E[\mathrm{sgn}_j \mathrm{sgn}_l\, D]` for a quadratic form D of the fields.
+def _mean_signs_times_form(C, root, angle, outer, square):
+    r"""Compute the mean of the signs of two Gaussian fields times a quadratic form of all fields, for every pair.
+
+    The result is :math:`E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, D]` with the form D.
 
     Parameters
     ----------
@@ -118,10 +120,13 @@ def _signs_and_products(C, root, angle, outer, square):
     return 2 / np.pi * (square * angle + (2 * outer - C * (own[:, None] + own)) * safe_inverse_root(root**2))
 
 
-def _signs_and_absolutes(C, e, root, angle, inverse, p):
-    r"""Sum :math:`e_m e_n E[\mathrm{sgn}_j \mathrm{sgn}_l\, |x_m||x_n|]` over m and n, for students j and l that differ."""
+def _mean_signs_times_absolutes(C, e, root, angle, inverse, p):
+    r"""Compute the mean of the signs of two fields times :math:`(\sum_m e_m |x_m|)^2`, for all pairs of students that differ.
+
+    It is the sum over m and n of :math:`e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]`.
+    """
     # m = n: the absolute values make a square, a quadratic form
-    equal = _signs_and_products(C, root, angle, (C * e**2) @ C, e**2 @ jnp.diagonal(C))
+    equal = _mean_signs_times_form(C, root, angle, (C * e**2) @ C, e**2 @ jnp.diagonal(C))
     # one of m, n is j or l: E[sgn_l x_j |x_n|], summed over all n but j and l
     over = 2 / np.pi * (inverse[:, None] * C * (root @ e)[:, None] + (angle * e) @ C)
     its = 2 / np.pi * (inverse[:, None] * C * root + angle * jnp.diagonal(C))
@@ -132,20 +137,24 @@ def _signs_and_absolutes(C, e, root, angle, inverse, p):
 
 
 def _sum_over_quadruples(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float[Array, "n n"]:
-    r"""Sum :math:`e_m e_n E[\mathrm{sgn}_j \mathrm{sgn}_l\, |x_m||x_n|]` over m < n, for four distinct fields of variance 1."""
+    r"""Sum the weighted means of two signs times two absolute values over all sets of four distinct Gaussian fields.
+
+    The fields have variance 1. The result has :math:`\sum_{m<n} e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]`
+    for each pair (j, l).
+    """
     n = len(e)
     count = math.comb(n, 4)
     if count == 0:
         return jnp.zeros_like(r)
 
-    def add_block(total, first):
+    def add_block(total, first_rank):
         # The last block is padded with the last set of four, at weight zero.
-        rank = first + np.arange(min(count, QUADRUPLES_AT_ONCE))
+        rank = first_rank + np.arange(min(count, QUADRUPLES_AT_ONCE))
         which = _unrank_quadruples(jnp.minimum(rank, count - 1), n)
         parts = _sign_absolute_moments(r[which[:, None], which]) * jnp.where(
-            rank < count, e[which[COMPLEMENT[0]]] * e[which[COMPLEMENT[1]]], 0.0
+            rank < count, e[which[COMPLEMENT_INDICES[0]]] * e[which[COMPLEMENT_INDICES[1]]], 0.0
         )
-        return total.at[which[PAIR[0]], which[PAIR[1]]].add(parts), None
+        return total.at[which[PAIR_INDICES[0]], which[PAIR_INDICES[1]]].add(parts), None
 
     firsts = jnp.arange(0, count, QUADRUPLES_AT_ONCE)
     upper = jax.lax.scan(add_block, jnp.zeros_like(r), firsts)[0]
@@ -153,7 +162,7 @@ def _sum_over_quadruples(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float
 
 
 def _unrank_quadruples(rank: Int[Array, " m"], n: int) -> Int[Array, "4 m"]:
-    """Return the sets of four of n fields with the given ranks in colexicographic order, each in increasing order."""
+    """Return the four-element subsets of range(n) with the given ranks in colexicographic order, each in increasing order."""
     # Combinatorial number system: the largest index i of a set of rank r has comb(i, 4) <= r, and so on for the remainder.
     indices: list = []
     for size in (4, 3, 2, 1):
@@ -165,52 +174,55 @@ def _unrank_quadruples(rank: Int[Array, " m"], n: int) -> Int[Array, "4 m"]:
 
 
 def _sign_absolute_moments(r: Float[Array, "4 4 m"]) -> Float[Array, "6 m"]:
-    """Compute E[sgn_j sgn_l |x_m| |x_n|] for each of the six pairs (j, l) of four fields, from their correlations."""
-    own, rest = r[PAIR], r[COMPLEMENT]
-    cross = [r[one, other] for one in PAIR for other in COMPLEMENT]
+    """Compute E[sgn(x_j) sgn(x_l) |x_m| |x_n|] for the six pairs (j, l) among four fields, from their correlations."""
+    own, rest = r[PAIR_INDICES], r[COMPLEMENT_INDICES]
+    cross = [r[one, other] for one in PAIR_INDICES for other in COMPLEMENT_INDICES]
     slopes = 4 / np.pi**2 * _partial_angle(own, rest, *cross) * _inverse_sine(own)
     # The barrier keeps XLA from fusing the arcsines into each of their uses, where they would be evaluated again.
     slopes, signs = jax.lax.optimization_barrier((slopes, _mean_of_four_signs(r)))
-    ma, mb, na, nb = (r[one[:, None], other] for one in COMPLEMENT for other in PAIR)
+    ma, mb, na, nb = (r[one[:, None], other] for one in COMPLEMENT_INDICES for other in PAIR_INDICES)
     both = ma * nb + mb * na - own * (ma * na + mb * nb)
     return rest * signs + (both * slopes).sum(1)
 
 
 def _inverse_sine(cosine):
-    """Return one over the sine of the angle with the given cosine, zero for parallel fields."""
+    """Return one over the sine of the angle with the given cosine; zero where the sine is zero."""
     return safe_inverse_root((1 - cosine) * (1 + cosine))
 
 
 def _partial_angle(ab, cd, ac, ad, bc, bd):
-    """Compute the arcsine of the partial correlation of fields c and d, given that a and b are zero."""
+    """Compute the arcsine of the partial correlation of Gaussian variates c and d given a and b, from all correlations."""
     c, d = (1 - ab**2 - x**2 - y**2 + 2 * ab * x * y for x, y in ((ac, bc), (ad, bd)))
     mixed = (1 - ab**2) * cd - ac * ad - bc * bd + ab * (ac * bd + bc * ad)
     return sine_and_angle(mixed * safe_inverse_root(c) * safe_inverse_root(d))[1]
 
 
 def _mean_of_four_signs(r: Float[Array, "4 4 m"]) -> Float[Array, " m"]:
-    """Compute the mean of the product of the signs of four fields, by an integral over the correlations between two pairs."""
+    """Compute the mean product of the signs of four Gaussian fields, by integrating over correlations between two pairs."""
     # Of the three ways to form two pairs, take the one with the weakest correlations between them: the integrand is smoothest.
     pairings = jnp.stack([r[np.ix_(order, order)] for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 2, 1))])
     best = jnp.argmin(jnp.abs(pairings[:, :2, 2:]).max((1, 2)), axis=0)
     r = jnp.where(best == 0, pairings[0], jnp.where(best == 1, pairings[1], pairings[2]))
     cross, first, second = r[:2, 2:], r[0, 1], r[2, 3]
 
-    def node(total, place):
+    def add_node(total, place):
         t, length = place
         here = t * cross
         angles = _partial_angle(here, here[::-1, ::-1], first, here[:, ::-1], here[::-1], second)
         return total + length * (cross * _inverse_sine(here) * angles).sum((0, 1)), None
 
-    u, lengths = leggauss(NODES)
+    u, lengths = leggauss(ANGLE_NODES)
     theta = np.pi / 2 * (1 - ((u + 1) / 2) ** NODE_DENSITY_POWER)
     lengths = lengths * np.pi / 4 * NODE_DENSITY_POWER * ((u + 1) / 2) ** (NODE_DENSITY_POWER - 1) * np.cos(theta)
     start = sine_and_angle(first)[1] * sine_and_angle(second)[1]
-    return 4 / np.pi**2 * jax.lax.scan(node, start, (jnp.asarray(np.sin(theta)), jnp.asarray(lengths)))[0]
+    return 4 / np.pi**2 * jax.lax.scan(add_node, start, (jnp.asarray(np.sin(theta)), jnp.asarray(lengths)))[0]
 
 
 def _root_and_angle(C, product, own=None):
-    """Return sqrt(product^2 - C^2), and the arcsine of C / product, where `own` marks pairs of a field with itself."""
+    """Return sqrt(product^2 - C^2) and arcsin(C / product), for covariances C and products of standard deviations.
+
+    `own` marks pairs of a field with itself.
+    """
     cosine = C * safe_inverse_root(product**2)
     if own is not None:  # exactly 1, so that a bound of its square root near 0 does not become infinite
         cosine = jnp.where(own, jnp.where(C > 0, 1.0, 0.0), cosine)

@@ -65,7 +65,9 @@ class Sobol(Rule):
         return f"Give the problem expectation=Sobol(log2_points={min(24, self.log2_points + 4)})."
 
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
-        points = _points(dim, sign_group(dim) if group is None else group, self.log2_points, self.scrambles, self.seed)
+        points = _scrambled_normal_points(
+            dim, sign_group(dim) if group is None else group, self.log2_points, self.scrambles, self.seed
+        )
         count = points.shape[1]
         return Nodes(jnp.asarray(points), jnp.full(count, 1 / count))
 
@@ -87,8 +89,8 @@ class Sobol(Rule):
 
 
 @lru_cache(maxsize=16)
-def _points(dim: int, group: Group, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
-    """Return the nodes of all scramblings, one after the other, shape (dim, n)."""
+def _scrambled_normal_points(dim: int, group: Group, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
+    """Return the Sobol points of all scramblings, mapped to standard normal variates, as one array of shape (dim, n)."""
     qmc = scipy.stats.qmc
     if dim > qmc.Sobol.MAXDIM:
         raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")

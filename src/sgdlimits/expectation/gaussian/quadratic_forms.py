@@ -56,18 +56,18 @@ class QuadraticSeries(eqx.Module):
         log_z = [trace / (2 * m) for m, trace in enumerate(traces, start=1)]
         if order >= 2:
             log_z[1] = log_z[1] + noise / 2
-        return cls(tuple(_exponential(log_z)), tuple(powers))
+        return cls(tuple(_exponentiate_series(log_z)), tuple(powers))
 
     def moment(self, n: int) -> Float[Array, ""]:
         """Return the moment E[D^n] of the residual D = v^T K v + noise."""
         return math.factorial(n) * self.z[n]
 
     def second(self, n: int) -> Float[Array, "n n"]:
-        """Return the matrix E[D^n v v^T] for the residual D = v^T K v + noise."""
+        """Return the matrix E[D^n v v^T] for the fields v and the residual D = v^T K v + noise."""
         return math.factorial(n) * sum((self.z[a] * self.C[n - a] for a in range(n + 1)), jnp.zeros(()))
 
     def fourth(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
-        """Return E[D^n v_i v_j v_k v_l] for the residual D = v^T K v + noise and all pairs of index pairs.
+        """Return E[D^n v_i v_j v_k v_l] for pairs (i, j), (k, l) of the fields v and the residual D = v^T K v + noise.
 
         Entry (s, t) has (i, j) of pair s and (k, l) of pair t.
         """
@@ -80,8 +80,11 @@ class QuadraticSeries(eqx.Module):
         return math.factorial(n) * sum(wick, jnp.zeros(()))
 
 
-def _exponential(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
-    """Return the coefficients of exp(sum_m log_z[m-1] s^m), by the recurrence n z_n = sum_m m log_z_m z_(n-m)."""
+def _exponentiate_series(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
+    """Return the power series of exp(f), given the coefficients of f from first order on.
+
+    The recurrence is n z_n = sum_m m log_z_m z_(n-m).
+    """
     z = [jnp.ones(())]
     for n in range(1, len(log_z) + 1):
         z.append(sum((m * log_z[m - 1] * z[n - m] for m in range(1, n + 1)), jnp.zeros(())) / n)

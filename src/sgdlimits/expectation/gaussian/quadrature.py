@@ -56,10 +56,10 @@ def trapezoid(count: int, reach: float) -> LineRule:
 
 @lru_cache(maxsize=64)
 def overlap_rule(d: int, nodes: int = 160) -> tuple[np.ndarray, np.ndarray]:
-    r"""Return Gauss nodes and weights for the overlap m of two uniform directions in dimension d.
+    r"""Return Gauss nodes and weights for the scalar product of two uniformly random directions in dimension d.
 
-    Its density is :math:`\propto (1-m^2)^{(d-3)/2}`, with Gegenbauer's orthogonal polynomials; as d grows, :math:`\sqrt d`
-    times the nodes tends to the nodes of Gauss-Hermite.
+    The density of the scalar product m is :math:`\propto (1-m^2)^{(d-3)/2}`, with Gegenbauer's orthogonal polynomials; as d
+    grows, :math:`\sqrt d` times the nodes tends to the nodes of Gauss-Hermite.
 
     >>> m, weights = overlap_rule(7)
     >>> round(float(weights @ m**4), 12) == round(3 / (7 * 9), 12)
@@ -74,7 +74,9 @@ def overlap_rule(d: int, nodes: int = 160) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=64)
 def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    r"""Return Gauss nodes and weights for the length of n standard normal variates, by Gauss-Laguerre for its square.
+    """Return Gauss nodes and weights for the Euclidean norm of n standard normal variates.
+
+    They come from the Gauss-Laguerre rule for its square.
 
     >>> length, weights = radius_rule(5, 8)
     >>> round(float(weights @ length**4), 9)
@@ -113,7 +115,7 @@ class GaussHermite(Rule):
         if self.order ** check_count("dim", dim) > MAX_NODES:
             need = f"GaussHermite(order={self.order}) in {dim} dimensions needs {self.order}^{dim} points"
             raise BadInput(f"{need}. Give a smaller order, or use Sobol().")
-        points, weights = _grid(self.order, dim)
+        points, weights = _product_grid(self.order, dim)
         return Nodes(jnp.asarray(points), jnp.asarray(weights))
 
     def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
@@ -125,6 +127,6 @@ class GaussHermite(Rule):
 
 
 @lru_cache(maxsize=16)
-def _grid(order: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points, shape (dim, n), and the weights of the product rule."""
+def _product_grid(order: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points, shape (dim, n), and the weights of the Gauss-Hermite product rule of `order` nodes per dimension."""
     return gauss_hermite(order).grid(dim)

@@ -34,7 +34,7 @@ LINE_RANGE_FACTOR = 2.16
 
 
 class Orders(NamedTuple):
-    """Numbers of nodes and of Hermite terms of the integrals of smooth units.
+    """Numbers of quadrature nodes and of Hermite terms in the integrals of smooth units.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class Orders(NamedTuple):
 
     @classmethod
     def of(cls, order: int) -> Orders:
-        """Return orders that grow in proportion, with `order` nodes per dimension of the grid."""
+        """Return numbers of nodes and terms in proportion to `order`, the number of nodes per dimension of the grid."""
         return cls(6 * order, 4 * order, order, order, order - order // 4)
 
 
 class HermiteFeatures(NamedTuple):
-    """Hermite coefficients of each unit and of its first two derivatives, and the standard deviation of its field."""
+    """Precomputed features of smooth units: Hermite coefficients of value and derivatives, and the field's deviation."""
 
     value: Float[Array, "n terms"]
     slope: Float[Array, "n terms"]
@@ -65,7 +65,7 @@ class HermiteFeatures(NamedTuple):
 
 
 class SmoothIntegrals(UnitIntegrals):
-    """Integrals of smooth units: `student` for the first `students` fields, and `teacher` for the others.
+    """Gaussian integrals for smooth units: activation `student` for the first `students` fields, `teacher` for the others.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class SmoothIntegrals(UnitIntegrals):
 
     def features(self, variances):
         deviation = safe_root(variances)
-        z, project = _projector(self.exact, self.orders.nodes, self.orders.terms)
+        z, project = _hermite_projector(self.exact, self.orders.nodes, self.orders.terms)
         parts = [jax.vmap(_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._activation_slices()]
         expand_both = lambda *halves: jnp.concatenate(halves) @ project
         value, slope, curvature = map(expand_both, *parts)
@@ -111,9 +111,9 @@ class SmoothIntegrals(UnitIntegrals):
     def pairs(self, rows, columns, C):
         # A field without variance has correlation zero with all others: its unit is a constant, the term q = 0.
         inverse = safe_inverse_root(rows.deviation**2)[:, None] * safe_inverse_root(columns.deviation**2)
-        cosine = _cosine(C * inverse)
+        cosine = _clip_cosine(C * inverse)
 
-        def term(carry, coefficients):
+        def add_term(carry, coefficients):
             power, value, slope, curvature = carry
             f, f1, f2, g, g1 = coefficients
             # Mehler's formula, one power of the correlation after the other: no array has pairs and terms as axes.
@@ -122,10 +122,10 @@ class SmoothIntegrals(UnitIntegrals):
 
         zero = jnp.zeros_like(cosine)
         series = (rows.value.T, rows.slope.T, rows.curvature.T, columns.value.T, columns.slope.T)
-        return PairIntegrals(*jax.lax.scan(term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
+        return PairIntegrals(*jax.lax.scan(add_term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
 
     def corrector(self, C, c):
-        """Compute E[s_j' s_l' D^2] for all pairs of students, with the residual D = sum_n c_n s_n.
+        """Compute the matrix E[s_j' s_l' D^2] over students j and l, for units s and the residual D = sum_n c_n s_n.
 
         If the slopes of both activations are bumps it is a sum over fitted Gaussians, otherwise a sum over a grid.
         """
@@ -136,7 +136,7 @@ class SmoothIntegrals(UnitIntegrals):
         return map_pairs(lambda j, l: self._corrector_entry(C, c, j, l), self.students)
 
     def _corrector_entry(self, C, c, j, l):
-        """Compute E[s_j' s_l' D^2] for one pair (j, l) of students on a grid over their fields, with D = sum_n c_n s_n."""
+        """Compute E[s_j' s_l' D^2] for one pair of students on a grid over their fields, for the residual D = sum_n c_n s_n."""
         # x_j and x_l depend on two variates, on a grid; the other fields given these have covariance `rest`.
         v, w, rest = condition_on(C, j, l)
         z, weights = (jnp.asarray(part) for part in _line_rule(self.exact, self.orders.grid))
@@ -144,54 +144,54 @@ class SmoothIntegrals(UnitIntegrals):
         centre = v[:, None] * first + w[:, None] * second
         deviation = safe_root(jnp.diagonal(rest))
         inverse = safe_inverse_root(jnp.diagonal(rest))
-        cosine = _cosine(rest * inverse[:, None] * inverse)
-        inner, project = _projector(self.exact, self.orders.inner_nodes, self.orders.inner_terms)
+        cosine = _clip_cosine(rest * inverse[:, None] * inverse)
+        inner, project = _hermite_projector(self.exact, self.orders.inner_nodes, self.orders.inner_terms)
         fields = centre[:, :, None] + deviation[:, None, None] * inner
         series = c[:, None, None] * jnp.concatenate([fn(fields[rows]) for fn, rows in self._activation_slices()]) @ project
 
-        def term(carry, coefficients):
+        def add_term(carry, coefficients):
             power, total = carry
             return (power * cosine, total + jnp.einsum("mg,mn,ng->g", coefficients, power, coefficients)), None
 
         start = (jnp.ones_like(cosine), jnp.zeros_like(first))
-        square = jax.lax.scan(term, start, jnp.moveaxis(series, -1, 0))[0][1]
-        slope = _slope(self.student)
+        square = jax.lax.scan(add_term, start, jnp.moveaxis(series, -1, 0))[0][1]
+        slope = _differentiate(self.student)
         return (jnp.outer(weights, weights).ravel() * slope(centre[j]) * slope(centre[l]) * square).sum()
 
     def _activation_slices(self):
-        """Return each activation with the slice of its fields."""
+        """Return the activation of the students with the slice of their fields, and likewise for the teachers."""
         return (self.student, slice(None, self.students)), (self.teacher, slice(self.students, None))
 
 
 def polynomial_orders(student: int, teacher: int) -> Orders:
-    """Return the orders that are exact for polynomial activations of the given degrees."""
+    """Return the numbers of nodes and terms that are exact for polynomial activations of the given degrees."""
     degree = max(student, teacher)
     return Orders(degree + 1, degree + 1, student + degree, degree + 1, degree + 1)
 
 
-def _cosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def _clip_cosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Clip x to [-1, 1] with derivative 1 everywhere, so that series in x are differentiable where fields coincide."""
     # stop_gradient removes the derivative of the clip, which would be zero beyond rounding errors at the ends.
     return x + jax.lax.stop_gradient(jnp.clip(x, -1.0, 1.0) - x)
 
 
-def _slope(fn: Callable) -> Callable:
-    """Return the derivative of an elementwise function."""
+def _differentiate(fn: Callable) -> Callable:
+    """Return the derivative of an elementwise function, as a function."""
     return lambda x: jax.jvp(fn, (x,), (jnp.ones_like(x),))[1]
 
 
 def _derivatives(fn: Callable) -> Callable:
     """Return a function that evaluates `fn` and its first two derivatives."""
-    return lambda x: (fn(x), _slope(fn)(x), _slope(_slope(fn))(x))
+    return lambda x: (fn(x), _differentiate(fn)(x), _differentiate(_differentiate(fn))(x))
 
 
 def _line_rule(exact: bool, nodes: int) -> LineRule:
-    """Return Gauss-Hermite nodes for polynomials, else a trapezoidal rule whose range grows with the number of nodes."""
+    """Return Gauss-Hermite nodes if `exact`, for polynomials, else a trapezoidal rule whose range grows with `nodes`."""
     return gauss_hermite(nodes) if exact else trapezoid(nodes, LINE_RANGE_FACTOR * nodes ** (1 / 3))
 
 
-def _projector(exact: bool, nodes: int, terms: int) -> tuple[Float[Array, " nodes"], Float[Array, "nodes terms"]]:
-    """Return nodes z, and the matrix that maps values at them to coefficients along normalised Hermite polynomials."""
+def _hermite_projector(exact: bool, nodes: int, terms: int) -> tuple[Float[Array, " nodes"], Float[Array, "nodes terms"]]:
+    """Return nodes, and the matrix that maps values at them to coefficients of normalised Hermite polynomials."""
     z, weights = _line_rule(exact, nodes)
     # The recurrence of normalised polynomials, since plain Hermite polynomials overflow at high order.
     table = np.zeros((nodes, terms))

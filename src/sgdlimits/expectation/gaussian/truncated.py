@@ -20,23 +20,23 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.expectation.gaussian.units import safe_inverse_root
 
-MAX_SPLIT = 8.0
+MAX_SPLIT_POINT = 8.0
 """Largest absolute value of a split point: beyond it one side is empty in double precision."""
-PANELS = 32
-DEGREE = 10
+TABLE_PANELS = 32
+POLYNOMIAL_DEGREE = 10
 """Number of panels of the split point and degree of the polynomials in each, for tabulated nodes and weights."""
-UPPER_END = 14.0
+TABLE_UPPER_END = 14.0
 """End of the half-line when rules are tabulated, in standard deviations."""
 STIELTJES_POINTS = 240
 ANGLE_NODES = 32
-MAX_HEIGHT = 40.0
+MAX_STANDARDISED_MEAN = 40.0
 """Largest mean in standard deviations: beyond it the normal distribution function is 0 or 1 in double precision."""
-NEARLY_PARALLEL = 0.95
+NEARLY_PARALLEL_CORRELATION = 0.95
 """Correlation above which Plackett's integral starts at 1; up to it the integrand from 0 on is smooth between the nodes."""
 
 
 def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) -> tuple[Float[Array, "n *shape"], ...]:
-    r"""Return nodes and weights of a standard normal variate, split at c.
+    """Return quadrature nodes and weights for a standard normal variate, with separate nodes on both sides of c.
 
     Exact for functions that are polynomials of degree :math:`2n - 1` on each side of c, where n is the number of nodes on that
     side. The weights sum to 1. Beyond 8 standard deviations one side is empty in double precision, and c counts as 8.
@@ -51,7 +51,7 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
     >>> round(float((weights * jnp.maximum(points - 0.3, 0)).sum()), 10)                # E max(z - 0.3, 0)
     0.2667612421
     """
-    c = jnp.clip(c, -MAX_SPLIT, MAX_SPLIT)
+    c = jnp.clip(c, -MAX_SPLIT_POINT, MAX_SPLIT_POINT)
     both = jnp.stack([c, -c])
     if below in (None, above):
         # One lookup for both sides is cheaper than two.
@@ -65,11 +65,11 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
 def split_twice(
     low: Float[Array, "*shape"], high: Float[Array, "*shape"], order: int
 ) -> tuple[Float[Array, "n *shape"], Float[Array, "n *shape"]]:
-    r"""Return nodes and weights of a standard normal variate, split at `low` and `high` with low <= high.
+    """Return quadrature nodes and weights for a standard normal variate, with separate nodes below, between and above splits.
 
     There are `order` nodes above `high`, as many below `low`, and 1.5 times as many between. The two half-lines have the Gauss
     rules of `half_line_rule`. The interval has Gauss-Legendre nodes, weighted with the normal density, so that short intervals
-    are integrated to the same relative accuracy as long ones. Both split points are clipped to [-8, 8].
+    are integrated to the same relative accuracy as long ones. Both split points, low <= high, are clipped to [-8, 8].
 
     >>> import jax.numpy as jnp
     >>> points, weights = split_twice(jnp.array(0.3), jnp.array(0.301), 4)
@@ -77,7 +77,7 @@ def split_twice(
     >>> round(float(chance / 0.001), 8)
     0.38133055
     """
-    low, high = jnp.clip(low, -MAX_SPLIT, MAX_SPLIT), jnp.clip(high, -MAX_SPLIT, MAX_SPLIT)
+    low, high = jnp.clip(low, -MAX_SPLIT_POINT, MAX_SPLIT_POINT), jnp.clip(high, -MAX_SPLIT_POINT, MAX_SPLIT_POINT)
     (over, above), (under, below) = half_line_rule(high, order), half_line_rule(-low, order)
     nodes, lengths = (jnp.asarray(part).reshape(-1, *[1] * low.ndim) for part in leggauss(-(-3 * order // 2)))  # rounded up
     middle = (low + high) / 2 + (high - low) / 2 * nodes
@@ -94,7 +94,7 @@ def half_line_rule(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _evaluate_table(c: Float[Array, "*shape"], order: int) -> Float[Array, "2*order *shape"]:
-    """Evaluate the tabulated distances of the nodes from c, and the weights, by Horner's scheme."""
+    """Interpolate the tabulated Gauss rule of the half-line above c: distances of its nodes from c, and weights."""
     x, (values, *lower) = _locate_panel(c, order)
     for coefficients in lower:
         values = values * x + coefficients
@@ -108,30 +108,36 @@ def _(order, primals, tangents):
     slopes = jnp.zeros_like(values)
     for coefficients in lower:
         slopes, values = slopes * x + values, values * x + coefficients
-    return values, slopes * (PANELS / MAX_SPLIT) * tangents[0]
+    return values, slopes * (TABLE_PANELS / MAX_SPLIT_POINT) * tangents[0]
 
 
 def _locate_panel(
     c: Float[Array, "*shape"], order: int
 ) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
-    """Return the position of c in its panel, from -1 to 1, and the coefficients of that panel, highest power first."""
-    place = (c + MAX_SPLIT) * (PANELS / (2 * MAX_SPLIT))
-    panel = jnp.minimum(place.astype(int), PANELS - 1)
+    """Find the panel of the table with c, and return the position of c in it and the panel's polynomial coefficients.
+
+    Coefficients are ordered by falling power.
+    """
+    place = (c + MAX_SPLIT_POINT) * (TABLE_PANELS / (2 * MAX_SPLIT_POINT))
+    panel = jnp.minimum(place.astype(int), TABLE_PANELS - 1)
     # mode="clip": the index is in range anyway, and the default mode would test it.
-    return 2 * (place - panel) - 1, jnp.take(_tabulate(order)[::-1], panel, axis=-1, mode="clip")
+    return 2 * (place - panel) - 1, jnp.take(_tabulate_rules(order)[::-1], panel, axis=-1, mode="clip")
 
 
 @lru_cache(maxsize=32)
-def _tabulate(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
-    """Fit the distances of the nodes from c, and the weights, by polynomials of the position of c in each panel."""
-    x = chebyshev.chebpts1(DEGREE + 1)
-    c = -MAX_SPLIT + (2 * MAX_SPLIT / PANELS) * (np.arange(PANELS)[:, None] + (x + 1) / 2)
-    values = np.concatenate(_gauss_rules(c.ravel(), order), axis=1).reshape(PANELS, DEGREE + 1, 2 * order)
-    fitted = chebyshev.chebfit(x, np.moveaxis(values, 1, 0).reshape(DEGREE + 1, -1), DEGREE)
+def _tabulate_rules(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
+    """Fit nodes and weights of the Gauss rules on half-lines [c, infinity) by polynomials in c, one for each panel."""
+    x = chebyshev.chebpts1(POLYNOMIAL_DEGREE + 1)
+    c = -MAX_SPLIT_POINT + (2 * MAX_SPLIT_POINT / TABLE_PANELS) * (np.arange(TABLE_PANELS)[:, None] + (x + 1) / 2)
+    values = np.concatenate(_gauss_rules(c.ravel(), order), axis=1).reshape(TABLE_PANELS, POLYNOMIAL_DEGREE + 1, 2 * order)
+    fitted = chebyshev.chebfit(x, np.moveaxis(values, 1, 0).reshape(POLYNOMIAL_DEGREE + 1, -1), POLYNOMIAL_DEGREE)
     # Chebyshev fits are well conditioned; powers are cheaper to evaluate, and stable at this degree on [-1, 1].
-    as_powers = [np.pad(chebyshev.cheb2poly(row[: n + 1]), (0, DEGREE - n)) for n, row in enumerate(np.eye(DEGREE + 1))]
+    as_powers = [
+        np.pad(chebyshev.cheb2poly(row[: n + 1]), (0, POLYNOMIAL_DEGREE - n))
+        for n, row in enumerate(np.eye(POLYNOMIAL_DEGREE + 1))
+    ]
     powers = np.transpose(as_powers) @ fitted
-    return np.moveaxis(powers.reshape(DEGREE + 1, PANELS, 2 * order), 1, -1)
+    return np.moveaxis(powers.reshape(POLYNOMIAL_DEGREE + 1, TABLE_PANELS, 2 * order), 1, -1)
 
 
 def _gauss_rules(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarray, "n order"], Float[np.ndarray, "n order"]]:
@@ -140,7 +146,7 @@ def _gauss_rules(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarr
     Stieltjes' procedure gives the recurrence of the orthogonal polynomials, and Golub-Welsch the nodes and weights from it.
     """
     nodes, lengths = leggauss(STIELTJES_POINTS)
-    distance = (UPPER_END - c[:, None]) / 2 * (nodes + 1)
+    distance = (TABLE_UPPER_END - c[:, None]) / 2 * (nodes + 1)
     # phi(c + distance) without its constant factor phi(c), which would underflow
     density = lengths * np.exp(-(distance**2) / 2 - c[:, None] * distance)
     density /= density.sum(1, keepdims=True)
@@ -162,7 +168,9 @@ def _gauss_rules(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarr
 def positive_means(
     mean: Float[Array, " p"], variance: Float[Array, " p"], others: Float[Array, " n"], cross: Float[Array, "p n"]
 ) -> Float[Array, "p n"]:
-    r"""Compute E[x_l; x_j > 0], which is :math:`\bar x_l\Phi(h) + C_{jl}\,\varphi(h)/s_j` with :math:`h = \bar x_j/s_j`.
+    r"""Compute the means E[x_l 1(x_j > 0)] for all pairs of Gaussian fields x_j and x_l.
+
+    They are :math:`\bar x_l\Phi(h) + C_{jl}\,\varphi(h)/s_j` with :math:`h = \bar x_j/s_j`.
 
     Parameters
     ----------
@@ -170,7 +178,7 @@ def positive_means(
     others : means of the fields x_l
     cross : covariances of x_j and x_l
     """
-    h = _standardise(mean, variance)
+    h = _standardise_means(mean, variance)
     density = jnp.exp(-(h**2) / 2) / jnp.sqrt(2 * jnp.pi) * safe_inverse_root(variance)
     return ndtr(h)[:, None] * others + density[:, None] * cross
 
@@ -187,13 +195,13 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     Negative :math:`\rho` are reduced to positive ones by :math:`x_j \to -x_j`.
     """
     variance = jnp.diagonal(C)
-    h, inverse = _standardise(mean, variance), safe_inverse_root(variance)
+    h, inverse = _standardise_means(mean, variance), safe_inverse_root(variance)
     same = jnp.eye(mean.size, dtype=bool)
     # Clipped short of +-1, where the derivative of the arccosine is infinite.
     rho = jnp.where(same, 0.0, jnp.clip(C * inverse[:, None] * inverse, -1 + 1e-12, 1 - 1e-12))
     sign = jnp.where(rho < 0, -1.0, 1.0)
     first, second = jnp.broadcast_to(h[:, None], rho.shape), sign * h
-    angle, near = jnp.arccos(jnp.abs(rho)), jnp.abs(rho) > NEARLY_PARALLEL
+    angle, near = jnp.arccos(jnp.abs(rho)), jnp.abs(rho) > NEARLY_PARALLEL_CORRELATION
     nodes, lengths = leggauss(ANGLE_NODES)
     u = (nodes + 1) / 2  # cubed near 0, where exp(-(h - k)^2 / psi^2) falls to zero within any |h - k|
     psi = jnp.where(near[..., None], angle[..., None] * u**3, angle[..., None] + (jnp.pi / 2 - angle)[..., None] * u)
@@ -204,8 +212,11 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     return jnp.where(same, ndtr(h), jnp.where(rho < 0, ndtr(first) - closed, closed))
 
 
-def _standardise(mean, variance):
-    """Compute means in units of standard deviations, clipped to [-40, 40]; for variance zero -40, 0 or 40 by the sign."""
+def _standardise_means(mean, variance):
+    """Compute means in units of standard deviations, clipped to [-40, 40].
+
+    For variance zero the result is -40, 0 or 40, by the sign of the mean.
+    """
     inverse = safe_inverse_root(variance)
-    height = jnp.where(inverse > 0, mean * inverse, MAX_HEIGHT * jnp.sign(mean))
-    return jnp.clip(height, -MAX_HEIGHT, MAX_HEIGHT)
+    height = jnp.where(inverse > 0, mean * inverse, MAX_STANDARDISED_MEAN * jnp.sign(mean))
+    return jnp.clip(height, -MAX_STANDARDISED_MEAN, MAX_STANDARDISED_MEAN)

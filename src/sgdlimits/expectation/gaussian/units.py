@@ -28,7 +28,7 @@ PAIRS_AT_ONCE = 64
 
 
 class PairIntegrals(NamedTuple):
-    """Integrals E[s_i s_n], E[s_i' s_n'] and E[s_i'' s_n] over two fields, for units i in rows and n in columns."""
+    """The expectations E[s_i s_n], E[s_i' s_n'] and E[s_i'' s_n] of activations s, for units i in rows and n in columns."""
 
     value: Float[Array, "rows n"]
     slope: Float[Array, "rows n"]
@@ -36,7 +36,7 @@ class PairIntegrals(NamedTuple):
 
 
 class UnitIntegrals(eqx.Module):
-    """Integrals over two and four fields for units of given activations, the students first.
+    """Gaussian integrals over the fields of two and of four units with given activations, the students first.
 
     Each subclass computes them for a class of activations, in closed form or by quadrature.
     """
@@ -54,32 +54,32 @@ class UnitIntegrals(eqx.Module):
         """Approximate number of floats that the integrals over four fields hold in memory at a time."""
 
     def coarser(self) -> UnitIntegrals:
-        """Return a cheaper version, whose difference to this one estimates the error; itself if the integrals are exact."""
+        """Return a cheaper version, whose difference to these integrals estimates their error; itself if they are exact."""
         return self
 
     @abc.abstractmethod
     def features(self, variances: Float[Array, " n"]) -> PyTree:
-        """Precompute the features of each field that `pairs` needs, from the variances: a pytree with the fields first."""
+        """Precompute what `pairs` needs of each unit from the variance of its field, as a pytree with the units on axis 0."""
 
     @abc.abstractmethod
     def pairs(self, rows: PyTree, columns: PyTree, C: Float[Array, "rows n"]) -> PairIntegrals:
-        """Compute the integrals over two fields with covariances C, from the features of rows and of columns."""
+        """Compute the integrals over pairs of fields with covariances C, from the `features` of row and column units."""
 
     @abc.abstractmethod
     def corrector(self, C: Float[Array, "n n"], c: Float[Array, " n"]) -> Float[Array, "p p"]:
-        """Compute the integrals over four fields E[s_j' s_l' D^2] for all pairs (j, l) of students.
+        """Compute the matrix E[s_j' s_l' D^2] of integrals over four fields, for students j, l and the residual D.
 
         The residual D is the sum of the units with coefficients c; C is the covariance of all fields.
         """
 
     def all_pairs(self, C: Float[Array, "n n"]) -> PairIntegrals:
-        """Compute the integrals over two fields for all pairs of fields with covariance C."""
+        """Compute the integrals over two fields for all pairs of fields, which have the covariance matrix C."""
         features = self.features(jnp.diagonal(C))
         return self.pairs(features, features, C)
 
 
 def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array, "p p"]:
-    """Return the symmetric p-by-p matrix of f(j, l), computed for `at_once` pairs at a time."""
+    """Return the symmetric p-by-p matrix of f(j, l), computed for `at_once` index pairs at a time."""
     row, column = np.triu_indices(p)
     # A map in batches: all pairs at once would need p^2 times the memory of one.
     values = jax.lax.map(lambda pair: f(*pair), (jnp.asarray(row), jnp.asarray(column)), batch_size=at_once)
@@ -88,7 +88,7 @@ def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array,
 
 
 def condition_on(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
-    """Split off the fields x_j and x_l by two steps of a Cholesky factorisation.
+    """Condition Gaussian fields with covariance C on two of them, x_j and x_l, by two steps of a Cholesky factorisation.
 
     Returns v and w with x = v z1 + w z2 + remainder for standard normal z1 and z2, where x_j is a multiple of z1 and x_l a
     combination of both, and the covariance of the remainder.
@@ -104,14 +104,14 @@ ROUNDING = 64 * float(np.finfo(float).eps)
 
 
 def safe_root(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return the square root, with value and derivative zero where x is not positive."""
+    """Return the square root, with value and derivative zero where the argument is not positive."""
     positive = x > 0
     # `where` twice: a root of zero in the unused branch would still make the derivative NaN.
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 
 def safe_inverse_root(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return one over the square root, zero where x is zero up to rounding."""
+    """Return one over the square root, zero where the argument is zero up to rounding."""
     positive = x > ROUNDING
     return jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, x, 1.0)), 0.0)
 
@@ -129,7 +129,10 @@ def sine_and_angle(cosine: Float[Array, "..."]) -> tuple[Float[Array, "..."], Fl
 
 
 def _arcsine_series(degree: int) -> np.ndarray:
-    """Fit (arcsin(x)/x - 1)/x^2 by a polynomial of 8 x^2 - 1 for x^2 from 0 to 1/4; coefficients, highest power first."""
+    """Fit the arcsine near zero by a polynomial, and return its coefficients, highest power first.
+
+    The fitted function is (arcsin(x)/x - 1)/x^2 as a polynomial of 8 x^2 - 1, for x^2 from 0 to 1/4.
+    """
     # Interpolation at Chebyshev points is within a small factor of the best polynomial of this degree.
     nodes = (chebyshev.chebpts1(degree + 1) + 1) / 8
     k = np.arange(1, 60)
@@ -138,7 +141,7 @@ def _arcsine_series(degree: int) -> np.ndarray:
     return chebyshev.cheb2poly(chebyshev.chebfit(8 * nodes - 1, values, degree))[::-1]
 
 
-ARCSINE = _arcsine_series(13)
+ARCSINE_COEFFICIENTS = _arcsine_series(13)
 
 
 @jax.custom_jvp
@@ -149,8 +152,8 @@ def arcsine(x: Float[Array, "..."]) -> Float[Array, "..."]:
     large = size > 0.5
     square = jnp.where(large, (1 - size) / 2, size * size)
     root = jnp.where(large, jnp.sqrt(square), size)
-    series, place = ARCSINE[0], 8 * square - 1
-    for coefficient in ARCSINE[1:]:
+    series, place = ARCSINE_COEFFICIENTS[0], 8 * square - 1
+    for coefficient in ARCSINE_COEFFICIENTS[1:]:
         series = series * place + coefficient
     small = root + root * square * series
     return jnp.sign(x) * jnp.where(large, np.pi / 2 - 2 * small, small)

@@ -25,7 +25,7 @@ DETERMINISTIC_DRIFT = 1e10
 
 
 class RecoveryTime(NamedTuple):
-    """Mean and standard deviation of a time over random starts and SGD's own noise, in samples per dimension."""
+    """Mean and standard deviation of the time to recover a spike, over starts and noise, in samples per dimension."""
 
     mean: float
     spread: float
@@ -33,7 +33,7 @@ class RecoveryTime(NamedTuple):
 
 @checked
 def recovery_time(snr: Positive, d: Count, share: Fraction = 0.5, lr: Positive = 1.0) -> RecoveryTime:
-    r"""Time for matrix PCA to reach a share f of its final overlap :math:`\sqrt{\lambda - \text{lr}}` from a random vector.
+    r"""Time until matrix PCA reaches a share of its final overlap :math:`\sqrt{\lambda - \text{lr}}`, from a random vector.
 
     In the time of the paper, lr t,
 
@@ -111,5 +111,5 @@ def crossing_time(
 
 
 def _solve_stiff(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
-    """Solve a stiff ODE, and return the state at the end."""
+    """Solve the stiff ODE with right-hand side `slope` from `start` to `end`, and return the final state."""
     return solve_ivp(slope, (start, end), state, method="LSODA", rtol=1e-10, atol=1e-14).y[:, -1]

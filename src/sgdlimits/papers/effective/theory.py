@@ -25,12 +25,12 @@ from sgdlimits.errors import BadInput, check_share
 
 MAX_IMAGINARY_PART = 1e-6
 """Imaginary part, relative to the modulus, below which a root counts as real: a double root is exact to about 1e-8."""
-SUCCESS = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
+SUCCESS_PROBABILITIES = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
 """Probability that SGD finds a good classifier, by preset."""
 
 
 class FixedOverlaps(NamedTuple):
-    """Overlaps of the fixed points correlated with the spike: the unstable `m_dagger` below the stable `m_star`."""
+    """Overlaps of the ODE's fixed points correlated with the spike: the unstable `m_dagger` and the larger, stable `m_star`."""
 
     m_dagger: float
     m_star: float
@@ -38,7 +38,7 @@ class FixedOverlaps(NamedTuple):
 
 @checked
 def critical_snr(order: Annotated[int, integer(at_least=2)], lr: Rate = 1.0) -> float:
-    r"""Signal-to-noise ratio above which there is a fixed point with a nonzero overlap.
+    r"""Signal-to-noise ratio above which the ODE of spiked tensors has a fixed point with a nonzero overlap.
 
     .. math:: \lambda_c(k) = \Big(\frac{(2k-2)\,\text{lr}}k\Big)^{k-1} \Big(\frac{(k-2)\,\text{lr}}k\Big)^{-(k-2)/2},
 
@@ -60,7 +60,7 @@ def critical_snr(order: Annotated[int, integer(at_least=2)], lr: Rate = 1.0) -> 
 def overlaps(
     order: Annotated[int, integer(at_least=2, below=102)], snr: SignalToNoise, lr: Rate = 1.0, ridge: NotNegativeInTime = 0.0
 ) -> FixedOverlaps:
-    r"""Positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE.
+    r"""Positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE of spiked tensors.
 
     With :math:`\rho = \text{ridge}/2k` they solve
 
@@ -102,7 +102,9 @@ def scaled_snr(Lambda: Positive, order: Annotated[int, integer(at_least=2)], d: 
 
 @checked
 def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> float:
-    r"""Position :math:`\Lambda^{-1/(k-2)}` of the barrier that :math:`u = \sqrt d\, m` must cross at `scaled_snr`, for lr = 1.
+    r"""Position of the barrier that :math:`u = \sqrt d\, m` of a tensor must cross: :math:`\Lambda^{-1/(k-2)}`, for lr = 1.
+
+    The signal-to-noise ratio is `scaled_snr`.
 
     As :math:`d\to\infty`, once :math:`r_\perp^2` is 1, in the time of the paper,
 
@@ -120,7 +122,7 @@ def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> flo
 
 @checked
 def ring_radius(ridge: Positive, weight: Fraction) -> float:
-    r"""Radius :math:`\sqrt C` of the rings of fixed points.
+    r"""Radius :math:`\sqrt C` of the rings of fixed points of a Gaussian mixture without noise.
 
     .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
 
@@ -142,7 +144,7 @@ def ring_radius(ridge: Positive, weight: Fraction) -> float:
 
 @checked
 def critical_ridge(weight: Fraction) -> float:
-    r"""Ridge :math:`\text{weight}/2` above which zero weights are the only fixed point: 1/4 (binary) and 1/8 (XOR).
+    r"""Ridge :math:`\text{weight}/2` above which a mixture's only fixed point is zero: 1/4 (binary) and 1/8 (XOR).
 
     >>> critical_ridge(weight=1/4)
     0.125
@@ -152,7 +154,7 @@ def critical_ridge(weight: Fraction) -> float:
 
 @checked
 def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
-    r"""Ridge below which a network that classifies well is a fixed point, at any signal-to-noise ratio.
+    r"""Ridge penalty below which the ODE of a mixture has a good classifier as a fixed point, at any signal-to-noise ratio.
 
     At this ridge the weights of the good classifier shrink to zero, so it follows from the drift at :math:`f\to0`. For the
     binary mixture it is 1/4 at every snr, because :math:`E[\mathrm{relu}]` differs between the classes by exactly m. For XOR
@@ -166,21 +168,23 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     norm of the weights is :math:`\lambda s^2 = v^2(1 + \text{lr}/16\alpha\lambda)`. For large snr the ridge tends to
     `critical_ridge`, 1/8.
 
-    >>> [round(classifier_ridge(preset, snr=20.0), 4) for preset in SUCCESS]
+    >>> [round(classifier_ridge(preset, snr=20.0), 4) for preset in SUCCESS_PROBABILITIES]
     [0.25, 0.1027]
     """
-    if preset not in SUCCESS:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS)}; got {preset!r}. Give one of them.")
+    if preset not in SUCCESS_PROBABILITIES:
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
     if preset == "binary_mixture":
         return 0.25
 
     def parts(x: float) -> tuple[float, float, float]:
+        r"""Return F, H and the ridge :math:`\alpha_c` at the ratio x of overlap to standard deviation."""
         step = math.erf(x / math.sqrt(2))
         bend = math.sqrt(2 / math.pi) * -math.expm1(-(x**2) / 2)
         F, H = x * step - bend, step - x / snr * bend
         return F, H, math.sqrt(max(F * H, 0.0) / (64 * x))
 
     def balance(x: float) -> float:
+        """Return the log ratio of both sides of the equation for x, zero at the solution."""
         F, H, alpha = parts(x)
         return math.inf if alpha == 0 else math.log(x * F / (snr * H) * (1 + lr / (16 * alpha * snr)))
 
@@ -206,6 +210,6 @@ def success_probability(preset: str) -> float:
     >>> success_probability("xor_mixture")
     0.09375
     """
-    if preset not in SUCCESS:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS)}; got {preset!r}. Give one of them.")
-    return SUCCESS[preset]
+    if preset not in SUCCESS_PROBABILITIES:
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
+    return SUCCESS_PROBABILITIES[preset]

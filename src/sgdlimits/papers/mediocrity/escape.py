@@ -34,7 +34,7 @@ MIN_COEFFICIENT = 1e-8
 
 
 class Escape(NamedTuple):
-    r"""Constants of the escape from zero overlap, and of the stability of perfect recovery.
+    r"""Constants of one unit's escape from zero overlap, and of the stability of perfect recovery.
 
     Parameters
     ----------
@@ -61,15 +61,18 @@ class Escape(NamedTuple):
         return self.max_lr / 2
 
     def rate(self, lr):
-        """Growth rate of the overlap at zero, per sample per dimension."""
+        """Return the growth rate of a small overlap at a learning rate, per sample per dimension."""
         return lr * self.signal - lr**2 * self.spread / 2
 
     def noise_gain(self, lr):
-        r"""Variance added by SGD's noise times d, :math:`\kappa = \gamma^2 E[G^2\lambda_\star^2]_0/2\omega`."""
+        r"""Return the gain :math:`\kappa` of the variance of a random start by SGD's noise.
+
+        It is :math:`\gamma^2 E[G^2\lambda_\star^2]_0/2\omega`; the variance 1/d becomes :math:`(1+\kappa)/d`.
+        """
         return lr**2 * self.kick / (2 * self.rate(lr))
 
     def delay(self, lr):
-        r"""Mean time from random starts less the time of the ODE from the overlap :math:`1/\sqrt d`, for large d.
+        r"""Return the mean exit time from random starts minus that of the ODE from the overlap :math:`1/\sqrt d`, for large d.
 
         It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]` with Euler's constant, because the start is normal and
         the noise adds to it for every d.
@@ -77,7 +80,7 @@ class Escape(NamedTuple):
         return (np.euler_gamma + np.log(2 / (1 + self.noise_gain(lr)))) / (2 * self.rate(lr))
 
     def plateau(self, lr, noise):
-        r"""Excess risk that label noise leaves at the end of learning if target and activation agree.
+        r"""Return the excess risk that label noise leaves at the end of learning, if target and activation agree.
 
         It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)`, exact for phase retrieval and to first order in the noise for
         other smooth activations.
@@ -86,7 +89,7 @@ class Escape(NamedTuple):
 
 
 class CriticalPoint(NamedTuple):
-    """A critical point of the population risk on the sphere: overlap, risk without noise, and whether it is a minimum.
+    """Critical point of the population risk on the sphere: overlap, risk without noise, and whether it is a minimum.
 
     The risk is computed from Hermite coefficients up to order 64.
     """
@@ -100,7 +103,7 @@ class CriticalPoint(NamedTuple):
 def escape(
     activation: str | Callable | Activation, target: Annotated[Any, some_target] = None, noise: NotNegativeInTime = 0.0
 ) -> Escape:
-    r"""Compute the constants of the escape from zero overlap of one unit on the sphere.
+    r"""Compute the constants of the escape from zero overlap, for one unit on the sphere and any activation and target.
 
     Parameters
     ----------
@@ -136,7 +139,9 @@ def escape(
 
 @checked
 def critical_points(activation: str | Callable | Activation, target: Annotated[Any, some_target] = None) -> list[CriticalPoint]:
-    r"""Find the critical points of the population risk :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!` for m in [0, 1].
+    r"""Find the critical points of one unit's population risk on the sphere, as a function of the overlap m in [0, 1].
+
+    The risk is :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!`.
 
     With g = s every term decreases with m, and there is none between 0 and 1. Other targets may have a trap: for
     :math:`s = \mathrm{He}_2 + c\,\mathrm{He}_4` and :math:`g = \mathrm{He}_2 + c_\star\mathrm{He}_4` it is at
@@ -169,5 +174,5 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
 
 
 def _gaussian_average(fn: Callable) -> float:
-    """Average a function of a standard normal variable, as its Hermite coefficient of order zero."""
+    """Average a function over a standard normal variable."""
     return float(expand_in_hermite(FunctionActivation(fn, smooth=False), 0)[0][0])

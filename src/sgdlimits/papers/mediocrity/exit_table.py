@@ -18,13 +18,13 @@ from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
 from sgdlimits.papers.mediocrity.theory.rates import linear_rates, max_lr, noise_gain
-from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT, exit_time, horizon, read_parameters
+from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT_AVERAGES, exit_time, horizon, read_parameters
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run import simulate
 from sgdlimits.start import RandomInit
 from sgdlimits.text import table
 
-TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
+AVERAGE_TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
 """Titles of the averages that have an equation number in the paper."""
 MAX_STABLE_RUNS = 64
 """Number of chain runs at a stable plateau, which all last until the horizon."""
@@ -34,7 +34,7 @@ COLUMNS = ("method", "runs", "samples", "t", "paper time", "95 % of t", "to the 
 
 @dataclass(frozen=True, repr=False)
 class ExitTable:
-    """Mean exit times at every level and by every formula; prints as a table.
+    """Table of mean exit times, simulated at several levels and computed by every formula; prints as a table.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ class ExitTable:
 
     @property
     def learns(self) -> bool:
-        """True if the learning rate is below `theory.mediocrity.max_lr`, so that the plateau is left."""
+        """Whether the learning rate is below `theory.mediocrity.max_lr`, so that runs leave the plateau."""
         return float(linear_rates(*self._paper_parameters).M) > 0
 
     def __repr__(self) -> str:
-        """Return the table, or the reason why nothing is learnt."""
+        """Return the printed table, or the reason why nothing is learnt."""
         return "\n".join(self._format_lines()) if self.learns else self.reading()
 
     def reading(self) -> str:
@@ -63,15 +63,15 @@ class ExitTable:
 
     @property
     def _paper_parameters(self) -> tuple[int, float, float]:
-        """Width, learning rate and noise."""
+        """Width, learning rate and noise of the phase retrieval problem."""
         return tuple(self.data.attrs[name] for name in ("width", "lr", "noise"))
 
     def _select_columns(self, *names: str) -> Iterator[tuple]:
-        """Yield the source and the named columns of each row."""
+        """Yield for each row of the table its source (a level or formula) and the values of the named columns."""
         yield from zip(self.data.source.values.tolist(), *(self.data[name].values for name in names), strict=True)
 
     def _format_lines(self) -> Iterator[str]:
-        """Yield the table and its footnote on censored runs."""
+        """Yield the lines of the printed table, with a footnote on censored runs."""
         a, rows = self.data.attrs, []
         for name, t, low, high, runs, lost, difference in self._select_columns(*self.data.data_vars):
             # formulas have no runs and no interval
@@ -87,7 +87,7 @@ class ExitTable:
             yield "  formulas give means and are not compared with it."
 
     def _explain_agreement(self) -> Iterator[str]:
-        """Yield the effects of noise and of the full drift, and how near the chain `noisy_ode` is."""
+        """Yield sentences on the effects of noise and of the full drift, and on how near `noisy_ode` is to the chain."""
         kappa, omega = float(noise_gain(*self._paper_parameters)), float(linear_rates(*self._paper_parameters).M)
         t, difference = ({name: float(value) for name, value in self._select_columns(key)} for key in ("t", "difference"))
         gain = np.log1p(kappa) / (2 * omega)
@@ -114,7 +114,7 @@ class ExitTable:
                 yield "quenched includes neither, and is near the chain here because the two effects cancel."
 
     def _explain_failure(self) -> Iterator[str]:
-        """Yield why nothing is learnt, and what the runs of the chain did."""
+        """Yield sentences on why nothing is learnt, and on what the runs of the chain did."""
         a, chain = self.data.attrs, self.exits["chain"]
         runs, left, limit = chain.sizes["run"], int((~chain.censored).sum()), float(max_lr(a["width"], a["noise"]))
         formula = "2/(12 + noise)" if a["width"] == 1 else "2p/(2 + 2/p + 8/p^2 + noise)"
@@ -149,7 +149,7 @@ def exit_table(
     sgd_runs: Annotated[int, integer(at_least=0)] = 0,
     progress: bool = True,
 ) -> ExitTable:
-    """Mean exit times of phase retrieval from random starts: of SGD, chain, SDE and ODE, and by every formula.
+    """Table of mean exit times of phase retrieval from random starts: by SGD, chain, SDE, ODE and every formula.
 
     At learning rates of `max_lr` or more nothing is learnt. Then only the chain is simulated, for ten times the exit time at
     the optimal rate, and `reading` says so.
@@ -194,23 +194,23 @@ def exit_table(
 
 
 def _measure_exits(dataset: xr.Dataset, threshold: float) -> xr.Dataset:
-    """Return the exit times of a dataset, with the mean risk at both ends as attributes."""
+    """Return the exit times of a dataset's runs, with the mean risk at its first and last time as attributes."""
     risk = {"risk_start": float(dataset.risk[:, 0].mean()), "risk_end": float(dataset.risk[:, -1].mean())}
     return exit_times(dataset, threshold).assign_attrs(risk)
 
 
 def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[str, xr.Dataset]) -> ExitTable:
-    """Build the table from datasets of `exit_times` by level, and all formulas."""
+    """Build the exit table from `exit_times` datasets by level, with the exit times by all formulas."""
     at = read_parameters(problem, d, threshold)
     if "chain" not in exits:
         raise BadInput(f"exits must include the chain; got {', '.join(exits) or 'none'}. Simulate the chain too.")
     censored = {name: int(each.censored.sum()) for name, each in exits.items()}
     statistic = "median" if any(censored.values()) else "mean"  # the mean of censored times is unknown
-    rows = {name: _estimate(each, statistic) for name, each in exits.items()}
+    rows = {name: _estimate_exit_time(each, statistic) for name, each in exits.items()}
     chain = rows["chain"].value if np.isfinite(rows["chain"].value) else np.nan
     for name in AVERAGES:
-        if at.p == 1 or name not in ONE_UNIT:
-            rows[TITLES.get(name, name)] = IntervalEstimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
+        if at.p == 1 or name not in ONE_UNIT_AVERAGES:
+            rows[AVERAGE_TITLES.get(name, name)] = IntervalEstimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
     times = {"t": "value", "low": "low", "high": "high"}
     columns: dict[str, Any] = {key: [getattr(row, name) for row in rows.values()] for key, name in times.items()}
     columns["runs"] = [exits[name].sizes["run"] if name in exits else 0 for name in rows]
@@ -222,13 +222,13 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     return ExitTable(xr.Dataset({key: ("source", each) for key, each in columns.items()}, {"source": list(rows)}, about), exits)
 
 
-def _estimate(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
-    """Estimate the mean or median exit time, without the warning on censored runs, which the table has as a footnote."""
+def _estimate_exit_time(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
+    """Estimate the mean or median exit time with its interval, without a warning on censored runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CensoredWarning)
         return getattr(summarise(exits, quantiles=()), statistic)
 
 
 def _format_number(value: float, form: str) -> str:
-    """Format a number of the table, and large ones in scientific notation."""
+    """Format a value of the table, in scientific notation from 10^7 on."""
     return "inf" if np.isinf(value) else f"{value:{form}}" if abs(value) < 1e7 else f"{value:.2e}"

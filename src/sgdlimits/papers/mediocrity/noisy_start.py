@@ -33,7 +33,7 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
-STARTS = 4096
+START_POINTS = 4096
 """Number of starts that represent the normal law."""
 PATH_TIMES = 65
 """Number of times at which the linear equation of M is evaluated."""
@@ -52,7 +52,7 @@ ODE_TOLERANCE = 1e-6
 
 
 class LinearPath(NamedTuple):
-    """Solution of the ODE with M = 0 at some times: statistics, fundamental matrix of M, and accumulated noise times d."""
+    """Solution of the ODE with zero overlaps M at given times: overlaps, fundamental matrix of M's equation, noise times d."""
 
     t: np.ndarray
     stats: list[Overlaps]
@@ -62,7 +62,7 @@ class LinearPath(NamedTuple):
 
 @checked
 def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
-    """Law of the time in which a run from a random start loses the share `threshold` of its excess risk.
+    """Distribution of the time in which a run from a random start loses a share `threshold` of its excess risk, for large d.
 
     Its error is of order 1/(threshold d): three units on the sphere leave 4 % later at threshold 0.1 and d = 300.
 
@@ -71,7 +71,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     """
     first = _find_saddle(problem)
     p, k = first.M.shape
-    relaxation, rate = _relaxation(problem, first)
+    relaxation, rate = _find_relaxation(problem, first)
     # covariance of the random start of M, times d
     weights = float(problem.initial.scale) ** 2 * np.kron(np.eye(p), np.asarray(problem.target.gram))
     way = max(NOISE_TIME, np.log(MAX_LINEAR_OVERLAP * np.sqrt(d))) / rate
@@ -106,7 +106,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
 
 
 def _find_saddle(problem: ProjectionProblem) -> Overlaps:
-    """Return the limit of random starts for large d, or raise `BadInput` if it is not a saddle of M."""
+    """Return the saddle at M = 0 to which random starts tend for large d, or raise `BadInput` if it is none."""
     plain = isinstance(problem, ProjectionProblem) and problem.network.plain
     if not plain or not is_linear(problem.algorithm, problem.network.width):
         raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
@@ -123,14 +123,14 @@ def _find_saddle(problem: ProjectionProblem) -> Overlaps:
 
 
 def _linearise_overlaps(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
-    """Return the Jacobian of the drift of M, and the covariance of the increments of M."""
+    """Return the Jacobian of the drift of the teacher overlaps M, and the covariance of their increments."""
     there = lambda M: Overlaps(stats.a, M.reshape(stats.M.shape), stats.Q)
     n = stats.M.size
     return jax.jacfwd(lambda M: problem.drift(there(M)).M.ravel())(jnp.ravel(stats.M)), problem.covariance(stats)[:n, :n]
 
 
-def _relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
-    """Return the time at which norms and second layer have relaxed at M = 0, and the growth rate of M from then on."""
+def _find_relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
+    """Return the time at which norms and second layer have relaxed at M = 0, and the later growth rate of M."""
     linear = jit_bound(_linearise_overlaps, problem)
     rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
     t, rate = 0.0, float(rates(first).max())
@@ -149,17 +149,19 @@ def _relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, flo
 
 
 def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray) -> LinearPath:
-    """Solve the ODE from `first` with M = 0, together with the linear equation of M and its accumulated noise."""
+    """Solve the ODE from `first` with M = 0 at the given times, with the linear equation of M and its accumulated noise."""
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
     linear, drift_at = jit_bound(_linearise_overlaps, problem), jit_bound(ProjectionProblem.drift, problem)
 
     def split(y):
+        """Split the flat state into overlaps, fundamental matrix, its inverse, and accumulated noise."""
         a, Q, growth, back, noise = np.split(y, sizes)
         square = lambda part: part.reshape(n, n)
         return Overlaps(a, first.M, Q.reshape(p, p)), square(growth), square(back), square(noise)
 
     def slope(_, y):  # the inverse of the fundamental matrix has its own equation, which avoids inverting a growing matrix
+        """Return the time derivative of the flat state."""
         stats, growth, back, _ = split(y)
         (A, Sigma), drift = map(np.asarray, linear(stats)), drift_at(stats)
         parts = (drift.a, drift.Q, A @ growth, -back @ A, back @ Sigma @ back.T)
@@ -172,8 +174,8 @@ def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray
 
 
 def _normal_points(n: int) -> np.ndarray:
-    """Return points that represent a standard normal vector: quantiles for n = 1, Sobol points otherwise."""
+    """Return points that represent a standard normal vector in R^n: quantiles for n = 1, Sobol points otherwise."""
     if n == 1:
         # midpoints of equally likely intervals
-        return ndtri((np.arange(STARTS)[:, None] + 0.5) / STARTS)
-    return ndtri(scipy.stats.qmc.Sobol(n, seed=0).random(STARTS))
+        return ndtri((np.arange(START_POINTS)[:, None] + 0.5) / START_POINTS)
+    return ndtri(scipy.stats.qmc.Sobol(n, seed=0).random(START_POINTS))

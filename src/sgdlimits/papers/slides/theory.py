@@ -55,7 +55,7 @@ INCREMENT_SAMPLES = Sobol(log2_points=9)
 
 
 class Regime(NamedTuple):
-    r"""The limit at p = d^kappa, lr = d^-delta, and the exponents of d behind it.
+    r"""Limit of SGD at width d^kappa and learning rate d^-delta: its name, and the exponents of d that decide it.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Regime(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    r"""Sizes of the terms of the limit for one problem in dimension d.
+    r"""Sizes of corrector, step and fluctuations in the limit of SGD, for one problem in dimension d.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Sizes(NamedTuple):
 
 @checked
 def regime(kappa: NotNegative, delta: float) -> Regime:
-    r"""Return the regime of p = d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` measures it.
+    r"""Return the limit of SGD for d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` measures it.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def regime(kappa: NotNegative, delta: float) -> Regime:
 
 @checked
 def of(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
-    """Return the sizes of the terms for one problem in dimension d; the ratio of the drift's parts is that at a random start.
+    """Return the `Sizes` of one problem in dimension d, with corrector over population drift taken at a random start.
 
     >>> import sgdlimits as sl
     >>> sizes = of(sl.presets.phase_retrieval(width=4, lr=0.2, noise=0.1), d=1000)
@@ -175,7 +175,7 @@ def of(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
 
 @checked
 def classify(population: float, corrector: float, fluctuation: float, tolerance: NotNegative = 0.0) -> str:
-    r"""Return the regime from the exponents of d of three sizes in the paper's time: both parts of the drift, and the noise.
+    r"""Return the regime's name from the exponents of d of population drift, corrector and noise, in the paper's time.
 
     The larger part of the drift, of size v, sets the time scale, v times as fast as the paper's; in its unit the noise is
     smaller by :math:`\sqrt v`. An ODE exists if that vanishes, and the two parts decide which one. Exponents that differ by at
@@ -193,7 +193,7 @@ def classify(population: float, corrector: float, fluctuation: float, tolerance:
 
 @checked
 def largest(stats: Overlaps) -> Float[Array, ""]:
-    """Return the largest absolute value among all statistics."""
+    """Return the largest absolute value among all entries of the overlaps."""
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(stats)]))
 
 
@@ -265,9 +265,10 @@ def phase_diagram(
 
 @eqx.filter_jit
 def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
-    """Return the sizes at each learning rate: population drift, corrector, and root d times the increments' deviation."""
+    """Return at each learning rate the sizes of population drift and corrector, and sqrt(d) times that of the noise."""
 
     def at(lr):
+        """Return the three sizes at one learning rate, in the paper's time."""
         # the rate is traced: one compilation for all exponents
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
         population, corrector = map(largest, other.drift_parts(stats))
@@ -281,11 +282,12 @@ def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array,
 
 
 def _increment_deviation(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
-    """Return the standard deviation of d times the one-sample increment, entry by entry."""
+    """Return the standard deviation of d times the one-sample increment of the overlaps, entry by entry."""
     law, column, c = problem.model.law(stats), jax.tree.map(lambda leaf: leaf[..., None], stats), jnp.asarray(0)
     F = law.triangular_factor()
 
     def change(points):
+        """Return the increment and its square at each quadrature point."""
         fields, fixed, z = law.fields_at(F, points, c)
         products = problem.model.products(fields, fixed, repeat_for_samples(stats.a, fields.shape[1]), z, c)
         each = add(*linear_increments(problem, column, products))

@@ -14,7 +14,7 @@ MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture)
 
 
 class UnknownPreset(BadInput, AttributeError):
-    """Error for a name that is no preset."""
+    """Error for a name that is not the name of a preset."""
 
 
 def __getattr__(name: str):

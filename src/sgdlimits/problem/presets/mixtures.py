@@ -37,7 +37,9 @@ def gaussian_mixture(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""A two-layer network learns the labels of Gaussian classes, :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})` [2]_.
+    r"""A two-layer network learns the labels of Gaussian classes, whose means are combinations of fixed directions [2]_.
+
+    An input of class c is :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})`.
 
     The network is :math:`f = \sum_j v_j\, s(W_j\cdot x)`, the loss the cross-entropy of the label and :math:`1/(1 + e^{-f})`,
     and both layers are trained at the same learning rate with the penalty
@@ -71,7 +73,7 @@ def gaussian_mixture(
     >>> problem.data.classes, problem.network.width, sl.RandomInit(d=100).one(problem).M.shape
     (3, 3, (3, 1))
     """
-    problem = _classifier(
+    problem = _classifier_problem(
         "gaussian_mixture", means, labels, snr, ridge, lr, width, activation, weights, gram, batch, expectation
     )
     return problem.with_algorithm(algorithm)
@@ -106,7 +108,7 @@ def binary_mixture(
     >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], np.outer(x, x))).M).max() < 1e-12)
     True
     """
-    problem = _classifier("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True)
+    problem = _classifier_problem("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True)
     return problem.with_algorithm(algorithm)
 
 
@@ -136,10 +138,10 @@ def xor_mixture(
     (5, 4, 2)
     """
     means = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
-    return _classifier("xor_mixture", means, [1.0, 1.0, 0.0, 0.0], snr, ridge, lr, width).with_algorithm(algorithm)
+    return _classifier_problem("xor_mixture", means, [1.0, 1.0, 0.0, 0.0], snr, ridge, lr, width).with_algorithm(algorithm)
 
 
-def _classifier(
+def _classifier_problem(
     name,
     means,
     labels,
@@ -154,7 +156,7 @@ def _classifier(
     expectation=None,
     as_inputs=False,
 ) -> ProjectionProblem:
-    """Return the problem of a network that learns the labels of Gaussian classes, trained in both layers.
+    """Return the problem of a two-layer network that learns the labels of Gaussian classes, with both layers trained.
 
     Initial weights are Gaussian, with the scale of the inputs if `as_inputs`, and otherwise 1.
     """

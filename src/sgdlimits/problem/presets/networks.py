@@ -52,7 +52,7 @@ def phase_retrieval(
     True
     """
     target = Target(CommitteeReadout("square"), 1, noise=noise, gram=[[rho]])
-    return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere, algorithm)
+    return _two_layer_problem("phase_retrieval", target, width, "square", lr, train_second, sphere, algorithm)
 
 
 @checked
@@ -131,7 +131,7 @@ def committee(
     """
     teacher = activation if teacher_activation is None else teacher_activation
     target = Target(CommitteeReadout(teacher), teachers, noise=noise)
-    return _two_layer("committee", target, width, activation, lr, train_second, sphere, algorithm, batch, expectation)
+    return _two_layer_problem("committee", target, width, activation, lr, train_second, sphere, algorithm, batch, expectation)
 
 
 @checked
@@ -174,13 +174,15 @@ def single_index(
     True
     """
     labels = Target(CommitteeReadout(activation if target is None else target), 1, noise=noise)
-    return _two_layer("single_index", labels, width, activation, lr, train_second, sphere, algorithm, batch, expectation)
+    return _two_layer_problem(
+        "single_index", labels, width, activation, lr, train_second, sphere, algorithm, batch, expectation
+    )
 
 
-def _two_layer(
+def _two_layer_problem(
     name, target, width, activation, lr, train_second, sphere, algorithm, batch=1, expectation=None
 ) -> ProjectionProblem:
-    """Return the problem of a two-layer network with squared loss, on the clock of Loureiro's slides, rate lr/p."""
+    """Return the problem of a two-layer network with squared loss, whose paper time is t times the learning rate over p."""
     return ProjectionProblem(
         target=target,
         network=TwoLayer(width, activation),

@@ -19,13 +19,13 @@ DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": RETRIES,
     "distributed.worker.daemon": False,
 }
-"""Settings of dask: no task is queued at a busy worker, and a task that has killed more workers than `RETRIES` is given up."""
+"""Settings of dask: workers queue no further tasks, and a task that kills more than `RETRIES` workers is given up."""
 SLURM_DEFAULTS = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
 """Default resources of a SLURM job."""
 
 
 class Dask(SweepEngine):
-    """Engine of single-threaded dask workers, which write results to the sweep's folder; they must share its file system.
+    """Engine that computes a sweep on single-threaded dask workers, which write results to the sweep's shared folder.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Dask(SweepEngine):
 
     @classmethod
     def of(cls, where: str, **more: Any) -> Dask:
-        """Return the engine for "local", "slurm" or the address of a scheduler; raise `BadInput` for anything else."""
+        """Return the dask engine for "local", "slurm" or the address of a scheduler; raise `BadInput` for other values."""
         try:
             import distributed  # noqa: F401
         except ImportError as reason:
@@ -49,13 +49,13 @@ class Dask(SweepEngine):
         return cls(where, **more)
 
     def script(self, folder: str) -> str:
-        """Return the batch script of one SLURM job; an empty text unless jobs of SLURM are used."""
+        """Return the batch script of one SLURM job, or an empty text if the engine does not use SLURM."""
         if self.where != "slurm":
             return ""
         from dask_jobqueue.slurm import SLURMJob
 
-        with _explain_refusal():
-            job = SLURMJob(scheduler="SCHEDULER", name="sgdlimits", **self._job())
+        with _explain_settings_error():
+            job = SLURMJob(scheduler="SCHEDULER", name="sgdlimits", **self._job_settings())
         return f"# {self.workers} of these jobs, each with the scheduler's address; results in {folder}\n{job.job_script()}"
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
@@ -65,7 +65,7 @@ class Dask(SweepEngine):
         text = recipe.to_json()
         where = str(folder.path.resolve())
         sweep = hash_of([text, where])  # keys must differ between sweeps that use one scheduler for different folders
-        with dask.config.set(DASK_SETTINGS), self._client() as client:
+        with dask.config.set(DASK_SETTINGS), self._connect() as client:
             under_way: dict[str, Task] = {}
             ending = as_completed(raise_errors=False)
 
@@ -93,8 +93,8 @@ class Dask(SweepEngine):
                 yield from task.final_outcomes(outcomes, submit)
 
     @contextmanager
-    def _client(self) -> Iterator[Any]:
-        """Provide a client connected to the scheduler, starting a local or SLURM cluster for the block if one is needed."""
+    def _connect(self) -> Iterator[Any]:
+        """Provide a client connected to the dask scheduler; a local or SLURM cluster is started for the block if needed."""
         from distributed import Client
 
         if "://" in self.where:
@@ -105,29 +105,31 @@ class Dask(SweepEngine):
             with client:
                 yield client
             return
-        with self._cluster() as cluster, Client(cluster) as client:
+        with self._start_cluster() as cluster, Client(cluster) as client:
             if self.where == "slurm":
                 cluster.scale(jobs=self.workers)
             yield client
 
-    def _cluster(self) -> Any:
+    def _start_cluster(self) -> Any:
+        """Start a dask cluster on this machine or of SLURM jobs, and return it."""
         if self.where == "slurm":
             from dask_jobqueue import SLURMCluster
 
-            with _explain_refusal():
-                return SLURMCluster(**self._job())
+            with _explain_settings_error():
+                return SLURMCluster(**self._job_settings())
         from distributed import LocalCluster
 
         how: dict[str, Any] = {"memory_limit": 0, "dashboard_address": None, "silence_logs": 50}
         return LocalCluster(n_workers=self.workers, threads_per_worker=1, **how)
 
-    def _job(self) -> dict[str, Any]:
+    def _job_settings(self) -> dict[str, Any]:
+        """Return the resources of one SLURM job, by the names that dask_jobqueue uses."""
         given = {**SLURM_DEFAULTS, **self.settings}
         return given | {name: int(given[name]) for name in ("cores", "processes")}
 
 
 def _run_on_worker(recipe: str, folder: str, units: list[str]) -> list[tuple[str, str, str]]:
-    """Compute units on a dask worker: `attempt_units_json`, with JAX set up, as a list."""
+    """Compute work units of a sweep on a dask worker, and return name, status and error of each."""
     import dask
 
     setup_jax()
@@ -137,8 +139,8 @@ def _run_on_worker(recipe: str, folder: str, units: list[str]) -> list[tuple[str
 
 
 @contextmanager
-def _explain_refusal() -> Iterator[None]:
-    """Turn errors of dask_jobqueue about unknown or invalid settings into a `BadInput`."""
+def _explain_settings_error() -> Iterator[None]:
+    """Turn errors of dask_jobqueue about unknown or invalid settings of SLURM jobs into a `BadInput`."""
     try:
         yield
     except (TypeError, ValueError) as reason:

@@ -17,17 +17,20 @@ from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
-from sgdlimits.run.sweeps.recipe import decoded, label
+from sgdlimits.run.sweeps.recipe import as_coordinate, decode_value
 from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read, warn_left_out
 
-LAZY_BYTES = 2**28
-"""Total size of files in bytes above which values are loaded lazily by default."""
+MIN_LAZY_BYTES = 2**28
+"""Total size of result files in bytes above which `collect` loads values lazily by default."""
 MIN_GRID_SHARE = 0.5
-"""Share of all combinations of values that points must exceed for parameters to be dimensions: sparser grids waste memory."""
+"""Fraction of all combinations of parameter values that points must exceed to be stored as a grid.
+
+Sparser grids waste memory.
+"""
 
 
 class PointRow(NamedTuple):
-    """Results of one point: all its parameters, those that its sweep varied, and the datasets of its files, by run."""
+    """Results at one point of a sweep: all its parameters, the varied ones, and the datasets of its files, ordered by run."""
 
     full: dict[str, Any]
     varied: dict[str, Any]
@@ -42,7 +45,7 @@ def collect(
     keys: Annotated[Iterable[str], each_of(text)] | None = None,
     runs: Size | None = None,
 ) -> xr.Dataset:
-    """Collect everything that a sweep has computed so far in one dataset, with the varied parameters as dimensions.
+    """Collect all results of a sweep so far in one dataset, with the varied parameters as dimensions.
 
     Parameters
     ----------
@@ -88,12 +91,12 @@ def collect(
     else:
         sizes, places = (len(rows),), [(i,) for i in range(len(rows))]
         dims, coords = ["point"], {name: ("point", [point[name] for point in points]) for name in names}
-    return _assemble([join_runs(row, runs) for row in rows], places, dims, sizes, coords)
+    return _assemble_points([join_runs(row, runs) for row in rows], places, dims, sizes, coords)
 
 
 @checked
 def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
-    """Write everything that a sweep has computed to one zarr store or netCDF file.
+    """Write all results of a sweep so far to one zarr store or netCDF file.
 
     Parameters
     ----------
@@ -122,7 +125,7 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
 
 
 def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, PointRow]:
-    """Read the results of points by key, from files that together have consecutive runs from 0 on, each run once.
+    """Read the results of a sweep's points, by key, from files whose runs follow each other from run 0 on.
 
     Parameters
     ----------
@@ -136,7 +139,7 @@ def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy
     reach: dict[str, int] = {}
     entries = [entry for entry in folder.list_files() if wanted is None or entry.key in wanted]
     if lazy is None:
-        lazy = sum(entry.path.lstat().st_size for entry in entries) > LAZY_BYTES
+        lazy = sum(entry.path.lstat().st_size for entry in entries) > MIN_LAZY_BYTES
     for entry in entries:
         have = reach.get(entry.key, 0)
         # Skip runs that an earlier file has, that come after a gap, or that are not asked for.
@@ -147,14 +150,14 @@ def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy
         except Damaged as reason:
             warn_left_out(entry.path, f"{reason}; it is left out. Run the sweep again to have it made anew")
             continue
-        row = rows.setdefault(entry.key, PointRow(*_parameters(dataset), []))
+        row = rows.setdefault(entry.key, PointRow(*_point_parameters(dataset), []))
         row.parts.append((_leave_in_file(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))
         reach[entry.key] = entry.last
     return rows
 
 
 def _leave_in_file(dataset: xr.Dataset, entry: UnitFile) -> xr.Dataset:
-    """Replace the values of a dataset by lazy dask arrays that read them from its file."""
+    """Replace the values of a dataset by lazy dask arrays, which read them from the dataset's file when needed."""
     try:
         import dask
         import dask.array as da
@@ -173,32 +176,36 @@ def _leave_in_file(dataset: xr.Dataset, entry: UnitFile) -> xr.Dataset:
 
 
 def _read_variable(path: str, name: str) -> np.ndarray:
-    """Return the values of one variable of a file."""
+    """Return the values of one variable of a result file."""
     return read(Path(path))[name].values
 
 
-def _parameters(dataset: xr.Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all parameters of the point of a file, and those that its sweep varied, as values of coordinates."""
+def _point_parameters(dataset: xr.Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all parameters of the point that a result file belongs to, and separately those that its sweep varied."""
     whole = json.loads(dataset.attrs["unit"])
     point = json.loads(dataset.attrs["point"])
     full: dict[str, Any] = {"preset": whole["build"], "level": whole["level_name"], "start": whole["start_name"]}
     full |= {"optimiser": whole["rule"].get("name", "sgd"), "t_max": whole["t_max"], "keep": json.dumps(whole["keep"])}
     for part in ("start", "level", "rule", "problem"):
-        full |= {name: label(_value(value)) for name, value in whole[part].items() if (part, name) != ("rule", "name")}
+        full |= {
+            name: as_coordinate(_decode_or_text(value))
+            for name, value in whole[part].items()
+            if (part, name) != ("rule", "name")
+        }
     present = lambda name: PARAMETERS[name].name if name in PARAMETERS else name  # older files have names of older versions
-    return full, {present(name.rpartition(".")[2]): label(_value(value)) for name, value in point.items()}
+    return full, {present(name.rpartition(".")[2]): as_coordinate(_decode_or_text(value)) for name, value in point.items()}
 
 
-def _value(value: Any) -> Any:
-    """Return a parameter from its JSON; as JSON text if it cannot be decoded."""
+def _decode_or_text(value: Any) -> Any:
+    """Decode a parameter value from JSON; return the JSON text itself if it cannot be decoded."""
     try:
-        return decoded(value)
+        return decode_value(value)
     except BadInput:  # a function that this process does not know
         return json.dumps(value)
 
 
 def _varied_parameters(rows: list[PointRow]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the names of the parameters that sweeps varied or in which points differ, and their values at each point."""
+    """Return the names of the parameters that differ between points or that sweeps varied, and their values per point."""
     names = list(dict.fromkeys(name for row in rows for name in row.varied))
     for name in {name: None for row in rows for name in row.full}:
         if name not in names and len({repr(row.full[name]) for row in rows if name in row.full}) > 1:
@@ -212,13 +219,13 @@ def _varied_parameters(rows: list[PointRow]) -> tuple[list[str], list[dict[str, 
 
 
 def _sort_values(values: list) -> list:
-    """Return the distinct values of a parameter: numbers sorted, texts in the order of the points."""
+    """Return the distinct values of a parameter: numbers in increasing order, texts in the order of the points."""
     each = {repr(value): value for value in values}
     return list(each.values()) if any(isinstance(value, str) for value in values) else sorted(each.values())
 
 
 def join_runs(row: PointRow, runs: int | None) -> xr.Dataset:
-    """Join the files of one point into a dataset of all its runs, or of the first `runs`."""
+    """Join the datasets of one point's files into a dataset of all its runs, or of the first `runs`."""
     parts = row.parts
     first = parts[0]
     if len(parts) > 1:
@@ -228,8 +235,8 @@ def join_runs(row: PointRow, runs: int | None) -> xr.Dataset:
     return first if runs is None else first.isel(run=slice(0, runs))
 
 
-def _assemble(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int, ...], coords) -> xr.Dataset:
-    """Assemble the datasets of points into one.
+def _assemble_points(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int, ...], coords) -> xr.Dataset:
+    """Assemble the datasets of all points of a sweep into one dataset.
 
     Parameters
     ----------
@@ -258,7 +265,7 @@ def _assemble(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int
             continue
         if other := next((each.dims for _, each in have if each.dims != have[0][1].dims), None):
             raise BadInput(f"{name} has the dimensions {have[0][1].dims} here and {other} there. Collect them apart, by keys=.")
-        found[name] = _place(have, dims, sizes, extent)
+        found[name] = _place_on_grid(have, dims, sizes, extent)
     attrs = {
         name: value
         for name, value in parts[0].attrs.items()
@@ -276,8 +283,8 @@ def _is_same_attribute(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(np.array_equal(left, right))
 
 
-def _place(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, extent: dict[str, int]) -> xr.Variable:
-    """Place one variable of all points, pairs of an index and an array, in an array of the full grid.
+def _place_on_grid(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, extent: dict[str, int]) -> xr.Variable:
+    """Combine one variable of all points into an array over the grid of points; missing entries are NaN or empty text.
 
     Each array is padded to the `extent` of its dimensions; missing entries are NaN, or empty text.
     """

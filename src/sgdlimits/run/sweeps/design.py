@@ -17,12 +17,12 @@ from sgdlimits.renamed import parameter_of
 
 Point = dict[str, Any]
 MAX_POINTS = 10**6
-"""Maximum number of points: each has a file of its own, and folders of more files are slow on every file system."""
+"""Maximum number of points in a sweep: each point has a file, and folders of more files are slow everywhere."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """Points of a sweep, dictionaries with the same parameters; `axes` has the values along each axis of a grid."""
+    """Points of a sweep: a dictionary of parameter values for each, and the values along each axis if they form a grid."""
 
     points: tuple[Point, ...]
     axes: Mapping[str, tuple] = field(default_factory=dict)
@@ -32,11 +32,11 @@ class Design:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parameters."""
+        """Names of the parameters that the sweep varies."""
         return tuple(self.points[0])
 
     def values(self, name: str) -> list:
-        """Return the distinct values of a parameter, in the order of the points."""
+        """Return the distinct values of a parameter over all points, in the order of the points."""
         return list({repr(point[name]): point[name] for point in self.points}.values())
 
 
@@ -80,7 +80,7 @@ def random_points(count: Annotated[int, sized(16)], *, seed: Seed = 0, **ranges:
 
 
 def design_of_points(points: Iterable[Mapping[str, Any]]) -> Design:
-    """Return the design of a list of points, checked to have the same parameters."""
+    """Return the design of a sweep from a list of points, after checking that all have the same parameters."""
     rows = tuple(dict(mapping("a point of over", point)) for point in islice(points, MAX_POINTS + 1))
     check_size(len(rows))
     if not rows or not rows[0]:
@@ -93,7 +93,7 @@ def design_of_points(points: Iterable[Mapping[str, Any]]) -> Design:
 
 
 def as_design(over: Any) -> Design:
-    """Return the design for the argument `over` of `sweep`: a design, a mapping from parameters to values, or points."""
+    """Convert the argument `over` of `sweep`, a design, a mapping from parameters to values or points, to a design."""
     if isinstance(over, Design):
         return over
     if isinstance(over, Mapping):
@@ -112,7 +112,7 @@ def check_size(points: int) -> None:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value as a hashable object of plain Python: NumPy scalars as Python's, lists as tuples, 1.0 as 1."""
+    """Convert a parameter value to hashable Python objects: NumPy scalars to numbers, lists to tuples, 1.0 to 1."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
@@ -122,7 +122,7 @@ def to_plain(value: Any) -> Any:
 
 
 def _check_axis(name: str, given: Any) -> tuple:
-    """Return the values of one axis of a grid as a tuple; raise `BadInput` unless they are several distinct values."""
+    """Return the values of one axis of a grid as a tuple; raise `BadInput` if there are none or two are equal."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise BadInput(f"{name} must be several values; got {shorten(given)}. Put them in brackets.")
     if isinstance(given, range):  # len() of a range fails beyond 2^63
@@ -138,7 +138,7 @@ def _check_axis(name: str, given: Any) -> tuple:
 
 
 def _draw_values(name: str, given: Any, uniform: np.ndarray) -> list:
-    """Map uniform variates in [0, 1) to the range given for a parameter."""
+    """Map uniform variates in [0, 1) to the range of a parameter, linearly or in its logarithm."""
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 3) or given[2:] not in ((), [], ("log",), ["log"]):
         raise BadInput(
             f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {shorten(given)}. Give such a range.'

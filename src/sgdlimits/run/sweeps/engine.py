@@ -1,4 +1,4 @@
-"""Engines of sweeps, which compute units: the interface, tasks of several units, and the engine of this process."""
+"""Engines that compute the work units of a sweep (some runs at one point): the interface, and that of this process."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units
 
 RETRIES = 2
-"""Number of further attempts at a unit that failed alone."""
+"""Number of times that a work unit is tried again after it has failed on its own."""
 MAX_RUNS_PER_TASK = 64
-"""Runs up to which units are put into one task: four vectors of a processor."""
+"""Maximum number of runs of the work units that are grouped into one task on a CPU: four SIMD vectors."""
 MAX_RUNS_PER_GPU_TASK = 2**16
-"""The same on a GPU, which needs many threads."""
+"""Maximum number of runs of the work units that are grouped into one task on a GPU, which needs many threads."""
 
 
 class Task(NamedTuple):
-    """Units that are computed in shared batches, and the number of earlier attempts at a single unit."""
+    """Work units of a sweep that are computed in shared batches; for a single unit, also the number of earlier attempts."""
 
     units: list[Unit]
     tries: int = 0
 
     def final_outcomes(self, outcomes: Iterable[Outcome], retry: Callable[[Task], Any]) -> Iterator[Outcome]:
-        """Yield the outcomes that are final; pass each failed unit, alone in a task, to `retry` while attempts are left."""
+        """Yield the outcomes that are final, and pass failed units that may be tried again to `retry`, each in its own task."""
         for outcome in outcomes:
             alone = len(self.units) == 1  # in a larger task another unit may have caused the failure, so it does not count
             if outcome.status != FAILED or (alone and self.tries == RETRIES):
@@ -39,7 +39,7 @@ class Task(NamedTuple):
 
 
 def make_tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
-    """Group consecutive units with few runs into tasks that can share batches, with work for all workers."""
+    """Group consecutive work units with few runs into tasks that share batches, such that all workers get tasks."""
     runs = [unit.last - unit.first for unit in units]
     # No task has more than a worker's share of all runs, but each fills a vector.
     share = max(GROUP_ALIGNMENT, -(-sum(runs) // workers))
@@ -57,15 +57,15 @@ def make_tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Tas
 
 
 class SweepEngine(abc.ABC):
-    """Interface of the engines of a sweep: this process, a pool of processes, or a cluster."""
+    """Interface of what computes a sweep: this process, a pool of worker processes, or a cluster."""
 
     @abc.abstractmethod
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        """Compute units in any order, with retries after failures, and yield the final outcome of each."""
+        """Compute work units of a sweep in any order, with retries after failures, and yield the final outcome of each."""
 
 
-class InProcess(SweepEngine):
-    """Engine that computes all units in this process."""
+class InProcessEngine(SweepEngine):
+    """Engine that computes all work units of a sweep in this process."""
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
         todo = make_tasks(recipe, units)

@@ -14,13 +14,13 @@ from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.text import count, format_bytes
 
 TRIAL_SECONDS = 1.0
-"""Approximate time of the calibration at each of the points that are tried."""
+"""Approximate time in seconds spent on trial simulations at each point that is tried for an estimate."""
 OVERHEAD_SECONDS = 0.035
-"""Time of a unit beside its steps: building the problem, the dataset, and writing the file."""
+"""Time in seconds of a work unit beside its steps: building the problem and the dataset, and writing the file."""
 OVERHEAD_BYTES = 20_000
-"""Size of a unit's file beside its values."""
+"""Bytes in the file of a work unit beside its values."""
 RATE_WINDOW_SECONDS = 600.0
-"""Time before now over which the rate of a sweep is measured."""
+"""Length in seconds of the recent period over which the rate of finished work units is measured."""
 
 
 def estimate(job: Sweep) -> dict[str, str]:
@@ -47,7 +47,7 @@ def estimate(job: Sweep) -> dict[str, str]:
 
 
 def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
-    """Return the processor time in seconds and the size in bytes of a unit, extrapolated from a fraction of its `t_max`.
+    """Estimate the processor time in seconds and the size in bytes of a work unit from shorter simulations.
 
     The fraction grows until the simulation takes long enough to be measured.
     """
@@ -72,7 +72,7 @@ def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
 
 
 def status(job: Sweep) -> dict[str, str]:
-    """Report the progress of a sweep from the files in its folder, whichever processes compute it.
+    """Report the progress of a sweep from the files in its folder; any process may compute the sweep.
 
     The result has the rows of a table by name, both as text.
     """

@@ -23,31 +23,33 @@ from sgdlimits.progress import bar
 from sgdlimits.run.sweeps.cluster import Dask
 from sgdlimits.run.sweeps.collect import collect
 from sgdlimits.run.sweeps.design import Design, as_design
-from sgdlimits.run.sweeps.engine import InProcess, SweepEngine
-from sgdlimits.run.sweeps.pool import Pool
-from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
+from sgdlimits.run.sweeps.engine import InProcessEngine, SweepEngine
+from sgdlimits.run.sweeps.pool import PoolEngine
+from sgdlimits.run.sweeps.recipe import FINAL_TIME, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.run.sweeps.store import Folder, missing_units
 from sgdlimits.run.sweeps.unit import Unit, unit_of
 from sgdlimits.run.sweeps.worker import DONE, UNWRITTEN, Outcome
 from sgdlimits.text import count
 
-_BAR = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+_BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 MAX_REASONS = 3
-"""Maximum number of different errors that the warning about failed units quotes."""
+"""Maximum number of different error messages quoted in the warning about failed work units."""
 
 
 class SweepStopped(KeyboardInterrupt):
-    """Ctrl-C during a sweep. Finished units are in its folder, and the same call of `sweep` computes the others."""
+    """Exception for Ctrl-C during a sweep. Its finished results are stored, and the same call of `sweep` continues it."""
 
 
 class SweepFailed(UserWarning):
-    """Warning that some units of a sweep could not be computed; notes in its folder give the reasons."""
+    """Warning that some results of a sweep could not be computed; notes in its folder give the reasons."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Sweep with checked arguments.
+    """A sweep to compute: its points, how to simulate at a point, the runs per point, and the folder of results.
+
+    `Sweep.of` checks the arguments.
 
     Parameters
     ----------
@@ -70,7 +72,7 @@ class Sweep:
     def of(
         cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None
     ) -> Sweep:
-        """Check a sweep over all of its points and return it; raise one `BadInput` with all mistakes."""
+        """Return the sweep with the given arguments, checked at all points; raise one `BadInput` with all mistakes."""
         design = as_design(over)
         fixed = {name: [value] for name, value in recipe.fixed.items()}
         varied = {name: design.values(name) for name in design.names}
@@ -83,14 +85,14 @@ class Sweep:
         return cls(recipe, design, runs, os.fspath(folder), refine=found).part(shard)
 
     def part(self, shard: tuple[int, int] | None) -> Sweep:
-        """Return the i-th of n parts of the sweep, for `shard` = (i, n)."""
+        """Return the i-th of n parts of the sweep, for `shard` = (i, n); None returns the whole sweep."""
         if self.refine is not None and shard is not None:
             raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
         return dataclasses.replace(self, shard=shard)
 
     @cached_property
     def units(self) -> list[Unit]:
-        """Units of the sweep or of its shard, in the order of the points."""
+        """Work units of the sweep or of its shard, in the order of the points; a unit is some runs at one point."""
         units = [unit_of(self.recipe, point, 0, self.runs) for point in self.design.points]
         index, shards = self.shard or (1, 1)
         # Shards are chosen by the hash of a unit: every process agrees on them without knowing the others.
@@ -98,7 +100,7 @@ class Sweep:
 
 
 def find_mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable[Any] | None = None) -> Iterable[str]:
-    """Yield a sentence for each mistake in the values of parameters.
+    """Yield a sentence for each mistake in the names and values of a sweep's parameters.
 
     Parameters
     ----------
@@ -111,7 +113,7 @@ def find_mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable
         try:
             for optimiser, value in product(known, values):
                 recipe.check(name, value, optimiser)
-            if name not in (OPTIMISER, END) and not any(recipe.users(name, optimiser) for optimiser in known):
+            if name not in (OPTIMISER, FINAL_TIME) and not any(recipe.users(name, optimiser) for optimiser in known):
                 yield f"{name} is a parameter of none of the optimisers {', '.join(map(str, known))}. Leave it out."
         except BadInput as reason:
             yield str(reason)
@@ -140,7 +142,7 @@ def sweep(
     progress: bool = True,
     kernel: str | None = None,
 ) -> xr.Dataset:
-    """Simulate a problem at many parameter values and store each result in a file; points that have one are skipped.
+    """Simulate a problem at many parameter values and store each result in a file; points with a file are skipped.
 
     The same call resumes after any interruption. A call with more values or more runs computes only the new ones, and gives,
     bit by bit, the results of one larger sweep.
@@ -190,7 +192,10 @@ def sweep(
 
 
 def compute_sweep(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
-    """Compute all units of a sweep without a file, and those that its refinement adds; return the units of all points."""
+    """Compute the results of a sweep that have no file yet, and those that its refinement adds.
+
+    Return the work units of all points.
+    """
     folder = Folder(job.folder, make=True)
     where = as_engine(engine)
     units = _compute_missing(job, folder, where, retry, progress)
@@ -205,7 +210,10 @@ def compute_sweep(job: Sweep, engine: Any = None, *, retry: bool = False, progre
 
 
 def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
-    """Compute the units without a file, with a progress bar and notes on failures; return all units of the sweep."""
+    """Compute the work units of a sweep that have no file, and return all its work units.
+
+    A progress bar is shown, and notes on failures are written.
+    """
     units = job.units
     todo = list(missing_units(folder, units))
     failed = {unit.name: error for unit in todo if not retry and (error := folder.read_failure(unit))}
@@ -216,7 +224,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
     done = total - len({unit.key for unit in todo}) - len(failed)
     if todo:
         first = os.getpid() % len(todo)  # simultaneous sweeps into one folder begin at different units
-        with bar(total=total, initial=done, disable=not progress, desc="sweep", unit="unit", bar_format=_BAR) as shown:
+        with bar(total=total, initial=done, disable=not progress, desc="sweep", unit="unit", bar_format=_BAR_FORMAT) as shown:
             computing = engine.run(job.recipe, folder, todo[first:] + todo[:first])
             running = _until_interrupted(computing)
             try:
@@ -242,7 +250,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
 
 
 def _until_interrupted(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
-    """Yield outcomes until Ctrl-C, and raise it even if it arrived in code whose exceptions Python discards.
+    """Yield outcomes until Ctrl-C; raise `KeyboardInterrupt` even if Python discarded it inside a callback.
 
     An exception in the callback of a weak reference or a finalizer is printed and forgotten. The signal handlers therefore
     record that they were called, and the loop checks the record after each outcome.
@@ -250,7 +258,7 @@ def _until_interrupted(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, 
     received: list[int] = []
     handlers: dict[int, Any] = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
-    def record(number: int, frame: Any) -> None:
+    def record_signal(number: int, frame: Any) -> None:
         try:
             handlers[number](number, frame)
         except KeyboardInterrupt:
@@ -264,7 +272,7 @@ def _until_interrupted(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, 
     try:
         sys.unraisablehook = lambda ignored: None if ignored.exc_type is KeyboardInterrupt else usual_hook(ignored)
         for each in replaced:
-            signal.signal(each, record)
+            signal.signal(each, record_signal)
         for outcome in outcomes:
             yield outcome
             if received:
@@ -276,7 +284,7 @@ def _until_interrupted(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, 
 
 
 def _report_failures(folder: str, failed: dict[str, str], total: int) -> None:
-    """Warn of failed units with their errors; raise `BadInput` if all units failed."""
+    """Warn of failed work units and quote their errors; raise `BadInput` if all units failed."""
     errors = list(dict.fromkeys(failed.values()))
     words = "; ".join(errors[:MAX_REASONS])
     if len(errors) > MAX_REASONS:
@@ -290,13 +298,13 @@ def _report_failures(folder: str, failed: dict[str, str], total: int) -> None:
 
 
 def as_engine(engine: Any) -> SweepEngine:
-    """Return the engine for the argument `engine` of `sweep`: None, a number of processes, an address, or an engine."""
+    """Convert the argument `engine` of `sweep`, such as a number of processes or an address, to an engine."""
     if engine is None:
-        return InProcess()
+        return InProcessEngine()
     if isinstance(engine, SweepEngine):
         return engine
     if isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
-        return Pool(engine)
+        return PoolEngine(engine)
     if isinstance(engine, str):
         return Dask.of(engine)
     if isinstance(address := getattr(engine, "scheduler_address", None), str):  # a cluster of dask, such as LocalCluster
@@ -311,7 +319,7 @@ def as_engine(engine: Any) -> SweepEngine:
 
 
 def as_shard(shard: Any) -> tuple[int, int] | None:
-    """Return the shard (i, n) from the argument `shard` of `sweep` or an option such as 1/10; raise `BadInput` if invalid."""
+    """Convert the argument `shard` of `sweep`, (i, n) or text such as 1/10, to a pair; raise `BadInput` if invalid."""
     if shard is None:
         return None
     try:

@@ -17,29 +17,29 @@ from sgdlimits.run.record import from_json
 from sgdlimits.run.sweeps.names import function_name, import_function
 
 
-def _at_time(values: xr.DataArray, index: int) -> xr.DataArray:
-    """Return the values at the time with this index, without the coordinate t."""
+def _select_time(values: xr.DataArray, index: int) -> xr.DataArray:
+    """Return an array at the time with the given index, without the coordinate t."""
     return values.drop_vars("t").isel(t=index)  # indexing a coordinate makes xarray import all of dask
 
 
 def final_risk(dataset: xr.Dataset) -> xr.DataArray:
-    """Return the population risk of each run at its end."""
-    return _at_time(dataset.risk, -1)
+    """Return the population risk of each run in a dataset at the last time."""
+    return _select_time(dataset.risk, -1)
 
 
 def excess_risk(dataset: xr.Dataset) -> xr.DataArray:
-    """Return the final population risk of each run, minus the floor: the risk of predicting the label without its noise."""
+    """Return the final population risk of each run minus the noise floor, the risk of predicting labels without their noise."""
     return final_risk(dataset) - dataset.attrs["floor"]
 
 
 def relative_risk(dataset: xr.Dataset) -> xr.DataArray:
     """Return the final excess risk of each run divided by the initial one: 0 if everything is learnt, 1 if nothing is."""
     floor = dataset.attrs["floor"]
-    return (final_risk(dataset) - floor) / (_at_time(dataset.risk, 0) - floor)
+    return (final_risk(dataset) - floor) / (_select_time(dataset.risk, 0) - floor)
 
 
 def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
-    """Return 1.0 for each run that has lost the fraction `threshold` of its excess risk at its end, else 0.0.
+    """Return 1.0 for each run whose excess risk has lost the fraction `threshold` of its initial value, else 0.0.
 
     Runs that diverged give 0.0.
     """
@@ -48,24 +48,27 @@ def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
 
 def overlap(dataset: xr.Dataset) -> xr.DataArray:
     """Return the final overlap of each run with the fixed directions, in absolute value, averaged over its entries."""
-    values = abs(_at_time(dataset[str(overlap_name(dataset))], -1))
+    values = abs(_select_time(dataset[str(overlap_name(dataset))], -1))
     return values.mean([dim for dim in values.dims if dim != "run"])
 
 
 def accuracy(dataset: xr.Dataset) -> xr.DataArray:
-    """Return the probability, at the end of each run, that it predicts the right class."""
+    """Return the probability, at the end of each run, that the network predicts the right class."""
     if "accuracy" not in dataset:
         raise BadInput(f"{dataset.attrs['problem_name']} predicts no classes and has no accuracy. Keep final_risk.")
-    return _at_time(dataset.accuracy, -1)
+    return _select_time(dataset.accuracy, -1)
 
 
 def exit_time(dataset: xr.Dataset, threshold: float = 0.5) -> xr.Dataset:
-    """Return the exit time of each run, and whether it is censored: the function `sgdlimits.exit_times`."""
+    """Return the exit time of each run, and whether it is censored (longer than the run), as `sgdlimits.exit_times`."""
     return exit_times(dataset, threshold)[["t", "censored"]].rename(t="exit_time").drop_vars("status")
 
 
 def fixed_point_count(dataset: xr.Dataset) -> int:
-    """Return the number of connected components of fixed points of the ODE, counting their images under symmetries."""
+    """Return the number of connected components of fixed points of the ODE of a dataset's problem.
+
+    Images under symmetries are counted.
+    """
     from sgdlimits.analysis.fixed_points import fixed_points
 
     return sum(point.copies for point in fixed_points(from_json(dataset.attrs["problem"])))
@@ -74,25 +77,27 @@ def fixed_point_count(dataset: xr.Dataset) -> int:
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn for fn in (final_risk, excess_risk, relative_risk, learnt, overlap, accuracy, exit_time, fixed_point_count)
 }
-"""Reductions by name. Each takes the dataset of one simulation, and options as keywords."""
+"""Reductions by name: functions of the dataset of one simulation, with options as keyword arguments."""
 
 
-def as_keep(keep: Any) -> dict[str, dict[str, Any]]:
-    """Return the reductions in `keep` as a dictionary from names to options; it is empty if whole trajectories are stored.
+def as_reductions(keep: Any) -> dict[str, dict[str, Any]]:
+    """Convert the argument `keep` of `sweep` to a dictionary from reductions' names to their options.
+
+    It is empty if whole trajectories are stored.
 
     A name is that of an entry of `REDUCTIONS` or `module:function`.
 
-    >>> as_keep("final_risk"), as_keep({"exit_time": {"threshold": 0.3}})
+    >>> as_reductions("final_risk"), as_reductions({"exit_time": {"threshold": 0.3}})
     ({'final_risk': {}}, {'exit_time': {'threshold': 0.3}})
     """
     if keep is None:
         return {}
     several = isinstance(keep, Iterable) and not isinstance(keep, str) and not callable(keep)
     given = keep if isinstance(keep, Mapping) else dict.fromkeys(keep if several else [keep])
-    return {_check_name(name): dict(mapping(f"keep[{name!r}]", options or {})) for name, options in given.items()}
+    return {_check_reduction_name(name): dict(mapping(f"keep[{name!r}]", options or {})) for name, options in given.items()}
 
 
-def _check_name(name: Any) -> str:
+def _check_reduction_name(name: Any) -> str:
     """Return the name of a reduction, given as a name or a function; raise `BadInput` for an unknown one."""
     if callable(name):
         return function_name(name)
@@ -102,12 +107,15 @@ def _check_name(name: Any) -> str:
 
 
 def stop_condition_of(keep: Mapping[str, dict[str, Any]]) -> Condition | None:
-    """Return the condition at which runs may stop: the exit if only exit times are stored; None otherwise."""
+    """Return the condition at which runs may stop early: the exit, if a sweep stores only exit times; else None."""
     return exits(keep["exit_time"].get("threshold", 0.5)) if list(keep) == ["exit_time"] else None
 
 
 def reduce_dataset(dataset: xr.Dataset, keep: Mapping[str, dict[str, Any]]) -> xr.Dataset:
-    """Apply the reductions `keep` to a dataset of `simulate`; the result has its run coordinates and attributes."""
+    """Apply reductions, given by name with their options, to a dataset of `simulate`.
+
+    The result has the run coordinates and attributes of the dataset.
+    """
     if not keep:
         return dataset
     # How runs ended stays beside every reduction, so that diverged ones can be told apart.
@@ -121,7 +129,7 @@ def reduce_dataset(dataset: xr.Dataset, keep: Mapping[str, dict[str, Any]]) -> x
 
 
 def _as_variables(name: str, result: Any, dataset: xr.Dataset) -> dict[str, xr.Variable]:
-    """Return the result of a reduction as variables by name; the first axis is `run` if it has one entry for each run."""
+    """Return the result of a reduction as xarray variables by name; a result per run has the axis `run` first."""
     if isinstance(result, xr.Dataset):
         return {str(each): result[each].variable for each in result.data_vars}
     if isinstance(result, Mapping):

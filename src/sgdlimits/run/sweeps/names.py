@@ -12,7 +12,7 @@ from sgdlimits.errors import BadInput
 
 
 class FunctionName(str):
-    """Text `module:function` that carries the function in its attribute `fn`; as JSON or pickled it is the text alone."""
+    """Text `module:function` that also carries the function itself, as `fn`; JSON and pickles hold only the text."""
 
     fn: Callable
 
@@ -36,12 +36,12 @@ def function_name(fn: Callable) -> FunctionName:
 
 
 def is_importable(name: str) -> bool:
-    """Return whether another process can import the function of a name `module:function`."""
+    """Return whether another process can import the function named by a text `module:function`."""
     return "<" not in name and not name.startswith("__main__:")
 
 
 def _describe_code(thing: Any, seen: set[int]) -> Any:
-    """Return a nested list of texts that identifies a function: its code, defaults, closure and the globals that it uses.
+    """Return nested texts that identify what a function computes: code, defaults, closure and the globals it uses.
 
     `seen` has the ids of functions described already, since functions may refer to each other.
     """
@@ -62,7 +62,7 @@ def _describe_code(thing: Any, seen: set[int]) -> Any:
 
 
 def import_function(name: str) -> Any:
-    """Import the function of a name `module:function`, unless the name came from `function_name` and carries it."""
+    """Return the function named by a text `module:function`, importing its module unless the text carries the function."""
     if isinstance(name, FunctionName):
         return name.fn
     module, _, path = name.partition(":")

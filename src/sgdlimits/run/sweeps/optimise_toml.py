@@ -18,8 +18,8 @@ from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.run.sweeps.names import import_function
-from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
-from sgdlimits.run.sweeps.toml import StrictTable, argument_of_simulate, describe_error, load_toml, name_among
+from sgdlimits.run.sweeps.recipe import FINAL_TIME, OPTIMISER, Recipe
+from sgdlimits.run.sweeps.toml import StrictTable, describe_error, load_toml, name_validator, simulate_argument_validator
 from sgdlimits.schedule_forms import Steps
 from sgdlimits.start import STARTS
 from sgdlimits.text import suggest_name
@@ -55,15 +55,15 @@ class ChainTable(StrictTable):
 class OptimiseFile(StrictTable):
     """Keys of the TOML file of an optimisation, with their checks and defaults; they are arguments of `optimise`."""
 
-    preset: Annotated[str, name_among(PRESETS)]
-    start: Annotated[str, name_among(STARTS)] = "random"
-    t_max: Annotated[float, argument_of_simulate("t_max")]
+    preset: Annotated[str, name_validator(PRESETS)]
+    start: Annotated[str, name_validator(STARTS)] = "random"
+    t_max: Annotated[float, simulate_argument_validator("t_max")]
     objective: Annotated[Any, BeforeValidator(_parse_objective)] = "risk"
     controls: dict[str, ControlTable] = Field(min_length=1)
     budgets: dict[str, float] = Field(default_factory=dict)
     starts: StrictInt = Field(3, ge=1)
     gradients: StrictInt = Field(200, ge=1)
-    seed: Annotated[int, argument_of_simulate("seed")] = 0
+    seed: Annotated[int, simulate_argument_validator("seed")] = 0
     fixed: dict[str, Any] = Field(default_factory=dict)
     check: ChainTable | None = None
 
@@ -104,7 +104,7 @@ def read_optimisation(path: str | os.PathLike) -> OptimiseJob:
 def _recipe(given: dict[str, Any]) -> Recipe:
     """Return the recipe of the problem and the start, at the level of the ODE, which has no parameters that are needed."""
     start, fixed = given.get("start", "random"), given.get("fixed", {})
-    return Recipe.of(given["preset"], "ode", start, fixed=fixed, t_max=given.get(END, 1.0))
+    return Recipe.of(given["preset"], "ode", start, fixed=fixed, t_max=given.get(FINAL_TIME, 1.0))
 
 
 def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:

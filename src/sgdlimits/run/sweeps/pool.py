@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from sgdlimits._miscompiled import silence_hints
+from sgdlimits._miscompiled import silence_xla_hints
 from sgdlimits.run.sweeps.engine import SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
@@ -21,8 +21,11 @@ from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.run.sweeps.worker import FAILED, Outcome
 
 
-class Pool(SweepEngine):
-    """Engine of several worker processes, each on its share of the cores; a worker that dies is replaced, its units retried."""
+class PoolEngine(SweepEngine):
+    """Engine that computes a sweep in several worker processes of this machine, each with its share of the cores.
+
+    A worker that dies is replaced, and its work units are tried again.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -62,16 +65,16 @@ class Pool(SweepEngine):
 
 
 class PoolWorker:
-    """Worker process of a `Pool`, with its present task and the units of that task without an outcome yet."""
+    """Worker process of a `PoolEngine`, with its present task and the work units of the task that are not done yet."""
 
     def __init__(self, cores: list[int]) -> None:
         self.cores = cores
         self.start_process()
 
     def start_process(self) -> None:
-        """Start a new process, pinned to the cores of this worker, that reads tasks from its standard input."""
+        """Start a new worker process on the cores of this worker; it reads tasks from its standard input."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        silence_hints(environment)  # the process imports JAX before it can do so itself
+        silence_xla_hints(environment)  # the process imports JAX before it can do so itself
         command = [sys.executable, "-m", "sgdlimits.run.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0
@@ -82,7 +85,7 @@ class PoolWorker:
         self.answers = self.process.stdout
 
     def start_task(self, recipe: str, folder: Folder, todo: deque[Task]) -> None:
-        """Take the next task from the queue, if there is one, and send it to the process."""
+        """Take the next task from the queue, if there is one, and send it to the worker process."""
         if not todo:
             return
         self.task = todo.popleft()
@@ -93,7 +96,7 @@ class PoolWorker:
             _write_all(self.process.stdin, f"{json.dumps(message)}\n".encode())
 
     def read_outcome(self) -> list[Outcome] | None:
-        """Read the outcome of one unit from the process; None if the process has died."""
+        """Read the outcome of one work unit from the process, as a list; None if the process has died."""
         try:
             name, status, error = json.loads(self.answers.readline())
         except ValueError:
@@ -101,13 +104,13 @@ class PoolWorker:
         return [Outcome(self.left.pop(name), status, error)]
 
     def fail_remaining(self) -> list[Outcome]:
-        """Return failed outcomes for all units that a dead process had not finished."""
+        """Return failed outcomes for the work units that the process had not finished when it died."""
         left = list(self.left.values())
         how = self.stop()
         return [Outcome(unit, FAILED, f"the process that computed it ended {how}") for unit in left]
 
     def stop(self) -> str:
-        """Stop the process, killing it in the middle of a task, and return how it ended, in words.
+        """Stop the worker process, even in the middle of a task, and return in words how it ended.
 
         Files of units are written atomically, so that a kill leaves no partial file.
         """
@@ -122,6 +125,6 @@ class PoolWorker:
 
 
 def _write_all(pipe: Any, text: bytes) -> None:
-    """Write all of a text to an unbuffered pipe, each of whose writes may take only a part."""
+    """Write all bytes of a text to an unbuffered pipe, which may accept only a part at a time."""
     while text:
         text = text[pipe.write(text) :]

@@ -1,4 +1,4 @@
-"""Worker process of a `Pool`: it reads tasks from its standard input and computes their units until the input is closed."""
+"""Worker process of a `PoolEngine`: reads tasks from its standard input and computes their work units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sgdlimits.settings import setup_process
 
 
 def main() -> None:
-    """Run the worker loop: one line of JSON in for each task, one line of JSON out for the outcome of each unit.
+    """Serve as a worker process of a sweep: read a task per line of JSON, and write a line for the outcome of each work unit.
 
     The process ignores Ctrl-C, which the terminal sends to it as well: its parent handles it, and closes the input.
     """

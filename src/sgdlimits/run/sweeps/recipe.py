@@ -25,18 +25,20 @@ from sgdlimits.renamed import parameter_of
 from sgdlimits.run.record import from_json, to_json
 from sgdlimits.run.simulate import saved_times
 from sgdlimits.run.sweeps.design import Point, to_plain
-from sgdlimits.run.sweeps.keep import as_keep, stop_condition_of
+from sgdlimits.run.sweeps.keep import as_reductions, stop_condition_of
 from sgdlimits.run.sweeps.names import function_name, import_function, is_importable
 from sgdlimits.spec import Constructor, Spec
 from sgdlimits.start import as_start
 
-OPTIMISER, END = "optimiser", "t_max"
-"""Parameters of a sweep beside those of constructors: the name of the optimiser, and the end in samples per dimension."""
+OPTIMISER, FINAL_TIME = "optimiser", "t_max"
+"""Parameters of a sweep beside those of constructors: the optimiser's name, and the final time."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All of a sweep but its points, as text and numbers that other processes can read.
+    """Everything that defines a sweep except its points: problem, level, start and options, as text and numbers.
+
+    Other processes can read it.
 
     Parameters
     ----------
@@ -64,13 +66,13 @@ class Recipe:
 
     @classmethod
     def of(cls, preset: Any, level: Any, start: Any, *, until: Any = None, keep: Any = None, save: Any = None, **more: Any):
-        """Return the recipe for the arguments of `sweep`, which are names or objects."""
+        """Return the recipe for the arguments of `sweep`; preset, level and start are names or objects."""
         fixed = {parameter_of(name): to_plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
-        kept = as_keep(keep)
+        kept = as_reductions(keep)
         if more.get("kernel") is not None:
             check_kernel(more["kernel"])
         if save is not None:
-            saved_times(save, more.get(END) or np.max(save))
+            saved_times(save, more.get(FINAL_TIME) or np.max(save))
         condition = as_condition(until) or stop_condition_of(kept)
         fn = getattr(condition, "fn", None)
         stop = function_name(fn) if fn else to_json(condition) if condition is not None else None
@@ -83,7 +85,7 @@ class Recipe:
         return cls(build, level, start, fixed=fixed, until=stop, keep=kept, save=to_plain(times), **more)
 
     def to_json(self) -> str:
-        """Return the recipe as JSON for other processes; raise `BadInput` where they cannot import its functions."""
+        """Return the recipe of the sweep as JSON for other processes; raise `BadInput` if they cannot import its functions."""
         for name in (self.build, self.until or "", *self.keep):
             if ":" in name and not name.startswith("{") and not is_importable(name):
                 raise BadInput(
@@ -91,17 +93,17 @@ class Recipe:
                     "Put the function into a module of its own, or leave out engine."
                 )
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return json.dumps({**values, "fixed": {name: encoded(value) for name, value in self.fixed.items()}})
+        return json.dumps({**values, "fixed": {name: encode_value(value) for name, value in self.fixed.items()}})
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        """Return the recipe that `to_json` wrote."""
+        """Return the recipe of a sweep from the JSON text that `to_json` returned."""
         values = json.loads(text)
-        return cls(**{**values, "fixed": {name: decoded(value) for name, value in values["fixed"].items()}})
+        return cls(**{**values, "fixed": {name: decode_value(value) for name, value in values["fixed"].items()}})
 
     @cached_property
     def builder(self) -> Callable[..., Problem]:
-        """The preset, or the user's function, that builds the problem."""
+        """The function that builds the problem: a preset, or a function of the user."""
         if ":" in self.build:
             return import_function(self.build)
         if self.build not in PRESETS:
@@ -110,33 +112,33 @@ class Recipe:
 
     @cached_property
     def parts(self) -> dict[str, Constructor]:
-        """The constructors of the problem, the level and the start, with the arguments of objects that were given."""
+        """Constructors of the problem, the level and the start, with the arguments that are given already."""
         read = lambda text: from_json(text) if text.startswith("{") else text
         others = {part: Constructor.of(part, read(text)) for part, text in (("level", self.level), ("start", self.start))}
         return {"problem": Constructor("problem", self.builder, self.build), **others}
 
     def spec(self, optimiser: Any = None) -> Spec:
-        """Return the constructors of points with this optimiser; without one where there is none of that name."""
+        """Return the constructors of the problem, level, start and optimiser; no optimiser if the name is unknown."""
         known = isinstance(optimiser, str) and optimiser in ALGORITHMS
         return Spec(**self.parts, optimiser=Constructor.of("optimiser", optimiser) if known else None)
 
     @cached_property
     def until_condition(self) -> Any:
-        """The stop condition, or None."""
+        """The stop condition of all simulations of the sweep, or None."""
         if self.until is None:
             return None
         return as_condition(from_json(self.until) if self.until.startswith("{") else import_function(self.until))
 
     @property
     def batchable(self) -> bool:
-        """Whether steps at several points can be made together."""
+        """Whether simulations at several points can be advanced together by one kernel call."""
         return bool(getattr(self.parts["level"].make, "batchable", False))
 
     def arguments(self, point: Point) -> dict[str, dict[str, Any]]:
-        """Return the arguments of each constructor at a point, defaults included, and those of `simulate`."""
+        """Return the arguments of each constructor and of `simulate` at a point of the sweep, defaults included."""
         given = {**self.fixed, **point}
         optimiser = given.pop(OPTIMISER, None)
-        t_max = given.pop(END, self.t_max)
+        t_max = given.pop(FINAL_TIME, self.t_max)
         if t_max is None:
             raise BadInput("t_max is missing. Give it, in samples per dimension.")
         for name in given:
@@ -146,11 +148,11 @@ class Recipe:
         return {**found, "optimiser": own, "simulate": {"t_max": float(t_max)}}
 
     def users(self, name: str, optimiser: str | None = None) -> list[str]:
-        """Return which of problem, optimiser, level and start take a parameter; raise `BadInput` where none does.
+        """Return which constructors (problem, optimiser, level, start) take a parameter; raise `BadInput` if none does.
 
         A fixed parameter may be that of another optimiser: it is for other points.
         """
-        if name in (OPTIMISER, END):
+        if name in (OPTIMISER, FINAL_TIME):
             return []
         spec = self.spec(optimiser)
         if users := spec.users(name):
@@ -165,12 +167,12 @@ class Recipe:
             raise BadInput(
                 f"{name} is no parameter of the optimiser {optimiser}, but of {', '.join(having)}. Give it in fixed."
             )
-        choices = sorted({each for part in self.parts.values() for each in part.parameters} | {OPTIMISER, END})
+        choices = sorted({each for part in self.parts.values() for each in part.parameters} | {OPTIMISER, FINAL_TIME})
         raise BadInput(f"{name} is no parameter of this sweep. Its parameters are {', '.join(choices)}.")
 
     def check(self, name: str, value: Any, optimiser: str | None = None) -> None:
-        """Raise `BadInput` where a value cannot be that of a parameter."""
-        if name == END:
+        """Raise `BadInput` if a value is not valid for a parameter of the sweep."""
+        if name == FINAL_TIME:
             positive(name, value)
         elif name == OPTIMISER:
             check_choice(OPTIMISER, value, ALGORITHMS)
@@ -178,32 +180,32 @@ class Recipe:
             self.spec(optimiser).check(name, value)
 
     def simulation(self, point: Point) -> dict[str, Any]:
-        """Return the problem, the level, the start and t_max of `simulate` at a point, by name."""
+        """Build the problem, the level and the start at a point of the sweep; return them and t_max, by name."""
         found = self.arguments(point)
         optimiser = found["optimiser"].pop("name", None)
         refusal = f"optimiser must be left out for this problem, whose algorithm is its own; got {optimiser!r}."
         return {**self.spec(optimiser).build(found, refusal), **found["simulate"]}
 
 
-def encoded(value: Any) -> Any:
-    """Return a value of a parameter as a tree of JSON."""
+def encode_value(value: Any) -> Any:
+    """Return a parameter value as nested JSON values: numbers, lists and dictionaries."""
     return json.loads(to_json(to_plain(value)))
 
 
-def decoded(value: Any) -> Any:
-    """Return the value that `encoded` made a tree of JSON."""
+def decode_value(value: Any) -> Any:
+    """Return the parameter value that `encode_value` turned into JSON values."""
     return from_json(json.dumps(value))
 
 
-def label(value: Any) -> Any:
-    """Return a value of a parameter as a coordinate of a dataset: a number, a word, or a short text for any other."""
+def as_coordinate(value: Any) -> Any:
+    """Return a parameter value as a coordinate of a dataset: a number or a word, or a short text for any other object."""
     if isinstance(value, (bool, int, float, str, np.generic)):
         return value
     if value is None:
         return "none"
     if isinstance(value, eqx.Module):
-        shown = ", ".join(f"{each.name}={label(getattr(value, each.name))}" for each in constructor_fields(value))
+        shown = ", ".join(f"{each.name}={as_coordinate(getattr(value, each.name))}" for each in constructor_fields(value))
         return f"{type(value).__name__}({shown})"
     if isinstance(value, tuple):
-        return f"({', '.join(str(label(each)) for each in value)})"
+        return f"({', '.join(str(as_coordinate(each)) for each in value)})"
     return getattr(value, "__name__", None) or str(value)

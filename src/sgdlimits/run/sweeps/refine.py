@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @checked
 @dataclass(frozen=True)
 class Refine:
-    """Adaptive refinement of a sweep over a grid, given as its argument `refine`.
+    """Adaptive refinement of a sweep over a grid: cells in which a result varies by much are halved, for some rounds.
+
+    It is the argument `refine` of `sweep`.
 
     In each round a cell is halved along each axis if the value at its corners, the mean over runs, varies by more than the
     fraction `share` of the range of the value over all points.
@@ -45,29 +47,31 @@ class Refine:
     share: Fraction = 0.25
     log: bool = False
     cells: Annotated[tuple, each_of(each_of(each_of(real)))] | None = None
-    """Cells to consider in the next round, each with its lower and upper value along each axis; None for all of the grid."""
+    """Grid cells that the next round may halve, each with its lower and upper value along each axis; None for all."""
 
     def next_round(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> tuple[list[Point], Refine]:
-        """Return the new points of the next round, and the refinement that remains after it."""
+        """Return the points that the next round of refinement adds, and the refinement for the rounds after it."""
         axes = {name: tuple(sorted(values)) for name, values in design.axes.items()}
         cells = self.cells
         if cells is None:
             cells = tuple(product(*(tuple(pairwise(values)) for values in axes.values())))
-        value = self._values(recipe, design, folder, runs)
+        value = self._value_by_point(recipe, design, folder, runs)
         known = [number for number in value.values() if np.isfinite(number)]  # points that failed are NaN
         least = self.share * (max(known) - min(known)) if known else np.inf
         halves: list = []
         for cell in cells:
             corners = [value.get(corner, np.nan) for corner in product(*cell)]
             if np.isfinite(corners).any() and np.nanmax(corners) - np.nanmin(corners) > least:
-                halves.extend(product(*(_halve(low, high, axes[name]) for name, (low, high) in zip(axes, cell, strict=True))))
+                halves.extend(
+                    product(*(_halve_interval(low, high, axes[name]) for name, (low, high) in zip(axes, cell, strict=True)))
+                )
         # Neighbouring cells share corners.
         corners_of = dict.fromkeys(corner for cell in halves for corner in product(*cell))
         points = [dict(zip(axes, corner, strict=True)) for corner in corners_of if corner not in value]
         return points, dataclasses.replace(self, rounds=self.rounds - 1, cells=tuple(halves))
 
-    def _values(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> dict[tuple, float]:
-        """Return the mean over runs of the value at each point, NaN for points that failed; keys are coordinates of points."""
+    def _value_by_point(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> dict[tuple, float]:
+        """Return the refined quantity, averaged over runs, by coordinates of points; NaN for points that failed."""
         keys = {tuple(point[name] for name in design.axes): unit_of(recipe, point, 0, runs).key for point in design.points}
         rows = read_rows(folder, keys.values(), runs)
         found = {}
@@ -81,7 +85,7 @@ class Refine:
 
 
 def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
-    """Return the refinement for the argument `refine` of `sweep`, a name or a `Refine`, checked against the sweep."""
+    """Convert the argument `refine` of `sweep`, a variable's name or a `Refine`, to a `Refine` that suits the sweep."""
     found = Refine(refine) if isinstance(refine, str) else refine
     if not isinstance(found, Refine):
         raise BadInput(f"refine must be the name of a variable or Refine(...); got {shorten(refine)}. Give one of them.")
@@ -95,8 +99,10 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     return found
 
 
-def _halve(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
-    """Split an interval of an axis at its middle, the geometric mean on a logarithmic axis, rounded for integers.
+def _halve_interval(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
+    """Split an interval of a grid axis at its middle; on a logarithmic axis that is the geometric mean.
+
+    The middle is rounded for integers.
 
     Intervals without a number between their ends are returned whole.
     """
@@ -107,7 +113,7 @@ def _halve(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
 
 
 def _is_geometric(axis: tuple) -> bool:
-    """Return whether the values of an axis are spaced more evenly in their logarithm than in themselves."""
+    """Return whether the values of a grid axis are spaced more evenly in their logarithm than in themselves."""
     if len(axis) < 3 or min(axis) <= 0:
         return False
     logs = np.diff(np.log(axis))

@@ -1,4 +1,4 @@
-"""Folder of a sweep: a netCDF file for each unit, written atomically, and a note for each unit that failed.
+"""Folder of a sweep: a netCDF file for each work unit (some runs at one point), and a note for each that failed.
 
 Files are never modified: any number of processes, on any number of machines, may write to one folder, and it may be read at any
 time. A file is accepted only if its name has the hash of the parameters in it, and its values have the digest that was written
@@ -29,15 +29,15 @@ from sgdlimits.run.sweeps.unit import FILE_NAME, Unit, hash_of
 from sgdlimits.text import printable
 
 FAILURE_SUFFIX = ".failed.json"
-"""End of the names of notes on failed units."""
+"""Suffix of the files that hold notes on failed work units."""
 
 
 class SweepWarning(UserWarning):
-    """Warning that a file in the folder of a sweep is damaged or of another kind, and is left out."""
+    """Warning that a file in a sweep's folder is left out, because it is damaged or not a result of a sweep."""
 
 
 class UnitFile(NamedTuple):
-    """File of a unit in the folder: its path, the key of its point, and its runs `first` to `last` (exclusive)."""
+    """Result file of a work unit: its path, the key of its point, and its runs `first` to `last` (exclusive)."""
 
     path: Path
     key: str
@@ -46,7 +46,10 @@ class UnitFile(NamedTuple):
 
 
 class Folder:
-    """Folder of a sweep: reads and writes the files of units and the notes on failures; `make` creates it."""
+    """Folder of a sweep's results: reads and writes the result files of work units and the notes on failures.
+
+    `make` creates the folder.
+    """
 
     def __init__(self, path: str | os.PathLike, make: bool = False) -> None:
         self.path = Path(path)
@@ -61,7 +64,7 @@ class Folder:
             remove_partial_files(self.path)
 
     def list_files(self) -> list[UnitFile]:
-        """List the files of units, sorted by point and then by run; warn of unknown files and leave them out."""
+        """List the result files in the folder, sorted by point and then by run; unknown files are left out with a warning."""
         found = []
         for item in sorted(os.scandir(self.path), key=lambda item: item.name):
             if match := FILE_NAME.fullmatch(item.name):
@@ -72,33 +75,33 @@ class Folder:
         return sorted(found, key=lambda entry: entry[1:])
 
     def store(self, unit: Unit, dataset: xr.Dataset) -> None:
-        """Write the file of a unit, unless another process has written it already, and remove the note on its failure."""
+        """Write the result file of a work unit, unless another process has done so, and remove the note on its failure."""
         path = self.path / unit.name
         if not path.exists():
             write_netcdf(add_digest(dataset), path)
         with suppress(FileNotFoundError):
-            self._failure(unit).unlink()
+            self._failure_path(unit).unlink()
 
     def record_failure(self, unit: Unit, error: str) -> None:
-        """Write the note on a unit that failed, with the error and its parameters."""
+        """Write a note on a failed work unit, with the error and the unit's parameters."""
         note = {"error": error, "point": json.loads(unit.to_json())[3], "unit": unit.whole}
-        write(self._failure(unit), json.dumps(note, indent=1).encode())
+        write(self._failure_path(unit), json.dumps(note, indent=1).encode())
 
     def read_failure(self, unit: Unit) -> str | None:
-        """Return the error in the note on a unit that failed; None if there is no readable note."""
-        path = self._failure(unit)
+        """Return the error in the note on a failed work unit; None if there is no readable note."""
+        path = self._failure_path(unit)
         try:
             return str(json.loads(path.read_bytes())["error"]) if path.is_file() else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def _failure(self, unit: Unit) -> Path:
-        """Return the path of the note on a unit that failed."""
+    def _failure_path(self, unit: Unit) -> Path:
+        """Return the path of the note on a failed work unit."""
         return self.path / f"{unit.name.removesuffix('.nc')}{FAILURE_SUFFIX}"
 
 
 def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
-    """Yield units of the runs that no valid file in the folder has; each file is read, and renamed to .bad if it is damaged."""
+    """Yield work units for the runs that have no valid result file; damaged files are renamed to end in .bad."""
     existing: dict[str, list[UnitFile]] = {}
     for entry in folder.list_files():
         existing.setdefault(entry.key, []).append(entry)
@@ -122,11 +125,11 @@ def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
 
 
 class Damaged(Exception):
-    """Error of a file whose content is not what was written; its message completes the sentence "the file ..."."""
+    """Error for a damaged result file; its message completes the sentence "the file ..."."""
 
 
 def read(path: Path) -> xr.Dataset:
-    """Read the dataset of a unit from its file; raise `Damaged` unless all values, runs and parameters are as written."""
+    """Read the dataset in a result file; raise `Damaged` unless all values, runs and parameters are as they were written."""
     match = FILE_NAME.fullmatch(path.name)
     try:
         if not os.path.isfile(path):  # opening a pipe would wait for ever
@@ -152,12 +155,12 @@ def read(path: Path) -> xr.Dataset:
 
 
 def _unwrap_attribute(value: Any) -> Any:
-    """Return the element of an array of one element, as which netCDF stores a numeric attribute; other values unchanged."""
+    """Return the element of an array of one element, as which netCDF stores a number; other attributes unchanged."""
     return value[0] if isinstance(value, np.ndarray) and value.shape == (1,) else value
 
 
 def add_digest(dataset: xr.Dataset) -> xr.Dataset:
-    """Add the attributes that `read` checks: dimensions and types of all variables, and the digest of values and attributes."""
+    """Add the attributes by which `read` recognises damage: dimensions and types of variables, and a digest of all values."""
     layout = {str(name): [each.dims, each.dtype.kind, each.attrs] for name, each in dataset.variables.items()}
     known = dataset.assign_attrs(variables=json.dumps(layout))
     arrays = {str(name): variable.values for name, variable in dataset.variables.items()}
@@ -165,7 +168,7 @@ def add_digest(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def compute_digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
-    """Return the SHA-256 digest of all arrays, with their names and shapes, and of all text attributes."""
+    """Return the SHA-256 digest of all arrays, with their names and shapes, and of all text attributes of a dataset."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -182,7 +185,7 @@ def compute_digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
 
 
 def _restore_dtype(array: Any, kind: str) -> np.ndarray:
-    """Return an array read from a file with the dtype that it was written with: `kind` "U" for text, "b" for bools."""
+    """Convert an array read from a file to the type it was written with: `kind` is "U" for text, "b" for bools."""
     if kind == "U" and array.dtype.kind == "O":
         texts = [each.decode() if isinstance(each, bytes) else str(each) for each in array.ravel()]
         array = np.array(texts).reshape(array.shape)
@@ -190,5 +193,5 @@ def _restore_dtype(array: Any, kind: str) -> np.ndarray:
 
 
 def warn_left_out(path: Any, reason: str) -> None:
-    """Warn that a file is left out, with the reason, which completes the sentence "the file ..."."""
+    """Warn that a file is left out; the reason completes the sentence "the file ..."."""
     warnings.warn(f"{path} {reason}.", SweepWarning, stacklevel=3)

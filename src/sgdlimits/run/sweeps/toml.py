@@ -1,4 +1,4 @@
-"""Specification of a sweep in a TOML file. All mistakes in it are reported at once, each with its key and the remedy.
+"""Sweeps specified in a TOML file. All mistakes in the file are reported at once, each with its key and the remedy.
 
 A specification may name functions, `module:function`, which are then imported: like a program, it can run code.
 """
@@ -23,22 +23,22 @@ from sgdlimits.problem.presets import PRESETS
 from sgdlimits.run.simulate import saved_times, simulate
 from sgdlimits.run.sweeps.design import Design, check_size, design_of_points, grid, random_points
 from sgdlimits.run.sweeps.job import Sweep, find_mistakes
-from sgdlimits.run.sweeps.keep import as_keep
+from sgdlimits.run.sweeps.keep import as_reductions
 from sgdlimits.run.sweeps.names import import_function
-from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
+from sgdlimits.run.sweeps.recipe import FINAL_TIME, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.start import STARTS
 from sgdlimits.text import suggest_name
 
 
 class StrictTable(BaseModel):
-    """Table of a TOML file in which unknown keys are errors."""
+    """Base class of tables of a TOML file, in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 class SpacedValues(StrictTable):
-    """Evenly spaced values of a parameter: `{from = 0.01, to = 1, count = 20, scale = "log"}`."""
+    """Evenly spaced values of a parameter in a TOML file: `{from = 0.01, to = 1, count = 20, scale = "log"}`."""
 
     low: float = Field(alias="from")
     high: float = Field(alias="to")
@@ -46,7 +46,7 @@ class SpacedValues(StrictTable):
     scale: Literal["linear", "log"] = "linear"
 
     def values(self) -> list[float]:
-        """Return the values, spaced evenly on a linear or logarithmic scale."""
+        """Return the values, which are evenly spaced on a linear or logarithmic scale."""
         check_size(self.count)
         if self.scale == "linear":
             return np.linspace(self.low, self.high, self.count).tolist()
@@ -56,7 +56,7 @@ class SpacedValues(StrictTable):
 
 
 def _parse_axis(given: Any) -> list:
-    """Return the values of a parameter from a list or a table of evenly spaced values."""
+    """Return the values of a parameter from an entry of a TOML file: a list, or a table of evenly spaced values."""
     if isinstance(given, dict):
         return SpacedValues(**given).values()
     if not isinstance(given, list) or not given:
@@ -64,8 +64,8 @@ def _parse_axis(given: Any) -> list:
     return given
 
 
-def name_among(known: Any) -> BeforeValidator:
-    """Return a validator of a name among `known`; the name of a preset may also be `module:function`."""
+def name_validator(known: Any) -> BeforeValidator:
+    """Return a pydantic validator of a name in `known`; a preset may also be given as `module:function`."""
 
     def check(given: Any) -> Any:
         if not isinstance(given, str) or (given not in known and not (known is PRESETS and ":" in given)):
@@ -78,13 +78,13 @@ def name_among(known: Any) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def argument_of_simulate(name: str) -> BeforeValidator:
-    """Return a validator that checks a value as `simulate` checks its argument of this name."""
+def simulate_argument_validator(name: str) -> BeforeValidator:
+    """Return a pydantic validator that checks a value as `simulate` checks its argument of the given name."""
     return BeforeValidator(lambda given: checks_of(simulate)[name](name, given))
 
 
 def _parse_until(given: Any) -> Any:
-    """Return the stop condition of `{exits = 0.5}` or `module:function`."""
+    """Return the stop condition given in a TOML file by `{exits = 0.5}` or `module:function`."""
     if isinstance(given, dict) and list(given) == ["exits"]:
         return exits(given["exits"])
     if isinstance(given, str) and ":" in given:
@@ -93,7 +93,7 @@ def _parse_until(given: Any) -> Any:
 
 
 def _check_save(given: Any) -> Any:
-    """Return the number or list of times to save, checked."""
+    """Return the entry `save` of a TOML file, a number of times or a list of times, after checking it."""
     number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not number and not (isinstance(given, list) and given and all(isinstance(each, (int, float)) for each in given)):
         raise BadInput(f"must be a number of times or a list of times; got {shorten(given)}")
@@ -102,7 +102,10 @@ def _check_save(given: Any) -> Any:
 
 
 class Refinement(StrictTable):
-    """Table of an adaptive refinement: `{value = "learnt", rounds = 2, share = 0.25}`, with the options of `Refine`."""
+    """Table of a TOML file for adaptive refinement: `{value = "learnt", rounds = 2, share = 0.25}`.
+
+    Its keys are the options of `Refine`.
+    """
 
     value: str
     rounds: StrictInt = Field(2, ge=1)
@@ -111,20 +114,20 @@ class Refinement(StrictTable):
 
 
 def _as_refinement(given: Any) -> Any:
-    """Return the table of a refinement; the name of a variable alone stands for a table with its `value`."""
+    """Return the table for adaptive refinement; the name of a variable alone is expanded to such a table."""
     return {"value": given} if isinstance(given, str) else given
 
 
 class SweepFile(StrictTable):
-    """Keys of the TOML file of a sweep, with their checks and defaults; they are arguments of `sweep`."""
+    """Content of a sweep's TOML file: its keys, which are arguments of `sweep`, with their checks and defaults."""
 
-    preset: Annotated[str, name_among(PRESETS)]
-    level: Annotated[str, name_among(LEVELS)] = "chain"
-    start: Annotated[str, name_among(STARTS)] = "random"
-    t_max: Annotated[float | None, argument_of_simulate("t_max")] = None
-    runs: Annotated[int, argument_of_simulate("runs")] = 1
-    seed: Annotated[int, argument_of_simulate("seed")] = 0
-    keep: Annotated[dict[str, Any], BeforeValidator(as_keep)] = {}
+    preset: Annotated[str, name_validator(PRESETS)]
+    level: Annotated[str, name_validator(LEVELS)] = "chain"
+    start: Annotated[str, name_validator(STARTS)] = "random"
+    t_max: Annotated[float | None, simulate_argument_validator("t_max")] = None
+    runs: Annotated[int, simulate_argument_validator("runs")] = 1
+    seed: Annotated[int, simulate_argument_validator("seed")] = 0
+    keep: Annotated[dict[str, Any], BeforeValidator(as_reductions)] = {}
     save: Annotated[Any, BeforeValidator(_check_save)] = None
     until: Annotated[Any, BeforeValidator(_parse_until)] = None
     common: StrictBool = False
@@ -137,12 +140,12 @@ class SweepFile(StrictTable):
     refine: Annotated[Refinement | None, BeforeValidator(_as_refinement)] = None
 
 
-DESIGNS = ("grid", "points", "random")
-"""Tables that give the points; a file has exactly one of them."""
+DESIGN_TABLES = ("grid", "points", "random")
+"""Tables of a TOML file that define the points of a sweep; a file has exactly one of them."""
 
 
 def read_spec(path: str | os.PathLike) -> Sweep:
-    """Read the sweep in a TOML file; raise one `BadInput` with all mistakes in it.
+    """Return the sweep that a TOML file specifies; raise one `BadInput` with all mistakes in the file.
 
     Results go to the folder that the file names, relative to it, or to a folder with the name of the file.
     """
@@ -176,7 +179,7 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def _read_design(given: dict[str, Any]) -> Design:
-    """Return the points of a file, from its table `grid`, `points` or `random`."""
+    """Return the points of a sweep from the table `grid`, `points` or `random` of its TOML file."""
     if "grid" in given:
         return grid(**{name: _parse_axis(values) for name, values in given["grid"].items()})
     if "points" in given:
@@ -186,7 +189,7 @@ def _read_design(given: dict[str, Any]) -> Design:
 
 
 def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each mistake in the content of a file, which begins with the key."""
+    """Yield a sentence for each mistake in the content of a TOML file; it begins with the key."""
     bad = set()
     try:
         SweepFile(**given)
@@ -196,18 +199,21 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
             keys = [str(key) for key in error["loc"] if not str(key).startswith("function")]
             bad.add(keys[0])
             yield _describe_error(keys, error)
-    designs = [name for name in DESIGNS if name in given]
+    designs = [name for name in DESIGN_TABLES if name in given]
     if len(designs) != 1:
-        yield f"the points are missing. Add one table of {', '.join(DESIGNS)}." if not designs else (
+        yield f"the points are missing. Add one table of {', '.join(DESIGN_TABLES)}." if not designs else (
             f"{' and '.join(designs)} are both there. Leave one of them out.")  # fmt: skip
-    if END not in given and not any(END in str(given.get(name, "")) for name in ("fixed", *DESIGNS)):
-        yield f"{END} is missing. Add it, in samples per dimension."
+    if FINAL_TIME not in given and not any(FINAL_TIME in str(given.get(name, "")) for name in ("fixed", *DESIGN_TABLES)):
+        yield f"{FINAL_TIME} is missing. Add it, in samples per dimension."
     if not {"preset", "level", "start"} & bad:
         yield from _find_parameter_mistakes(given, bad, designs)
 
 
 def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list[str]) -> Iterator[str]:
-    """Yield a sentence for each mistake in the parameters; preset, level and start must be valid, keys in `bad` are not."""
+    """Yield a sentence for each mistake in the parameters of a sweep's TOML file.
+
+    Preset, level and start must be valid; the keys in `bad` are not.
+    """
     fixed = given.get("fixed", {}) if isinstance(given.get("fixed", {}), dict) else {}
     kept = None if "keep" in bad else given.get("keep")
     # A trial recipe without points, whose parameters are checked one by one below.
@@ -242,7 +248,7 @@ def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list
 
 
 def _axis_or_empty(given: Any) -> list:
-    """Return the values of a parameter, or an empty list if they are invalid: that mistake is reported elsewhere."""
+    """Return the values of a parameter from a TOML file, or an empty list if they are invalid (reported elsewhere)."""
     try:
         return _parse_axis(given)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Computation of some units of a sweep, whose results are written to its folder."""
+"""Computation of work units of a sweep (some runs at one point), whose results are written to its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ file could not be written."""
 
 
 class Outcome(NamedTuple):
-    """Result of an attempt at a unit: its status, such as `DONE` or `FAILED`, and the error as text, empty without one."""
+    """Result of an attempt at a work unit: its status, such as `DONE` or `FAILED`, and the error message or ""."""
 
     unit: Unit
     status: str
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-    """Compute the units without a file in the folder, write their files, and yield the outcome of each unit as it is known.
+    """Compute the work units that have no result file, write their files, and yield the outcome of each when known.
 
     Several units are computed in shared batches. If that raises an error, all units not yet done are `FAILED`, since any of
     them may be the cause; the caller then tries each alone.
@@ -53,19 +53,19 @@ def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator
 
 
 def _outcome_of_error(reason: Exception) -> tuple[str, str]:
-    """Return the status and the text of an error that a single unit raised."""
+    """Return the status and the message for an error raised by a single work unit."""
     if isinstance(reason, BadInput):
         return UNWRITTEN if isinstance(reason, WriteError) else REFUSED, str(reason)
     return FAILED, f"{type(reason).__name__}: {reason}"
 
 
 def attempt_units_json(recipe: str, folder: str, units: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Call `attempt_units` with a recipe and units in JSON and a path; yield name, status and error of each unit."""
+    """Call `attempt_units` with arguments in JSON, for other processes; yield name, status and error of each work unit."""
     for unit, status, error in attempt_units(_parse_recipe(recipe), Folder(folder), [Unit.from_json(unit) for unit in units]):
         yield unit.name, status, error
 
 
 @lru_cache(maxsize=4)
 def _parse_recipe(text: str) -> Recipe:
-    """Return the recipe of a JSON text; the cache spares a worker from making it anew for each task."""
+    """Return the recipe of a JSON text, cached, so that a worker parses it once and not for each task."""
     return Recipe.from_json(text)

@@ -12,19 +12,19 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, variances
-from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
+from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
 # files of the tests named by misprints
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
-COARSE_RULE = sl.Sobol(3, 2)
+COARSE_QUADRATURE = sl.Sobol(3, 2)
 """Quadrature for chains whose risk is not used: their paths do not depend on it."""
 
 # --- mixtures ----------------------------------------------------------------------------------------------------------------
 
 
 def compare_dynamics(preset: str, runs: int) -> Comparison:
-    """Compare f of v, m, Q and g of Q at one state of a mixture with gradients worked out by hand on inputs in R^200."""
+    """Compare mean increments of a mixture's statistics, from explicit gradients in R^200, with drift and corrector f, g."""
     snr, ridge, lr, N, rng = 2.0, 0.1, 0.7, 200, np.random.default_rng(5)
     units, k = {"binary_mixture": (2, 1), "xor_mixture": (4, 2)}[preset]
     a, W = rng.normal(size=units), np.zeros((units, N))
@@ -44,7 +44,7 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     each.append((lr * (cross + cross.swapaxes(1, 2) + 2 * ridge * W @ W.T)).reshape(runs, -1))
     # |x|^2/d tends to 1/snr
     each.append((lr**2 * G[:, :, None] * G[:, None] / snr).reshape(runs, -1))
-    found, stats = sl.effective_dynamics(getattr(sl.presets, preset)(snr, ridge, lr)), overlaps(a, W[:, :k], W @ W.T)
+    found, stats = sl.effective_dynamics(getattr(sl.presets, preset)(snr, ridge, lr)), make_overlaps(a, W[:, :k], W @ W.T)
     f, g = found.f(stats), found.g(stats)
     values = np.concatenate(each, 1)
     right = np.concatenate([np.ravel(part) for part in (f.M, f.a, f.Q, g.Q)])
@@ -57,7 +57,7 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     r"$f$ and $g$ by the integrals $A^\mu$, $A^\perp$, $B$",
 )
 def mixture_dynamics(effort: Effort) -> Comparison:
-    """Means over samples of the changes of the statistics of two classes."""
+    """Compare mean increments of the binary mixture's statistics, sampled in R^200, with f and g of (4.3)."""
     return compare_dynamics("binary_mixture", effort.runs(20_000, 10_000))
 
 
@@ -67,16 +67,16 @@ def mixture_dynamics(effort: Effort) -> Comparison:
     "$f$ and $g$ of 22 statistics at any snr, by integrals like those of (4.3)",
 )
 def xor_dynamics(effort: Effort) -> Comparison:
-    """Means over samples of the changes of the statistics of XOR."""
+    """Compare mean increments of the XOR mixture's statistics, sampled in R^200, with f and g of Proposition F.2."""
     return compare_dynamics("xor_mixture", effort.runs(20_000, 10_000))
 
 
 @claim("(4.2), Lemma E.1", "seven statistics suffice", "The law of the loss depends on $v$, $m$ and $R^\\perp$ only")
 def seven_statistics(effort: Effort) -> Comparison:
-    """Means of the risk, v_1 and m_1 after 60 steps of SGD on weights in R^20, against those of the chain."""
+    """Compare means of the risk, v_1 and m_1 after 60 steps of SGD on weights in R^20 with those of the exact chain."""
     d, runs, rows = 20, effort.runs(1024, 256), []
     problem = sl.presets.binary_mixture(snr=4.0, ridge=0.1)
-    start = overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
+    start = make_overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
         found = simulate(problem, level, start, 3.0, save=[3.0], runs=runs, seed=seed)
         values = np.stack([found.risk.values[:, 0], found.a.values[:, 0, 0], found.M.values[:, 0, 0, 0]])
@@ -86,9 +86,9 @@ def seven_statistics(effort: Effort) -> Comparison:
 
 
 def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture") -> sl.Overlaps:
-    """Return the drift at infinite snr, with all weights along the means."""
+    """Return the ODE's drift at infinite signal-to-noise ratio, for second layer a and weights M along the class means."""
     M = np.asarray(M, float).reshape(len(a), -1)
-    return getattr(sl.presets, preset)(snr=INF, ridge=ridge).drift(overlaps(np.asarray(a, float), M, M @ M.T))
+    return getattr(sl.presets, preset)(snr=INF, ridge=ridge).drift(make_overlaps(np.asarray(a, float), M, M @ M.T))
 
 
 @claim(
@@ -98,11 +98,11 @@ def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     r"$\dot R^\perp = -2\alpha R^\perp$",
 )
 def noiseless_mixture(effort: Effort) -> Comparison:
-    """Drift at infinite snr, with units on the same side and on opposite sides of the mean."""
+    """Compare the package's drift at infinite snr, for units on equal and opposite sides, with Proposition 4.2."""
     ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
     problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
-        drift = problem.drift(overlaps(v, m[:, None], np.outer(m, m) + R))
+        drift = problem.drift(make_overlaps(v, m[:, None], np.outer(m, m) + R))
         inside = np.outer(drift.M, m)
         # units on the same side share their output
         gate = 1 / (1 + np.exp(np.full(2, v @ m) if m.prod() > 0 else v * m))
@@ -118,12 +118,13 @@ def noiseless_mixture(effort: Effort) -> Comparison:
     r"$C_\alpha = \log(1-2\alpha)-\log 2\alpha$ for $\alpha<\frac14$; XOR $-\mathrm{logit}(4\alpha)$ for $\alpha<\frac18$",
 )
 def rings(effort: Effort) -> Comparison:
-    """Squared radius at which the growth of one unit vanishes, and its rate at zero weights, with two and four classes."""
+    """Compare ring radii and critical ridges, from zeros of the package's noiseless drift, with Proposition 4.2."""
     ridge, number = 0.1, []
     for preset, units, clusters in (("binary_mixture", 2, 1), ("xor_mixture", 4, 2)):
         M = np.zeros((units, clusters))
 
         def growth(v: float, preset: str = preset, M: np.ndarray = M) -> float:
+            """Return the growth rate of one unit whose second layer and overlap are both v."""
             a = np.zeros(len(M))
             a[0] = M[0, 0] = v
             return float(noiseless_drift(a, M, ridge, preset).a[0]) / v
@@ -139,7 +140,7 @@ def rings(effort: Effort) -> Comparison:
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
 def ring_ends(effort: Effort) -> Comparison:
-    """Number of fixed points among the four end points on the axes."""
+    """Compare the number of end points of the rings at which the package's drift vanishes with 4, and 0 as printed."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
         drift = noiseless_drift(a, a, 0.1)
@@ -153,7 +154,7 @@ def ring_ends(effort: Effort) -> Comparison:
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
 def optima(effort: Effort) -> Comparison:
-    """Rates at an optimum, by differences of the drift, and the rate of v + m at zero for alpha = 0.3.
+    """Compare decay rates at an optimum and the growth at zero weights, by differences of the drift, with Proposition 4.2.
 
     At the optimum the rates of v - m are -2 alpha, and those of v + m follow from the slope of the sigmoid.
     """
@@ -176,9 +177,9 @@ def optima(effort: Effort) -> Comparison:
     r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
 )
 def large_snr(effort: Effort) -> Comparison:
-    """Exponents in 1/snr of the distance of the drifts of v, m and Q from their limit, from snr = 10^3 to 10^4."""
+    """Compare exponents of 1/snr with which the package's drifts of v, m and Q approach their limits with 1."""
     m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
-    stats = overlaps([0.8, 0.5], m, m @ m.T + R)
+    stats = make_overlaps([0.8, 0.5], m, m @ m.T + R)
     end = sl.presets.binary_mixture(snr=INF).drift(stats)
     for snr in (1e3, 1e4):
         drift = sl.presets.binary_mixture(snr=snr).drift(stats)
@@ -192,17 +193,17 @@ def large_snr(effort: Effort) -> Comparison:
     right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
 )  # fmt: skip
 def snr_tends_to_infinity(effort: Effort) -> Comparison:
-    """Noiseless drift of the second layer, against the drift at snr = 10^4; printed, at snr = 10^-4."""
-    stats = overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
+    """Compare the package's noiseless drift of the second layer with the drift at snr 10^4, and at 10^-4 as printed."""
+    stats = make_overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
     near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
     return compare(limit, near, far, rtol=1e-2)
 
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
 def binary_share(effort: Effort) -> Comparison:
-    """Share of optimal runs of the chain at N = 250 and snr = 100, as in figure 2: second layers of opposite signs."""
+    """Compare the share of runs of the exact chain (N = 250, two classes) that end at an optimum with 1/2."""
     runs, d = effort.runs(1024, 256), 250
-    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_RULE)
+    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_QUADRATURE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
     # one unit for each label, both away from zero
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
@@ -210,7 +211,7 @@ def binary_share(effort: Effort) -> Comparison:
 
 
 def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
-    """Return True if each of the four clusters of XOR has a unit along its mean."""
+    """Whether each of the four clusters of XOR has a unit along its mean, for second layer a and overlaps M."""
     own = np.argmax(np.abs(M), 1)
     # units that have not decayed
     large = np.abs(a) > 0.1
@@ -226,18 +227,18 @@ def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
     kind="open",
 )  # fmt: skip
 def rings_at_finite_snr(effort: Effort) -> Comparison:
-    """Mean ratio of the second-layer weights of two units at snr 2, ridge 0.01 and t = 100, from an angle of 0.02."""
+    """Measure the ratio of two units' second-layer weights (4/3 at first) in the exact chain at snr 2 and t = 100."""
     end = simulate_shared_ring(0.01, 0.02, 100.0, d=300, runs=effort.runs(32, 16)).a.values[:, -1]
     return compare((end[:, 1] / end[:, 0]).mean())
 
 
 def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: int = 0) -> Any:
-    """Simulate two units at snr 2 that share a ring in the ratio 3 to 4, with an angle between them at the start."""
+    """Simulate two units at snr 2 that share a ring, with second layers in the ratio 3 to 4 and a given initial angle."""
     v = sl.theory.effective.ring_radius(ridge, weight=0.5) * np.array([0.6, 0.8])
     aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
     W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
-    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(COARSE_RULE)
-    return simulate_chain(problem, d, t, overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
+    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(COARSE_QUADRATURE)
+    return simulate_chain(problem, d, t, make_overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
 
 
 @claim(
@@ -247,12 +248,12 @@ def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
 def xor_share(effort: Effort) -> Comparison:
-    """Share of optimal runs of the chain at N = 250, snr = 1000.
+    """Compare the share of runs of the exact chain (N = 250, XOR) that end at an optimum with 3/32, and 0 as printed.
 
     As printed the share is 0, because the ODE from the limit m = 0 never leaves it, by symmetry.
     """
     runs = effort.runs(1024, 512)
-    problem = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(COARSE_RULE)
+    problem = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(COARSE_QUADRATURE)
     end = simulate_chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
     number = np.mean([detects_all_clusters(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
     return compare(number, 3 / 32, 0.0, sigma=np.sqrt(3 / 32 * 29 / 32 / runs))
@@ -264,7 +265,7 @@ def xor_share(effort: Effort) -> Comparison:
     "39 connected components for XOR, of which $4! = 24$ are stable",
 )
 def components(effort: Effort) -> Comparison:
-    """Number of components, by assignments of the four units to clusters or to none, and of those stable.
+    """Compare numbers of connected components of XOR's fixed points, all and stable, by enumeration, with 39 and 24.
 
     An assignment is a fixed point along its own directions; orthogonal to them the kinks of relu hold it. Assignments that
     detect the same clusters are connected through unused units, and in 24 assignments each unit detects another cluster. At
@@ -298,13 +299,13 @@ def components(effort: Effort) -> Comparison:
 
 
 def select_block(limit: Any, matrix: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-    """Return the rows and columns of a matrix of a local limit that belong to named statistics."""
+    """Return the block of a local limit's matrix whose rows and columns belong to the named statistics."""
     which = [limit.names.index(name) for name in names]
     return matrix[np.ix_(which, which)]
 
 
 def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarray:
-    """Return the drift matrix of Propositions 4.3 and 5.1 in the order m, v, with a sign of its first term."""
+    """Return the drift matrix of (m, v) on a ring in Propositions 4.3 and 5.1, with a given sign of its first term."""
     # acts along the radius only: the ring is neutral along itself
     outward = sign * (alpha - weight * alpha**2) * np.outer(a, a)
     return np.kron(np.ones((2, 2)), outward) + alpha * np.kron(np.array([[-1, 1], [1, -1]]), np.eye(len(a)))
@@ -318,10 +319,10 @@ def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -
     f"{LOCAL}",
 )  # fmt: skip
 def ring_drift(effort: Effort) -> Comparison:
-    """Drift matrices at a point of the ring of the binary mixture, and on one of two rings of XOR, which do not interact."""
+    """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3, 5.1 and their correction."""
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
-    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
+    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
     for limit, radius, weight in ((binary, np.log(4), 2), (xor_rings(alpha)[0], np.log(1.5), 4)):
         found = select_block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
         rows.append([found, *(ring_drift_matrix(np.sqrt(radius) * turn, alpha, weight, sign) for sign in (-1, 1))])
@@ -329,12 +330,12 @@ def ring_drift(effort: Effort) -> Comparison:
 
 
 def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return the local limit where two units share a ring along mu and two a ring along nu, and both second layers."""
+    """Return the local limit of XOR where two units share a ring along mu and two along nu, and both second layers."""
     radius = sl.theory.effective.ring_radius(alpha, 0.25)
     mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
     M = np.zeros((4, 2))
     M[:2, 0], M[2:, 1] = mu, nu
-    point = overlaps(np.concatenate([mu, nu]), M, M @ M.T)
+    point = make_overlaps(np.concatenate([mu, nu]), M, M @ M.T)
     return sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), point), mu, nu
 
 
@@ -344,9 +345,9 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
     r"$\tilde\Sigma = \alpha^2a_ia_j$, of rank 1; XOR $3\alpha^2a_ia_j$ and $-\alpha^2a_ia_j$, of rank 2",
 )
 def ring_noise(effort: Effort) -> Comparison:
-    """Noise matrices at a point of the ring of the binary mixture and of two rings of XOR, and their ranks."""
+    """Compare the package's local noise matrices and ranks on rings of both mixtures with Propositions 4.3 and 5.1."""
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
-    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
+    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
     xor, mu, nu = xor_rings(alpha)
     own = select_block(binary, binary.noise_matrix, ("a[0]", "a[1]", "M[0,0]", "M[1,0]"))
     across = select_block(xor, xor.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))
@@ -362,7 +363,7 @@ def ring_noise(effort: Effort) -> Comparison:
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
 def magnified(effort: Effort) -> Comparison:
-    """Variance of the increment of the squared norm in phase retrieval; printed, that of its first-order term alone."""
+    """Compare the variance of a squared norm's increment, by quadrature, with (55), and its first-order term as printed."""
     m, lr, noise = 0.3, 0.1, 0.2
     return compare(variances(m, lr, noise)[2], evaluate_55(m, 2 * lr, noise)[2], evaluate_55(m, 0.0, noise)[2])
 
@@ -377,13 +378,13 @@ def magnified(effort: Effort) -> Comparison:
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
 def localizable(effort: Effort) -> Comparison:
-    """Exponent of N measured for the binary mixture, to be below the exponent of the bound."""
+    """Compare the growth exponent of the second localizability condition, measured, with the corrected and printed bound."""
     report = sl.effective_dynamics(sl.presets.binary_mixture()).localizability()
     return compare(report.conditions[-1].measured, 2.9, 1.0, rtol=0, relation="<")
 
 
 @claim("sections 2.1, 3, 4", "critical step size", r"$\delta_n = \Theta(1/n)$ is critical: there the corrector appears")
 def critical_step(effort: Effort) -> Comparison:
-    """Exponent of 1/n at which the corrector appears, measured for matrix PCA."""
+    """Compare the exponent of 1/n of the step size where matrix PCA's corrector appears, measured, with 1."""
     report = sl.effective_dynamics(sl.presets.spiked_tensor(2, 1.2)).localizability()
     return compare(report.critical_exponent, 1.0, atol=0.02)

@@ -9,22 +9,22 @@ from scipy.optimize import brentq, minimize_scalar
 
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
-from sgdlimits.papers.shorthand import log_slope, simulate, simulate_chain, spike
+from sgdlimits.papers.shorthand import log_slope, make_spike, simulate, simulate_chain
 
 # file of the tests named by misprints
-SPIKED = "in `tests/laws/test_spiked_tensor.py`"
+SPIKED_TENSOR_TESTS = "in `tests/laws/test_spiked_tensor.py`"
 
 # --- spiked matrices and tensors ---------------------------------------------------------------------------------------------
 
 
 def contract(tensors: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Contract k-tensors, stacked along the first axis, with x on all axes but one, and sum over the axis left out."""
+    """Contract stacked k-tensors with the vector x along all axes but one, and sum over the axis left out."""
     parts = (np.moveaxis(tensors, axis, 1) for axis in range(1, tensors.ndim))
     return sum(reduce(lambda part, _: part @ x, range(tensors.ndim - 2), part) for part in parts)  # type: ignore[return-value]
 
 
 def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray:
-    """Return the mean change of (m, r^2) in a step times n and the variance of the change of m times n^2, as n grows.
+    """Return mean changes of m and r^2 in one step times n, and the variance of the change of m times n^2, as n grows.
 
     Moments of a step with a real noise tensor are polynomials in 1/n. They are computed in four dimensions and extrapolated.
     """
@@ -47,7 +47,7 @@ def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray
     r"$\dot u_1 = 2u_1(\lambda k u_1^{k-2} - kR^{2k-2})$, $\dot u_2 = -4kR^{2(k-1)}(u_2 - c_\delta)$",
 )
 def spiked_ode(effort: Effort) -> Comparison:
-    """Mean change of the statistics in a step with a real tensor, for matrices and for k = 3."""
+    """Compare mean one-step changes of m and r^2, from explicit noise tensors of order 2 and 3, with the ODE (3.1)."""
     snr, lr, m, r = 1.7, 0.6, 0.5, 0.8
     R2, rows = m**2 + r**2, []
     for k in (2, 3):
@@ -58,7 +58,7 @@ def spiked_ode(effort: Effort) -> Comparison:
 
 @claim("section 3", "population loss of spikes", r"$\Phi = -2\lambda m^k + (r_\perp^2+m^2)^k + c$")
 def spiked_risk(effort: Effort) -> Comparison:
-    """Squared norm of the difference of two real tensors, the spike and the power of x, in R^4."""
+    """Compare the squared distance of the tensors snr v^3 and x^3 in R^4, entry by entry, with the loss of section 3."""
     k, snr, x = 3, 1.7, np.array([0.5, 0.3, -0.6, 0.2])
     power = lambda u: reduce(np.multiply.outer, [u] * k)
     number = ((snr * power(np.eye(4)[0]) - power(x)) ** 2).sum()
@@ -71,9 +71,9 @@ def spiked_risk(effort: Effort) -> Comparison:
     r"$\lambda_c(2) = 1$, $m_\star = \sqrt{\lambda-1}$; for $k\ge3$ fixed points appear at $\lambda_c(k)$",
 )
 def spiked_threshold(effort: Effort) -> Comparison:
-    """Roots of the drift of matrices, and the smallest ratio at which that of tensors has one."""
-    drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(spike(m, 1.0)).m)
-    rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), spike(0.0, 1.0)).matrix[0, 0])
+    """Compare critical ratios and a fixed point, by root finding on the drift, with Proposition 3.2 and (D.4)."""
+    drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(make_spike(m, 1.0)).m)
+    rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), make_spike(0.0, 1.0)).matrix[0, 0])
     number = [brentq(rate, 0.5, 2.0), brentq(lambda m: drift(2, 1.6, m), 0.1, 2.0)]
     number += [
         minimize_scalar(lambda m, k=k: (m**2 + 1) ** (k - 1) / m ** (k - 2), bounds=(0.1, 3), method="bounded").fun
@@ -88,30 +88,30 @@ def spiked_threshold(effort: Effort) -> Comparison:
     r"$(0,0)$ unstable; $(0,1)$ stable below $\lambda_c(2)$ and always for $k>2$; $m_\dagger$ unstable, $m_\star$ stable",
 )
 def spiked_stability(effort: Effort) -> Comparison:
-    """Signs of the largest eigenvalue of the ODE at seven points."""
+    """Compare the sign of the ODE's largest eigenvalue at seven fixed points of spiked tensors with Proposition 3.2."""
     top = sl.theory.effective.overlaps(3, 6.0)
     points = [(2, 0.8, 0.0, 1), (2, 1.2, 0.0, 1), (2, 1.2, np.sqrt(0.2), 1), (3, 6.0, 0.0, 1), (3, 6.0, top.m_dagger, 1)]
     points += [(3, 6.0, top.m_star, 1), (2, 0.8, 0.0, 0)]
-    found = [sl.linearise(sl.presets.spiked_tensor(k, snr), spike(m, float(r2))).rates[0].real for k, snr, m, r2 in points]
+    found = [sl.linearise(sl.presets.spiked_tensor(k, snr), make_spike(m, float(r2))).rates[0].real for k, snr, m, r2 in points]
     return compare(np.sign(found), [-1, 1, -1, -1, 1, -1, 1])
 
 
 @claim(
     "Proposition 3.2", "fixed points of odd tensors", r"Fixed points at $\pm m_\dagger$ and $\pm m_\star$ for every $k \ge 3$",
     right=r"For odd $k$ only at $+m_\dagger$ and $+m_\star$",
-    tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED}",
+    tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
 def odd_tensors(effort: Effort) -> Comparison:
-    """Final overlaps of the ODE from m_star and from -m_star at k = 3."""
+    """Compare the ODE's final overlaps from m_star and -m_star at order 3 with m_star and 0, and -m_star as printed."""
     m = sl.theory.effective.overlaps(3, 6.0).m_star
-    start = spike(np.array([m, -m]), np.ones(2))
+    start = make_spike(np.array([m, -m]), np.ones(2))
     end = simulate(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, 20, runs=2, save=2)
     return compare(end.m.values[:, -1], [m, 0.0], [m, -m], atol=1e-6)
 
 
 @claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
 def small_steps(effort: Effort) -> Comparison:
-    """Root of the drift at k = 3 for a small learning rate, and its exponent in the rate, which should be 2."""
+    """Compare the smaller fixed point at order 3, by root finding, with theory, and its exponent in the rate with 2."""
     # the smaller root: the barrier
     root = lambda lr: brentq(lambda m: 4.0 * m - (m**2 + lr) ** 2, 1e-9, 0.5)
     found = float(sl.theory.effective.overlaps(3, 4.0, 0.01).m_dagger)
@@ -124,7 +124,7 @@ def small_steps(effort: Effort) -> Comparison:
     r"$d\tilde u_1 = 2\tilde u_1(2\lambda 1_{k=2} - k)dt + 2\sqrt k\,dB$ at $\tilde u_2 = 1$",
 )
 def diffusion(effort: Effort) -> Comparison:
-    """Drift at a small overlap, and variance, of a step with a real tensor."""
+    """Compare drift and variance of sqrt(n) m in one step, from explicit noise tensors, with the diffusion (3.2)."""
     rows = []
     for k, snr in ((2, 1.3), (3, 1.3)):
         step = tensor_step(k, snr, 1.0, 1e-6, 1.0)
@@ -133,7 +133,7 @@ def diffusion(effort: Effort) -> Comparison:
 
 
 def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> tuple[float, float]:
-    """Simulate the variance of sqrt(d) m of matrix PCA at a time; return it with its standard error.
+    """Simulate matrix PCA, and return the variance of sqrt(d) m over runs at one time, with its standard error.
 
     A step at learning rate lr and ratio lr snr equals a longer one at learning rate 1 and ratio snr, which saves steps.
     """
@@ -150,7 +150,7 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     r"$4(\lambda-1)\tilde u_1dt + 2\sqrt2\,dB$: stable for $\lambda<1$, unstable for $\lambda>1$",
 )
 def transition(effort: Effort) -> Comparison:
-    """Variance of sqrt(d) m over runs of the chain after a time, below and above the threshold."""
+    """Compare the variance of sqrt(d) m over runs of the exact chain, below and above the threshold, with (3.2)."""
     rows = []
     for snr, time in ((0.8, 1.5), (1.2, 1.0)):
         growth = 4 * (snr - 1)
@@ -163,7 +163,7 @@ def transition(effort: Effort) -> Comparison:
 
 @claim("after (3.2)", "tensors at a fixed ratio", r"For $k\ge3$ the overlap is always a stable Ornstein–Uhlenbeck process")
 def stable_tensor(effort: Effort) -> Comparison:
-    """Variance of sqrt(d) m over runs of the chain at k = 3 and twice the critical ratio, which should stay at 1."""
+    """Compare the variance of sqrt(d) m over runs of the exact chain of a tensor, at twice the critical ratio, with 1."""
     d, runs = 5000, effort.runs(4096, 1024)
     problem = sl.presets.spiked_tensor(3, 2 * sl.theory.effective.critical_snr(3))
     squares = d * simulate_chain(problem, d, 0.5, save=[0.5], runs=runs, seed=1).m.values[:, -1] ** 2
@@ -172,7 +172,7 @@ def stable_tensor(effort: Effort) -> Comparison:
 
 @claim("after (3.2)", "recovery takes n log n steps", r"For $\lambda>1$ SGD reaches $\pm m_\star$ in $O(n\log n)$ steps")
 def recovery_scaling(effort: Effort) -> Comparison:
-    """Slope of the chain's mean time in log d, which should be 1/(8 (snr - 1))."""
+    """Compare the slope in log d of the exact chain's mean recovery time in matrix PCA with 1/(8 (snr - 1))."""
     problem, runs, sizes, rows = sl.presets.spiked_tensor(2, 2.0), effort.runs(1024, 256), (500, 20_000), []
     for d in sizes:
         times = simulate_chain(problem, d, 60, runs=runs, seed=d, until=lambda stats: abs(stats.m) - 0.5).t_end.values
@@ -186,12 +186,12 @@ def recovery_scaling(effort: Effort) -> Comparison:
     r"Drift $2\tilde u_1 (k \Lambda - k \tilde u_2^{k-1})$",
     right=r"$2\tilde u_1 (k \Lambda \tilde u_1^{k-2} - k \tilde u_2^{k-1})$: for $k \ge 3$ the origin is always linearly "
     r"stable, with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
-    tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
+    tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
 def scaled_tensor(effort: Effort) -> Comparison:
-    """Drift of sqrt(d) m at Lambda = 2, d = 10^10, below and above the barrier at 1/2."""
+    """Compare the package's drift of sqrt(d) m at snr 2 sqrt(d) with the SDE after (3.2), corrected and as printed."""
     k, Lambda, d = 3, 2.0, 10**10
     u = np.array([0.2, 1.5])
     problem = sl.presets.spiked_tensor(k, Lambda * d**0.5)
-    number = [np.sqrt(d) * float(problem.drift(spike(each / np.sqrt(d), 1.0)).m) for each in u]
+    number = [np.sqrt(d) * float(problem.drift(make_spike(each / np.sqrt(d), 1.0)).m) for each in u]
     return compare(number, 2 * u * (k * Lambda * u - k), 2 * u * (k * Lambda - k), rtol=1e-6)

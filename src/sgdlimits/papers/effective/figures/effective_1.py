@@ -20,7 +20,7 @@ WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", 
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate SGD and the chain on both sides of the threshold, from random vectors."""
+    """Simulate matrix PCA below and above its threshold, and draw overlaps against time and paths in the plane."""
     datasets = {}
     for snr in SNR:
         problem, start = sl.presets.spiked_tensor(order=2, snr=snr), sl.RandomInit(size.d)
@@ -30,18 +30,24 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def deviation(snr: float, t: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of sqrt(n) m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
+def overlap_deviation(snr: float, t: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of sqrt(n) m at times t from random starts, for the Ornstein-Uhlenbeck process (3.2)."""
     rate, noise = 4 * (snr - 1), 8.0
     # expm1 keeps digits at small rates and times
     return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
+
+
+def stable_overlaps(snr: float) -> list[float]:
+    """Return the overlaps of the stable fixed points."""
+    star = sl.theory.effective.overlaps(2, snr)[1]
+    return [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
 
 
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, 4, figsize=(13.0, 3.3))
     for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
         sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
-        _draw_in_time(pair[0], sgd, chain, snr, size)
+        _draw_against_time(pair[0], sgd, chain, snr, size)
         _draw_in_plane(pair[1], sgd, snr, size)
         for ax, letter in zip(pair, letters, strict=True):
             ax.set_title(rf"({letter}) $\lambda = {snr:g}$", loc="left")
@@ -50,15 +56,18 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
-    """Draw the magnified overlap of runs against time, with the band of the Ornstein-Uhlenbeck process."""
+def _draw_against_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
+    """Draw sqrt(n) times the overlap of each run against time, with the band of the Ornstein-Uhlenbeck process."""
     root = np.sqrt(size.d)
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
     width = root * chain.m.std("run")
     ax.fill_between(chain.t, -2 * width, 2 * width, color="0.85", label="chain, two standard deviations")
-    reach = 1.5 * max(float(2 * width.max()), float(root * np.abs(sgd.m).max()))
-    band = 2 * deviation(snr, sgd.t.values)
+    stable = root * np.array(stable_overlaps(snr))
+    reach = 1.5 * max(float(2 * width.max()), float(root * np.abs(sgd.m).max()), 0.8 * stable.max())
+    ends = np.full(stable.size, float(sgd.t[-1]))
+    ax.plot(ends, stable, "k_", markersize=16, markeredgewidth=2.2, clip_on=False, zorder=5)
+    band = 2 * overlap_deviation(snr, sgd.t.values)
     for sign in (1, -1):
         ax.plot(sgd.t, sign * band, "k--", linewidth=1.0, label="Ornstein-Uhlenbeck" if sign == 1 else None)
     ax.set(xlabel="$t$, steps per dimension", ylabel=r"$\sqrt{n}\, m$", ylim=(-reach, reach))
@@ -68,9 +77,16 @@ def _draw_in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
     """Draw runs in the plane of overlap and squared orthogonal norm, with the stable fixed points."""
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
-    star = sl.theory.effective.overlaps(2, snr)[1]
-    stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
-    ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, zorder=5, label="stable fixed points")
+    stable = stable_overlaps(snr)
+    ax.plot(
+        stable,
+        np.ones(len(stable)),
+        "kx",
+        markersize=9,
+        markeredgewidth=1.8,
+        zorder=5,
+        label="stable fixed points (dashes in time)",
+    )
     reach = 7.7 / np.sqrt(size.d)
     ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), xticks=(-0.5, 0, 0.5), ylim=(1 - reach, 1 + reach))
 
@@ -84,11 +100,12 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     return [
         f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t = {size.end:g}.",
         f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
-        "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
+        "dashed: the same of the Ornstein-Uhlenbeck process (3.2); dashes at the end and crosses mark the stable fixed points.",
+        "(a), (b): snr 0.8, below the threshold",
         f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",
-        f"{float(spread[SNR[0]][-1]):.3f}, and {float(deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
+        f"{float(spread[SNR[0]][-1]):.3f}, and {float(overlap_deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
         "at the cross (0, 1). (c), (d): snr 1.2, above it. The process is unstable: at",
         f"t = {early:.1f} its standard deviation is {float(spread[SNR[1]].sel(t=early)):.2f}, in theory",
-        f"{float(deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the median",
-        f"of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
+        f"{float(overlap_deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the",
+        f"median of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
     ]

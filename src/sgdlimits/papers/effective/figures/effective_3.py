@@ -16,7 +16,7 @@ from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size
 
 # signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 1000.0, 0.1
-RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
+RING_RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
 # positions on the two rings, away from symmetric points
 ANGLES = (np.pi / 6, np.pi / 4)
 FULL = rings.FULL.but(end=250.0)
@@ -25,7 +25,7 @@ WORDS = rings.WORDS
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain from random starts, and from a point on two rings together with the local limit there."""
+    """Simulate the XOR mixture from random starts and from two rings of fixed points, and draw success and fluctuations."""
     point = build_point()
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=16)
@@ -33,36 +33,36 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def build_point() -> sl.Overlaps:
-    """Build a point of Proposition 5.1: two units share the first direction with label 1, two the second with label 0."""
-    first, second = (RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
+    """Build the fixed point of Proposition 5.1: two units share a ring along each direction, with labels 1 and 0."""
+    first, second = (RING_RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
     # without noise all weights lie along the means, so Q = M M^T
     M = jnp.zeros((4, 2)).at[:2, 0].set(first).at[2:, 1].set(second)
     return sl.Overlaps(jnp.concatenate([first, -second]), M, M @ M.T)
 
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
-    """Return for each run and time whether each of the four classes has a unit of the right sign along its mean."""
-    m, v, size = data.M, data.a, rings.MIN_SHARE_OF_RADIUS * RADIUS
+    """Return for each run and time whether each of the four classes has a unit along its mean with the right label."""
+    m, v, size = data.M, data.a, rings.MIN_SHARE_OF_RADIUS * RING_RADIUS
     looks = [(sign * m[..., teacher] > size) & (label * v > size) for teacher, label in ((0, 1), (1, -1)) for sign in (1, -1)]
     return xr.concat([each.any("student") for each in looks], "look").all("look")
 
 
 def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
     figure, axes = rings.make_four_panels()
-    rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
+    rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32", "29/32")
     _draw_end_points(axes[1], datasets["chain"].isel(run=slice(rings.MAX_END_POINTS)))
-    rings.draw_spread(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
-    rings.draw_spread(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
+    rings.draw_fluctuations(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
+    rings.draw_fluctuations(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
     return figure
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the final overlaps of two units with the first direction."""
+    """Draw the final overlaps of the first two units with the first class direction, with rings and predicted optima."""
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
-    rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RADIUS)
+    rings.draw_end_points(ax, m, {"not": ~best, "optimal": best}, RING_RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
-    ax.plot(*(RADIUS * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
-    reach = 1.35 * RADIUS
+    ax.plot(*(RING_RADIUS * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
+    reach = 1.35 * RING_RADIUS
     ax.set(xlabel=r"$m_1^\mu$", ylabel=r"$m_2^\mu$", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     rings.add_legend_below(ax)
 
@@ -74,14 +74,15 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
     return [
         f"Figure 3 of the paper: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
-        f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
-        f"units with the first direction in {min(rings.MAX_END_POINTS, size.runs)} runs, their positions at the optima for",
-        "snr = inf (crosses), and",
-        f"rings of radius {RADIUS:.3f}; the second layer at the optimum is {rings.format_mean(norms[best])} on average in",
+        f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}, and 29/32 for the others. (b)",
+        "End points of the overlaps of two units with the first direction in",
+        f"{min(rings.MAX_END_POINTS, size.runs)} runs, their positions at the optima for snr = inf (crosses), and",
+        f"rings of radius {RING_RADIUS:.3f}; the second layer at the optimum is {rings.format_mean(norms[best])} on average in",
         "absolute value.",
         f"(c), (d) {size.ring_runs} runs from a point where two units share each direction, at t = {size.ring_end:g},",
         f"magnified by sqrt(N): the noise matrix has rank {limit.rank}. Units on the same ring move together along",
         "the radius (dashed), units on different rings against each other. The chain's principal standard deviations in",
         f"(c) are {measured[0]:.2f} and {measured[1]:.2f}, those of the local limit for snr = inf {predicted[0]:.2f} and",
-        f"{predicted[1]:.2f}: {rings.describe_share(measured)}. At a finite snr the rings are smaller, which shifts the chain.",
+        f"{predicted[1]:.2f}: {rings.describe_variance_share(measured)}.",
+        "At a finite snr the rings are smaller, which shifts the chain.",
     ]

@@ -30,26 +30,26 @@ from sgdlimits.papers.figure import (
     standard_error,
 )
 
-WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
+CLUSTER_WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 """Probability of one cluster by preset."""
 # legends of the presets
-NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
+PRESET_LABELS = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
 FULL, QUICK, WORDS = sizes(
     snr=("ratios snr", (100.0, 20.0, 5.0, 2.0), (100.0, 5.0)),
     shares=("ridges over that of the line", (0.1, 0.3, 0.5, 0.7, 0.85, 0.95), (0.3, 0.7, 0.95)),
     chain=("dimension, end in t and runs of the chain", (1000, 20.0, 16), (300, 20.0, 8)),
 )
-PAIRS = np.array([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
+UNIT_PAIR_KINDS = np.array([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
 """Kinds of pairs of units of the good classifier: 0 the same unit, 1 opposite directions, 2 different labels."""
 
 drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Find the good classifier at every point, and simulate the chain from there."""
-    cases = [(name, snr, share) for name in WEIGHTS for snr in size.snr for share in size.shares]
+    """Find the good classifier by snr and ridge, simulate the chain from it, and draw where it exists and its second layer."""
+    cases = [(name, snr, share) for name in CLUSTER_WEIGHTS for snr in size.snr for share in size.shares]
     rows = [
-        {"preset": name, "snr": snr, "share": share} | measure(name, snr, share, size, seed)
+        {"preset": name, "snr": snr, "share": share} | measure_classifier(name, snr, share, size, seed)
         for name, snr, share in base.bar(cases, desc="points")
     ]
     table = keep("table", base.tabulate(rows))
@@ -57,22 +57,24 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def build_classifier(preset: str, x: np.ndarray) -> sl.Overlaps:
-    """Build the statistics of a good classifier from second layer v, overlap m, squared norm, and overlaps between units."""
+    """Build the symmetric classifier's overlaps from x: second layer, overlap, squared norm, overlaps between units."""
     v, m, *overlaps = x
     if preset == "binary_mixture":
-        return sl.Overlaps(jnp.array([v, -v]), jnp.array([[m], [-m]]), jnp.asarray(np.choose(PAIRS[:2, :2], overlaps)))
+        return sl.Overlaps(
+            jnp.array([v, -v]), jnp.array([[m], [-m]]), jnp.asarray(np.choose(UNIT_PAIR_KINDS[:2, :2], overlaps))
+        )
     M = jnp.array([[m, 0], [-m, 0], [0, m], [0, -m]])
-    return sl.Overlaps(jnp.array([v, v, -v, -v]), M, jnp.asarray(np.choose(PAIRS, overlaps)))
+    return sl.Overlaps(jnp.array([v, v, -v, -v]), M, jnp.asarray(np.choose(UNIT_PAIR_KINDS, overlaps)))
 
 
 def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.ProjectionProblem, np.ndarray]:
-    """Return the problem and its good classifier, continued from large ratios down; NaN where the continuation fails."""
-    C = ring_radius(min(ridge, 0.99 * critical_ridge(WEIGHTS[preset])), WEIGHTS[preset]) ** 2
+    """Find the good classifier's x by continuation from large snr; return the problem and x, NaN if it does not exist."""
+    C = ring_radius(min(ridge, 0.99 * critical_ridge(CLUSTER_WEIGHTS[preset])), CLUSTER_WEIGHTS[preset]) ** 2
     # the solution without noise; a norm slightly above m^2 keeps the fields independent
     x = np.array([C**0.5, C**0.5, C * 1.001, -C, 0.0])[: 4 if preset == "binary_mixture" else 5]
     for each in np.geomspace(max(1000.0, snr), snr, 1 + int(np.ceil(4 * np.log10(max(1000.0, snr) / snr)))):
         problem = getattr(sl.presets, preset)(snr=float(each), ridge=ridge)
-        found = root(partial(_balance, problem, preset), x, tol=1e-10)
+        found = root(partial(_independent_drift, problem, preset), x, tol=1e-10)
         # the weights have shrunk to zero: beyond the line
         if not found.success or found.x[:2].min() < 1e-3:
             return problem, np.full(x.size, np.nan)
@@ -80,8 +82,8 @@ def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.Projectio
     return problem, x
 
 
-def measure(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[str, float]:
-    """Return second layer and accuracy of the good classifier, and the mean squared second layer of the chain from there."""
+def measure_classifier(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[str, float]:
+    """Return second layer and accuracy of the good classifier, and the chain's mean squared second layer started there."""
     d, t_max, runs = size.chain
     problem, x = find_classifier(preset, snr, share * classifier_ridge(preset, snr))
     stats = build_classifier(preset, x)
@@ -93,8 +95,8 @@ def measure(preset: str, snr: float, share: float, size: Size, seed: int) -> dic
     return {"v": x[0], "chain": squares.mean(), "error": standard_error(squares), "accuracy": float(found.accuracy[0, 0])}
 
 
-def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.ndarray:
-    """Return the independent entries of the drift, which vanish at the good classifier."""
+def _independent_drift(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.ndarray:
+    """Return the independent entries of the ODE's drift at a symmetric classifier; all vanish at the good classifier."""
     # by symmetry the other entries repeat these
     change = drift(problem, build_classifier(preset, x))
     return np.array([change.a[0], change.M[0, 0], *np.asarray(change.Q[0])[: x.size - 2]])
@@ -103,16 +105,16 @@ def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.nd
 def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(12.6, 3.8))
     snr = np.geomspace(0.3, 2000, 200)
-    for preset, colour in zip(WEIGHTS, OKABE_ITO, strict=False):
+    for preset, colour in zip(CLUSTER_WEIGHTS, OKABE_ITO, strict=False):
         line = [classifier_ridge(preset, each) for each in snr]
-        axes[0].plot(snr, line, color=colour, label=NAMES[preset])
+        axes[0].plot(snr, line, color=colour, label=PRESET_LABELS[preset])
         axes[0].fill_between(snr, 0, line, color=colour, alpha=0.12, linewidth=0)
     axes[0].set(xscale="log", xlabel="snr", ylabel="ridge", ylim=(0, 0.3), xlim=(snr[0], snr[-1]))
     axes[0].set_title("(a) where a good classifier exists", loc="left")
     axes[0].legend(loc="upper left", ncols=2)
-    for preset, ax, letter in zip(WEIGHTS, axes[1:], "bc", strict=True):
+    for preset, ax, letter in zip(CLUSTER_WEIGHTS, axes[1:], "bc", strict=True):
         _draw_second_layer(ax, select_rows(table, preset=preset), preset, size)
-        ax.set_title(f"({letter}) {NAMES[preset]}: its second layer", loc="left")
+        ax.set_title(f"({letter}) {PRESET_LABELS[preset]}: its second layer", loc="left")
     return figure
 
 
@@ -136,13 +138,13 @@ def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
         "are fixed points of the ODE, continued from large ratios down, and end at the closed forms; dots are the chain from",
         f"there, d = {d}, {runs} runs, mean from t = {t_max / 2:g} to {t_max:g} with 95 % intervals.",
     ]
-    for preset in WEIGHTS:
+    for preset in CLUSTER_WEIGHTS:
         rows = select_rows(table, preset=preset)
         near = select_rows(rows, share=size.shares[-1])
         words = ", ".join(f"{a:.3f} at snr {s:g}" for a, s in zip(near.accuracy.values, near.snr.values, strict=True))
         off = float(np.abs(rows.chain / rows.v**2 - 1).max())
         sentences.append(
-            f"For {NAMES[preset]} the chain differs from the ODE by at most {100 * off:.1f} %; at "
+            f"For {PRESET_LABELS[preset]} the chain differs from the ODE by at most {100 * off:.1f} %; at "
             f"{size.shares[-1]:g} of the line the network classifies correctly with probability {words}."
         )
     return sentences

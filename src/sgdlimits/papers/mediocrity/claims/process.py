@@ -10,21 +10,21 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights, sphere_drift, step_on_sphere
-from sgdlimits.papers.shorthand import overlaps
+from sgdlimits.papers.shorthand import make_overlaps
 
 # file of the tests named by misprints
-DRIFT = "in `tests/unit/problem/test_drift.py`"
+DRIFT_TESTS = "in `tests/unit/problem/test_drift.py`"
 
 
-def sample(
+def sample_units(
     p: int = 2, rho: float = 1.0, noise: float = 0.4, a: np.ndarray | None = None, nodes: int = 4, n: int = 3
 ) -> SquaredUnits:
-    """Build the grid of one sample for units at random weights and a teacher of squared norm rho."""
+    """Build squared units with random weights and one teacher of squared norm rho, on a Gauss-Hermite grid of inputs in R^n."""
     return SquaredUnits(random_weights(p, n, seed=p), np.sqrt(rho) * np.eye(1, n), noise, a, nodes)
 
 
 def risk_6(s: SquaredUnits, rho: float = 1.0) -> float:
-    """Evaluate the risk (6), generalised to a teacher of squared norm rho as in the corrected (27)."""
+    """Evaluate the population risk (6) at the weights of `s`, generalised to a teacher of squared norm rho as in (27)."""
     p, q, m, Q = len(s.W), (s.W**2).sum(1), (s.W @ s.E.T)[:, 0], s.W @ s.W.T
     pairs = s.a @ (np.outer(q, q) + 2 * Q**2) @ s.a
     return (s.noise + 3 * rho**2) / 2 - (s.a * (rho * q + 2 * m**2)).sum() / p + pairs / (2 * p**2)
@@ -38,8 +38,8 @@ SECOND_LAYER = np.array([0.7, 1.4])
 
 @claim("(6)", "population risk", r"$\mathcal R = \frac{\Delta+3}2 - \frac1p\sum_j a_j(Q_{jj}+2m_j^2) + \dots$")
 def risk(effort: Effort) -> Comparison:
-    """Risk of two units on the grid of one sample."""
-    s = sample(a=SECOND_LAYER)
+    """Compare the risk of two units, by Gauss-Hermite quadrature over the inputs, with equation (6)."""
+    s = sample_units(a=SECOND_LAYER)
     return compare(s.risk, risk_6(s))
 
 
@@ -47,11 +47,11 @@ def risk(effort: Effort) -> Comparison:
     "(16), (22) with (12)–(17)", "sign of the error", r'$\mathcal{E} = f - y$, and "+" signs in the increments',
     right=r"The signs in the increments are right with $\mathcal{E} = y - f$. With $\mathcal{E} = f - y$ all terms linear in "
     r"$\mathcal{E}$ change sign.",
-    tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT}",
+    tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT_TESTS}",
 )  # fmt: skip
 def sign(effort: Effort) -> Comparison:
-    """Overlap of minus the gradient of the risk, by differences, with the teacher."""
-    s, h = sample(a=SECOND_LAYER, noise=0.0), 1e-5
+    """Compare minus the risk gradient along the teacher, by differences, with mean increments for both signs of the error."""
+    s, h = sample_units(a=SECOND_LAYER, noise=0.0), 1e-5
     risk = lambda e: SquaredUnits(s.W + e, s.E, 0.0, SECOND_LAYER).risk
     differences = [risk(h * e) - risk(-h * e) for e in np.eye(s.W.size).reshape(-1, *s.W.shape)]
     # times p: the paper's time has the step gamma/p
@@ -66,10 +66,10 @@ def sign(effort: Effort) -> Comparison:
     right=r"Increments without it: $\mathcal{M}_j = 2 \mathcal{E} a_j \lambda_j \lambda_\star$, $\mathcal{Q}_{jl} = 2 "
     r"\mathcal{E} (a_j + a_l) \lambda_j \lambda_l + \frac{4\gamma}{p} \mathcal{E}^2 \lVert x \rVert^2 a_j a_l \lambda_j "
     r"\lambda_l$, with $\delta t = \gamma/(pd)$.",
-    tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT}",
+    tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def clock(effort: Effort) -> Comparison:
-    """Change of the overlap of one unit per unit of the paper's time at d = 1000, from one exact step."""
+    """Compare the change of an overlap per unit of the paper's time, from one exact step at d = 1000, with the ODE's drift."""
     m, lr, d = 0.4, 0.1, 1000
     after, weights = step_on_sphere(m, lr, 0.0, d)
     right = m * 4 * (1 - 6 * lr) * (1 - m**2)
@@ -83,11 +83,11 @@ def clock(effort: Effort) -> Comparison:
     right=r"$4\gamma/p$; $\mathbb{E}[\mathcal{E} \lambda_j \lambda_l]$; $-2 a_j\, \mathbb{E}[\lambda_\star^2 \lambda_j "
     r"\lambda_\star]$",
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity`; for any $a$, "
-    f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
+    f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def explicit(effort: Effort) -> Comparison:
-    """Corrector of Q_12, its population part, and the teacher's part of the drift of m_1, at lr/p = 0.1."""
-    s, step, a = sample(a=SECOND_LAYER), 0.1, SECOND_LAYER
+    """Compare three expectations in the ODE of two units, by Gauss-Hermite quadrature, with appendix C.2 and its correction."""
+    s, step, a = sample_units(a=SECOND_LAYER), 0.1, SECOND_LAYER
     one, two, star = s.fields[0], s.fields[1], s.fixed[0]
     number = [s.mean(s.Q(step) - s.Q(0.0))[0, 1], s.mean(s.Q(0.0))[0, 1], s.mean(2 * a[0] * star**3 * one)]
     square = s.mean(s.error**2 * one * two)
@@ -106,8 +106,8 @@ def explicit(effort: Effort) -> Comparison:
     r"\omega_{\alpha\beta}\omega_{\gamma\gamma}\omega_{\delta\delta} + \dots$, and of orders 2 and 4",
 )
 def moments(effort: Effort) -> Comparison:
-    """Moments of four fields in R^4 on a grid."""
-    s = sample(p=4, noise=0.0, n=4)
+    """Compare moments of order 2, 4 and 6 of four Gaussian fields, by Gauss-Hermite quadrature, with C.2 and (81)."""
+    s = sample_units(p=4, noise=0.0, n=4)
     w, (a, b, c, d) = s.W @ s.W.T, s.fields
     third = w[0, 1] * w[2, 2] * w[3, 3] + 2 * w[0, 1] * w[2, 3] ** 2 + 2 * w[0, 2] * w[1, 2] * w[3, 3]
     third += 4 * (w[0, 2] * w[1, 3] + w[0, 3] * w[1, 2]) * w[2, 3] + 2 * w[0, 3] * w[1, 3] * w[2, 2]
@@ -122,7 +122,7 @@ def moments(effort: Effort) -> Comparison:
     tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
 )  # fmt: skip
 def second_rate(effort: Effort) -> Comparison:
-    """Step of (25) over the derivative of the loss of one sample of two units, by differences, at d = 50."""
+    """Compare the step size in (25), relative to the loss derivative by differences, with lr/d, and lr/p as printed."""
     lr, d, h = 0.3, 50, 1e-6
     one, two, star = 0.7, -0.4, 1.1  # fields of the units and of the teacher
     error = lambda a: star**2 - (a * one**2 + 1.4 * two**2) / 2
@@ -132,9 +132,9 @@ def second_rate(effort: Effort) -> Comparison:
 
 @claim("(26a), (26b)", "ODE of a network", r"$\dot m = 2(\rho - \mathrm{Tr}Q/p)m + \dots$, for any $\rho$ and $p$")
 def ode_26(effort: Effort) -> Comparison:
-    """Mean increments of three units on the grid of one sample."""
+    """Compare mean increments of M and Q of three units, by Gauss-Hermite quadrature, with the ODE (26)."""
     rho, step, D = 0.7, 0.15, 0.4
-    s = sample(p=3, rho=rho, noise=D)
+    s = sample_units(p=3, rho=rho, noise=D)
     p, Q, m = 3, s.W @ s.W.T, s.W @ s.E.T
     tr, mm = np.trace(Q), m @ m.T
     dm = 2 * (rho - tr / p) * m + 4 * (rho * m - Q @ m / p)
@@ -147,29 +147,29 @@ def ode_26(effort: Effort) -> Comparison:
 
 @claim(
     "(27)", "risk with second layer 1", r"$(3 + \Delta)/2$", right=r"$(3\rho^2 + \Delta)/2$",
-    tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT}",
+    tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT_TESTS}",
 )  # fmt: skip
 def risk_27(effort: Effort) -> Comparison:
-    """Risk of two units on the grid of one sample, for a teacher of squared norm 0.7."""
-    s, rho = sample(rho=0.7), 0.7
+    """Compare the risk for a teacher of squared norm 0.7, by quadrature, with equation (27), corrected and printed."""
+    s, rho = sample_units(rho=0.7), 0.7
     right = risk_6(s, rho)
     return compare(s.risk, right, right + 1.5 * (1 - rho**2))
 
 
 @claim("(12), (17)", "ODE of the second layer", r"$\dot a_j = E[\mathcal E\lambda_j^2]$, with $\mathcal E = y - f$")
 def second_layer_ode(effort: Effort) -> Comparison:
-    """Drift of a trained second layer in the package, in the paper's time."""
-    s, lr = sample(a=SECOND_LAYER), 0.3
+    """Compare the package's drift of a trained second layer with equation (17), averaged by Gauss-Hermite quadrature."""
+    s, lr = sample_units(a=SECOND_LAYER), 0.3
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=s.noise, sphere=False, train_second=True)
-    found = problem.drift(overlaps(SECOND_LAYER, s.W[:, :1], s.W @ s.W.T)).a
+    found = problem.drift(make_overlaps(SECOND_LAYER, s.W[:, :1], s.W @ s.W.T)).a
     return compare(np.asarray(found) / (lr / 2), s.mean(s.error * s.fields**2))
 
 
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
 def one_unit(effort: Effort) -> Comparison:
-    """Mean increments of one unit on the grid of one sample."""
+    """Compare mean increments of m and q of one unit off the sphere, by quadrature, with equations (75) and (76)."""
     lr, rho = 0.1, 0.7
-    s = sample(p=1, rho=rho, noise=0.0, n=2)
+    s = sample_units(p=1, rho=rho, noise=0.0, n=2)
     m, q = (s.W @ s.E.T)[0, 0], (s.W**2).sum()
     corrector = q * (rho**2 + 5 * q**2 - 2 * rho * q) + 4 * m**2 * (rho - 2 * q)
     printed = [6 * m * (rho - q), 4 * (q * (rho - 3 * q) + 2 * m**2) + 12 * lr * corrector]
@@ -181,7 +181,7 @@ def one_unit(effort: Effort) -> Comparison:
 
 @claim("(7), (88)", "ODE of one unit on the sphere", r"$\dot m = m[4(1-6\gamma)(1-m^2) - 2\gamma\Delta]$")
 def sphere(effort: Effort) -> Comparison:
-    """Mean of one exact step on the sphere at three overlaps."""
+    """Compare the mean change of the overlap in one exact step on the sphere, by quadrature, with the drift (7)."""
     at = [(0.3, 0.1, 0.2), (0.9, 0.05, 0.0), (-0.5, 0.15, 1.0)]
     printed = [m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise) for m, lr, noise in at]
     return compare([sphere_drift(*each) for each in at], printed, rtol=1e-5)
@@ -191,10 +191,10 @@ def sphere(effort: Effort) -> Comparison:
     "(29)", "expansion of a step on the sphere", "Factors are missing.",
     right=r"Carry the gradient $2 \mathcal{E} a_j \lambda_j x / p$ through; $\lVert \nabla_{w_j} \ell \rVert^2 = 4 "
     r"\mathcal{E}^2 a_j^2 \lambda_j^2 \lVert x \rVert^2 / p^2$.",
-    tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
+    tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def sphere_step(effort: Effort) -> Comparison:
-    """Mean of one exact step on the sphere, against the mean of the expansion with and without the missing factors."""
+    """Compare the mean of one exact step on the sphere, by quadrature, with the expansion (29), corrected and as printed."""
     m, lr, noise = 0.4, 0.1, 0.3
     s = SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise)
     e, own, star = s.error, s.fields[0], s.fixed[0]
@@ -209,7 +209,7 @@ def sphere_step(effort: Effort) -> Comparison:
     r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
 )
 def second_order(effort: Effort) -> Comparison:
-    """Order of the remainder after second order, for steps of one and of two units, as increments are halved: 3."""
+    """Compare the order of the remainder of the expansion of a step on the sphere, from two step sizes, with 3."""
     m, Q, rest = 0.4, 0.3, []
     for h in (1e-3, 5e-4):
         dm, dQ, x, y = h * np.array([0.7, -0.5, 1.1, 0.4])
@@ -222,7 +222,7 @@ def second_order(effort: Effort) -> Comparison:
 
 @claim("(42), (80)", "risk on the sphere", r"$1 + \frac1p + \frac1{p^2}\sum_{j\ne l}Q_{jl}^2 - \frac2p\sum_j m_j^2$")
 def sphere_risk(effort: Effort) -> Comparison:
-    """Excess risk of one and of three units on the sphere, on the grid of one sample."""
+    """Compare the excess risk of one and of three units on the sphere, by quadrature, with equations (42) and (80)."""
     values = []
     for p in (1, 3):
         s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), 0.4)
@@ -233,10 +233,10 @@ def sphere_risk(effort: Effort) -> Comparison:
 
 @claim("(21), (30), (31)", "ODE of several units on the sphere", r"$\dot m_j = \Psi_j - \frac{m_j}2\Phi_{jj}$, and for $Q$")
 def sphere_network(effort: Effort) -> Comparison:
-    """Drift on the sphere in the package, against unconstrained increments on the grid of one sample."""
+    """Compare the package's drift of two units on the sphere with equations (30) and (31), averaged by quadrature."""
     p, step, noise = 2, 0.15, 0.3
     s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), noise)
-    problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
+    problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), make_overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
     found, psi, phi = problem.drift(stats), s.mean(s.M)[:, 0], s.mean(s.Q(step))
     right = np.append(psi - s.W[:, 0] / 2 * phi.diagonal(), phi[0, 1] - (s.W @ s.W.T)[0, 1] / 2 * np.trace(phi))
     return compare(np.append(found.M[:, 0], found.Q[0, 1]) / step, right)
@@ -248,7 +248,7 @@ def sphere_network(effort: Effort) -> Comparison:
     r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$",
 )
 def linear_increments(effort: Effort) -> Comparison:
-    """Mean increments of three units at small overlaps, on the grid of one sample."""
+    """Compare mean increments of three units at small overlaps, by Gauss-Hermite quadrature, with equations (35) to (37)."""
     p, step, noise = 3, 0.2, 0.3
     common = 2 + 2 / p + noise
     printed = [4 * (1 - 1 / p), -16 / p + 4 * step * (common + 24 / p**2), -8 / p + 4 * step * (common + 8 / p**2)]
@@ -256,7 +256,7 @@ def linear_increments(effort: Effort) -> Comparison:
 
 
 def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tuple[Any, Any, Any]:
-    """Return mean increments at small overlaps h, relative to h: of m, of Q between units, and of the norm of another unit."""
+    """Return mean increments, near the saddle, of m = h and of Q = h, both divided by h, and of another unit's squared norm."""
     W = np.eye(p, p + 1, 1)
     # one overlap with the teacher and one between units, both of size h
     W[0, 0], W[1, 1:3] = h, (h, np.sqrt(1 - h**2))
@@ -265,8 +265,8 @@ def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tupl
     return s.mean(2 * s.error * s.fields[0] * s.fixed[0]) / h, phi(0, 1) / h, phi(2, 2)
 
 
-def saddle_steps(p: int, step: float, noise: float) -> tuple[Any, Any]:
-    """Return the growth rates of m and Q at the saddle on the sphere, from increments at small overlaps."""
+def saddle_growth_rates(p: int, step: float, noise: float) -> tuple[Any, Any]:
+    """Return the growth rates of m and of Q at the saddle on the sphere, from mean increments at small overlaps."""
     m, Q, norm = small_increments(p, step, noise)
     return m - norm / 2, Q - norm
 
@@ -277,22 +277,22 @@ def saddle_steps(p: int, step: float, noise: float) -> tuple[Any, Any]:
     r"$\omega_M = 4[1 - \frac\gamma p(1+\frac1p+\frac4{p^2}+\frac\Delta2)]$, $\omega_Q = \frac8p(1-\frac{8\gamma}{p^2})$",
 )
 def saddle_rates(effort: Effort) -> Comparison:
-    """Eigenvalues of the ODE of three units at the saddle, by automatic differentiation."""
+    """Compare eigenvalues of the ODE of three units at the saddle, by automatic differentiation, with (38) to (40)."""
     p, lr, noise = 3, 0.4, 0.7
-    found = sl.linearise(sl.presets.phase_retrieval(p, lr=lr, noise=noise), saddle(p)).rates.real * p / lr
+    found = sl.linearise(sl.presets.phase_retrieval(p, lr=lr, noise=noise), saddle_overlaps(p)).rates.real * p / lr
     M, Q = 4 * (1 - lr / p * (1 + 1 / p + 4 / p**2 + noise / 2)), 8 / p * (1 - 8 * lr / p**2)
     return compare(np.sort(found), np.sort([M] * p + [-Q] * (p * (p - 1) // 2)))
 
 
-def saddle(p: int) -> sl.Overlaps:
-    """Return the saddle of p units: orthogonal to the teacher and to each other."""
-    return overlaps(np.ones(p), np.zeros((p, 1)), np.eye(p))
+def saddle_overlaps(p: int) -> sl.Overlaps:
+    """Return the overlaps of p units of norm 1 at the saddle, orthogonal to the teacher and to each other."""
+    return make_overlaps(np.ones(p), np.zeros((p, 1)), np.eye(p))
 
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
 def both_rates(effort: Effort) -> Comparison:
-    """Sign of the rate of Q at the step where the rate of M vanishes, for 6 and 7 units; both rates are linear in the step."""
-    rates = lambda p: np.array([saddle_steps(p, step, 0.0) for step in (0.0, 1.0)])
+    """Compare the sign of omega_Q at the rate where omega_M vanishes, from mean increments at p = 6 and 7, with section E.2."""
+    rates = lambda p: np.array([saddle_growth_rates(p, step, 0.0) for step in (0.0, 1.0)])
     signs = []
     for p in (6, 7):
         (M, Q), (M1, Q1) = rates(p)
@@ -308,7 +308,7 @@ def both_rates(effort: Effort) -> Comparison:
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def largest_lr(effort: Effort) -> Comparison:
-    """Learning rate at which the mean step at a small overlap changes sign."""
+    """Compare the rate at which the mean exact step at a small overlap changes sign with 2/(12 + noise), and 1/6 as printed."""
     noise = 0.5
     found = brentq(lambda lr: sphere_drift(1e-3, lr, noise), 0.05, 0.3)
     return compare(found, 2 / (12 + noise), 1 / 6, rtol=1e-4)
@@ -316,7 +316,7 @@ def largest_lr(effort: Effort) -> Comparison:
 
 @claim("(8)", "excess risk at the end", r"$\gamma\Delta/(1-6\gamma)$")
 def end_risk(effort: Effort) -> Comparison:
-    """Excess risk at the overlap where the mean of an exact step vanishes."""
+    """Compare the excess risk at the overlap where the mean of an exact step vanishes with equation (8)."""
     lr, noise = 0.08, 0.6
     m = brentq(lambda m: sphere_drift(m, lr, noise), 0.5, 0.999)
     return compare(2 * (1 - m**2), lr * noise / (1 - 6 * lr), rtol=1e-4)
@@ -324,7 +324,7 @@ def end_risk(effort: Effort) -> Comparison:
 
 @claim("(18), (19)", "random starts", r"$\sqrt d\,m_j$ and $\sqrt d\,Q_{jl}$ tend to $N(0, 1)$")
 def start_law(effort: Effort) -> Comparison:
-    """Mean squares of the overlaps of random starts, times d = 1000."""
+    """Compare mean squares of sqrt(d) m and sqrt(d) Q over sampled random starts at d = 1000 with 1, as in (18) and (19)."""
     d, runs = 1000, effort.runs(20_000, 5000)
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(2), runs=runs, seed=1)
     squares = d * np.stack([np.asarray(start.M)[:, 0, 0] ** 2, np.asarray(start.Q)[:, 0, 1] ** 2])
@@ -338,7 +338,7 @@ def start_law(effort: Effort) -> Comparison:
     kind="disagreement",
 )  # fmt: skip
 def maximum(effort: Effort) -> Comparison:
-    """Largest excess risk of two units on the sphere, over random weights and equal weights orthogonal to the teacher."""
+    """Compare the largest excess risk of two units on the sphere, over random and equal weights, with 2, and 3/2 as printed."""
     worst = [SquaredUnits(random_weights(2, 3, seed, norm=1.0), np.eye(1, 3)).risk for seed in range(50)]
     alike = SquaredUnits(np.eye(1, 3, 1).repeat(2, 0), np.eye(1, 3)).risk
     return compare(max(*worst, alike), 2.0, 1.5)
@@ -349,11 +349,12 @@ def maximum(effort: Effort) -> Comparison:
     right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
 )  # fmt: skip
 def parameters(effort: Effort) -> Comparison:
-    """Rank of the Jacobian of a, m and Q in the weights of four units in R^9 and their second layer, by differences."""
+    """Compare the rank of the Jacobian of (a, m, Q), by differences, with p(p + 5)/2, and p(p + 1) as printed."""
     p, rng, h = 4, np.random.default_rng(0), 1e-6
     start = rng.normal(size=10 * p)
 
     def statistics(y: np.ndarray) -> np.ndarray:
+        """Return (a, m, Q) as a flat vector, from a flat vector of second layer and weights."""
         W = y[p:].reshape(p, 9)
         return np.concatenate([y[:p], W[:, 0], (W @ W.T).ravel()])
 
@@ -366,7 +367,7 @@ def parameters(effort: Effort) -> Comparison:
     right=r"$1/\sqrt d$ is its standard deviation; $a$ stands for $d$, and the variance is $1/d$.",
 )  # fmt: skip
 def random_overlap(effort: Effort) -> Comparison:
-    """Variance of the overlap of two random unit vectors in R^400; as printed, with d for a, it would be 1/20."""
+    """Compare the variance of the overlap of random unit vectors in R^400, by sampling, with 1/d, and 1/sqrt(d) as printed."""
     d, runs = 400, effort.runs(4096, 1024)
     w = np.random.default_rng(0).normal(size=(runs, d))
     # by rotation invariance the other vector may be an axis

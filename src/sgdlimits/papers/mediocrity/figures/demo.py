@@ -34,7 +34,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the four levels from one start, and exit times from random starts."""
+    """Simulate phase retrieval at four levels from one random start, and draw risk and overlap against time."""
     problem = sl.presets.phase_retrieval(lr=LR, noise=NOISE)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
     levels = {"SGD": sl.SGD(size.d), "chain": sl.Chain(size.d), "SDE": sl.SDE(size.d), "ODE": sl.ODE()}
@@ -57,7 +57,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def draw_figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
-    """Draw risk and overlap at all levels."""
+    """Draw risk and overlap at all levels against time, with `shown` single runs of SGD."""
     words = {"SGD": "SGD on the weights", "chain": "exact chain", "SDE": "SDE", "ODE": r"ODE, $d\to\infty$"}
     runs = {name: dataset.sizes["run"] for name, dataset in datasets.items()}
     labels = {name: words[name] + (f", {runs[name]} runs" if runs[name] > 1 else "") for name in datasets}
@@ -73,7 +73,7 @@ def draw_figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
 
 
 def compare_costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) -> Iterator[str]:
-    """Yield a table of the levels: runs, final risk, time at which the mean excess risk has halved, and seconds."""
+    """Yield lines of a table of the levels: runs, final risk, time at which the excess risk has halved, and seconds."""
     rows = [("level", "runs", "final risk", "t at half", "seconds", "cost of a run")]
     per_run = {name: seconds[name] / dataset.sizes["run"] for name, dataset in datasets.items()}
     for name, dataset in datasets.items():
@@ -88,12 +88,12 @@ def compare_costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) ->
 
 
 def half_times(dataset: xr.Dataset) -> np.ndarray:
-    """Return the time at which each run's excess risk first falls to half, by interpolation; infinity if it never does."""
+    """Return for each run the time at which its excess risk first falls to half, by interpolation; infinity if never."""
     return np.array([find_crossing(dataset.t.values, each, each[0] / 2, 0) for each in dataset.risk.values - NOISE / 2])
 
 
 def write_caption(datasets: dict[str, xr.Dataset], shown: int) -> list[str]:
-    """Return the sentences of the caption, with the measured numbers."""
+    """Write the caption: setting, half-times of the excess risk at each level, final risks, and late runs."""
     half = {name: half_times(dataset) for name, dataset in datasets.items()}
     # nearest: interpolation between a finite and an infinite time would be infinite
     low, high = (_format_time(time) for time in np.quantile(half["chain"], [0.1, 0.9], method="nearest"))

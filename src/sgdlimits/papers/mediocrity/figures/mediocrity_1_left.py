@@ -22,12 +22,12 @@ WORDS = dict(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Draw one unit at the learning rate that needs the fewest samples without noise."""
-    return draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)
+    """Simulate one unit by SGD, SDE, ODE and chain from one start, and draw the risk against time with the exit times."""
+    return simulate_and_draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)
 
 
-def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate all levels from the same random start, and draw the risk with the exit times."""
+def simulate_and_draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> DrawnFigure:
+    """Simulate all levels from one random start, and draw the risk against time with the exit times of the runs marked."""
     problem = sl.presets.phase_retrieval(width=width, lr=lr, noise=noise)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
     levels = {"SGD": (sl.SGD(size.d), size.sgd), "SDE": (sl.SDE(size.d), size.sde), "ODE": (sl.ODE(), 1)}
@@ -93,7 +93,7 @@ def _write_caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr
 
 
 def _describe_exits(exits: xr.Dataset, rate: float) -> str:
-    """Describe the mean and spread of the exit times of a level."""
+    """Describe the mean and spread of a level's exit times in words; `rate` converts t to the paper's time."""
     names = {"sgd": "SGD", "sde": "the SDE", "chain": "the chain", "ode": "the ODE"}
     name, runs = names[exits.attrs["level"]], exits.sizes["run"]
     late, t = int(exits.censored.sum()), exits.t.values * rate

@@ -38,7 +38,7 @@ WORDS = dict(dimensions="dimensions", widths="runs of a point")
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate all points and tabulate the formulas."""
+    """Simulate mean exit times at several widths and dimensions, and draw them against d with the paper's formulas."""
     points = [(width, d) for width in size.widths for d in size.dimensions]
     rows = []
     for width, d in bar(points, desc="points"):
@@ -57,7 +57,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def simulate_exits(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.Dataset:
-    """Simulate exit times from random starts: to the step, or for wide networks interpolated on a fine grid."""
+    """Simulate the chain from random starts, and return exit times, interpolated between saved times for wide networks."""
     at = read_parameters(problem, d, THRESHOLD)
     if problem.network.width < MIN_GRID_WIDTH:
         how: dict = {"t_max": horizon(at), "until": sl.exits(THRESHOLD)}

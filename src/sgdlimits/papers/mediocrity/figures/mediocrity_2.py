@@ -19,7 +19,7 @@ WORDS = dict(widths="widths", d="dimension", t_max="end in t", sgd="runs of SGD"
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate both widths, each from one random start."""
+    """Simulate SGD, chain and ODE at two widths, each from one random start, and draw the risk against time."""
     datasets = {}
     for width in size.widths:
         problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)

@@ -22,9 +22,9 @@ SPECTRUM_DIMENSIONS = (3, 30, 3000, 10**9)
 """Dimensions of the spectra in the middle panel."""
 SMALL_OVERLAP = 0.1
 """Size of the overlap below which the caption counts random starts."""
-DENT = 0.22
+DENT_DEPTH = 0.22
 """Depth of the dents of the drawn surface at the signal and its opposite, relative to the radius."""
-SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
+RISK_COLOURS = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
 """Colours of the golf course, from high to low risk."""
 FULL, QUICK, WORDS = sizes(
     points=("points of the sphere a quarter turn", 40, 20),
@@ -36,7 +36,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Compute the landscape, the spectra where m = 0 and those at random starts."""
+    """Compute the risk on the sphere and the spectrum of its Hessian, and draw the landscape and the eigenvalues."""
     problem = sl.presets.phase_retrieval()
     datasets = {
         "sphere": _compute_sphere(problem, size, seed),
@@ -49,7 +49,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
-    """Compute the risk on the sphere with the signal at the north pole, and gradient flow from points near the equator."""
+    """Compute the risk over the sphere in R^3, with the signal at the pole, and gradient-flow lines from near the equator."""
     polar, azimuth = np.linspace(0, np.pi, 2 * size.points + 1), np.linspace(0, 2 * np.pi, 4 * size.points + 1)
     m = np.cos(polar)
     risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit_statistics(m))))(m))
@@ -69,7 +69,7 @@ def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.
 
 
 def _compute_spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
-    """Compute eigenvalues and multiplicities of the Hessian where the unit is orthogonal to the signal."""
+    """Compute eigenvalues and multiplicities of the risk's Hessian where the unit is orthogonal to the signal."""
     spectra = [hessian_spectrum(problem, _unit_statistics(0.0), d) for d in SPECTRUM_DIMENSIONS]
     counts = np.stack([spectrum.multiplicities for spectrum in spectra])
     coords = {"d": list(SPECTRUM_DIMENSIONS), "eigenvalue": spectra[0].eigenvalues}
@@ -77,7 +77,7 @@ def _compute_spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
 
 
 def _compute_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
-    """Compute the overlap with the signal and the two distinct eigenvalues of the Hessian at random starts."""
+    """Sample random starts in each dimension, and compute their overlaps and the Hessian's two distinct eigenvalues."""
     law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
     m = np.stack([starts.M[:, 0, 0] for starts in law])
     # at large d the eigenvalues approach those at m = 0, and the default tolerance would merge them
@@ -88,7 +88,7 @@ def _compute_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.
 
 
 def _unit_statistics(m: float) -> sl.Overlaps:
-    """Return the statistics of a unit of norm 1 with overlap m."""
+    """Return the overlaps of one unit of norm 1 whose overlap with the signal is m."""
     return sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.ones((1, 1)))
 
 
@@ -102,13 +102,13 @@ def _draw_figure(datasets: dict[str, xr.Dataset]) -> Figure:
 
 
 def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
-    """Draw the sphere with dents where the risk is low, the signal pointing up."""
+    """Draw the risk on the sphere in R^3 as colour and dents, with the signal on top and lines of gradient flow."""
     top = float(data.risk.max())
-    radius = lambda m: 1 - DENT * m**2
+    radius = lambda m: 1 - DENT_DEPTH * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
     m = np.cos(polar)
     place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]
-    norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", SHADES[::-1])
+    norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", RISK_COLOURS[::-1])
     how: dict = dict(rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False)
     ax.plot_surface(*place, facecolors=colours(norm(data.risk.values)), **how)
     view = np.deg2rad([18.0, -60.0])
@@ -139,9 +139,9 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
 
 
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the multiplicities of both eigenvalues at m = 0 for several dimensions."""
+    """Draw the multiplicities of the Hessian's two eigenvalues at zero overlap as bars, for several dimensions."""
     width = 0.8 / data.sizes["d"]
-    for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
+    for i, (d, colour) in enumerate(zip(data.d.values, RISK_COLOURS, strict=True)):
         counts = data.multiplicity.sel(d=d).values
         x = np.arange(counts.size) + (i - (data.sizes["d"] - 1) / 2) * width
         size = f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
@@ -153,13 +153,13 @@ def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the differences of the eigenvalues at random starts from those at m = 0."""
+    """Draw how far the Hessian's eigenvalues at random starts are from those at zero overlap, against the dimension."""
     gap = data.eigenvalue - np.array([-4.0, 0.0])
     low, high = gap[:, :, 1].quantile([0.05, 0.95], dim="run").values
-    for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, SHADES[2], 4, "the $d - 2$ at $0$")):
+    for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, RISK_COLOURS[2], 4, "the $d - 2$ at $0$")):
         ax.plot(data.d, gap[:, :, i].mean("run"), "o", color=colour, markersize=4, label=label)
         ax.plot(data.d, factor / data.d, color=colour, linewidth=0.8, label=f"${factor}/d$")
-    ax.fill_between(data.d, low, high, color=SHADES[2], alpha=0.18, linewidth=0, label="90 % of these")
+    ax.fill_between(data.d, low, high, color=RISK_COLOURS[2], alpha=0.18, linewidth=0, label="90 % of these")
     ax.set(xscale="log", yscale="log", xlabel="$d$", ylabel="mean eigenvalue less its limit")
     ax.set_title("Hessian at random starts")
     ax.legend(loc="lower left", handlelength=1.6, labelspacing=0.25, fontsize=8)

@@ -26,7 +26,7 @@ from sgdlimits.papers.figure import (
     make_panels,
     tabulate,
 )
-from sgdlimits.papers.mediocrity.figures.mediocrity_5 import KINDS, LR_PER_UNIT
+from sgdlimits.papers.mediocrity.figures.mediocrity_5 import LR_PER_UNIT, SECOND_LAYER_KINDS
 
 FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
 QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
@@ -34,12 +34,12 @@ WORDS = dict(d="dimension", runs="runs of the chain by width", starts="starts of
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain at all widths from random starts, with both kinds of second layer."""
+    """Simulate mean exit times with fixed and trained second layer, and draw them against the width with theory."""
     rows = []
     for width, runs in bar(size.runs.items(), desc="widths"):
         linear, noise, ode = compute_theory(width, size, seed)
         row = {"linear": linear, "noisy": linear - noise, "ode": ode, "noisy_ode": ode - noise}
-        for kind, train in KINDS.items():
+        for kind, train in SECOND_LAYER_KINDS.items():
             problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width, train_second=train)
             t_max = 3 * ode / LR_PER_UNIT + 60 / width
             how: dict = dict(t_max=t_max, runs=runs, seed=seed, save=300, progress=False)
@@ -55,7 +55,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def compute_theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
-    """Return the time of the linear ODE, the reduction by noise, and the full ODE's mean time, in the paper's time."""
+    """Return, in the paper's time, the linear ODE's exit time, its reduction by SGD's noise, and the full ODE's exit time."""
     problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
     omega = float(sl.theory.mediocrity.linear_rates(width, LR_PER_UNIT * width).M)
     m = np.abs(sl.RandomInit(size.d).sample(problem, runs=4096, seed=seed).M[..., 0])
@@ -73,7 +73,7 @@ def _draw_figure(table: xr.Dataset) -> Figure:
     ax.plot(table.width, table.linear, "--", color="0.55", linewidth=1, label="linear ODE")
     ax.plot(table.width, table.ode, ":", color="0.35", linewidth=1.2, label="full ODE")
     ax.plot(table.width, table.noisy_ode, "-", color="0.2", linewidth=1.2, label="full ODE with SGD's noise")
-    for kind, look, marker, shift in zip(KINDS, curve_styles(2), "os", (0.97, 1.03), strict=True):
+    for kind, look, marker, shift in zip(SECOND_LAYER_KINDS, curve_styles(2), "os", (0.97, 1.03), strict=True):
         bars = np.abs(np.stack([table[f"{kind}_low"] - table[kind], table[f"{kind}_high"] - table[kind]]))
         how: dict = dict(color=look.colour, markersize=4, capsize=2, label=f"chain, second layer {kind}, 95 %")
         ax.errorbar(table.width * shift, table[kind], bars, fmt=marker, **how)
@@ -93,7 +93,7 @@ def _write_caption(table: xr.Dataset) -> list[str]:
     ]
     for width in table.width.values:
         row = table.sel(width=width)
-        error = {kind: float(row[f"{kind}_high"] - row[f"{kind}_low"]) / 2 / 1.96 for kind in KINDS}
+        error = {kind: float(row[f"{kind}_high"] - row[f"{kind}_low"]) / 2 / 1.96 for kind in SECOND_LAYER_KINDS}
         fixed, trained = float(row.fixed), float(row.trained)
         sigma = (float(row.noisy_ode) - fixed) / error["fixed"]
         off = lambda value, fixed=fixed: 100 * (float(value) / fixed - 1)

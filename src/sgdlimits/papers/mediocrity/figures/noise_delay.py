@@ -27,7 +27,7 @@ from sgdlimits.papers.mediocrity.theory import delayed_share, exit_time, max_lr,
 from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
 
 # a small rate, and the fastest one
-RATES = (0.03, 1 / 12)
+LEARNING_RATES = (0.03, 1 / 12)
 THRESHOLD = 0.1
 FULL = Size(dimensions={1000: 4096, 4000: 1024, 16_000: 256}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))
 QUICK = Size(dimensions={500: 1024, 2000: 1024}, starts=(0.25, 1.0, 2.0))
@@ -35,8 +35,8 @@ WORDS = dict(dimensions="runs by dimension", starts="starts, as the root of d ti
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate exits of one unit from every start, at both learning rates."""
-    cases = [(lr, d, y) for lr in RATES for d in size.dimensions for y in size.starts]
+    """Simulate mean exit times of one unit from several starts, and draw their delay by SGD's noise against the start."""
+    cases = [(lr, d, y) for lr in LEARNING_RATES for d in size.dimensions for y in size.starts]
     rows = [
         {"lr": lr, "d": d, "start": y} | measure_delay(lr, d, y, size.dimensions[d], seed + number)
         # a seed for each case, so that their errors are independent
@@ -47,7 +47,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def measure_delay(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:
-    """Return the delay of the chain's mean exit after the ODE's, its standard error, and two theoretical values."""
+    """Return the chain's mean exit time minus the ODE's from overlap y/sqrt(d), its error, and two theoretical values."""
     problem, m, until = sl.presets.phase_retrieval(lr=lr), y * d**-0.5, sl.exits(THRESHOLD)
     end = horizon(read_parameters(problem, d, THRESHOLD))
     found = sl.simulate(problem, sl.Chain(d), sl.FixedInit(m), t_max=end, runs=runs, seed=seed, until=until, progress=False)
@@ -67,9 +67,9 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
-    """Draw the delay against the start, for the chain and by the formula."""
+    """Draw the delay of the mean exit by SGD's noise against the initial overlap, for the chain and by the formula."""
     y = np.linspace(0.06, 1.1 * max(size.starts), 300)
-    for lr, colour in zip(RATES, OKABE_ITO, strict=False):
+    for lr, colour in zip(LEARNING_RATES, OKABE_ITO, strict=False):
         ax.plot(y, noise_delay(1, lr, 0.0, y), color=colour, linewidth=1.2, label=rf"$\kappa = {noise_gain(1, lr):.2f}$")
         for (number, d), marker in zip(enumerate(size.dimensions), "osv", strict=False):
             here = select_rows(table, lr=lr, d=d)
@@ -84,7 +84,7 @@ def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_shares(ax: Axes) -> None:
-    """Draw the share of delayed starts and the mean delay against kappa."""
+    """Draw the share of random starts that noise delays, and the mean delay, against the noise gain kappa."""
     # kappa diverges at max_lr
     lr = np.linspace(1e-3, 0.98 * float(max_lr(1)), 200)
     kappa = noise_gain(1, lr)
@@ -107,7 +107,7 @@ def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
         f"square, {float(np.abs(off).max()):.1f} at most. The backward equation differs from the lines by at most",
         f"{float(np.abs(table.backward - table.theory).max()):.3f}.",
     ]
-    for lr in RATES:
+    for lr in LEARNING_RATES:
         one = select_rows(table, lr=lr, start=1.0).isel(point=-1)
         sentences.append(
             f"At kappa = {noise_gain(1, lr):.2f} (lr {lr:.4g}) and the typical start 1 the chain at d = {int(one.d)} exits "

@@ -19,24 +19,24 @@ from sgdlimits.papers import figure as base
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 from sgdlimits.papers.mediocrity.escape import critical_points, escape
 
-SLOWDOWN = 20
+RATE_REDUCTION = 20
 """Ratio of the largest learning rate to that of the trajectories, slow enough to follow the population's drift into traps."""
 TRAP_START = 0.05
 """Overlap at the start of the trajectories."""
 
 
-def from_hermite(*even: float) -> sl.Polynomial:
-    """Build the polynomial with the given coefficients of He_2, He_4, ..."""
+def build_hermite_sum(*even: float) -> sl.Polynomial:
+    """Build the even polynomial with the given coefficients along the Hermite polynomials He_2, He_4, ..."""
     return sl.Polynomial(hermite_e.herme2poly([0, *(each for pair in even for each in (0, pair))]))
 
 
 def cosine(x):
-    """Evaluate a bounded even activation."""
+    """Evaluate -cos(x), a bounded even activation."""
     return -jnp.cos(x)
 
 
 def wave(x):
-    """Evaluate the student's activation in the panels on traps, whose Hermite coefficients alternate in sign."""
+    """Evaluate -cos(1.5 x), the students' activation in the panels on traps; its Hermite coefficients alternate in sign."""
     return -jnp.cos(1.5 * x)
 
 
@@ -45,12 +45,12 @@ ACTIVATIONS: dict[str, str | Callable] = {
     "$x^2$": "square",
     "$|x|$": "abs",
     r"$-\cos x$": cosine,
-    r"$\mathrm{He}_2 - \mathrm{He}_4/10$": from_hermite(1, -0.1),
+    r"$\mathrm{He}_2 - \mathrm{He}_4/10$": build_hermite_sum(1, -0.1),
 }
-CASES = {
-    "no trap": from_hermite(1, 0.1),
-    "trap": from_hermite(1, 4 / 9),
-    "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
+TRAP_TARGETS = {
+    "no trap": build_hermite_sum(1, 0.1),
+    "trap": build_hermite_sum(1, 4 / 9),
+    "trap, then barrier": build_hermite_sum(1, 14 / 15, 64 / 243),
 }
 """Targets of the student `wave` by their critical points between zero overlap and the teacher."""
 FULL, QUICK, WORDS = sizes(
@@ -64,22 +64,22 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate exits, and trajectories in landscapes with traps."""
+    """Simulate escapes with several activations and runs in landscapes with traps, and draw both with theory."""
     exits, rates = measure_escapes(size, seed)
     keep("exits", exits)
     datasets = {"exits": exits, "rates": rates}
-    for name in list(CASES)[: size.cases]:
+    for name in list(TRAP_TARGETS)[: size.cases]:
         datasets[file_key(name)] = keep(file_key(name), simulate_case(name, size, seed))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
 def file_key(name: str) -> str:
-    """Return the name of a case as part of a file name."""
+    """Convert the name of a target, such as "trap, then barrier", to a part of a file name."""
     return name.replace(", ", "-").replace(" ", "-")
 
 
 def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
-    """Return mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
+    """Tabulate for each activation the chain's mean exit times with theory, and the largest learning rate by overlap."""
     m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
     for name, fn in base.bar(list(ACTIVATIONS.items())[: size.activations], desc="activations"):
         one = escape(fn)
@@ -98,26 +98,29 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
 
 
 def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
-    """Simulate the chain with the student `wave`, in units of the time in which the overlap grows by a factor e."""
-    one = escape(wave, CASES[name])
+    """Simulate the chain with the student `wave` and a target of `CASES`; its coordinate `growth` is time in growth times."""
+    one = escape(wave, TRAP_TARGETS[name])
     # far below the largest rate, so that the landscape rather than noise decides
-    lr = one.max_lr / SLOWDOWN
-    problem = sl.presets.single_index(wave, CASES[name], lr=lr)
+    lr = one.max_lr / RATE_REDUCTION
+    problem = sl.presets.single_index(wave, TRAP_TARGETS[name], lr=lr)
     start, t_max = sl.FixedInit(TRAP_START), size.length / one.rate(lr)
     found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)
     return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
 
 
 def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Classify targets by the roots of :math:`1 + xu + yu^2`, :math:`u = m^2`: 0 none, 1 a trap, 2 a trap and a barrier."""
+    r"""Classify targets by roots of 1 + x u + y u^2 in 0 < u < 1: 0 for no trap, 1 for a trap, 2 for a trap and a barrier.
+
+    Here u is the squared overlap.
+    """
     one = 1 + x + y < 0
     # both roots of the quadratic real and between 0 and 1
     two = (y > 0) & (x < 0) & (x**2 > 4 * y) & (-x < 2 * y) & ~one
     return np.where(two, 2, np.where(one, 1, 0))
 
 
-def coordinates(target: sl.Polynomial) -> tuple[float, float]:
-    """Return the coefficients (x, y) of a target in the diagram for the student `wave`."""
+def diagram_coordinates(target: sl.Polynomial) -> tuple[float, float]:
+    """Return the coordinates (x, y) of a target in the diagram of traps, from its and the student's Hermite coefficients."""
     s, g = sl.hermite_coefficients(wave, 6), sl.hermite_coefficients(target, 6)
     return s[4] * g[4] / (6 * s[2] * g[2]), s[6] * g[6] / (120 * s[2] * g[2])
 
@@ -142,11 +145,11 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_diagram(ax: Axes, size: Size) -> None:
-    """Draw the diagram of traps, with the three targets."""
+    """Draw the regions of targets with and without traps in the plane of Hermite coefficients, with the simulated targets."""
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
     ax.contourf(x, y, classify(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
-    for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
-        ax.plot(*coordinates(CASES[name]), "o", color=colour, markersize=6)
+    for name, colour in zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False):
+        ax.plot(*diagram_coordinates(TRAP_TARGETS[name]), "o", color=colour, markersize=6)
     for at, text in (
         ((-0.9, 4.0), "no trap"),
         ((-4.3, -0.5), "trap,\n$m = 1$ unstable"),
@@ -158,12 +161,12 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
 
 
 def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw overlaps of the chain in landscapes with and without traps."""
-    for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
+    """Draw overlaps of the chain against time in landscapes with and without traps, with the critical points."""
+    for number, (name, colour) in enumerate(zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False)):
         found = datasets[file_key(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
         lines[0].set_label(name)
-        for point in critical_points(wave, CASES[name])[1:]:
+        for point in critical_points(wave, TRAP_TARGETS[name])[1:]:
             how: dict = {} if point.stable else {"markerfacecolor": "white"}
             ax.plot(size.length * (1.03 + 0.03 * number), point.m, "o", color=colour, markersize=5, clip_on=False, **how)
     ax.set(xlabel="time times the rate of escape", ylabel="$|m|$", ylim=(0, 1.03), xlim=(0, size.length))
@@ -192,9 +195,9 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"(d) The student -cos(1.5 x) and {size.cases} targets, at a twentieth of the largest rate, "
         f"d = {size.d}, from the overlap {TRAP_START:g}.",
     ]
-    for name in list(CASES)[: size.cases]:
+    for name in list(TRAP_TARGETS)[: size.cases]:
         late = np.abs(datasets[file_key(name)].M.values[:, 150:, 0, 0]).mean()  # the last quarter of the saved times
-        places = critical_points(wave, CASES[name])[1:]
+        places = critical_points(wave, TRAP_TARGETS[name])[1:]
         points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
         sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")
     return sentences

@@ -30,11 +30,11 @@ from sgdlimits.papers.figure import (
 from sgdlimits.papers.mediocrity.theory import asymptotic_excess_risk, learnt_state, max_lr, plateau_correction
 from sgdlimits.papers.mediocrity.theory.asymptotic import EndState, free_end, plateau_series, trained_end
 
-RATES = (0.03, 0.06, 0.1)
+LEARNING_RATES = (0.03, 0.06, 0.1)
 """Learning rates of one unit in (a)."""
 WIDE_NOISE = 2.0
 """Variance of the label noise in (b)."""
-KINDS = ("sphere", "free", "trained")
+NETWORK_KINDS = ("sphere", "free", "trained")
 """Kinds of network in (b): on the sphere, off it, and on the sphere with a trained second layer."""
 FINITE_D_CASES = ((0.1, 1.0), (0.03, 2.0))
 """Learning rates and noises in (c), the correction at finite dimension."""
@@ -52,10 +52,12 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the stationary state of the chain at all points."""
+    """Simulate the final excess risk of the chain with label noise, and draw it against noise, lr/p and dimension."""
     rows = [
         {"panel": panel, "kind": kind, "width": width, "lr": lr, "noise": noise, "d": d}
-        | measure(kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed)
+        | measure_excess_risk(
+            kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed
+        )
         for panel, kind, width, lr, noise, d in bar(list(list_points(size)), desc="points")
     ]
     table = keep("table", tabulate(rows, runs=size.runs))
@@ -63,12 +65,12 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def list_points(size: Size) -> Iterator[tuple[str, str, int, float, float, int]]:
-    """Yield panel, kind, width, learning rate, noise and dimension of every point."""
-    for lr in RATES:
+    """Yield (panel, kind of network, width, learning rate, noise, dimension) for every simulated point of the figure."""
+    for lr in LEARNING_RATES:
         for noise in size.noises:
             if lr < 0.95 * max_lr(1, noise):  # close to max_lr the stationary state fluctuates to the saddle and back
                 yield "noise", "sphere", 1, lr, noise, size.d
-    for kind in KINDS:
+    for kind in NETWORK_KINDS:
         for g in size.steps:
             yield "width", kind, size.width, g * size.width, WIDE_NOISE, size.d
     for lr, noise in FINITE_D_CASES:
@@ -77,15 +79,15 @@ def list_points(size: Size) -> Iterator[tuple[str, str, int, float, float, int]]
 
 
 def end_state(kind: str, width: int, lr: float, noise: float) -> EndState:
-    """Return the theoretical end state of a kind of network, in which all students are alike."""
+    """Return the theoretical end state of equal students: on the sphere, with free norms, or with a trained second layer."""
     if kind == "sphere":
         m, q, risk = learnt_state(width, lr, noise)
         return EndState(np.ones(()), m, np.ones(()), q, risk)
     return (free_end if kind == "free" else trained_end)(width, lr, noise)
 
 
-def measure(kind: str, width: int, lr: float, noise: float, d: int, size: Size, seed: int) -> dict[str, float]:
-    """Return mean and standard error of the chain's excess risk over the last four fifths of the time, beside theory."""
+def measure_excess_risk(kind: str, width: int, lr: float, noise: float, d: int, size: Size, seed: int) -> dict[str, float]:
+    """Return the chain's mean excess risk at late times from the end state, its standard error, and the theoretical value."""
     problem = sl.presets.phase_retrieval(width, lr=lr, noise=noise, sphere=kind != "free", train_second=kind == "trained")
     state = end_state(kind, width, lr, noise)
     a, m, norm, q = (float(each) for each in state[:4])
@@ -104,9 +106,9 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_against_noise(ax: Axes, rows: xr.Dataset) -> None:
-    """Draw the plateau of one unit against the noise."""
+    """Draw the final excess risk of one unit against the variance of the label noise, at several learning rates."""
     noise = np.linspace(0, 9, 451)
-    for lr, colour in zip(RATES, OKABE_ITO, strict=False):
+    for lr, colour in zip(LEARNING_RATES, OKABE_ITO, strict=False):
         ax.plot(noise, asymptotic_excess_risk(1, lr, noise), color=colour, linewidth=1.2)
         here = select_rows(rows, lr=lr)
         ax.errorbar(here.noise, here.chain, 1.96 * here.error, fmt="o", color=colour, markersize=4, label=f"lr {lr:g}")
@@ -117,10 +119,10 @@ def _draw_against_noise(ax: Axes, rows: xr.Dataset) -> None:
 
 
 def _draw_against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
-    """Draw the plateau of several units against lr/p."""
+    """Draw the final excess risk of several units against lr/p, for three kinds of network, with theory."""
     p, g = size.width, np.linspace(1e-3, 0.1, 60)
     series = plateau_series(p, g * p, WIDE_NOISE)
-    for kind, colour, second, marker in zip(KINDS, OKABE_ITO[3:], series, "osv", strict=False):
+    for kind, colour, second, marker in zip(NETWORK_KINDS, OKABE_ITO[3:], series, "osv", strict=False):
         risk = [float(end_state(kind, p, each * p, WIDE_NOISE).excess_risk) for each in g]
         ax.plot(g, risk / (g * WIDE_NOISE), color=colour, linewidth=1.2)
         ax.plot(g, second / (g * WIDE_NOISE), color=colour, linewidth=0.7, linestyle=":")
@@ -134,7 +136,7 @@ def _draw_against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
 
 
 def _draw_against_dimension(ax: Axes, rows: xr.Dataset) -> None:
-    """Draw the relative correction at finite d."""
+    """Draw d times the relative correction to the final excess risk at dimension d, against 1/d."""
     for (lr, noise), colour, marker in zip(FINITE_D_CASES, OKABE_ITO, "os", strict=False):
         here = select_rows(rows, lr=lr, noise=noise)
         value, error = scale_correction(here)
@@ -146,7 +148,7 @@ def _draw_against_dimension(ax: Axes, rows: xr.Dataset) -> None:
 
 
 def scale_correction(rows: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the relative correction to the theory times d, and its standard error."""
+    """Return d times the relative difference between simulated and theoretical excess risk, and its standard error."""
     return (rows.d * (rows.chain / rows.theory - 1)).values, (rows.d * rows.error / rows.theory).values
 
 
@@ -163,7 +165,7 @@ def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
         f"(b) {size.width} units, noise {WIDE_NOISE:g}: the risk over g noise tends to 1 for all kinds of network as g = lr/p",
         "falls.",
     ]
-    for kind in KINDS:
+    for kind in NETWORK_KINDS:
         last = select_rows(wide, kind=kind).isel(point=-1)
         scale = float(last.lr / size.width * last.noise)
         sentences.append(

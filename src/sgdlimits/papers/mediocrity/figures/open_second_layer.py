@@ -35,7 +35,7 @@ NOISE = 0.2
 MAX_ZERO_ENTRY = 0.05
 """Size of an entry of the second layer below which it counts as zero."""
 # legends by r, the ratio of the learning rates
-NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
+RATIO_LABELS = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
 FULL, QUICK, WORDS = sizes(
     width=("width of the curves", 5, 3),
     widths=("runs of the census by width", {3: 96, 10: 48}, {3: 32}),
@@ -52,19 +52,19 @@ def build_problem(width: int, ratio: float, noise: float = 0.0) -> sl.Projection
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE beyond the escape, and simulate the chain at one width."""
-    datasets = {**solve_curves(size, seed), "census": take_census(size, seed), "noisy": solve_noisy(size)}
+    """Solve the ODE and simulate the chain with one or both layers trained, and draw risk and second layer after the escape."""
+    datasets = {**solve_curves(size, seed), "census": tabulate_second_layers(size, seed), "noisy": solve_noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
 def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
-    """Solve the ODE from one start with and without noise, training the first layer only or both layers."""
+    """Solve the ODE from one random start, with and without label noise, with the first layer or both layers trained."""
     found = {}
     # power laws need times in equal ratios
     times = np.concatenate([[0], np.geomspace(0.1, size.ends[0], 60)]) / LR_PER_UNIT
-    for ratio in NAMES:
+    for ratio in RATIO_LABELS:
         for noise in (0.0, NOISE):
             each = build_problem(size.width, ratio, noise)
             start = sl.RandomInit(size.d).one(each, seed=seed)
@@ -73,8 +73,8 @@ def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
     return found
 
 
-def take_census(size: Size, seed: int) -> xr.Dataset:
-    """Tabulate the second layer at the end over random starts without noise: quantiles of its participation ratio and more."""
+def tabulate_second_layers(size: Size, seed: int) -> xr.Dataset:
+    """Tabulate how uneven the second layer ends over random starts without noise, by width and ratio of learning rates."""
     rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
@@ -96,7 +96,7 @@ def take_census(size: Size, seed: int) -> xr.Dataset:
 
 
 def solve_noisy(size: Size) -> xr.Dataset:
-    """Solve the ODE with label noise from recovered units with an uneven second layer, and return the spread of the layer."""
+    """Solve the ODE with label noise from an uneven second layer, and return the spread of its entries against time."""
     ratios = size.ratios[-3:]
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
     # mean 1, so that the network is recovered exactly
@@ -117,8 +117,8 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw the excess risk against time with and without label noise, with the theoretical power law."""
-    for (ratio, name), colour in zip(NAMES.items(), OKABE_ITO, strict=False):
+    """Draw the excess risk against time, with and without label noise, with the theoretical power law."""
+    for (ratio, name), colour in zip(RATIO_LABELS.items(), OKABE_ITO, strict=False):
         for noise, dashes in ((0.0, "-"), (NOISE, "--")):
             found = datasets[f"ode-{ratio:g}-{noise:g}"]
             label = name if noise == 0 else None
@@ -133,7 +133,7 @@ def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
-    """Draw the participation ratio of the second layer against the ratio of the learning rates."""
+    """Draw the participation ratio of the final second layer against the ratio of the learning rates of the layers."""
     for width, colour in zip(size.widths, OKABE_ITO, strict=False):
         rows = select_rows(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
@@ -151,7 +151,7 @@ def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
 
 
 def _draw_spreads(ax: Axes, noisy: xr.Dataset, size: Size) -> None:
-    """Draw the spread of the second layer against time, with label noise."""
+    """Draw the spread of the second layer's entries against time under label noise, with the theoretical decay."""
     for ratio, colour in zip(noisy.ratio.values, OKABE_ITO[3:], strict=False):
         ax.plot(noisy.tau, noisy.spread.sel(ratio=ratio), color=colour, label=f"$r = {ratio:g}$")
         rate = float(end_rates(size.width, LR_PER_UNIT * size.width, NOISE, ratio).differences)
@@ -169,7 +169,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"from one random start at d = {size.d}. With the second layer only, the excess risk stays at (p + 3)/(p + 2) =",
         f"{float(second_only_risk(p)):.3f}.",
     ]
-    for ratio, name in NAMES.items():
+    for ratio, name in RATIO_LABELS.items():
         quiet, loud = (datasets[f"ode-{ratio:g}-{noise:g}"].isel(run=0, t=-1) for noise in (0.0, NOISE))
         limit = terminal_risk(quiet.a.values, LR_PER_UNIT * p, trained=ratio > 0)
         theory = f"with a from {quiet.a.values.min():.4f} to {quiet.a.values.max():.2f}, for which there is no formula"

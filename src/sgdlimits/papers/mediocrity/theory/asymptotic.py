@@ -35,14 +35,14 @@ from scipy.optimize import root
 
 from sgdlimits.domain import NotNegative, RealWidth, Vector, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, max_lr
+from sgdlimits.papers.mediocrity.theory.rates import as_float_arrays, max_lr
 
 CONTINUATION_STEPS = 24
 """Number of continuation steps in the learning rate, from zero to the requested value."""
 
 
 class EndState(NamedTuple):
-    """Second layer, overlap with the teacher, norm, overlap between students, and excess risk of a symmetric end state."""
+    """Symmetric end state of learning: second layer, overlap with the teacher, norm, overlap between students, excess risk."""
 
     a: np.ndarray
     m: np.ndarray
@@ -53,7 +53,7 @@ class EndState(NamedTuple):
 
 @checked
 def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> EndState:
-    r"""End state of the ODE with free norms and the second layer fixed at 1.
+    r"""End state of phase retrieval in the ODE, with free norms and the second layer fixed at 1.
 
     At p = 1 the norm is 1 and the overlap is the one on the sphere, so (8) holds unchanged off the sphere. The result is NaN
     where the state cannot be continued from small learning rates; see `free_max_lr` for its stability.
@@ -61,12 +61,12 @@ def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: N
     >>> float(free_end(1, lr=0.1, noise=0.4).excess_risk.round(9)), float(free_end(3, lr=0.15, noise=1.0).excess_risk.round(9))
     (0.1, 0.071388992)
     """
-    return EndState(*np.vectorize(_solve_free_end, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
+    return EndState(*np.vectorize(_solve_free_end, otypes=[float] * 5)(*as_float_arrays(width, lr, noise)))
 
 
 @checked
 def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> EndState:
-    r"""End state of the ODE on the sphere with a trained second layer, whose learning rate does not matter.
+    r"""End state of phase retrieval in the ODE on the sphere, with a trained second layer at any of its learning rates.
 
     Above some learning rate all students are parallel, q = 1, and the network acts as one unit with the learning rate g.
 
@@ -74,12 +74,12 @@ def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise
     >>> float(state.a.round(4)), float(state.excess_risk.round(4))
     (0.9811, 0.0678)
     """
-    return EndState(*np.vectorize(_solve_trained_end, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
+    return EndState(*np.vectorize(_solve_trained_end, otypes=[float] * 5)(*as_float_arrays(width, lr, noise)))
 
 
 @checked
 def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate above which one unit with a free norm has no stable learnt state.
+    r"""Learning rate above which phase retrieval by one unit with a free norm has no stable learnt state.
 
     For :math:`\Delta \ge 4` it is `max_lr`, where the plateau rises continuously to the risk of the saddle, as on the sphere.
     For less noise, norm and overlap start to oscillate at a smaller rate, the smaller root of
@@ -88,7 +88,7 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     >>> free_max_lr([0.0, 1.0, 4.0, 8.0]).round(4)
     array([0.1667, 0.1515, 0.125 , 0.1   ])
     """
-    (noise,) = as_numbers(noise)
+    (noise,) = as_float_arrays(noise)
     linear, square = 42 + noise, 6 * noise - 72
     # the root in a form that stays finite where the quadratic term vanishes
     oscillates = 10 / (linear + np.sqrt(linear**2 + 20 * square))
@@ -99,27 +99,29 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 def plateau_series(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike
 ) -> tuple[np.ndarray, ...]:
-    r"""Excess risk to second order in g: on the sphere, off the sphere, and on the sphere with a trained second layer.
+    r"""Final excess risk to second order in lr/p: on the sphere, off it, and on the sphere with a trained second layer.
 
     >>> [float(each.round(6)) for each in plateau_series(2, lr=0.02, noise=1.0)]
     [0.010588, 0.010606, 0.010556]
     """
-    p, lr, noise = as_numbers(width, lr, noise)
+    p, lr, noise = as_float_arrays(width, lr, noise)
     g = lr / p
     curves = -(p - 1) / (4 * p), (p - 1) / (4 * (p + 2)), -(p + 5) / (4 * (p + 2))
     return tuple(g * noise + g**2 * (6 * noise + c * noise**2) for c in curves)
 
 
 def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
-    """Solve for the end state with free norms at one set of parameters."""
+    """Solve for the end state with free norms, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
+        """Return trace of the error matrix, eigenvalue along M, and excess risk, from the unknowns x."""
         kappa, mu = x
         epsilon = -2 / 3 * (p - 1) * kappa  # tr K, with alpha = 1 + epsilon/2 where M is stationary
         alpha = 1 + epsilon / 2
         return epsilon, alpha, epsilon**2 / 2 + 1 - 2 * mu + alpha**2 + (p - 1) * kappa**2
 
     def equations(x, g):
+        """Return the residuals of stationarity at lr/p = g, for directions orthogonal to M and along it."""
         (kappa, mu), (epsilon, alpha, risk) = x, state(x)
         square = noise + 2 * risk  # the mean squared error
         across = epsilon - 2 * kappa + g * (square - 4 * epsilon * kappa + 8 * kappa**2)
@@ -134,15 +136,17 @@ def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
 
 
 def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
-    """Solve for the end state on the sphere with a trained second layer at one set of parameters."""
+    """Solve for the end state with a trained second layer, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
+        """Return eigenvalue along M, traces of second and third powers of Q/p, and excess risk, from x."""
         a, kappa, mu = x
         eigenvalues, count = np.array([1 - (p - 1) * kappa, kappa]), np.array([1, p - 1])
         square, cube = count @ eigenvalues**2, count @ eigenvalues**3
         return eigenvalues[0], square, cube, (1 - a) ** 2 / 2 + 1 - 2 * a * mu + a**2 * square
 
     def equations(x, g):
+        """Return the residuals of stationarity at lr/p = g: of the second layer, along M, and across."""
         (a, kappa, mu), (alpha, square, cube, risk) = x, state(x)
         epsilon, spread = 1 - a, noise + 2 * risk
         far = mu - a * square
@@ -161,7 +165,7 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
 
 
 def _continue_solution(equations: Callable, start: list[float], g: float) -> np.ndarray:
-    """Continue the solution of equations(x, g) = 0 from `start` at g = 0; NaN if it is lost or its last entry is negative."""
+    """Solve equations(x, g) = 0 by continuation from `start` at g = 0; NaN if it is lost or its last entry is negative."""
     x = np.array(start)
     # each solution is the guess for the next rate, so that the branch is kept
     for step in np.linspace(0, g, CONTINUATION_STEPS + 1)[1:]:
@@ -174,7 +178,7 @@ def _continue_solution(equations: Callable, start: list[float], g: float) -> np.
 
 
 class EndRates(NamedTuple):
-    """Decay rates, in the paper's time, of deviations from the end state, for small lr/p times the noise.
+    """Decay rates of deviations from the end state, in the paper's time, for small label noise times lr/p.
 
     Parameters
     ----------
@@ -194,7 +198,7 @@ class EndRates(NamedTuple):
 
 @checked
 def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
-    r"""Limit of :math:`\tau^2` times the risk without label noise, which decays as a power law.
+    r"""Limit of :math:`\tau^2` times the risk, which without label noise decays as a power of the paper's time :math:`\tau`.
 
     With a fixed second layer, :math:`a_j = 1`,
 
@@ -218,7 +222,7 @@ def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
     >>> round(terminal_risk([1, 1, 1], lr=0.0, trained=False) * 64, 9), round(terminal_risk([1, 1, 1], lr=0.0) * 64, 9)
     (0.666666667, 1.2)
     """
-    (a,) = as_numbers(a)
+    (a,) = as_float_arrays(a)
     p, g = a.size, lr / a.size
     limit = p / (6 * float(np.mean(a**2))) if trained else p / 6
     if lr >= limit:
@@ -243,7 +247,7 @@ def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
 def end_rates(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike, ratio: float | ArrayLike = 0.0
 ) -> EndRates:
-    r"""Rates at which learning approaches its end with label noise, for :math:`g\Delta \ll 1`.
+    r"""Decay rates of deviations from the end state with label noise, for :math:`\gamma\Delta/p \ll 1`.
 
     The mean of a decays at the rate 3r, and the component shared by all students at the rate 4. The other rates are of order
     :math:`g\Delta`: differences between entries of a decay at :math:`2rg\Delta/(1-6g)`, and for small g the components in which
@@ -259,7 +263,7 @@ def end_rates(
     >>> float(rates.mean), round(float(rates.differences), 5)
     (6.0, 0.02128)
     """
-    p, lr, noise, ratio = np.broadcast_arrays(*as_numbers(width, lr, noise, ratio))
+    p, lr, noise, ratio = np.broadcast_arrays(*as_float_arrays(width, lr, noise, ratio))
     slow, trained = lr / p * noise, ratio > 0
     second = np.where(trained, ratio, np.nan)
     return EndRates(
@@ -273,7 +277,7 @@ def end_rates(
 
 @checked
 def second_only_risk(width: RealWidth | ArrayLike) -> np.ndarray:
-    r"""Excess risk when only the second layer is trained, as :math:`d\to\infty`.
+    r"""Final excess risk of phase retrieval when only the second layer is trained, as :math:`d\to\infty`.
 
     It is :math:`(p+3)/(p+2)`, at :math:`a = p/(p+2)`. Features of random units are uncorrelated with the teacher, so their best
     combination stays on the plateau.
@@ -281,5 +285,5 @@ def second_only_risk(width: RealWidth | ArrayLike) -> np.ndarray:
     >>> float(second_only_risk(1))
     1.3333333333333333
     """
-    (p,) = as_numbers(width)
+    (p,) = as_float_arrays(width)
     return (p + 3) / (p + 2)

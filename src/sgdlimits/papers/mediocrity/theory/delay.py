@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaincc
 
 from sgdlimits.domain import NotNegative, RealWidth, checked
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, linear_rates, noise_gain
+from sgdlimits.papers.mediocrity.theory.rates import as_float_arrays, linear_rates, noise_gain
 from sgdlimits.papers.mediocrity.theory.start import LOG_GRID, LOG_STEP
 
 
@@ -21,7 +21,7 @@ from sgdlimits.papers.mediocrity.theory.start import LOG_GRID, LOG_STEP
 def noise_delay(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike, start: NotNegative | ArrayLike
 ) -> np.ndarray:
-    r"""Delay of the mean exit from a given start by SGD's noise, in the paper's time; negative if noise speeds up the exit.
+    r"""Delay of the mean exit by SGD's noise, from a given start, in the paper's time; negative if noise speeds up the exit.
 
     With :math:`y` the norm of :math:`\sqrt d` times the overlaps at the start, and :math:`x = y^2/\kappa`,
 
@@ -41,7 +41,7 @@ def noise_delay(
     >>> noise_delay(1, lr=1 / 12, noise=0.0, start=[0.25, 1.0, 4.0]).round(3)
     array([-0.391,  0.104,  0.018])
     """
-    p, lr, noise, start = np.broadcast_arrays(*as_numbers(width, lr, noise, start))
+    p, lr, noise, start = np.broadcast_arrays(*as_float_arrays(width, lr, noise, start))
     rate = linear_rates(p, lr, noise).M
     # log 0 at y = 0, and rates of a stable saddle, which are replaced
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -63,7 +63,10 @@ def delayed_share(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 
 
 
 def _log_loss(p: np.ndarray, x: np.ndarray) -> np.ndarray:
-    r"""Return :math:`\log x - E\log|\sqrt x + \xi|^2`, from :math:`E\log X = \int_0^\infty (e^{-s} - E e^{-sX})\,ds/s`."""
+    r"""Return :math:`\log x - E\log|\sqrt x + \xi|^2`, for a vector :math:`\xi` of p standard normal variates.
+
+    The mean follows from :math:`E\log X = \int_0^\infty (e^{-s} - E e^{-sX})\,ds/s`.
+    """
     s = LOG_GRID  # equally spaced in log s, on which the trapezoidal rule converges exponentially
     transform = np.exp(-np.multiply.outer(x, s / (1 + 2 * s)) - np.multiply.outer(p, np.log1p(2 * s)) / 2)
     return np.where(x > 0, np.log(x) - LOG_STEP * (np.exp(-s) - transform).sum(-1), -np.inf)

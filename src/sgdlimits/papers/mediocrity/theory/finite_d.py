@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from sgdlimits.checks import number
 from sgdlimits.domain import NotNegative, checked
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, max_lr
+from sgdlimits.papers.mediocrity.theory.rates import as_float_arrays, max_lr
 
 
 @checked  # that is, at most 1
@@ -34,7 +34,7 @@ def drift_correction(
     >>> float(drift_correction(0.1, lr=1 / 12).round(6))
     -0.103075
     """
-    m, g, noise = as_numbers(m, lr, noise)
+    m, g, noise = as_float_arrays(m, lr, noise)
     y = m**2
     second = 2 * g**2 * (noise + 12 * (1 - y) * (5 - 6 * y))
     third = 360 * g**3 * (1 - y) * (noise + 20 * (1 - y))
@@ -44,7 +44,9 @@ def drift_correction(
 
 @checked
 def plateau_correction(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> np.ndarray:
-    r"""Coefficient c of 1/d in the final plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
+    r"""Relative correction, times d, to the final excess risk of one unit on the sphere in dimension d.
+
+    It is the coefficient c in the mean excess risk :math:`R\,(1 + c/d)`.
 
     With :math:`R = \gamma\Delta/(1-6\gamma)`, (8),
 
@@ -62,7 +64,7 @@ def plateau_correction(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLi
     >>> plateau_correction([0.03, 0.1], [2.0, 1.0]).round(3)
     array([-0.613,  3.595])
     """
-    lr, noise = np.broadcast_arrays(*as_numbers(lr, noise))
+    lr, noise = np.broadcast_arrays(*as_float_arrays(lr, noise))
     # above max_lr nothing is learnt, and there is no plateau
     g = np.where(lr < max_lr(1, noise), lr, np.nan)
     R = g * noise / (1 - 6 * g)

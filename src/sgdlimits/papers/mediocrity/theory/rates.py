@@ -32,7 +32,7 @@ MIN_RATE = 1e-150
 
 
 class LinearRates(NamedTuple):
-    """Growth rate of overlaps with the teacher and decay rate of those between students at the saddle, in the paper's time."""
+    """Rates at the saddle, in the paper's time: growth of overlaps with the teacher, decay of overlaps between students."""
 
     M: np.ndarray
     Q: np.ndarray
@@ -42,7 +42,9 @@ class LinearRates(NamedTuple):
 def linear_rates(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> LinearRates:
-    r"""Rates at the saddle M = 0, Q = 1: :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`, (38)-(40).
+    r"""Growth rate of teacher overlaps and decay rate of student overlaps at the saddle M = 0, Q = 1: (38)-(40).
+
+    They are defined by :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`.
 
     .. math:: \omega_M = 4\Big[1 - \frac{\gamma}{p}\Big(1 + \frac1p + \frac4{p^2} + \frac\Delta2\Big)\Big], \qquad
               \omega_Q = \frac8p\Big[1 - \frac{8\gamma}{p^2}\Big]
@@ -54,8 +56,8 @@ def linear_rates(
     >>> rates.M.round(3)
     array([2.   , 3.962])
     """
-    p, lr, noise = as_numbers(width, lr, noise)
-    return LinearRates(4 - 2 * lr / p * crowding(p, noise), 8 / p * (1 - 8 * lr / p**2))
+    p, lr, noise = as_float_arrays(width, lr, noise)
+    return LinearRates(4 - 2 * lr / p * corrector_factor(p, noise), 8 / p * (1 - 8 * lr / p**2))
 
 
 @checked
@@ -72,33 +74,33 @@ def noise_gain(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise:
     >>> float(noise_gain(1, lr=1 / 12.5, noise=0.5))        # 1 at the optimal rate of one unit, for any noise
     1.0
     """
-    p, lr, noise = as_numbers(width, lr, noise)
+    p, lr, noise = as_float_arrays(width, lr, noise)
     rate = linear_rates(p, lr, noise).M
     growing = np.where(rate > 0, rate, 1.0)  # where evaluates both branches: avoid dividing by zero in the unused one
     return np.where(rate > 0, lr / p * increment_variance(p, noise) / (2 * growing), np.inf)
 
 
 def increment_variance(p, noise):
-    r"""Variance :math:`\mathrm{Var}\,\mathcal M_j` of the increment of an overlap at the saddle."""
+    r"""Return the variance :math:`\mathrm{Var}\,\mathcal M_j` of the increment of a teacher overlap at the saddle."""
     return 4 * (10 - 6 / p + 8 / p**2 + noise)
 
 
 @checked
 def max_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate above which the saddle is stable and nothing is learnt, the root of :math:`\omega_M`.
+    r"""Learning rate above which the saddle at zero overlap is stable, so that nothing is learnt.
 
-    At p = 1 it is :math:`2/(12+\Delta)`, where the paper's text has 1/6 for any noise.
+    It is the root of :math:`\omega_M`. At p = 1 it is :math:`2/(12+\Delta)`, where the paper's text has 1/6 for any noise.
 
     >>> float(max_lr(1, noise=4.0))
     0.125
     """
-    p, noise = as_numbers(width, noise)
-    return 2 * p / crowding(p, noise)
+    p, noise = as_float_arrays(width, noise)
+    return 2 * p / corrector_factor(p, noise)
 
 
 @checked
 def optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate that leaves the saddle after the fewest samples, half of `max_lr` (appendix E.4).
+    r"""Learning rate at which runs leave the saddle after the fewest samples, half of `max_lr` (appendix E.4).
 
     .. math:: \gamma_{\rm opt} = \frac{p^3}{8 + 2p + (2+\Delta)p^2}
 
@@ -114,16 +116,16 @@ def optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.
 def minimal_samples(
     width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, d: Count | ArrayLike, threshold: Fraction | ArrayLike
 ) -> np.ndarray:
-    r"""Number of samples until the exit at `optimal_lr`, by the annealed formula (appendix E.4).
+    r"""Number of samples until the exit at the learning rate `optimal_lr`, by the annealed formula (appendix E.4).
 
     .. math:: s_{\min} = d\,\frac{8 + 2p + (2+\Delta)p^2}{4p^2}\,\log\frac{T(p+1)d + (p+1)(1-T)}{2p}
 
     >>> round(float(minimal_samples(1, 0.0, d=1000, threshold=0.1)))
     13842
     """
-    p, noise, d, T = as_numbers(width, noise, d, threshold)
-    # at half of max_lr the rate is 2 and lr/p is 1/crowding
-    return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
+    p, noise, d, T = as_float_arrays(width, noise, d, threshold)
+    # at half of max_lr the rate is 2 and lr/p is 1/corrector_factor
+    return d * corrector_factor(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
 
 
 @checked
@@ -135,17 +137,17 @@ def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | 
     >>> float(overparametrisation_gain(np.inf))
     6.0
     """
-    p, noise = as_numbers(width, noise)
-    return crowding(1.0, noise) / crowding(p, noise)
+    p, noise = as_float_arrays(width, noise)
+    return corrector_factor(1.0, noise) / corrector_factor(p, noise)
 
 
-def crowding(p, noise) -> np.ndarray:
-    r"""Factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in :math:`\omega_M`."""
+def corrector_factor(p, noise) -> np.ndarray:
+    r"""Return the factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in the growth rate :math:`\omega_M`."""
     return 2 + 2 / p + 8 / p**2 + noise
 
 
-def as_numbers(*values: Any) -> list[np.ndarray]:
-    """Convert arguments to arrays of floats, or raise `BadInput`."""
+def as_float_arrays(*values: Any) -> list[np.ndarray]:
+    """Convert arguments to arrays of floats, or raise `BadInput` if one is not numeric."""
     try:
         return [np.asarray(value, float) for value in values]
     except (TypeError, ValueError):
@@ -153,7 +155,7 @@ def as_numbers(*values: Any) -> list[np.ndarray]:
 
 
 class LearntState(NamedTuple):
-    """Overlap of each student with the teacher (up to its sign), overlap between students, and excess risk."""
+    """State at the end of learning: overlap of each student with the teacher (up to sign), between students, excess risk."""
 
     m: np.ndarray
     q: np.ndarray
@@ -173,14 +175,14 @@ def learnt_state(
     >>> round(float(state.m), 6), round(float(state.excess_risk), 6)
     (0.922653, 0.226881)
     """
-    return LearntState(*np.vectorize(_solve_learnt_state, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
+    return LearntState(*np.vectorize(_solve_learnt_state, otypes=[float] * 3)(*as_float_arrays(width, lr, noise)))
 
 
 @checked
 def asymptotic_excess_risk(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> np.ndarray:
-    r"""Excess risk at the end of learning; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
+    r"""Excess risk at the end of learning on the sphere with label noise; for one unit (8), :math:`\gamma\Delta/(1-6\gamma)`.
 
     For small g it is :math:`g\Delta + g^2[6\Delta - \tfrac14(1-1/p)\Delta^2]`, so width lowers it below (8) at the rate g.
     Where nothing is learnt (p = 1, :math:`\gamma \ge 2/(12+\Delta)`) it is the excess risk of the saddle, 2. It is NaN where no
@@ -189,7 +191,7 @@ def asymptotic_excess_risk(
     >>> float(asymptotic_excess_risk(1, lr=0.1, noise=0.4).round(12))
     0.1
     """
-    return np.vectorize(_final_excess_risk, otypes=[float])(*as_numbers(width, lr, noise))
+    return np.vectorize(_final_excess_risk, otypes=[float])(*as_float_arrays(width, lr, noise))
 
 
 @checked
@@ -203,7 +205,7 @@ def usable_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0
     >>> float(usable_lr(10))                       # the published optimum for this width is 4.39
     1.6666666666666667
     """
-    p, noise = as_numbers(width, noise)
+    p, noise = as_float_arrays(width, noise)
     return 2 * p / (12 + noise)
 
 
@@ -221,7 +223,7 @@ def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     >>> (pair_max_lr([0.0, 12 + 8 * 6**0.5, 76.0]) / usable_lr(2, [0.0, 12 + 8 * 6**0.5, 76.0])).round(4)
     array([1.1843, 1.    , 0.9946])
     """
-    (noise,) = as_numbers(noise)
+    (noise,) = as_float_arrays(noise)
     # the cubic has a single real root for every noise >= 0, since its derivative has no real roots
     real_root = lambda noise: next(each.real for each in np.roots([48, -24, 13 + noise, -2]) if abs(each.imag) < 1e-9)
     return 2 * np.vectorize(real_root, otypes=[float])(noise)
@@ -229,7 +231,7 @@ def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 
 @checked
 def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate that leaves the saddle soonest among the usable ones.
+    r"""Learning rate that leaves the saddle after the fewest samples among those up to `usable_lr`.
 
     It is `usable_lr` where :math:`\Delta < 8 - 4/p - 16/p^2`, and `optimal_lr` elsewhere.
 
@@ -249,20 +251,21 @@ def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0
     >>> float(usable_gain(np.inf).round(12))
     3.333333333333
     """
-    p, noise = as_numbers(width, noise)
-    g = np.minimum(1 / crowding(p, noise), 2 / (12 + noise))
-    return crowding(1.0, noise) * g * (2 - g * crowding(p, noise))
+    p, noise = as_float_arrays(width, noise)
+    g = np.minimum(1 / corrector_factor(p, noise), 2 / (12 + noise))
+    return corrector_factor(1.0, noise) * g * (2 - g * corrector_factor(p, noise))
 
 
 @checked
 def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, excess_risk: Positive | ArrayLike) -> np.ndarray:
-    """Largest learning rate up to `usable_lr` whose excess risk at the end does not exceed the given one.
+    """Largest learning rate, up to `usable_lr`, whose excess risk at the end of learning is at most the given one.
 
     >>> float(lr_for_risk(1, noise=0.4, excess_risk=0.1).round(9))
     0.1
     """
 
     def one(p, noise, risk):
+        """Return the learning rate at one width, noise and excess risk."""
         # strictly below the largest rate considered
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
         if _final_excess_risk(p, top, noise) <= risk:
@@ -274,7 +277,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
                 f"the risk at width {p:g} and noise {noise:g} is lost to rounding. Give a smaller width or noise."
             ) from None
 
-    return np.vectorize(one, otypes=[float])(*as_numbers(width, noise, excess_risk))
+    return np.vectorize(one, otypes=[float])(*as_float_arrays(width, noise, excess_risk))
 
 
 def _solve_learnt_state(p: float, lr: float, noise: float) -> tuple[float, float, float]:

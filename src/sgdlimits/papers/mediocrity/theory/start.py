@@ -46,7 +46,7 @@ def mean_log_overlap(width: int, d: int) -> float:
 
 
 class StartSums(NamedTuple):
-    r"""Draws of :math:`\mu_0` and :math:`\tau_0` of (43) from their exact law, with exact means and variances."""
+    r"""Draws of the sums of squared overlaps :math:`\mu_0, \tau_0` of (43) at random starts, with exact means and variances."""
 
     mu: np.ndarray
     tau: np.ndarray

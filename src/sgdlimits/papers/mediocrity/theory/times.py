@@ -34,7 +34,7 @@ MIN_START_WEIGHT = 1e-12
 
 
 class ExitParameters(NamedTuple):
-    """Numbers of a phase retrieval problem, with the dimension d and the threshold T of an exit time."""
+    """Parameters of a phase retrieval problem, with the dimension d and the threshold T of an exit time."""
 
     problem: ProjectionProblem
     p: int
@@ -95,6 +95,7 @@ def exit_time(
         raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got {average!r}. Leave start out.")
 
     def one(d, T, m):
+        """Return the mean exit time at one dimension, threshold and initial overlap (None for random starts)."""
         if average == "noisy_ode" and not _match_paper(problem):
             return noisy_start.exit_law(problem, check_count("d", d), T).mean
         at = read_parameters(problem, d, T)
@@ -115,7 +116,7 @@ def exit_law(
     threshold: Positive,
     start: Annotated[float, number(above=-1, below=1)] | None = None,
 ) -> Law:
-    """Law of the exit time from random starts, or for one unit from `start`.
+    """Distribution of the exit time of a two-layer network from random starts, or of one unit from the overlap `start`.
 
     For one unit of phase retrieval on the sphere it is computed from the backward equation, with full drift and noise. For any
     other two-layer network for which zero overlap is a saddle (any width, on or off the sphere, second layer trained or fixed)
@@ -175,7 +176,7 @@ def read_parameters(problem: ProjectionProblem, d, threshold) -> ExitParameters:
 
 
 def annealed(at: ExitParameters) -> float:
-    r"""Annealed exit time (47), and (10) at p = 1.
+    r"""Return the exit time by the annealed formula (47), for one unit (10), in samples per dimension.
 
     In the paper's time it is :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}`.
     """
@@ -183,7 +184,7 @@ def annealed(at: ExitParameters) -> float:
 
 
 def quenched(at: ExitParameters) -> float:
-    r"""Quenched exit time (46), and (48) at p = 1.
+    r"""Return the mean exit time over random starts by the quenched formula (46), for one unit (48).
 
     It is the mean over random starts, with :math:`\mu_0` and :math:`\tau_0` of (43), of
 
@@ -215,12 +216,12 @@ def quenched(at: ExitParameters) -> float:
 
 
 def noisy(at: ExitParameters) -> float:
-    r"""Quenched exit time less :math:`\log(1+\kappa)/2\omega_M`: SGD's noise near the saddle adds to the random start."""
+    r"""Return the quenched exit time less :math:`\log(1+\kappa)/2\omega_M`, the effect of SGD's noise near the saddle."""
     return _subtract_noise(at, quenched(at))
 
 
 def ode(at: ExitParameters, start: float | None = None) -> float:
-    r"""Exit time of the full ODE.
+    r"""Return the exit time of the full ODE, from one overlap or averaged over random starts.
 
     At p = 1, (7) is :math:`\dot m = m(\alpha - \beta m^2)` with :math:`\beta = 4(1-6\gamma)` and
     :math:`\alpha = \beta - 2\gamma\Delta`, which reaches m after :math:`\frac1{2\alpha}\log\frac{m^2(\alpha - \beta m_0^2)}
@@ -246,12 +247,12 @@ def ode(at: ExitParameters, start: float | None = None) -> float:
 
 
 def noisy_ode(at: ExitParameters) -> float:
-    r"""Exit time of the full ODE less :math:`\log(1+\kappa)/2\omega_M`: noise near the saddle, full drift beyond."""
+    r"""Return the full ODE's exit time less :math:`\log(1+\kappa)/2\omega_M`, the effect of SGD's noise near the saddle."""
     return _subtract_noise(at, ode(at))
 
 
 def sde(at: ExitParameters, start: float = 0.0) -> float:
-    r"""Exit time (52) of the linear SDE, from any start and at any width.
+    r"""Return the mean exit time (52) of the linear SDE, from any initial overlap and at any width.
 
     It is the exit time of the expansive Ornstein-Uhlenbeck process :math:`dm = \mu m\,dt + \sigma\,dB` of p overlaps,
 
@@ -260,19 +261,19 @@ def sde(at: ExitParameters, start: float = 0.0) -> float:
     until :math:`|m|^2 = \frac{p+1}2T + (1-T)\,|m_0|^2`. At p = 1 these are :math:`4(1-6\gamma) - 2\gamma\Delta` and
     :math:`\frac\gamma d(48 + 4\Delta)`.
     """
-    return float(_linear_times(at, np.abs(start)))
+    return float(_linear_exit_times(at, np.abs(start)))
 
 
 def sde_quenched(at: ExitParameters) -> float:
-    r"""Mean exit time of the linear SDE over random starts.
+    r"""Return the mean exit time of the linear SDE, averaged over random starts.
 
     At p > 1 it is averaged over draws, with :math:`\log\mu_0`, whose mean is known exactly, as a control variate.
     """
     if at.p == 1:
         m, weights = _start_overlaps(at)
-        return float(weights @ _linear_times(at, np.abs(m)))
+        return float(weights @ _linear_exit_times(at, np.abs(m)))
     random = draw_start_sums(at.p, at.d)
-    times = _linear_times(at, np.sqrt(random.mu / at.d), random.tau / at.d)
+    times = _linear_exit_times(at, np.sqrt(random.mu / at.d), random.tau / at.d)
     log = np.log(random.mu)
     # regression on the control variate minimises the variance
     slope = np.cov(times, log)[0, 1] / log.var() if np.isfinite(times).all() else 0.0
@@ -280,7 +281,7 @@ def sde_quenched(at: ExitParameters) -> float:
 
 
 def backward(at: ExitParameters, start: float | None = None) -> float:
-    """Mean exit time of one unit with full drift and noise, by the backward equation."""
+    """Return the mean exit time of one unit under the SDE with full drift and noise, by its backward equation."""
     passage, m, weights, end = _set_up_first_passage(at, start, "backward")
     mean = float(weights @ passage.mean(m, end))
     return mean if 0 < mean < np.inf else np.inf
@@ -290,12 +291,12 @@ AVERAGES: dict[str, Callable[..., float]] = {
     formula.__name__: formula for formula in (annealed, quenched, noisy, ode, noisy_ode, sde, sde_quenched, backward)
 }
 """Formulas of the mean exit time by the name that `exit_time` takes."""
-ONE_UNIT = ("backward",)
+ONE_UNIT_AVERAGES = ("backward",)
 """Names of averages whose state is a single overlap."""
 
 
 def horizon(at: ExitParameters) -> float:
-    r"""Time by which nearly all runs have exited: twice the mean of the ODE plus :math:`15\,p/\gamma\omega_M`.
+    r"""Return a time by which nearly all runs have exited: twice the ODE's mean exit time plus :math:`15\,p/\gamma\omega_M`.
 
     A start of overlap m exits :math:`\log(1/dm^2)\,p/2\gamma\omega_M` later than a typical one, so without SGD's noise a share
     of about :math:`e^{-15}` of the runs exits later. If the full ODE does not reach the threshold, only rare fluctuations do,
@@ -308,14 +309,14 @@ def horizon(at: ExitParameters) -> float:
 
 
 def _subtract_noise(at: ExitParameters, time: float) -> float:
-    """Subtract from an exit time the mean effect of SGD's noise near the saddle."""
+    """Subtract from a mean exit time the effect of SGD's noise near the saddle."""
     if time == np.inf:
         return np.inf
     return max(0.0, time - at.time_per_log * float(np.log1p(noise_gain(at.p, at.lr, at.noise))))
 
 
 def _start_overlaps(at: ExitParameters, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return overlaps at the start and their weights: the exact law of a random start, or one start."""
+    """Return initial overlaps of one unit and their weights: quadrature over random starts, or the one given."""
     if start is not None:
         return np.array([start]), np.ones(1)
     m, weights = overlap_rule(at.d)
@@ -324,8 +325,8 @@ def _start_overlaps(at: ExitParameters, start: float | None = None) -> tuple[np.
     return m[kept], weights[kept] / weights[kept].sum()
 
 
-def _linear_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float = 0.0) -> np.ndarray:
-    """Return mean exit times of the linear SDE.
+def _linear_exit_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float = 0.0) -> np.ndarray:
+    """Return mean exit times of the linear SDE from starts with the given overlaps, in samples per dimension.
 
     `m` is the norm of the overlaps with the teacher, `pairs` the sum of the squared overlaps between students, which are taken
     to decay at once.
@@ -340,7 +341,7 @@ def _linear_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float =
 def _set_up_first_passage(
     at: ExitParameters, start: float | None, name: str
 ) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
-    """Set up the backward equation of one unit; return it with starts, their weights and the overlaps at the exit."""
+    """Set up one unit's backward equation; return it with initial overlaps, their weights, and the overlaps at the exit."""
     if at.p > 1:
         raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
     m, weights = _start_overlaps(at, start)

@@ -16,7 +16,7 @@ from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as theory
 from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
 from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights, step_on_sphere
-from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate
+from sgdlimits.papers.shorthand import make_overlaps, mean_and_error, simulate
 
 # --- noise at the start ------------------------------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate
     proof="[noise](noise.md#why)",
 )
 def noise_gain(effort: Effort) -> Comparison:
-    """Mean exit time of the chain minus that of the ODE, one unit at kappa = 2.6 and two dimensions."""
+    """Compare the exact chain's mean exit time minus the ODE's with the effect of SGD's noise, -log(1 + kappa)/(2 omega_M)."""
     lr, T, rows = 0.12, 0.1, []
     problem = sl.presets.phase_retrieval(lr=lr)
     for d in (1000, 4000):
@@ -47,7 +47,7 @@ def noise_gain(effort: Effort) -> Comparison:
     proof="[noise](noise.md#why)",
 )
 def kappa(effort: Effort) -> Comparison:
-    """Variance of one sample's increment of m on a grid at the saddle of 1, 2 and 3 units, and kappa at lr = 1/(12 + noise)."""
+    """Compare the variance of one-sample increments of m at the saddle, by quadrature, and noise gains with formulas."""
     noise, rows = 0.4, []
     for p in (1, 2, 3):
         # units and teacher along different axes: the saddle
@@ -65,7 +65,7 @@ def kappa(effort: Effort) -> Comparison:
     proof="[noise](noise.md#from-a-given-start)",
 )
 def noise_delay(effort: Effort) -> Comparison:
-    """Delay of the mean exit by an integral at four starts, and by the chain at d = 1024 from y = 1."""
+    """Compare the delay of the mean exit by SGD's noise, by integration and the exact chain, with the closed formula."""
     lr, d, T = 1 / 12, 1024, 0.1
     omega, k = float(theory.linear_rates(1, lr).M), float(theory.noise_gain(1, lr))
     starts = np.array([0.125, 0.5, 1.0, 2.0])
@@ -73,7 +73,7 @@ def noise_delay(effort: Effort) -> Comparison:
     log = lambda y, sign: quad(lambda u: norm.pdf((sign * u - y) / np.sqrt(k)) / np.sqrt(k) * np.log(u), 0, 12, limit=400)[0]
     exact = [(np.log(y) - log(y, 1) - log(y, -1)) / omega for y in starts]
     problem, m = sl.presets.phase_retrieval(lr=lr), d**-0.5
-    start = overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
+    start = make_overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
     chain, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024), start))
     closed = theory.noise_delay(1, lr, 0.0, starts)
     number = [*exact, chain - theory_time(problem, d, T, "ode", start=m)]
@@ -84,8 +84,8 @@ def noise_delay(effort: Effort) -> Comparison:
 
 
 def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
-    """Build overlaps of p equal students: second layer a, overlap m, squared norm `norm` and mutual overlap q."""
-    return overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
+    """Build the overlaps of p equal students: second layer a, teacher overlap m, squared norm `norm`, mutual overlap q."""
+    return make_overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
 
 
 @claim(
@@ -95,7 +95,7 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     proof="[learning rate](learning_rate.md#without-noise)",
 )
 def usable(effort: Effort) -> Comparison:
-    """Learning rate at which the mean displacement of three units at recovery begins to grow, by eigenvalues of the ODE."""
+    """Compare the rate at which zero risk of three units becomes unstable, by eigenvalues of the ODE, with p/6."""
     p = 3
     rate = lambda lr: (
         sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 1.0 - 1e-9, 1.0, 1.0 - 1e-9)).rates.real
@@ -108,11 +108,11 @@ def usable(effort: Effort) -> Comparison:
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
 def cubic(effort: Effort) -> Comparison:
-    """Final excess risk of the ODE of three units at two learning rates."""
+    """Compare the final excess risk of three units in the simulated ODE, at two rates, with the root of a cubic."""
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
-        start = overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
+        start = make_overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
         found = simulate(problem, sl.ODE(), start, 300 * p / lr, save=2)
         rows.append((float(found.risk[0, -1]) - noise / 2, float(theory.asymptotic_excess_risk(p, lr, noise))))
     return compare(*np.transpose(rows), rtol=1e-5)
@@ -125,9 +125,10 @@ def cubic(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#proofs)",
 )
 def part(effort: Effort) -> Comparison:
-    """Rate at which the eigenvalue of the difference of two units changes sign at the learnt state, at noise 1/2."""
+    """Compare the rate at which two equal units separate, by eigenvalues of the ODE, with the root of a cubic."""
 
     def growth(g: float) -> float:
+        """Return the growth rate of the difference of the two units at lr/p = g."""
         problem, state = sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), theory.learnt_state(2, 2 * g, 0.5)
         found = sl.linearise(problem, equal_students(2, 1.0, float(state.m), 1.0, float(state.q)))
         return float(found.matrix[0, 0] - found.matrix[0, 1])
@@ -143,7 +144,7 @@ def part(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
 def usable_gain(effort: Effort) -> Comparison:
-    """Escape rate of three units at lr = p/6 over that of one unit at its best rate, by eigenvalues at the saddle."""
+    """Compare the escape rate of three units at lr = p/6 over one unit's best, by the linearised ODE, with its formula."""
     growth = lambda p, lr: float(
         sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0]
     )
@@ -162,7 +163,7 @@ def usable_gain(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#why)",
 )
 def plateau_series(effort: Effort) -> Comparison:
-    """Second order in the rate of the risk at the end state, from two small rates, and the drift there."""
+    """Compare the coefficient of lr^2 in the final excess risk, by extrapolation to small rates, with its formula."""
     p, noise, rows = 3, 3.0, []
     for end, c in ((theory.free_end, (p - 1) / (4 * (p + 2))), (theory.trained_end, -(p + 5) / (4 * (p + 2)))):
         bend = [(float(end(p, g * p, noise).excess_risk) - g * noise) / g**2 for g in (1e-3, 5e-4)]
@@ -184,12 +185,13 @@ def plateau_series(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#at-finite-d)",
 )
 def plateau_correction(effort: Effort) -> Comparison:
-    """Correction from mean, curvature and variance of one exact step of m^2, by quadrature at d = 10^5."""
+    """Compare the 1/d correction of the final risk, from moments of one exact step by quadrature, with its formula."""
     rows = []
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
         d, R, h = 10**5, lr * noise / (1 - 6 * lr), 1e-3
 
         def step(y: float, lr: float = lr, noise: float = noise, d: int = d) -> tuple[float, float]:
+            """Return d times the mean, and d^2 times the mean square, of the change of m^2 = y in one exact step."""
             after, weights = step_on_sphere(np.sqrt(y), lr, noise, d)
             return d * float((after**2 - y) @ weights), d**2 * float((after**2 - y) ** 2 @ weights)
 
@@ -209,7 +211,7 @@ def plateau_correction(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#at-finite-d)",
 )
 def drift_correction(effort: Effort) -> Comparison:
-    """Mean of one exact step on the sphere at d = 10^4, minus its limit, times d, at three overlaps."""
+    """Compare the 1/d term of the mean of one exact step on the sphere, by quadrature at d = 10^4, with its formula."""
     lr, noise, d, rows = 0.05, 1.5, 1e4, []
     for m in (0.05, 0.5, 0.95):
         after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
@@ -225,10 +227,11 @@ def drift_correction(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#answer)",
 )
 def oscillation(effort: Effort) -> Comparison:
-    """Learning rate at which the largest real part of the eigenvalues at the fixed point changes sign."""
+    """Compare the rate at which norm and overlap of one unit begin to oscillate, by eigenvalues, with its formula."""
     noise = 1.0
 
     def growth(lr: float) -> float:
+        """Return the largest real part of the ODE's eigenvalues at the end state, at a learning rate."""
         problem, end = sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False), theory.free_end(1, lr, noise)
         return float(sl.linearise(problem, equal_students(1, *(float(x) for x in end[:4]))).rates.real.max())
 
@@ -239,8 +242,8 @@ def oscillation(effort: Effort) -> Comparison:
 # --- other activations -------------------------------------------------------------------------------------------------------
 
 
-def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
-    """Compute the drift of the overlap of one unit on the sphere, on a grid of two fields."""
+def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
+    """Compute the drift of one unit's overlap on the sphere, for given activations, by Gauss-Hermite quadrature."""
     # the field has a part along the teacher and one orthogonal to it
     (fixed, own), weights = gauss_grid(nodes, nodes)
     field = m * fixed + np.sqrt(1 - m**2) * own
@@ -256,13 +259,13 @@ def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: 
     proof="[open activations](open_activations.md#answer)",
 )
 def activations(effort: Effort) -> Comparison:
-    """Escape rate of the cosine at a small overlap, and the rate at which its drift near recovery changes sign."""
+    """Compare escape rate and largest stable rate of the cosine, from its drift by quadrature, with their formulas."""
     one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
     student, slope = lambda x: -np.cos(x), np.sin
     lr = 0.5 * one.max_lr
     # slightly off recovery, where the drift is exactly zero
-    near = lambda share: drift_of(student, slope, student, 1 - 1e-5, share * one.final_lr)
-    number = [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
+    near = lambda share: overlap_drift(student, slope, student, 1 - 1e-5, share * one.final_lr)
+    number = [overlap_drift(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
     return compare(number, [float(one.rate(lr)), 1.0], rtol=2e-3)
 
 
@@ -273,12 +276,12 @@ def activations(effort: Effort) -> Comparison:
     proof="[open activations](open_activations.md#answer)",
 )
 def traps(effort: Effort) -> Comparison:
-    """Overlap at which the drift vanishes for coefficients of opposite signs, by quadrature."""
+    """Compare the overlap where mismatched Hermite activations are trapped, from the drift by quadrature, with its formula."""
     c, c_star = 0.5, -0.5
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
     slope = student.deriv()
     # a tiny rate removes the corrector
-    found = brentq(lambda m: drift_of(student, slope, target, m, 1e-9, nodes=12), 0.1, 0.9)
+    found = brentq(lambda m: overlap_drift(student, slope, target, m, 1e-9, nodes=12), 0.1, 0.9)
     return compare(found**2, -1 / (24 * c * c_star), rtol=1e-5)
 
 
@@ -286,7 +289,7 @@ def traps(effort: Effort) -> Comparison:
 
 
 def layers_drift(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float) -> tuple[np.ndarray, ...]:
-    """Return (da, dM, dQ) of squared units on the sphere without noise, in the paper's time.
+    """Return the ODE's drift (da, dM, dQ) of both layers of squared units on the sphere, without noise, in the paper's time.
 
     The Gaussian moments of the quadratic form are written out, independently of the package.
     """
@@ -303,7 +306,7 @@ def layers_drift(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
 
 
 def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float, tau: float) -> tuple[np.ndarray, ...]:
-    """Solve the ODE of `layers_drift`, and return (a, M, Q) at the time tau."""
+    """Solve the ODE of `layers_drift` up to the paper's time tau, and return second layer and overlaps (a, M, Q)."""
     p = a.size
     split = lambda y: (y[:p], y[p : 2 * p, None], y[2 * p :].reshape(p, p))
     slope = lambda t, y: np.concatenate([each.ravel() for each in layers_drift(*split(y), step, ratio)])
@@ -319,7 +322,7 @@ def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     proof="[second layer](open_second_layer.md#why)",
 )
 def power_law(effort: Effort) -> Comparison:
-    """Risk times tau^2 of three units from a simplex around the teacher, at tau = 10^5."""
+    """Compare risk times tau^2 of three units at tau = 10^5, by an independent solution of the ODE, with its limit."""
     p, step, tau, s, rows = 3, 0.05, 1e5, 0.01, []
     Q = (1 - s) - s / (p - 1) + (s + s / (p - 1)) * np.eye(p)
     for first, trained in ((np.ones(p), False), (np.array([0.8, 0.9, 1.3]), True)):
@@ -336,7 +339,7 @@ def power_law(effort: Effort) -> Comparison:
     proof="[second layer](open_second_layer.md#answer)",
 )
 def second_only(effort: Effort) -> Comparison:
-    """Risk of the best second layer of three orthonormal units orthogonal to the teacher, by least squares on a grid."""
+    """Compare the risk of the best second layer of three fixed orthonormal units, by least squares, with 6/5."""
     # a = 0: the error is the label itself
     s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
     squares = s.fields**2
@@ -351,7 +354,7 @@ def second_only(effort: Effort) -> Comparison:
     proof="measured",
 )
 def sparse(effort: Effort) -> Comparison:
-    """Smallest participation ratio of the second layer at the ratio 0.1, over the median at 10, of six random starts."""
+    """Compare the participation ratio of slow over fast second layers, from the ODE at six starts, with the bound 1.5."""
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
     for _ in range(6):
         u = rng.standard_normal((3, 1000))
@@ -369,7 +372,7 @@ def sparse(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
 def balance(effort: Effort) -> Comparison:
-    """Rate of change of the balance for squared units at random weights and a fixed second layer, on a grid."""
+    """Compare the rate of change of the balance of the layers of squared units, by Gauss-Hermite quadrature, with 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)
     dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)

@@ -15,7 +15,7 @@ from sgdlimits.papers.mediocrity.claims.times import chain_times
 from sgdlimits.papers.one_step import random_weights
 from sgdlimits.papers.quadratic import theory as theory
 from sgdlimits.papers.quadratic.claims.landscape import gradient, hessian, risk
-from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate, simulate_chain, spike, start_at
+from sgdlimits.papers.shorthand import make_overlaps, make_spike, mean_and_error, simulate, simulate_chain, start_at
 
 # --- quadratic networks ------------------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate, simul
     proof="[critical points](critical_points.md#all-of-them)",
 )
 def critical_points(effort: Effort) -> Comparison:
-    """Gradient and error of the risk at random weights in R^9 of all families of widths up to 4 and up to 3 teachers."""
+    """Compare gradient and risk at random weights of all families of critical points with 0 and the closed risk."""
     rows = []
     for p in range(1, 5):
         for k in range(1, 4):
@@ -44,7 +44,7 @@ def critical_points(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#no-other-minima)",
 )
 def index(effort: Effort) -> Comparison:
-    """Number of negative eigenvalues of dense Hessians in R^9, at all families of three students and two teachers."""
+    """Compare numbers of negative eigenvalues of dense Hessians in R^9, at all critical families, with the formula."""
     p, k, d, rows = 3, 2, 9, []
     for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
         s, r = family.s, family.r
@@ -60,7 +60,7 @@ def index(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
 def uneven(effort: Effort) -> Comparison:
-    """Drift of gradient flow at the statistics of every family, and error of the risk there."""
+    """Compare the drift and the risk at critical points for teachers that are not orthonormal with 0 and the closed risk."""
     gram = np.array([[1.0, 0.6], [0.6, 1.5]])
     target = sl.Target(sl.CommitteeReadout("square"), 2, gram=gram)
     problem = sl.ProjectionProblem(target, sl.TwoLayer(2, "square"), sl.SquaredLoss(1.0), sl.OnePassSGD(0.1))
@@ -78,7 +78,7 @@ def uneven(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
 )
 def conserved(effort: Effort) -> Comparison:
-    """Largest change of S along the ODE with corrector and noise, at two rates, of which one is too large to learn."""
+    """Compare the largest change of S = M (M^T M)^(-1/2) along the simulated ODE, at two learning rates, with 0."""
     changes = []
     for lr, noise in ((0.35, 0.0), (0.1, 0.5)):
         problem = sl.presets.quadratic_network(3, 2, lr=lr, noise=noise)
@@ -95,7 +95,7 @@ def conserved(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
 def approach(effort: Effort) -> Comparison:
-    """Distance of the ODE from the closest solution times tau, at two late times."""
+    """Compare the paper's time tau times the ODE's distance from the closest solution, at two late times, with its limit."""
     p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
     problem = sl.presets.quadratic_network(p, k, lr=lr)
     start = sl.OrthogonalInit(0.05).sample(problem, runs=2)
@@ -112,11 +112,12 @@ def approach(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def norm_learning(effort: Effort) -> Comparison:
-    """Overlaps between students by a numerical solution of (9) at three times, with another solver."""
+    """Compare overlaps between students in norm learning, by a numerical solution of equation (9), with the closed solution."""
     p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
     Q = random_weights(p, 5, seed=2) @ random_weights(p, 5, seed=2).T
 
     def slope(_: float, y: np.ndarray) -> np.ndarray:
+        """Return the right-hand side of (9) at a flattened Q."""
         now = y.reshape(p, p)
         return lr * 8 / p * ((1 - np.trace(now) / p) * now - 2 / p * now @ now).ravel()
 
@@ -132,11 +133,11 @@ def norm_learning(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def plateau(effort: Effort) -> Comparison:
-    """Eigenvalues of the ODE on the plateau at a finite rate with noise."""
+    """Compare eigenvalues of the package's ODE on the plateau, at a finite rate with noise, with the closed rates."""
     p, k = 3, 2
     problem = sl.presets.quadratic_network(p, k, lr=0.2, noise=0.5)
     rates = theory.plateau_rates(problem)
-    point = overlaps(np.ones(p), np.zeros((p, k)), theory.plateau_norm(problem) * np.eye(p))
+    point = make_overlaps(np.ones(p), np.zeros((p, k)), theory.plateau_norm(problem) * np.eye(p))
     found = sl.linearise(problem, point)
     right = np.sort([rates.rho] * p * k + [-rates.Q] * (p * (p + 1) // 2 - 1) + [-rates.norm])
     return compare([*np.sort(found.rates.real), np.abs(found.drift).max()], [*right, 0.0])
@@ -149,8 +150,8 @@ def plateau(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def largest_lr(effort: Effort) -> Comparison:
-    """Rate at which an eigenvalue of the ODE at a solution changes sign, for two students and two teachers."""
-    point = overlaps(np.ones(2), np.eye(2), np.eye(2))
+    """Compare the rate at which zero risk becomes unstable, by eigenvalues of the ODE, with p p*/(4 (p* + 2))."""
+    point = make_overlaps(np.ones(2), np.eye(2), np.eye(2))
     # minus 1e-7: rotations leave eigenvalues that are zero up to rounding
     growth = lambda lr: float(sl.linearise(sl.presets.quadratic_network(2, 2, lr=lr), point).rates.real.max()) - 1e-7
     return compare(brentq(growth, 0.15, 0.4), 2 * 2 / (4 * 4), rtol=1e-4)
@@ -163,9 +164,9 @@ def largest_lr(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-end-of-learning)",
 )
 def noisy_end(effort: Effort) -> Comparison:
-    """Risk of the ODE of two students at t = 3 10^4."""
+    """Compare the final risk of two students with noisy labels, from the simulated ODE, with `stationary_risk`."""
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
-    start = overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
+    start = make_overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
     found = float(simulate(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
     return compare(found, theory.stationary_risk(problem), rtol=1e-6)
 
@@ -181,7 +182,7 @@ def noisy_end(effort: Effort) -> Comparison:
     proof="[spiked tensors](spiked_tensor.md#from-a-random-start)",
 )
 def recovery_time(effort: Effort) -> Comparison:
-    """Mean recovery time of the chain at d = 2000 and two learning rates."""
+    """Compare the mean recovery time in matrix PCA, by the exact chain at two learning rates, with the closed formula."""
     d, runs, rows = 2000, effort.runs(1024, 256), []
     for snr, lr in ((2.0, 1.0), (1.5, 0.5)):
         problem, end = sl.presets.spiked_tensor(2, snr, lr), 0.5 * np.sqrt(snr - lr)
@@ -199,14 +200,14 @@ def recovery_time(effort: Effort) -> Comparison:
     proof="[spiked tensors](spiked_tensor.md#tensors-with-a-growing-ratio)",
 )
 def crossing_time(effort: Effort) -> Comparison:
-    """Crossing time by nested quadrature, and by the chain at d = 4000."""
+    """Compare the mean time over a tensor's barrier, by nested quadrature and the exact chain, with `crossing_time`."""
     L, k, end, d = 0.4, 3, 6.0, 4000
     V = lambda y: y**2 / 2 - L * y**k / k
     # -12 stands for minus infinity: the integrand is a Gaussian there
     inner = lambda y: quad(lambda z: np.exp(V(y) - V(z)), -12.0, y, limit=200)[0]
     until = lambda stats: stats.m - end * d**-0.5
     problem = sl.presets.spiked_tensor(k, effective.scaled_snr(L, k, d))
-    found = simulate_chain(problem, d, 80, spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
+    found = simulate_chain(problem, d, 80, make_spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
     number, sigma = mean_and_error(found.t_end.values)
     right = recovery.crossing_time(L, k, 0.0, end)
     return compare([quad(inner, 0.0, end)[0] / (2 * k), number], right, rtol=end**2 / d, sigma=[0.0, sigma])
@@ -219,7 +220,7 @@ def crossing_time(effort: Effort) -> Comparison:
     proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
 )
 def classifier(effort: Effort) -> Comparison:
-    """Ridge at which small weights are balanced, at snr 5, for binary and XOR mixtures."""
+    """Compare the ridge at which infinitesimal weights are stationary, by root finding, with `classifier_ridge`."""
     rows = []
     for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
         guess = effective.classifier_ridge(preset, 5.0)
@@ -228,7 +229,7 @@ def classifier(effort: Effort) -> Comparison:
 
 
 def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
-    """Return the ridge at which second layer, overlap and norm of one small unit balance, with errors of plus and minus 1/2.
+    """Return the ridge at which a small unit's second layer, overlap and norm are stationary, for errors of +1/2 or -1/2.
 
     The field of a unit of norm 1 and overlap c with the mean is Gaussian for each class, which gives the unit's mean output,
     its pull along the mean and the share of active inputs.
@@ -237,6 +238,7 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
     s = snr**-0.5
 
     def pushes(c: float) -> np.ndarray:
+        """Return mean output, pull along the mean and share of active inputs of a unit of norm 1 and overlap c."""
         total = np.zeros(3)
         for b, sign in classes:
             x = b * c / s
@@ -246,6 +248,7 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
         return total
 
     def balance(z: np.ndarray) -> list[float]:
+        """Return the drifts of second layer, overlap and squared norm, for z = (ratio of layers, cosine, ridge)."""
         ratio, c, ridge = z  # length over second layer, cosine
         relu, along, active = pushes(c)
         return [ratio * relu - ridge, along - ridge * c * ratio, 2 * ratio * relu + s**2 * active - 2 * ridge * ratio**2]
@@ -265,7 +268,9 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
 def ring_angle(effort: Effort) -> Comparison:
-    """Mean angle in the chain at snr 2, ridge 0.1 and d = 1000 over t from 45 to 60, from far smaller and far larger angles.
+    """Compare the stationary angle of two units that share a ring, by the exact chain, with its formula.
+
+    The chain has snr 2, ridge 0.1 and d = 1000, and starts from far smaller and far larger angles.
 
     The tolerance of 10 % covers the next order in the angle.
     """
@@ -289,7 +294,7 @@ def ring_angle(effort: Effort) -> Comparison:
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
 def expansion(effort: Effort) -> Comparison:
-    """Difference of the chain's mean overlap from the ODE's, and its variance, both times d; one unit at d = 200."""
+    """Compare the exact chain's mean minus the ODE's, and its variance, both times d, with the terms of `expansion`."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
     m = simulate_chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
@@ -309,7 +314,7 @@ def expansion(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md)",
 )
 def exit_law(effort: Effort) -> Comparison:
-    """Kolmogorov-Smirnov distance of the chain's times from the law, times the root of the runs.
+    """Compare the Kolmogorov-Smirnov distance of the exact chain's exit times from `exit_law` with the bound 2.3/sqrt(runs).
 
     It exceeds 2.3 with probability 5e-5.
     """
@@ -326,9 +331,9 @@ def exit_law(effort: Effort) -> Comparison:
     proof="[algorithms](algorithms.md)",
 )
 def algorithms(effort: Effort) -> Comparison:
-    """Mean risk of SGD on weights and of the chain after 40 steps of two erf units in R^20, for three algorithms."""
+    """Compare the mean risk of SGD on weights in R^20 after 40 steps with the exact chain's, for three algorithms."""
     d, runs, rows = 20, effort.runs(2048, 1024), []
-    start = overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
+    start = make_overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
     for algorithm in (sl.HeavyBall(0.8, 0.5), sl.Clipped(sl.OnePassSGD(2.0), 0.3), sl.Muon(1.0, 0.5)):
         problem = sl.presets.committee(2, 2, algorithm=algorithm)
         (one, e), (two, f) = (
@@ -347,7 +352,7 @@ def algorithms(effort: Effort) -> Comparison:
     proof="measured",
 )
 def muon(effort: Effort) -> Comparison:
-    """Median exit time of SGD over that of Muon, each near its best rate.
+    """Compare the median exit time of SGD over that of Muon, by the exact chain near the best rates, with the bound 1.5.
 
     A run exits when each teacher has a unit of squared cosine 1/2.
     """

@@ -40,7 +40,7 @@ RATE_FACTORS = {1: 1.0, 2: 1.0, 3: 4.0}
 
 
 def soft_cubic(x):
-    """Evaluate a bounded cubic without linear part."""
+    """Evaluate a bounded cubic activation of information exponent 3."""
     return (x**3 - 3 * x / 1.3) * jnp.exp(-0.15 * x**2)
 
 
@@ -51,28 +51,28 @@ TARGETS: dict[int, tuple[str | Callable, str, str]] = {
 }
 """For each exponent a target, its formula, and the growth of its samples in LaTeX."""
 # runs by exponent and dimension: fewer where a run takes longer
-RUNS = {
+RUNS_BY_DIMENSION = {
     1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
     2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
     3: {100: 256, 316: 128, 1000: 64, 2000: 32},
 }
-FULL = Size(runs=RUNS)
+FULL = Size(runs=RUNS_BY_DIMENSION)
 QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
 WORDS = dict(runs="runs and dimensions of each exponent")
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain at all dimensions and tabulate the theory beside it."""
+    """Simulate learning times for information exponents 1, 2 and 3, and draw the samples against the dimension."""
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
     rows = [measure_point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
     table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=END_OVERLAP))
-    stuck = keep("constant", constant_rate(select_rows(table, exponent=3)))
+    stuck = keep("constant", constant_rate_times(select_rows(table, exponent=3)))
     return DrawnFigure(_draw_figure(table, stuck), _write_caption(table, stuck))
 
 
 def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
-    """Measure the mean time of the chain from the overlap 1/sqrt(d), with its interval, beside the ODE and the diffusion."""
+    """Measure the chain's mean time from overlap 1/sqrt(d) to 1/2, and return a row with those of ODE and diffusion."""
     fn = TARGETS[n][0]
     lr = RATE_FACTORS[n] * sl.recommended_lr(sl.presets.single_index(fn), d, END_OVERLAP)
     problem = sl.presets.single_index(fn, lr=lr)
@@ -84,8 +84,8 @@ def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
     return {"lr": lr, "t": mean.value, "low": mean.low, "high": mean.high, "ode": ode, "noisy": noisy, "runs": runs}
 
 
-def constant_rate(rows: xr.Dataset) -> xr.Dataset:
-    """Compute the mean time of the diffusion at a learning rate that does not fall with d."""
+def constant_rate_times(rows: xr.Dataset) -> xr.Dataset:
+    """Compute the diffusion's mean learning time for exponent 3, at growing d and a constant learning rate."""
     # the rate of the smallest dimension
     lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))
     t = exit_time(sl.presets.single_index(TARGETS[3][0], lr=lr), d, END_OVERLAP, noise=True)
@@ -93,13 +93,13 @@ def constant_rate(rows: xr.Dataset) -> xr.Dataset:
 
 
 def standard_errors(rows: xr.Dataset) -> np.ndarray:
-    """Return the standard errors of the mean times, at least one sample each."""
+    """Return the standard errors of the mean times in a table, each at least 1/d, the resolution of one sample."""
     # from the 95 % interval, and at least one sample, the resolution of exit times
     return np.maximum((rows.high - rows.low).values / (2 * 1.96), 1 / rows.d.values)
 
 
 def fit_slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
-    """Fit a slope, and return it with its error: of log samples against log d, or with `logarithm` of t against log d."""
+    """Fit the exponent of d in the samples, or with `logarithm` the slope of the time in log d; return it with its error."""
     d, t, error = rows.d.values, rows.t.values, standard_errors(rows)
     # errors of log(t d) are relative ones
     y, error = (t, error) if logarithm else (np.log(t * d), error / t)
@@ -132,7 +132,7 @@ def _draw_figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
 
 
 def _draw_samples(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: str) -> None:
-    """Draw the times of chain, ODE and diffusion, multiplied by a factor at each dimension."""
+    """Draw the mean times of chain, ODE and diffusion against d, multiplied by a factor at each dimension."""
     bars = np.abs(np.stack([rows.low - rows.t, rows.high - rows.t])) * factor
     ax.plot(rows.d, rows.ode * factor, "--", color=colour, linewidth=0.9)
     ax.plot(rows.d, rows.noisy * factor, "-", color=colour, linewidth=1.2)

@@ -28,7 +28,7 @@ FOUND_OVERLAP, START_FACTOR = 0.3, 2.0
 
 
 class StaircaseTarget(NamedTuple):
-    """A target of k directions, with the product of learning rate and second layer (times sqrt(d) for a leap of 3)."""
+    """Multi-index target: function of k directions, and learning rate times second layer (times sqrt(d) for a leap of 3)."""
 
     fn: Callable
     k: int
@@ -51,12 +51,12 @@ WORDS = dict(
 
 
 def target(name: str) -> sl.Target:
-    """Return the target of a name in `TARGETS`."""
+    """Build the multi-index target with a name of `TARGETS`, such as "x1 + x1 x2"."""
     return sl.Target(TARGETS[name].fn, TARGETS[name].k)
 
 
 def problem(name: str, d: int) -> sl.ProjectionProblem:
-    """Build the problem of one unit on the sphere, with the learning rate of the target's largest leap."""
+    """Build the problem in which one unit on the sphere learns a target, at the learning rate of the target's largest leap."""
     # at a constant rate the corrector would outgrow the signal of a leap of 3
     lr = TARGETS[name].lr * (d**-0.5 if max(leap.order for leap in sl.leaps(target(name))) > 2 else 1.0)
     algorithm = sl.OnePassSGD(lr / SECOND_LAYER, sphere=True)
@@ -65,51 +65,57 @@ def problem(name: str, d: int) -> sl.ProjectionProblem:
 
 
 def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list[dict]:
-    """Measure the median time at which the directions of each leap are found, at each d; return one row per leap and d."""
+    """Simulate the chain, and return for each leap and d a row with the median time at which its directions are found."""
     rows = []
     for stage, leap in enumerate(sl.leaps(target(name))):
-        found = _leap_margin(leap)
+        found = overlap_margin(leap.directions)
         for d in sizes:
             # a leap of 3 takes d^2 samples, t of order d
             how: dict = dict(t_max=40 * d if leap.order > 2 else 3000, runs=runs, seed=seed, until=found, progress=False)
             each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(START_FACTOR * d**-0.5), **how), found)
             time = float(np.median(each.t))
             row = {"name": name, "stage": stage, "leap": leap.order, "d": d, "t": time, "lost": int(each.censored.sum())}
-            rows.append(row | {"way": _path_factor(leap, d), "error": _log_median_error(each.t.values)})
+            rows.append(row | {"way": _path_factor(leap, d), "error": log_median_error(each.t.values)})
     return rows
 
 
-def _log_median_error(times: np.ndarray) -> float:
+def log_median_error(times: np.ndarray) -> float:
     """Return the standard error of the logarithm of the median, by 400 bootstrap samples."""
     drawn = np.random.default_rng(0).choice(times, (400, times.size))
     return float(np.log(np.median(drawn, axis=1)).std(ddof=1))
 
 
-def _leap_margin(leap: Leap) -> Callable:
-    """Return the stop condition of a leap: the norm of the overlap with its directions, over `FOUND_OVERLAP`."""
-    D = jnp.asarray(leap.directions)
+def overlap_margin(directions: np.ndarray) -> Callable:
+    """Return a stop condition: the norm of the first unit's overlap with given directions, over `FOUND_OVERLAP`.
+
+    `directions` has the coefficients of the fixed directions, one direction a row.
+    """
+    D = jnp.asarray(directions)
     return lambda stats: jnp.linalg.norm(D @ stats.M[0]) - FOUND_OVERLAP
 
 
 def _path_factor(leap: Leap, d: int) -> float:
-    r"""Return :math:`\int m^{1-n}\,dm` from start to end without its power of d: a logarithm for n = 2, otherwise nearly 1."""
+    r"""Return the path factor of a leap of order n, the integral of m^(1-n) over the overlap m, without its power of d.
+
+    It is a logarithm for n = 2, and nearly 1 otherwise.
+    """
     begin = START_FACTOR * (len(leap.directions) / d) ** 0.5
     return float(np.log(FOUND_OVERLAP / begin) if leap.order == 2 else 1 - begin / FOUND_OVERLAP)
 
 
 def exponent(rows: xr.Dataset) -> float:
-    """Fit the exponent of d in the number of samples over `way`."""
+    """Fit the exponent of d in the number of samples for one leap, after division by the path factor `way`."""
     return float(np.polyfit(np.log(rows.d), np.log(rows.t * rows.d / rows.way), 1)[0])
 
 
 def exponent_error(rows: xr.Dataset) -> float:
-    """Return the standard error of `exponent` from those of the medians."""
+    """Return the standard error of the fitted `exponent`, from the errors of the log medians."""
     x = np.log(rows.d) - np.log(rows.d).mean()
     return float(np.sqrt((x**2 * rows.error**2).sum()) / (x**2).sum())
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Run the chain for each target and dimension, and fit the exponents."""
+    """Simulate the chain for each target and dimension, and draw the samples and the order of the leaps."""
     rows = []
     for name in bar(size.names, desc="targets"):
         hard = max(leap.order for leap in sl.leaps(target(name))) > 2
@@ -119,7 +125,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _select_stages(table: xr.Dataset, size: Size):
-    """Yield target, index of the leap, and rows of the table for each leap of each target."""
+    """Yield, for each leap of each target, the target's name, the index of the leap, and its rows of the table."""
     for name in size.names:
         for stage in np.unique(select_rows(table, name=name).stage):
             yield name, int(stage), select_rows(table, name=name, stage=stage)
@@ -133,7 +139,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
-    """Draw the samples of each leap against the dimension, with the theoretical growth."""
+    """Draw the median samples of each leap against the dimension, with the theoretical growth."""
     for name, stage, rows in _select_stages(table, size):
         colour, leap = OKABE_ITO[size.names.index(name)], int(rows.leap[0])
         n = rows.t.values * rows.d.values
@@ -147,7 +153,7 @@ def _draw_growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_order(ax: Axes, table: xr.Dataset, size: Size) -> None:
-    """Draw the time of each leap at the largest dimension."""
+    """Draw the median time of each leap at the largest dimension, one line per target."""
     for name, stage, rows in _select_stages(table, size):
         ax.plot(float(rows.t[-1]), -size.names.index(name), "os^"[stage], color=OKABE_ITO[size.names.index(name)], markersize=8)
     for i, name in enumerate(size.names):

@@ -41,7 +41,7 @@ COARSE_GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 """The values of c that are tried first, in the order of trial."""
 FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
 """Factors of the best of these that are tried next."""
-FOLLOWED = ("SGD", "Normalised", "Muon")
+FOLLOWED_ALGORITHMS = ("SGD", "Normalised", "Muon")
 """Algorithms that are measured at several dimensions and numbers of units."""
 FULL, QUICK, WORDS = sizes(
     k=("units", 3, 2),
@@ -65,25 +65,25 @@ FULL, QUICK, WORDS = sizes(
 
 
 def plateau_problem(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """Build the problem with a plateau: k erf units that learn k, or for k = 1 one squared unit that learns one."""
+    """Build a problem with a plateau: an erf committee of k units and k teachers, or phase retrieval if k is 1."""
     if k > 1:
         return sl.presets.committee(k, k, noise=noise, algorithm=algorithm)
     return sl.presets.phase_retrieval(noise=noise, sphere=False, algorithm=algorithm)
 
 
 def chain_problem(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """Build the problem in the form that has a chain: for sign SGD and Adam that is the limit of diffuse weights."""
+    """Build `plateau_problem` in a form with an exact chain: for sign SGD and Adam, the limit of diffuse weights."""
     problem = plateau_problem(k, algorithm, noise)
     return problem.limit if isinstance(algorithm, Coordinatewise) else problem
 
 
 def random_start(k: int, d: int) -> sl.RandomInit:
-    """Return the start: random weights of norm about 1/2, or about one for a single unit."""
+    """Return the law of the start: random weights of norm about 1/2, or about 1 for a single unit."""
     return sl.RandomInit(d, scale=0.5 if k > 1 else 1.0)
 
 
 def symmetric_plateau(k: int) -> sl.Overlaps:
-    """Return the plateau at small rates: equal students (Saad and Solla), or one unit orthogonal to its teacher."""
+    """Return the overlaps on the plateau at small learning rates: equal students, or one unit orthogonal to its teacher."""
     if k == 1:
         # norm learning of one unit ends at Q = 1/3
         return sl.Overlaps(jnp.ones(1), jnp.zeros((1, 1)), jnp.full((1, 1), 1 / 3))
@@ -91,7 +91,7 @@ def symmetric_plateau(k: int) -> sl.Overlaps:
 
 
 def specialisation_margin(stats: sl.Overlaps):
-    """Return the margin of the largest squared cosine of each teacher with a unit over 1/2, for the worst teacher."""
+    """Return the margin of exit: each teacher's largest squared cosine with a unit, minus 1/2, for the worst teacher."""
     return (stats.M**2 / jnp.diagonal(stats.Q)[:, None]).max(0).min() - 0.5
 
 
@@ -127,7 +127,7 @@ ALGORITHM_BUILDERS: dict[str, Callable[[float, float, int], sl.Algorithm]] = {
 
 
 def algorithm_at(name: str, k: int, c: float, batch: int, noise: float = 0.0) -> sl.Algorithm:
-    """Return the named algorithm at the value c of its tuning parameter."""
+    """Build the named algorithm for k units and a batch size, at the value c of its tuning parameter."""
     # norms of single units or coordinates rather than of the whole gradient
     each = np.sqrt(k) if name in {"Sign SGD", "Adam", "Muon", "Muon 0.9"} else 1.0
     return ALGORITHM_BUILDERS[name](c * k if k > 1 else c / 16, typical_gradient_norm(k, noise) / each, batch)
@@ -139,7 +139,7 @@ def algorithm_at(name: str, k: int, c: float, batch: int, noise: float = 0.0) ->
 def simulate_exits(
     algorithm: sl.Algorithm, k: int, d: int, runs: int, seed: int, t_max: float, noise: float = 0.0, level: Level | None = None
 ) -> xr.Dataset:
-    """Return the exit times of runs of the chain, or at another level, censored at t_max."""
+    """Simulate the chain, or another level, from random starts, and return the exit times, censored at t_max."""
     how: dict[str, Any] = dict(t_max=t_max, runs=runs, seed=seed, until=specialisation_margin, progress=False)
     problem = chain_problem(k, algorithm, noise) if level is None else plateau_problem(k, algorithm, noise)
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def median_exit(exits: xr.Dataset) -> tuple[float, float, float, float]:
 
 
 def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequence[Sequence[float]]) -> float:
-    """Return the c with the smallest median of `times(c, end)`: of some values, then of some around the best.
+    """Return the tuning parameter c with the smallest median exit time, on a coarse grid and then on a finer one.
 
     Runs are followed up to the smallest median so far, beyond which a value cannot win. If no median is below the cap, the
     largest share of runs that left wins.
@@ -181,7 +181,7 @@ def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequenc
 
 
 def tune_and_measure(name: str, k: int, batch: int, size: Size, seed: int, noise: float = 0.0) -> dict[str, Any]:
-    """Tune an algorithm, measure it at the first dimension, and return a row of the table."""
+    """Tune an algorithm at the first dimension, and return a table row with its median exit time, on another seed."""
     cap = size.cap * max(k, 2) ** 2
     times = lambda c, end: simulate_exits(algorithm_at(name, k, c, batch, noise), k, size.d, size.tuning, seed, end, noise)
     case = {"rule": name, "batch": batch, "k": k, "noise": noise, "c": tune(times, cap, size.tried)}
@@ -190,7 +190,7 @@ def tune_and_measure(name: str, k: int, batch: int, size: Size, seed: int, noise
 
 
 def measure_exits(case: dict[str, Any], d: int, runs: int, seed: int, cap: float, level: Level | None = None) -> dict[str, Any]:
-    """Measure the median exit time of a case, and return a row of the table.
+    """Simulate the algorithm and problem of a `case`, and return a table row with the median exit time.
 
     A case is a dict with the algorithm's name (`rule`), its tuning parameter c, k, batch and noise, such as an earlier row.
     """
@@ -203,7 +203,7 @@ def measure_exits(case: dict[str, Any], d: int, runs: int, seed: int, cap: float
 
 
 def final_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -> np.ndarray:
-    """Return the median excess risk of an algorithm at the times of the final risk, in units of Saad and Solla."""
+    """Return the median excess risk of a tuned algorithm at the times `size.final`, in Saad and Solla's units."""
     problem = chain_problem(k, algorithm_at(name, k, c, batch))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sl.DivergedWarning)
@@ -218,14 +218,14 @@ def final_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) 
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Tune and measure all algorithms, then a few of them against k and d."""
+    """Tune and simulate all algorithms on two plateaus, and draw their median exit times, also against k and d."""
     datasets = {}
     for part, found in (
         ("committee", compare_algorithms(size.k, size, seed)),
         ("phase-retrieval", compare_algorithms(1, size, seed)),
     ):
         datasets[part] = keep(part, tabulate(list(found)))
-    plan = [(name, k) for k in size.teachers for name in FOLLOWED if name != "Normalised"]
+    plan = [(name, k) for k in size.teachers for name in FOLLOWED_ALGORITHMS if name != "Normalised"]
     datasets["teachers"] = tabulate(
         [tune_and_measure(name, k, size.many, size, seed) for name, k in bar(plan, desc="teachers")]
     )
@@ -242,7 +242,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def compare_algorithms(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield a row with exit time and final risks for each algorithm at one plateau.
+    """Yield a table row with exit time and final risks for each algorithm and batch, on the plateau of k units.
 
     Muon is left out for one unit and for one sample, where it is `Normalised`.
     """
@@ -257,11 +257,11 @@ def compare_algorithms(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]
 
 
 def vary_dimension(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield rows of a few algorithms at more dimensions, at the rates chosen at the first, and of SGD by its ODE."""
+    """Yield table rows of a few algorithms at more dimensions, at rates tuned at the first, and of SGD by its ODE."""
     first = [
         r for part in ("committee", "phase-retrieval") for r in rows_as_dicts(select_rows(datasets[part], batch=size.many))
     ]
-    few = [r for r in first if r["rule"] in FOLLOWED]
+    few = [r for r in first if r["rule"] in FOLLOWED_ALGORITHMS]
     # some algorithms are too slow to measure at large d
     fits = lambda r, d: d <= size.most.get(r["rule"], {}).get(r["k"], d)
     plan: list[tuple[dict[str, Any], int, int, Level | None]] = []
@@ -281,13 +281,13 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _error_bars(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
-    """Return the rows with a finite median, and its error bars; open-ended intervals are cut at the longest time."""
+    """Return the table rows with a finite median, and error bars, cut at the longest time if an interval is open."""
     rows = rows.isel(point=np.isfinite(rows.time.values))
     return rows, np.stack([rows.time - rows.low, np.maximum(np.minimum(rows.high, rows.cap) - rows.time, 0)])
 
 
 def _draw_comparison(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
-    """Draw the median time of each algorithm as a row, with its interval; algorithms that never left are marked."""
+    """Draw the median exit time of each algorithm with its interval, one line each; mark those that never left."""
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
     for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
@@ -309,7 +309,7 @@ def _draw_comparison(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None
 
 
 def set_plain_ticks(axis: Any) -> None:
-    """Set ticks at 1, 2, 5, 10, ... on a logarithmic axis, or at round numbers if the axis is too short for these."""
+    """Set ticks at 1, 2, 5, 10, ... on a logarithmic axis, or at round values if the axis spans less than a factor of 4."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 4 * low else MaxNLocator(5, steps=(1, 2, 5, 10)))
     axis.set_major_formatter("{x:g}")
@@ -317,9 +317,9 @@ def set_plain_ticks(axis: Any) -> None:
 
 
 def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw the median times of a few algorithms against the dimension, beside the ODE of SGD."""
+    """Draw median exit times of a few algorithms against the dimension, with those of SGD's ODE."""
     for part, dashes, mark in (("committee", "-", "o"), ("phase-retrieval", "--", "s")):
-        for name, colour in zip(FOLLOWED, OKABE_ITO, strict=False):
+        for name, colour in zip(FOLLOWED_ALGORITHMS, OKABE_ITO, strict=False):
             first = select_rows(datasets[part], rule=name, batch=size.many)
             if not first.sizes["point"]:
                 continue
@@ -339,8 +339,8 @@ def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> No
 
 
 def _draw_against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw the median times of SGD and Muon against the number of units."""
-    for name, colour in zip(FOLLOWED[::2], OKABE_ITO[::2], strict=False):
+    """Draw median exit times of SGD and Muon against the number of units."""
+    for name, colour in zip(FOLLOWED_ALGORITHMS[::2], OKABE_ITO[::2], strict=False):
         first = select_rows(datasets["committee"], rule=name, batch=size.many)
         more = select_rows(datasets["teachers"], rule=name)
         rows = xr.concat([first[list(more.data_vars)], more], "point").sortby("k")
@@ -385,22 +385,22 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
 
 
 def rows_as_dicts(rows: xr.Dataset) -> list[dict[str, Any]]:
-    """Return the rows of a table as dicts."""
+    """Convert a table to a list of dicts, one per row."""
     return [{str(name): rows[name].values[i].item() for name in rows.data_vars} for i in range(rows.sizes["point"])]
 
 
 def describe_time(r: dict[str, Any]) -> str:
-    """Describe a median exit time in a caption."""
+    """Describe the median exit time of a table row with its interval, or that it exceeds the time limit."""
     if not np.isfinite(r["time"]):
         return f"not by {r['cap']:g} ({100 * r['left']:.0f} % left)"
     return f"{r['time']:.1f} [{r['low']:.1f}, {r['high']:.1f}]"
 
 
 def _describe_final_risks(r: dict[str, Any], size: Size) -> str:
-    """List the final risks of a row."""
+    """Describe the excess risks of a table row at the times `size.final`."""
     return ", ".join(f"{r[f'risk_{t:g}']:.1e} at t = {t:g}" for t in size.final)
 
 
 def _describe_condition(r: dict[str, Any]) -> str:
-    """Name the problem and level of a row, if they are not the committee and the chain."""
+    """Describe problem and level of a table row in a caption; empty for the committee and the chain."""
     return (", phase retrieval" if r["k"] == 1 else "") + (" by the ODE" if r["level"] == "ode" else "")

@@ -69,17 +69,17 @@ Drift = Callable[[int, Any, sl.Overlaps], sl.Overlaps]
 
 
 def sgd_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
-    """Return the drift of plain SGD."""
+    """Return the drift of the overlaps of k units under plain SGD at a learning rate."""
     return which.plateau_problem(k, sl.OnePassSGD(rate)).drift(stats)
 
 
 def normalised_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
-    """Return the drift of normalised SGD with large batches."""
+    """Return the drift of the overlaps of k units under normalised SGD, in the limit of large batches."""
     return sgd_drift(k, rate / jnp.sqrt(jnp.trace(_moments(k, stats).gradient_gradient)), stats)
 
 
 def muon_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
-    """Return the drift of Muon with large batches."""
+    """Return the drift of the overlaps of k units under Muon, in the limit of large batches."""
     means = _moments(k, stats)
     step = -rate * inverse_root(means.gradient_gradient)
     Q = step @ means.gradient_field
@@ -87,7 +87,7 @@ def muon_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
 
 
 def finite_batch_muon_drift(k: int, rate, stats: sl.Overlaps, *, batch: int, log2_points: int) -> sl.Overlaps:
-    """Return the drift of Muon at a finite batch size, averaged over batches at Sobol points."""
+    """Return the drift of the overlaps of k units under Muon, averaged over finite batches at Sobol points."""
     return (
         which.plateau_problem(k, sl.Muon(np.sqrt(batch) * rate, batch=batch))
         .with_expectation(sl.Sobol(log2_points))
@@ -96,7 +96,7 @@ def finite_batch_muon_drift(k: int, rate, stats: sl.Overlaps, *, batch: int, log
 
 
 def _moments(k: int, stats: sl.Overlaps):
-    """Return the moments of one sample's gradient."""
+    """Return the moments of one sample's gradient for k erf units and k teachers."""
     problem = which.plateau_problem(k, sl.OnePassSGD(1.0))
     return problem.expectation.moments(problem.model, stats.a, problem.model.law(stats))
 
@@ -106,7 +106,7 @@ KINDS: dict[str, Drift] = {"SGD": sgd_drift, "Normalised": normalised_drift, "Mu
 
 
 def rate_of(name: str, k: int, c: float) -> float:
-    """Return the learning rate of one-sample steps that the tuning parameter c stands for."""
+    """Convert the tuning parameter c of an algorithm to its learning rate for one-sample steps."""
     return (
         k
         * c
@@ -115,7 +115,7 @@ def rate_of(name: str, k: int, c: float) -> float:
 
 
 def symmetric_state(k: int, y) -> sl.Overlaps:
-    """Return symmetric statistics from y = (R, log D, log E).
+    """Build overlaps of k equal students from y = (R, log D, log E): teacher overlap, difference of students, rest.
 
     E is the squared norm of the mean unit outside the span of the teachers.
     """
@@ -125,28 +125,28 @@ def symmetric_state(k: int, y) -> sl.Overlaps:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _plateau_drift(drift: Drift, k: int, rate, y):
-    """Return the time derivative of y at a symmetric state."""
+    """Return the time derivative of y, the parameters of a `symmetric_state`, under a drift of the overlaps."""
     change = drift(k, rate, symmetric_state(k, y))
     R, mean, trace = change.M.mean(), change.Q.mean(), jnp.trace(change.Q)
     return jnp.stack([R, (trace - k * mean) / (k - 1) * jnp.exp(-y[1]), (mean - 2 * k * y[0] * R) * jnp.exp(-y[2])])
 
 
 def escape_direction(k: int) -> np.ndarray:
-    """Return a departure of M in which two units turn to two teachers, of norm 1."""
+    """Return the matrix of norm 1 by which the overlaps M change as two units turn to two teachers."""
     a = np.eye(k)[0] - np.eye(k)[1]
     return np.outer(a, a) / 2
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _departure_growth(drift: Drift, k: int, rate, y):
-    """Return the rate at which departures from a symmetric state grow."""
+    """Return the growth rate of departures from a symmetric state along `escape_direction`."""
     at, e = symmetric_state(k, y), escape_direction(k)
     move = lambda size: drift(k, rate, sl.Overlaps(at.a, at.M + size * e, at.Q)).M
     return (jax.jvp(move, (0.0,), (1.0,))[1] * e).sum()
 
 
 def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500.0) -> tuple[float, np.ndarray]:
-    """Find the plateau near y, and return its escape rate and its y; the rate is NaN if none is found.
+    """Find the plateau near the `symmetric_state` of y, and return its escape rate (NaN if none is found) and its y.
 
     y follows the drift for a time `relax`, then a root finder takes over.
     """
@@ -161,12 +161,12 @@ def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500
 
 
 def first_guess(k: int) -> np.ndarray:
-    """Return y of the plateau at small rates, with slightly different students."""
+    """Return a guess of y, the parameters of `symmetric_state`, for the plateau at small rates."""
     return np.array([float(which.symmetric_plateau(k).M[0, 0]), np.log(0.05), np.log(0.01)])
 
 
 def escape_curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
-    """Return rows with the escape rate and the plateau of an algorithm, at values of c and at the best c."""
+    """Return table rows with an algorithm's escape rate and plateau at given values of c and at the best c."""
     rows, y = [], first_guess(k)
     for c in values:
         speed, y = escape(KINDS[name], k, rate_of(name, k, c), y)
@@ -176,7 +176,7 @@ def escape_curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
 
 
 def fastest_row(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
-    """Return the row at the c of the largest escape rate, to 1e-3 in log c, from rows at c that differ by a factor."""
+    """Return the table row at the c of the largest escape rate, refined between rows whose c differ by `factor`."""
     at = max(rows, key=lambda row: np.nan_to_num(row["rate"], nan=-np.inf))
     name, k, y = at["rule"], at["k"], plateau_of(at)
     leave = lambda log_c: escape(KINDS[name], k, rate_of(name, k, np.exp(log_c)), y)
@@ -188,18 +188,18 @@ def fastest_row(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
 
 
 def make_row(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[str, Any]:
-    """Return a row of the table of rates: the rate, the plateau and its risk, in units of Saad and Solla."""
+    """Build a table row from escape rate and plateau y, with the plateau's risk in Saad and Solla's units."""
     excess = k**2 * float(which.plateau_problem(k, sl.OnePassSGD(1.0)).risk(symmetric_state(k, y)))
     return {"rule": name, "k": k, "c": c, "rate": speed, "risk": excess, "R": y[0], "log_D": y[1], "log_E": y[2]}
 
 
 def plateau_of(row: Any) -> np.ndarray:
-    """Return y of the plateau in a row of the table of rates."""
+    """Return the plateau of a table row as y, the parameters of `symmetric_state`."""
     return np.array([row[name] for name in ("R", "log_D", "log_E")], float)
 
 
 def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: float, seed: int) -> xr.Dataset:
-    """Measure the mean departure of runs of the chain from a plateau, and the slope of its logarithm with its error."""
+    """Simulate the chain from near a plateau, and return the mean departure against time and its growth rate."""
     k = point.M.shape[0]
     e, times = escape_direction(k), np.linspace(0, t, 25)
     start = sl.Overlaps(point.a, point.M + INITIAL_DEPARTURE * e, point.Q)
@@ -218,9 +218,9 @@ def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Compute rates at the plateau, measure slopes there, follow the risk, and compare exit times in other conditions."""
+    """Compute and measure rates of escape from a plateau for several optimisers, and draw them with the later risk."""
     datasets = {"rates": _compute_rates(size)}
-    best = {name: _fastest(datasets["rates"], name, size.k) for name in KINDS}
+    best = {name: _fastest_escape(datasets["rates"], name, size.k) for name in KINDS}
     datasets["slopes"] = _measure_slopes(size, best, seed)
     datasets["late"] = _follow_risk(size, best, seed)
     datasets |= _compare_conditions(size, seed) | _repeat_trial(size, seed)
@@ -229,15 +229,15 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def _fastest(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
-    """Return c, rate and plateau of the fastest escape of an algorithm."""
+def _fastest_escape(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
+    """Return tuning parameter, escape rate and plateau y of an algorithm's fastest escape, from the table of rates."""
     rows = select_rows(rates, rule=name, k=k)
     at = rows.isel(point=int(np.nanargmax(rows.rate.values)))
     return {"c": float(at.c), "rate": float(at.rate), "y": plateau_of(at)}
 
 
 def _compute_rates(size: Size) -> xr.Dataset:
-    """Tabulate the escape rates of all algorithms at large batches, and of Muon at a finite batch."""
+    """Tabulate the escape rates of all algorithms against c at large batches, and of Muon at a finite batch."""
     rows = [row for k in bar(size.ks, desc="rates") for name in KINDS for row in escape_curve(name, k, size.rates)]
     drift = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points)
     near = [row for row in rows if (row["rule"], row["k"]) == ("Muon", size.k)]
@@ -250,7 +250,7 @@ def _compute_rates(size: Size) -> xr.Dataset:
 
 
 def _measure_slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
-    """Measure the growth of departures in the chain at the fastest rates of SGD and Muon."""
+    """Measure the growth rate of departures from the plateau in the chain, at the fastest c of SGD and Muon."""
     drift, found = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points), []
     for name in bar(("SGD", "Muon"), desc="slopes"):
         c, rate, y = best[name]["c"], best[name]["rate"], best[name]["y"]
@@ -265,7 +265,7 @@ def _measure_slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> x
 
 
 def _follow_risk(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
-    """Return the median excess risk of sums against time, at the fastest rate and at a quarter of it."""
+    """Simulate SGD and Muon past the escape, and return the median excess risk against time at two learning rates."""
     times, found = np.concatenate([[0.0], np.geomspace(1, size.late, 40)]), {}
     for name in ("SGD", "Muon"):
         for share in (1.0, 0.25):
@@ -277,7 +277,7 @@ def _follow_risk(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.D
 
 
 def _compare_conditions(size: Size, seed: int) -> dict[str, xr.Dataset]:
-    """Tune and measure SGD and Muon with other batches and with label noise."""
+    """Tune SGD and Muon, and tabulate their median exit times, at other batch sizes and with label noise."""
     plan = [(name, batch, 0.0) for batch in size.batches for name in ("SGD", "Muon")]
     plan += [(name, size.many, noise) for noise in size.noises for name in ("SGD", "Muon")]
     tuned = lambda name, batch, noise: which.tune_and_measure(name, size.k, batch, size, seed, noise / size.k**2)
@@ -285,7 +285,7 @@ def _compare_conditions(size: Size, seed: int) -> dict[str, xr.Dataset]:
 
 
 def _repeat_trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
-    """Measure exit times at the rates of the earlier trial, whose steps are sums of the gradients of a batch of 16."""
+    """Tabulate exit times at the learning rates of an earlier trial, whose steps sum the gradients of 16 samples."""
     if not size.trial:
         return {}
     rows, b, (d, runs, end) = [], 16, size.trial
@@ -305,7 +305,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     _draw_rates(axes[0, 0], datasets, size)
     _draw_slopes(axes[0, 1], datasets["slopes"], size)
     _draw_ratios(axes[1, 0], datasets["rates"], size)
-    _draw_late(axes[1, 1], datasets["late"], size)
+    _draw_late_risk(axes[1, 1], datasets["late"], size)
     return figure
 
 
@@ -313,7 +313,7 @@ COLOURS = dict(zip(KINDS, OKABE_ITO, strict=False))
 
 
 def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw escape rates against c, with the measured slopes."""
+    """Draw escape rates against the tuning parameter c, with the rates measured in the chain."""
     rates, slopes = datasets["rates"], datasets["slopes"]
     for name, colour in COLOURS.items():
         rows = select_rows(rates, rule=name, k=size.k)
@@ -331,7 +331,7 @@ def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
-    """Draw the growth of departures in the chain, beside the linearised growth."""
+    """Draw the departure from the plateau in the chain against time, with the linearised growth."""
     for name in slopes.rule.values:
         one = slopes.sel(rule=name)
         ax.plot(one.t, one.apart, "o", markersize=3.5, color=COLOURS[name], label=f"{name}, chain")
@@ -342,8 +342,8 @@ def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
 
 
 def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
-    """Draw the fastest escape rates over that of SGD against the number of units."""
-    fastest = {name: np.array([_fastest(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
+    """Draw the fastest escape rate of each algorithm, over that of SGD, against the number of units."""
+    fastest = {name: np.array([_fastest_escape(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
     for name in ("Muon", "Normalised"):
         ax.plot(size.ks, fastest[name] / fastest["SGD"], "o-", color=COLOURS[name], label=name)
     ax.set(xlabel="$k$ units and teachers", ylabel="fastest escape, over SGD's", ylim=(0, None))
@@ -352,8 +352,8 @@ def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
     ax.legend()
 
 
-def _draw_late(ax: Axes, late: xr.Dataset, size: Size) -> None:
-    """Draw the risk after the escape."""
+def _draw_late_risk(ax: Axes, late: xr.Dataset, size: Size) -> None:
+    """Draw the median excess risk after the escape against time, for SGD and Muon at two learning rates."""
     for key in late.data_vars:
         name, share = str(key).split(", ")
         dashes, words = ("-", "fastest rate") if share == "1" else ("--", "a quarter of it")
@@ -367,7 +367,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     rates, slopes, late = datasets["rates"], datasets["slopes"], datasets["late"]
     sentences = ["Rates at which a committee leaves its symmetric plateau. Fastest rates, linearised, large batches:"]
     for k in size.ks:
-        best = {name: _fastest(rates, name, k) for name in KINDS}
+        best = {name: _fastest_escape(rates, name, k) for name in KINDS}
         words = ", ".join(f"{name} {each['rate']:.4f} at c = {each['c']:.2f}" for name, each in best.items())
         sentences.append(f"k = {k}: {words}; Muon over SGD {best['Muon']['rate'] / best['SGD']['rate']:.2f}.")
     own = select_rows(rates, rule=f"Muon, batch {size.many}")

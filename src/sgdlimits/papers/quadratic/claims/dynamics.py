@@ -11,7 +11,7 @@ import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
-from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
+from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
 DRIFT, THEORY, PHASES = (
     f"in `tests/{name}.py`" for name in ("unit/problem/test_drift", "unit/papers/test_quadratic", "laws/test_phases")
@@ -20,23 +20,23 @@ DRIFT, THEORY, PHASES = (
 P, K = 3, 2
 
 
-def sample() -> SquaredUnits:
-    """Build the grid of one sample for three students at random weights and two teachers in R^5."""
+def sample_units() -> SquaredUnits:
+    """Build three students with random weights and two teachers in R^5, on a Gauss-Hermite grid of inputs."""
     return SquaredUnits(random_weights(P, 5, seed=3), np.eye(K, 5))
 
 
-def on_plateau() -> Any:
-    """Linearise gradient flow on the plateau, at lr = 0.01."""
+def linearise_on_plateau() -> Any:
+    """Return the linearisation of gradient flow on the plateau of three students and two teachers, at lr = 0.01."""
     problem = sl.presets.quadratic_network(P, K, lr=0.01)
     norm = theory.plateau_norm(problem, corrector=False)
-    return sl.linearise(problem, overlaps(np.ones(P), np.zeros((P, K)), norm * np.eye(P)), corrector=False)
+    return sl.linearise(problem, make_overlaps(np.ones(P), np.zeros((P, K)), norm * np.eye(P)), corrector=False)
 
 
 # --- the dynamics ------------------------------------------------------------------------------------------------------------
 
 
 def risk_23(s: SquaredUnits) -> float:
-    """Evaluate the risk (23)."""
+    """Evaluate the population risk (23) at the weights of students and teachers in `s`."""
     p, k, Q, q = len(s.W), len(s.E), s.W @ s.W.T, (s.W**2).sum(1)
     pairs = sum(q[i] * q[j] + 2 * Q[i, j] ** 2 for i in range(p) for j in range(i + 1, p))
     rho = s.W @ s.E.T
@@ -45,8 +45,8 @@ def risk_23(s: SquaredUnits) -> float:
 
 @claim("(23)", "population risk", r"$\frac{p^*+2}{p^*} - \frac2p\sum_kQ_{kk} - \frac4{pp^*}\sum\rho_{kl}^2 + \dots$")
 def risk(effort: Effort) -> Comparison:
-    """Risk on the grid of one sample, without the factor 1/2."""
-    s = sample()
+    """Compare the risk of three students, by Gauss-Hermite quadrature and without the factor 1/2, with equation (23)."""
+    s = sample_units()
     return compare(2 * s.risk, risk_23(s))
 
 
@@ -56,8 +56,8 @@ def risk(effort: Effort) -> Comparison:
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
 def teachers(effort: Effort) -> Comparison:
-    """Mean increments of M on the grid of one sample."""
-    s = sample()
+    """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with the ODE (33), (38)."""
+    s = sample_units()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q = Q.diagonal()
     own = 4 / P * rho * (1 + 2 / K - (q.sum() + 2 * q) / P)[:, None]
@@ -65,7 +65,7 @@ def teachers(effort: Effort) -> Comparison:
 
 
 def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
-    """Evaluate dQ/dalpha by (34), given the bracket that multiplies Q at second order in the learning rate."""
+    """Evaluate dQ/dalpha by (34), with a given bracket, the factor of Q at second order in the learning rate."""
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q, T, RR = Q.diagonal(), np.trace(Q), rho @ rho.T
     off = Q - np.diag(q)
@@ -84,8 +84,8 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     f"{DRIFT}",
 )  # fmt: skip
 def students(effort: Effort) -> Comparison:
-    """Mean increments of Q on the grid of one sample, at the learning rate 0.2."""
-    s, eta = sample(), 0.2
+    """Compare mean increments of the overlaps between students, by quadrature, with equation (34), corrected and as printed."""
+    s, eta = sample_units(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
     printed = 1 + 2 / K - (2 * P - 1) / P**2 * T**2 - rho2 / (P * K)
     number = 2 * eta / P * s.mean(s.Q(2 * eta / P))
@@ -98,7 +98,7 @@ def students(effort: Effort) -> Comparison:
     r"$\frac{dQ_{kk}}{dt} = \frac8pQ_{kk}[1-\frac1p(\sum_rQ_{rr}+2Q_{kk})]$, to first order in small overlaps",
 )
 def norm_learning(effort: Effort) -> Comparison:
-    """Mean increments of students of squared norms 0.5 to 1.2, with overlaps of order 1e-5 between them and with a teacher."""
+    """Compare mean increments of norms and small overlaps, by Gauss-Hermite quadrature, with equation (9) to first order."""
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
     # overlaps with a teacher and with the second student, to first order
@@ -113,7 +113,7 @@ def norm_learning(effort: Effort) -> Comparison:
 
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
 def plateau_norm(effort: Effort) -> Comparison:
-    """Squared norm at which the mean increment of orthogonal students without overlaps with the teachers vanishes."""
+    """Compare the squared norm at which orthogonal students have no mean increment, by quadrature, with equation (10)."""
     # students along axes 3 to 5, orthogonal to the teachers
     at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
     number = brentq(lambda q: float(at(q).mean(at(q).Q(0.0))[0, 0]), 0.1, 2.0)
@@ -122,8 +122,8 @@ def plateau_norm(effort: Effort) -> Comparison:
 
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
 def growth(effort: Effort) -> Comparison:
-    """Eigenvalues of linearised gradient flow on the plateau, over the learning rate."""
-    return compare(on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
+    """Compare growth rates of overlaps on the plateau, from the package's linearised gradient flow, with (11) and (12)."""
+    return compare(linearise_on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
 
 @claim(
@@ -133,8 +133,8 @@ def growth(effort: Effort) -> Comparison:
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
 def decay(effort: Effort) -> Comparison:
-    """Rate of Q_12 in linearised gradient flow on the plateau, over the learning rate."""
-    found, rate = on_plateau(), 16 / (P * (P + 2))
+    """Compare the rate of Q_12 on the plateau, from linearised gradient flow, with -omega_Q, and +omega_Q as printed."""
+    found, rate = linearise_on_plateau(), 16 / (P * (P + 2))
     return compare(found.matrix[found.names.index("Q[0,1]"), found.names.index("Q[0,1]")] / 0.01, -rate, rate)
 
 
@@ -144,12 +144,12 @@ def decay(effort: Effort) -> Comparison:
     tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
 def loss_13(effort: Effort) -> Comparison:
-    """Relative fall of the mean risk in gradient flow up to lr alpha = 1.5, over the mean square of the initial overlaps."""
+    """Compare the relative fall of the risk on the plateau, from gradient flow, with equation (13), corrected and printed."""
     t, lr, runs = 1.5, 0.01, 8
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
-    start = overlaps(np.ones((runs, P)), M, Q)
+    start = make_overlaps(np.ones((runs, P)), M, Q)
     # tight tolerances: falls of 1e-7 are compared
     found = simulate(problem, level, start, t / lr, runs=runs, save=2).risk.values.mean(0)
     spread = (M**2).mean()
@@ -163,11 +163,11 @@ def loss_13(effort: Effort) -> Comparison:
     r"$\mathcal R(0) - \frac{2\tau_0}{Np^2}[1-e^{-2\omega_Qt}] - \frac{4\mu_0}{Npp^*}[e^{2\omega_\rho t}-1]$",
 )
 def risk_on_plateau(effort: Effort) -> Comparison:
-    """Fall of the risk in gradient flow at two times, from overlaps of 1e-4 with teachers and of 0.003 between students."""
+    """Compare the fall of the risk from small overlaps, from simulated gradient flow, with the formula of section 7.3."""
     rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
     M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
-    found = simulate(problem, level, overlaps(np.ones(P), M, Q), t[-1] / lr, save=np.append(0, t / lr)).risk.values[0]
+    found = simulate(problem, level, make_overlaps(np.ones(P), M, Q), t[-1] / lr, save=np.append(0, t / lr)).risk.values[0]
     tau, mu = ((Q * off) ** 2).sum(), (M**2).sum()
     falls = 2 * tau / P**2 * (1 - np.exp(-32 * t / (P * (P + 2)))), 4 * mu / (P * K) * (np.exp(16 * t / (P * K)) - 1)
     return compare(found[0] - found[1:], sum(falls), rtol=0.01)
@@ -177,7 +177,7 @@ def risk_on_plateau(effort: Effort) -> Comparison:
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
 def optimal(effort: Effort) -> Comparison:
-    """Share of the variance of the best rates at widths 3 to 12 that a straight line does not explain: below 0.001."""
+    """Compare the share of variance in the ODE's best rates that a line in the width leaves over with the bound 0.001."""
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
     rest = rates - np.polyval(np.polyfit(widths, rates, 1), widths)
@@ -186,9 +186,9 @@ def optimal(effort: Effort) -> Comparison:
 
 @claim("figure 1", "SGD follows the ODE", "The mean norms of SGD are those of the ODE")
 def follows_ode(effort: Effort) -> Comparison:
-    """Mean squared norm in the chain at d = 2000 at two times, from orthogonal students of squared norm 0.2."""
+    """Compare the mean squared norm of students in the exact chain at d = 2000, at two times, with the ODE's."""
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
-    start = overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
+    start = make_overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
     norms = (
         np.trace(simulate_chain(problem, 2000, 4, start, runs=runs, save=np.array([2.0, 4.0])).Q.values, axis1=2, axis2=3) / P
     )

@@ -15,17 +15,17 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 from sgdlimits.papers.quadratic.phases import Phases, phases
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
-QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
+QUICK = FULL.but(d=2000, lr=0.1, end=200.0)
 WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain")
 # enough times on the plateau for `phases`
-SAVED = 301
+SAVED_TIMES = 301
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Follow the ODE and the chain from one orthonormal start with overlaps of the size that random teachers give."""
+    """Simulate ODE and chain from one orthonormal start, and draw overlaps, norms and risk through all phases of learning."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
-    datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED))}
+    datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED_TIMES))}
     datasets["chain"] = keep("chain", _simulate_chain(problem, size, start, seed))
     found = {name: phases(dataset) for name, dataset in datasets.items()}
     return DrawnFigure(_draw_figure(datasets, found["ode"]), _write_caption(datasets, found, size))
@@ -35,7 +35,8 @@ def _simulate_chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlap
     """Simulate the chain, half of the runs on each of two threads with its own seed."""
 
     def half(which: int) -> xr.Dataset:
-        how: dict = dict(t_max=size.end, runs=size.runs // 2, seed=2 * seed + which, save=SAVED, progress=False)
+        """Simulate half of the runs; `which` (0 or 1) sets the seed."""
+        how: dict = dict(t_max=size.end, runs=size.runs // 2, seed=2 * seed + which, save=SAVED_TIMES, progress=False)
         return sl.simulate(problem, sl.Chain(size.d), start, **how)
 
     with ThreadPoolExecutor(2) as threads:
@@ -63,12 +64,12 @@ def _draw_figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
     axes[1, 1].plot([], [], color="black", label="ODE")
     runs = datasets["chain"].sizes["run"]
     axes[1, 1].plot([], [], color="black", linestyle="--", label=f"chain, mean of {runs} runs, with its error")
-    axes[1, 1].legend(loc="lower left")
+    axes[1, 1].legend(loc="upper right")
     return figure
 
 
 def _draw_curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[tuple[int, ...]]) -> None:
-    """Draw each entry of the ODE, and the chain's mean over runs with its standard error."""
+    """Draw the entries of one statistic against time: the ODE, and the chain's mean over runs with its standard error."""
     ode, chain = datasets["ode"], datasets["chain"]
     for order, entry in enumerate(entries):
         colour = OKABE_ITO[(entry[0] if entry else order) % len(OKABE_ITO)]
@@ -81,7 +82,7 @@ def _draw_curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: 
 
 
 def _shade_phases(ax: Axes, found: Phases, words: bool) -> None:
-    """Shade every other phase, and write the names of the phases above."""
+    """Shade every second phase of learning, and optionally write the names of the phases above the panel."""
     spans = zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
     for place, (phase, begin, end) in enumerate(spans):
         if not (np.isfinite(begin) and np.isfinite(end) and end > begin):
@@ -90,7 +91,8 @@ def _shade_phases(ax: Axes, found: Phases, words: bool) -> None:
             ax.axvspan(float(begin), float(end), color="0.94", linewidth=0, zorder=0)
         if words:
             how: dict = dict(transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=7.5, color="0.35")
-            ax.text(float(begin + end) / 2, 1.01, phase.replace(" ", "\n"), **how)
+            narrow = end - begin < 0.06 * float(found.data.end[0].max())  # its words stand above those of the next phase
+            ax.text(float(begin + end) / 2, 1.06 if narrow else 1.01, phase.replace(" ", "\n"), **how)
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> list[str]:

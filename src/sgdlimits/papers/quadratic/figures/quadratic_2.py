@@ -21,7 +21,7 @@ WORDS = dict(rates="learning rates in (a)", starts="random starts", widths="widt
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE over learning rates and starts, and search for the best rate at each width."""
+    """Solve the ODE over learning rates and starts, and draw the time to halve the loss, and the best rate against width."""
     # slightly beyond the largest rate, to show where escape ends
     lrs = np.linspace(0, 1.1 * largest_lr(TEACHERS, TEACHERS).escape, size.rates + 1)[1:]
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)
@@ -57,7 +57,7 @@ def _draw_figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
 
 
 def _draw_times(ax: Axes, left: xr.Dataset) -> None:
-    """Draw the mean time over starts where all starts reach half the loss, and the range of times."""
+    """Draw the mean time at which the loss is halved against the learning rate, with its range over starts."""
     mean = left.t.mean("start", skipna=False)
     ax.fill_between(left.lr, left.t.min("start"), left.t.max("start"), color=OKABE_ITO[0], alpha=0.15, linewidth=0)
     ax.plot(left.lr, mean, color=OKABE_ITO[0], label=f"mean of {left.sizes['start']} starts, and their range")

@@ -23,9 +23,9 @@ WORDS = dict(width="width", teachers="teachers", starts="starts", end="end in th
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE from several orthonormal starts and, as the last run, from students of different norms."""
+    """Solve the ODE from several starts, and draw the distance to the predicted solutions and the risk against time."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, lr=LR)
-    start = starts(problem, size, seed)
+    start = sample_starts(problem, size, seed)
     times = np.concatenate([[0.0], np.geomspace(1.0, size.end, size.times)]) / LR
     runs = keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times))
     ends = conserved.end_point(problem, take_run(start)), conserved.end_point(problem, start)
@@ -33,14 +33,14 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(runs, first, own, size), _write_caption(runs, first, own, size))
 
 
-def starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
-    """Draw orthonormal students with small random overlaps; those of the last run have squared norms from 0.4 to 1.6."""
+def sample_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
+    """Draw orthonormal students with small random overlaps; squared norms of the last run are 0.4 to 1.6 instead of 1."""
     drawn = sl.OrthogonalInit(SPREAD).sample(problem, runs=size.starts + 1, seed=seed)
     return sl.Overlaps(drawn.a, drawn.M, jnp.asarray(drawn.Q).at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
 
 
-def law(size: Size) -> float:
-    """Return the limit of the paper's time multiplied by the distance of M from the end point of its own start."""
+def scaled_distance_limit(size: Size) -> float:
+    """Return the theoretical limit of the paper's time multiplied by the distance of M from its predicted end."""
     p, k = size.width, size.teachers
     return k * p**1.5 * (p - k) / (32 * (p + 2))
 
@@ -54,7 +54,14 @@ def _draw_figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Siz
     left.plot(tau, first.M[0, 1:], "k", linewidth=1.6, label="the start of the prediction")
     left.plot(tau, own.M[-1, 1:], "--", color=OKABE_ITO[1], label="different norms, own prediction")
     late = tau > 0.1 * size.end
-    left.plot(tau[late], 1.6 * law(size) / tau[late], ":", color=OKABE_ITO[0], linewidth=1.4, label=r"$\propto 1/\tau$")
+    left.plot(
+        tau[late],
+        1.6 * scaled_distance_limit(size) / tau[late],
+        ":",
+        color=OKABE_ITO[0],
+        linewidth=1.4,
+        label=r"$\propto 1/\tau$",
+    )
     right.plot(tau, runs.risk[0, 1:], "k", linewidth=1.6)
     right.plot(tau, runs.risk[-1, 1:], "--", color=OKABE_ITO[1])
     distance = r"(a) distance of $\rho$ from a predicted end", r"$\|\rho(\tau) - \bar\rho\|$"
@@ -74,8 +81,9 @@ def _write_caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: S
         f"{size.end:g}. (a) Distance of the overlaps from the end predicted for one start. Black: from that start;",
         f"grey: from {size.starts - 1} others, which end {others.min():.2f} to {others.max():.2f} away from it. Each",
         f"ends at its own prediction, at most {ends.max():.1e} away, and approaches it as 1/time: time times distance is",
-        f"{size.end * ends.mean():.4f} on average, in theory {law(size):.4f}. Orange: orthogonal students of squared norms",
-        f"0.4 to 1.6 stay {float(own.M[-1, -1]):.3f} away from the solution closest to their start. (b) All reach zero",
+        f"{size.end * ends.mean():.4f} on average, in theory {scaled_distance_limit(size):.4f}. Orange: orthogonal students",
+        f"of squared norms 0.4 to 1.6 stay {float(own.M[-1, -1]):.3f} away from the solution closest to their start. (b)",
+        "All reach zero",
         f"risk, at the end {float(runs.risk[:, -1].min()):.1e} to {float(runs.risk[:, -1].max()):.1e}. An entry of the",
         f"orthogonal part S changes by at most {change[: size.starts].max():.1e} from orthonormal students, and by",
         f"{change[-1]:.2f} from those of different norms.",

@@ -13,8 +13,11 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 
 # learning rate, different squared norms, and singular values of M
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
+SPREAD = 0.01
+"""Standard deviation of the overlaps of the random start, (8) of the paper."""
 FULL, QUICK, WORDS = sizes(
     limit=("end of the ODE", 30.0),
+    learnt=("end of the ODE from the random start", 400.0),
     shown=("dimensions that are drawn", (10**3, 10**5)),
     runs=("their runs", 4),
     end=("their end", 15.0),
@@ -25,10 +28,12 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE from students of equal and of different norms, and run the chain from the former."""
+    """Simulate ODE and chain from equal and different norms, and draw the orthogonal part S = M (M^T M)^(-1/2)."""
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
-    equal, different = starts(seed)
+    equal, different = build_starts(seed)
     follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {"ode": (sl.ODE(), equal, size.limit, 1)}
+    random = sl.OrthogonalInit(SPREAD).one(problem, seed=seed)
+    follow["random"] = (sl.ODE(), random, size.learnt, 1)
     follow["different-norms"] = (sl.ODE(), different, size.limit, 1)
     follow |= {f"chain-{d}": (sl.Chain(d), equal, size.end, size.runs) for d in size.shown}
     follow |= {f"early-{d}": (sl.Chain(d), equal, size.early, size.compared) for d in size.sizes}
@@ -39,8 +44,8 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(parts, size), _write_caption(datasets, parts, size))
 
 
-def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
-    """Return orthogonal students of equal and of different norms, with the same M of fixed singular values.
+def build_starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
+    """Return two starts with the same overlaps M with the teachers: orthogonal students of equal and of different norms.
 
     M turns the students by 30 degrees and the teachers at random.
     """
@@ -49,8 +54,8 @@ def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
     return sl.Overlaps(jnp.ones(2), M, jnp.eye(2)), sl.Overlaps(jnp.ones(2), M, jnp.diag(jnp.array(NORMS)))
 
 
-def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
-    """Return the root mean square change of S at the early time for each d, its exponent in d, and the standard error.
+def fit_exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
+    """Return the root mean square change of S at an early time for each d, its fitted exponent in d, and the error.
 
     The change of S is one Gaussian angle per run, which gives the error of a root mean square.
     """
@@ -60,7 +65,10 @@ def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, floa
 
 
 def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = make_panels(1, 3, figsize=(12.0, 3.5))
+    figure, (first, *axes) = make_panels(1, 4, figsize=(14.5, 3.5))
+    _draw_entries(first, parts["random"].S[0], "ODE", linewidth=1.6)
+    first.set(xlabel="$t$, samples per dimension", ylabel="entries of $S$", ylim=(-1.15, 1.15))
+    first.set_title(rf"(a) random start, $\epsilon = {SPREAD:g}$", loc="left")
     low, high = size.shown
     _draw_entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
     _draw_entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)
@@ -69,7 +77,7 @@ def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
         for run in range(runs):
             _draw_entries(axes[1], (S - S.isel(t=0))[run], f"chain, $d = {_format_power(d)}$" if run == 0 else None, **style)
     axes[1].axhline(0.0, color="k", linestyle="--", linewidth=1.0, label="ODE")
-    titles = ("(a) the limit", "entries of $S$"), ("(b) finite $d$, equal norms", "entries of $S(t) - S(0)$")
+    titles = ("(b) given norms", "entries of $S$"), ("(c) finite $d$, equal norms", "entries of $S(t) - S(0)$")
     for ax, (title, label) in zip(axes[:2], titles, strict=True):
         ax.set(xlabel="$t$, samples per dimension", ylabel=label)
         ax.set_title(title, loc="left")
@@ -81,7 +89,7 @@ def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
-    """Draw the four entries of S of one run against time, one colour each; the legend shows the line style in grey."""
+    """Draw the four entries of S in one run against time, one colour each; the legend shows the line style in grey."""
     for entry, colour in zip(S.values.reshape(S.sizes["t"], -1).T, OKABE_ITO, strict=False):
         ax.plot(S.t, entry, color=colour, **style)
     if label is not None:
@@ -95,30 +103,33 @@ def _format_power(d: int) -> str:
 
 
 def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw the change of S at an early time against the dimension."""
-    change, slope, _ = exponent(parts, size)
+    """Draw the root mean square change of S at an early time against the dimension, with the fitted power."""
+    change, slope, _ = fit_exponent(parts, size)
     x = np.array(size.sizes, float)
     ax.loglog(x, change, "o", color=OKABE_ITO[0], label=f"chain, {size.compared} runs each")
     middle = np.exp(np.log(change).mean() - slope * np.log(x).mean())
     ax.loglog(x, middle * x**slope, "k--", linewidth=1.0, label=f"$d^{{{slope:.2f}}}$")
     ax.set(xlabel="$d$", ylabel=rf"$\|S({size.early:g}) - S(0)\|$")
-    ax.set_title("(c) change of $S$ at finite $d$", loc="left")
+    ax.set_title("(d) change of $S$ at finite $d$", loc="left")
     ax.legend(loc="lower left")
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size: Size) -> list[str]:
-    change, slope, error = exponent(parts, size)
+    change, slope, error = fit_exponent(parts, size)
     largest = {d: float(parts[f"chain-{d}"].drift.max()) for d in size.shown}
     moved = parts["different-norms"]
     return [
-        f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}, singular values",
-        f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has fallen",
+        f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}. (a) The ODE from the random",
+        f"orthonormal start of the paper, overlaps of standard deviation {SPREAD:g}: while the risk falls from",
+        f"{float(datasets['random'].risk[0, 0]):.2f} to {float(datasets['random'].risk[0, -1]):.1e} an entry changes by at",
+        f"most {float(parts['random'].drift.max()):.1e}. In the others rho has the singular values {VALUES[0]:g} and",
+        f"{VALUES[1]:g} at the start. (b) The ODE to t = {size.limit:g}, where its risk has fallen",
         f"from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From orthonormal students",
         f"it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the same overlaps and orthogonal",
         f"students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by {float(moved.drift[0, -1]):.2f}; there the",
-        f"commutator of Q and rho rho^T at the start is {float(moved.commutator[0]):.2f} of the matrices' norms. (b) In the",
+        f"commutator of Q and rho rho^T at the start is {float(moved.commutator[0]):.2f} of the matrices' norms. (c) In the",
         f"exact chain from orthonormal students S diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at",
         f"most {largest[size.shown[0]]:.1e} at d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of",
-        f"which one run is drawn. (c) The root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +-",
+        f"which one run is drawn. (d) The root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +-",
         f"{error:.3f}, from {change[0]:.1e} to {change[-1]:.1e}; theory says -0.5.",
     ]

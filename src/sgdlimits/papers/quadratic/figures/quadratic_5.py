@@ -22,15 +22,15 @@ WORDS = dict(dimensions="dimensions N", widest="largest width")
 
 
 class Rank(NamedTuple):
-    """Rank of a matrix, and the singular values next to the cutoff, above and below it, relative to the largest."""
+    """Numerical rank of a matrix, and the smallest singular value counted and largest neglected, as shares of the largest."""
 
     rank: int
     kept: float
     dropped: float
 
 
-def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
-    """Compute the rank from singular values."""
+def compute_rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
+    """Compute the numerical rank of a matrix by singular values, with a relative cutoff."""
     values = np.linalg.svd(matrix, compute_uv=False)
     # relative to the largest singular value
     share = values / values[0]
@@ -39,16 +39,16 @@ def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
 
 
 def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
-    """Return the matrix of the linear map V -> W^T V + V^T W, with one row for each weight."""
+    """Return the differential of W^T W, the linear map V -> W^T V + V^T W, as a matrix with one row per weight."""
     p, d = W.shape
     half = np.einsum("ia,ij,bc->jcab", W, np.eye(p), np.eye(d))
     return (half + half.swapaxes(2, 3)).reshape(p * d, d * d)
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Count degrees of freedom by formula, and by ranks at random weights."""
+    """Count the student's degrees of freedom by formula and by numerical ranks, and draw them against the width."""
     rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
-    ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
+    ranks = [[compute_rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
     formula = np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions])
     counts = {name: np.array([[getattr(each, name) for each in row] for row in ranks]) for name in Rank._fields}
     coords = {"d": list(size.dimensions), "width": widths}

@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels
-from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, differential, rank
+from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, compute_rank, differential
 from sgdlimits.papers.quadratic.theory.critical import solution_dimension
 
 FULL = Size(d=6, teachers=(1, 2, 4, 9), widest=12)
@@ -19,30 +19,30 @@ QUICK = FULL.but(d=3, teachers=(1, 2, 5), widest=6)
 WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest width")
 
 
-def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
-    """Draw weights of p units whose W^T W is the matrix of a teacher of rank n along the first n axes."""
+def sample_solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
+    """Draw random weights of p units in R^d that fit a teacher of rank n along the first n axes without error."""
     # a teacher's matrix that is not a multiple of the identity
     rotation, teacher = np.linalg.qr(rng.normal(size=(p, n)))[0], np.linalg.cholesky(np.eye(n) + 0.2)
     return rotation @ np.pad(teacher.T, ((0, 0), (0, d - n)))
 
 
-def generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs pd"]:
-    """Return the directions in which rotations of two units move the weights, one row for each pair."""
+def rotation_generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs pd"]:
+    """Return the directions in weight space of rotations of two units into each other, one row per pair of units."""
     first, second = np.triu_indices(len(W), 1)
     moves, pair = np.zeros((len(first), *W.shape)), np.arange(len(first))
     moves[pair, first], moves[pair, second] = W[second], -W[first]
     return moves.reshape(len(first), W.size)
 
 
-def constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
-    """Return the differential of the equations of solutions: W^T W within the teacher's span, and W itself outside."""
+def solution_constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
+    """Return the differential of the equations of zero error, on W^T W inside the teacher's span and on W outside."""
     p, d = W.shape
     within = differential(W).reshape(p * d, d, d)[:, :n, :n].reshape(p * d, n * n)
     return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Count the dimension by formula, by rotations, and by equations, at one random solution for each width."""
+    """Count the dimension of the manifold of solutions by formula and by numerical ranks, and draw it against the width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
     names = ("formula", "rotations", "equations", "kept", "dropped")
     coords, empty = {"teachers": list(size.teachers), "width": widths}, np.full((len(size.teachers), widths.size), np.nan)
@@ -50,8 +50,11 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     for k in size.teachers:
         n = min(k, size.d)
         for p in widths[widths >= n]:
-            W = solution(p, n, size.d, rng)
-            turned, fixed = rank(generators(W)) if p > 1 else Rank(0, 1.0, 0.0), rank(constraints(W, n))
+            W = sample_solution(p, n, size.d, rng)
+            turned, fixed = (
+                compute_rank(rotation_generators(W)) if p > 1 else Rank(0, 1.0, 0.0),
+                compute_rank(solution_constraints(W, n)),
+            )
             values = (solution_dimension(p, k, size.d), turned.rank, W.size - fixed.rank)
             ends = (min(turned.kept, fixed.kept), max(turned.dropped, fixed.dropped))
             for name, value in zip(names, (*values, *ends), strict=True):

@@ -28,7 +28,7 @@ MAX_BAND_WIDENING = 3.0
 
 
 class Plateau(NamedTuple):
-    """Plateau of a run: first and last index, excess risk, and the time at which the fraction `fall` is lost, or infinity."""
+    """Plateau of one run: first and last index, excess risk, and the time at which the fraction `fall` is lost, or infinity."""
 
     first: int
     last: int
@@ -101,7 +101,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     for run, ((seen, excess), span) in enumerate(zip(runs, spans, strict=True)):
         row: dict[str, Any] = {"outcome": _classify_outcome(seen, span)}
         if span is not None:
-            row |= _phase_times(t[:seen], excess, span)
+            row |= _find_phase_times(t[:seen], excess, span)
             row |= {"level": span.level + floor}
             inside = slice(span.first, span.last + 1)
             row |= fit_growth(t[inside], kinds[signal][run, inside], left=row["outcome"] == "left", noise=noise)
@@ -117,7 +117,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
 
 
 def _classify_outcome(seen: int, span: Plateau | None) -> str:
-    """Return the outcome of a run from its number of saved times, zero if it diverged, and its plateau."""
+    """Return a run's outcome, such as "left", from its number of saved times (zero if it diverged) and its plateau."""
     if not seen:
         return DIVERGED
     if span is None:
@@ -126,7 +126,7 @@ def _classify_outcome(seen: int, span: Plateau | None) -> str:
 
 
 def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.ndarray]:
-    """Return the number of saved times up to the end of a run, zero if it diverged, and the excess risk at these times."""
+    """Return a run's number of saved times up to its end, zero if it diverged, and the excess risk at these times."""
     if dataset.status.values[run] == DIVERGED:
         return 0, np.empty(0)
     # after its end a run repeats its last value
@@ -137,7 +137,7 @@ def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.n
 
 
 def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -> Plateau | None:
-    """Return the longest flat stretch that the run leaves, else a flat stretch at its end, or None if there is neither."""
+    """Find a run's plateau: the longest flat stretch that it leaves, else a flat stretch at its end, else None."""
     if t.size < 3:
         return None
     log = np.log(excess)
@@ -145,7 +145,7 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
     noise = np.median(np.abs(np.diff(log, 2))) / (0.6745 * np.sqrt(6))
     half_width = float(np.clip(MIN_BAND_STANDARD_DEVIATIONS * noise, band, MAX_BAND_WIDENING * band))
     # a band of twice the half-width, wherever it lies
-    ends = _flat_ends(log, 2 * half_width)
+    ends = _find_flat_ends(log, 2 * half_width)
     length = t[ends] - t
     # longest candidate first
     for first in np.argsort(-length, kind="stable")[: (length > 0).sum()]:
@@ -163,8 +163,8 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
     return _extend_plateau(log, Plateau(first, t.size - 1, level, np.inf), half_width)
 
 
-def _flat_ends(log: np.ndarray, width: float) -> np.ndarray:
-    """Return for each index the last index up to which the values differ by at most `width`."""
+def _find_flat_ends(log: np.ndarray, width: float) -> np.ndarray:
+    """Return for each index the last index up to which the values of `log` differ by at most `width`."""
     ends = np.empty(log.size, int)
     for first in range(log.size):
         rest = log[first:]
@@ -175,7 +175,7 @@ def _flat_ends(log: np.ndarray, width: float) -> np.ndarray:
 
 
 def _extend_plateau(log: np.ndarray, span: Plateau, half_width: float) -> Plateau:
-    """Extend a plateau to where the risk enters and leaves the band around its level."""
+    """Extend a plateau on both sides to where the log risk leaves the band around the plateau's level."""
     outside = np.abs(log - np.log(span.level)) > half_width
     centre = (span.first + span.last) // 2
     before, after = np.flatnonzero(outside[:centre]), np.flatnonzero(outside[centre:])
@@ -197,8 +197,8 @@ def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -
     return float(t[here - 1] + share * (t[here] - t[here - 1]))
 
 
-def _phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, np.ndarray]:
-    """Return when each phase begins and ends, NaN where it was not seen."""
+def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, np.ndarray]:
+    """Return the times at which each phase of a run begins and ends, NaN where the phase was not seen."""
     edges = np.array([t[0], t[span.first], *4 * [np.nan]])
     if np.isfinite(span.half):
         last = find_crossing(t, excess, TAIL_START * span.level, span.last)
@@ -208,7 +208,7 @@ def _phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, 
 
 
 def _choose_signal(kinds: dict[str, np.ndarray], spans: list[Plateau | None]) -> str:
-    """Choose "cosines", unless the differences between students grow 1.5 times as much on the plateaus."""
+    """Return which norms to fit: "differences" if they grow 1.5 times as much on the plateaus, else "cosines"."""
     gain = {}
     for name in ("cosines", "differences"):
         if name in kinds:
@@ -219,7 +219,7 @@ def _choose_signal(kinds: dict[str, np.ndarray], spans: list[Plateau | None]) ->
 
 
 def _build_dataset(dataset: xr.Dataset, rows: list[dict], attributes: dict) -> xr.Dataset:
-    """Assemble the dataset over runs and phases."""
+    """Build the dataset of phases over runs, from one dict of results per run."""
     empty = np.full(len(PHASES), np.nan)
     variables: dict = {name: (("run", "phase"), np.array([row.get(name, empty) for row in rows])) for name in ("begin", "end")}
     for name in ("outcome", "tail_law"):

@@ -29,7 +29,7 @@ MIN_TAIL_FRACTION = 1e-8
 
 
 def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
-    """Return norms over all pairs, each of shape (run, t).
+    """Return the norms of cosines whose growth and decay are fitted, each of shape (run, t).
 
     They are those of the cosines with fixed directions, of the differences of these between students, and of the cosines
     between students.
@@ -56,14 +56,14 @@ def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def compute_noise(dataset: xr.Dataset) -> tuple[float, float]:
-    """Return the norms of random cosines with fixed directions and between students in dimension d; zero if d is infinite."""
+    """Return the norms of random cosines in dimension d, with fixed directions and between students; zero for infinite d."""
     shape = dataset[overlap_name(dataset)].shape[2:]
     d, students = dataset.attrs["d"] or np.inf, shape[0] if shape else 1
     return float(np.sqrt(np.prod(shape) / d)), float(np.sqrt(students * (students - 1) / d))
 
 
 def _fixed_direction_norms(cosines: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the norms of cosines with fixed directions, and of their differences between students."""
+    """Return the norms, over all pairs, of cosines with fixed directions and of their differences between students."""
     size = lambda values: np.sqrt((values**2).sum((-1, -2)))
     kinds = {"cosines": size(cosines)}
     if cosines.shape[-2] > 1:
@@ -72,7 +72,7 @@ def _fixed_direction_norms(cosines: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -> dict[str, float]:
-    """Fit the growth rate of a signal on a plateau, over points that meet as many conditions as leave enough points."""
+    """Fit the exponential growth rate of a signal on a plateau, where it is above the noise and not yet saturated."""
     fits = signal > 0
     places = np.arange(t.size)
     conditions = [t >= t[0] + FIT_START * (t[-1] - t[0])]
@@ -87,7 +87,7 @@ def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -
 
 
 def fit_decay(t: np.ndarray, signal: np.ndarray, *, noise: float) -> dict[str, float]:
-    """Fit the decay rate of a signal on a plateau; return an empty dict if it falls too little before noise dominates."""
+    """Fit the exponential decay rate of a signal on a plateau; empty dict if it falls too little before noise dominates."""
     # skip the approach to the plateau
     late = t >= t[0] + FIT_START / 2 * (t[-1] - t[0])
     t, signal = t[late], signal[late]
@@ -99,7 +99,7 @@ def fit_decay(t: np.ndarray, signal: np.ndarray, *, noise: float) -> dict[str, f
 
 
 def fit_tail(t: np.ndarray, excess: np.ndarray, first: float, since: float) -> dict:
-    """Fit the final decay of the risk, exponential or algebraic: the better of two lines, against t or against log t."""
+    """Fit the final decay of the excess risk by an exponential and by a power law, and return the better fit."""
     start, deep = (_first_index(excess <= share * first) for share in (1.0, TAIL_FIT_START))
     stop = _first_index(excess < MIN_TAIL_FRACTION * first)
     inside = slice(deep if stop - deep >= 2 * MIN_FIT_POINTS else start, stop)
@@ -118,12 +118,12 @@ def fit_tail(t: np.ndarray, excess: np.ndarray, first: float, since: float) -> d
 
 
 def _first_index(holds: np.ndarray) -> int:
-    """Return the first index at which a condition holds, or the number of points if it never does."""
+    """Return the first index at which a boolean array is true, or its length if it never is."""
     return int(holds.argmax()) if holds.any() else holds.size
 
 
 def _fit_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the slope and its standard error over blocks of equal extent; NaN with too few points."""
+    """Fit a line, and return its slope with the standard error over blocks of equal extent; NaN with too few points."""
     if x.size < MIN_FIT_POINTS:
         return np.nan, np.nan
     slope = np.polyfit(x - x.mean(), y, 1)[0]

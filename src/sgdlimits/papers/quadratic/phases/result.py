@@ -32,7 +32,7 @@ ROW_TITLES = {
 
 @dataclass(frozen=True, repr=False)
 class Phases:
-    """Phases of each run, with theoretical values where they are known.
+    """Phases of learning of each run, as found by `sgdlimits.phases`, with theoretical values where they are known.
 
     Parameters
     ----------
@@ -52,12 +52,14 @@ class Phases:
         return f"{head}\n{table(rows, indent='  ')}" if len(rows) > 1 else head
 
     def _time_rows(self):
+        """Yield table rows with the times at which the phases begin."""
         for phase in PHASES[1:]:
             begin = self.data.begin.sel(phase=phase).values
             if np.isfinite(begin).any():
                 yield f"{phase} from t", *_format_quantiles(begin), ""
 
     def _value_rows(self):
+        """Yield table rows with the risk on the plateau and the fitted rates, beside theory."""
         for name, text in ROW_TITLES.items():
             values = self.data[name].values
             if np.isfinite(values).any() or (name in self.theory and name in ("level", "growth")):
@@ -74,7 +76,7 @@ def _format_quantiles(values: np.ndarray) -> tuple[str, str]:
 
 
 def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
-    """Return theoretical values by variable name, for quadratic networks and for phase retrieval on the sphere."""
+    """Return theoretical plateau and tail values by variable name, for the problem and level of a dataset; else {}."""
     try:
         problem, level = (from_json(dataset.attrs[name]) for name in ("problem", "level_parameters"))
         corrector = getattr(level, "corrector", True)
@@ -91,7 +93,7 @@ def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
 
 
 def _quadratic_theory(problem, corrector: bool) -> dict[str, float]:
-    """Return the theoretical values for a quadratic network."""
+    """Return a quadratic network's theoretical risk and rates on the plateau, and its tail rate or exponent."""
     rates = plateau_rates(problem, corrector=corrector)
     values = {"level": plateau_risk(problem, corrector=corrector), "growth": rates.rho}
     if problem.network.width > 1:

@@ -55,7 +55,7 @@ class CriticalPoints(Sequence[CriticalFamily]):
         return CriticalFamily(like.width, like.teachers, s, r, like.noise)
 
     def table(self, d: int | None = None) -> str:
-        """Return a table of the families, with counts in dimension d or as functions of d."""
+        """Return the table of all families as text, with counts in dimension d, or as functions of d."""
         return table([COLUMNS, *(_format_row(family, d) for family in self.families)])
 
     def __repr__(self) -> str:
@@ -100,10 +100,11 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
 
 
 def _format_row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
-    """Return the cells of one family, with counts in dimension d or as functions of d."""
+    """Format the table cells of one family, with counts in dimension d, or as functions of d if d is None."""
     first = family.smallest_d
 
     def counts(d: int) -> tuple[int, ...]:
+        """Return index, dimension and the numbers of null directions in dimension d."""
         return family.index(d), family.dimension(d), *family.null(d)
 
     if d is None:
@@ -115,7 +116,7 @@ def _format_row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
 
 
 def _format_linear(value: int, slope: int, at: int) -> str:
-    """Format a linear function of d, given its slope and its value at one d."""
+    """Format a linear function of d as text, such as "2d - 5", from its slope and its value at one d."""
     constant = value - slope * at
     if not slope:
         return str(constant)

@@ -66,7 +66,7 @@ def escape_time(
     norm: PositiveInTime | None = None,
     corrector: bool = True,
 ) -> np.ndarray | float:
-    r"""Time until the risk has fallen below the plateau's by a given fraction, in samples per dimension: (13) inverted.
+    r"""Time until the risk has fallen below the plateau's by a given fraction, in samples per dimension, inverting (13).
 
     The time is infinite if the plateau is stable. The overlaps are assumed to grow exponentially until the end. From a start
     off the plateau they change by the factor `norm_gain` while the norms settle; the reduction still refers to the plateau.
@@ -118,7 +118,9 @@ def escape_time(
 
 @checked
 def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, corrector: bool = True) -> float:
-    r"""Factor by which norm learning changes overlaps with teachers, apart from :math:`e^{\omega_\rho t}`.
+    r"""Factor by which relaxation of the norms changes the overlaps with teachers, besides their growth on the plateau.
+
+    The growth is :math:`e^{\omega_\rho t}`.
 
     Students with the squared norm :math:`q_0` and overlaps :math:`\rho_0` at the start have the overlaps
     :math:`\rho_0\, g\, e^{\omega_\rho t}` once their norms have settled. Without the corrector :math:`g = \sqrt{\bar Q/q_0}`:
@@ -140,12 +142,12 @@ def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, correct
 
 
 def response(at: Coefficients) -> float:
-    r"""Return :math:`\chi`, the fraction of the overlaps' effect on the risk that remains once the norms have responded."""
+    r"""Return :math:`\chi`, the share of the overlaps' effect on the risk that remains once norms have responded."""
     return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
 
 
 def _mean_log_gain(way: np.ndarray, entries: int) -> np.ndarray:
-    """Return the mean of log(1 + entries way/y) over a chi-square variable y with `entries` degrees of freedom."""
+    """Return the mean of log(1 + n way/y) over a chi-square variable y with n = `entries` degrees of freedom."""
     nodes, weights = roots_genlaguerre(LAGUERRE_NODES, entries / 2 - 1)
     mean = lambda values: values @ (weights / weights.sum())
     # log(1 + L/y) = log L - log y + log(1 + y/L), whose last term is smooth

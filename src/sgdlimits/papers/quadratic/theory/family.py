@@ -26,7 +26,9 @@ class NullDirections(NamedTuple):
 @checked
 @dataclass(frozen=True)
 class CriticalFamily:
-    r"""Critical points whose :math:`G = W^\top W` has s directions in the teachers' span and r orthogonal to it.
+    r"""Family of critical points of a quadratic network that learn s teacher directions, and r directions orthogonal to them.
+
+    The range of :math:`G = W^\top W` has s directions in the teachers' span and r orthogonal to it.
 
     The family is one orbit of :math:`O(p)\times O(p^*)\times O(d-p^*)`. Hessians are with respect to the weights, (25).
 
@@ -63,17 +65,20 @@ class CriticalFamily:
 
     @property
     def rank(self) -> int:
-        """Rank of W, s + r."""
+        """Rank s + r of the weight matrix W."""
         return self.s + self.r
 
     @property
     def alpha(self) -> float:
-        """Eigenvalue of G along the s directions in the teachers' span."""
+        r"""Eigenvalue of :math:`W^\top W` along the s directions in the teachers' span."""
         return self.beta + self.width / self.teachers
 
     @property
     def beta(self) -> float:
-        r"""Eigenvalue of G along the r directions orthogonal to the teachers; always :math:`-\frac p2\,\mathrm{tr} D`."""
+        r"""Eigenvalue of :math:`W^\top W` along the r directions orthogonal to the teachers.
+
+        It is always :math:`-\frac p2\,\mathrm{tr} D`, with D as in `critical`.
+        """
         return self.width * (self.teachers - self.s) / (self.teachers * (self.rank + 2))
 
     @property
@@ -88,13 +93,13 @@ class CriticalFamily:
         return self.teachers + self.r
 
     def exists(self, d: int) -> bool:
-        """Return whether d dimensions have r directions orthogonal to the teachers."""
+        """Return whether the family exists in d dimensions: they need r directions orthogonal to the teachers."""
         return check_count("d", d, at_least=self.teachers) >= self.smallest_d
 
     def weights(
         self, d: int, seed: int | None = None, rotation: Float[np.ndarray, "p n"] | None = None
     ) -> Float[np.ndarray, "p d"]:
-        r"""Return the weights of a point of the family, with the teachers along the first axes.
+        r"""Return weights of shape (p, d) at a point of the family, with the teachers along the first axes.
 
         It is :math:`W = M\, \mathrm{diag}(\alpha, \dots, \beta, \dots)^{1/2}\, O^\top`, where M and O have orthonormal columns.
 
@@ -104,7 +109,7 @@ class CriticalFamily:
         seed : seed of a point drawn uniformly; without a seed unit j lies along the j-th direction
         rotation : the matrix M of shape (p, s + r), with orthonormal columns, instead of a drawn one
         """
-        d = self._check(d)
+        d = self._check_dimension(d)
         check_memory([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
         rng = None if seed is None else np.random.default_rng(check_count("seed", seed, at_least=0))
         O = np.zeros((d, self.rank))
@@ -131,7 +136,7 @@ class CriticalFamily:
         return float(np.linalg.norm(4 / self.width * W @ (np.trace(D) * np.eye(len(D)) + 2 * D)))
 
     def blocks(self, d: int) -> list[tuple[float, int]]:
-        r"""Return eigenvalues of the Hessian with multiplicities, one pair per kind of eigenvector.
+        r"""Return the Hessian's eigenvalues in dimension d with multiplicities, one pair per kind of eigenvector.
 
         Values may repeat, and multiplicities may be zero.
 
@@ -144,7 +149,7 @@ class CriticalFamily:
         - x in U and y in O: 0 for rotations, 2a, 2b and a + b for products of two directions, and the eigenvalues of
           :math:`\begin{pmatrix}(s+2)a & \sqrt{sr\,ab}\\ \sqrt{sr\,ab} & (r+2)b\end{pmatrix}` for changes of both norms.
         """
-        d = self._check(d)
+        d = self._check_dimension(d)
         p, k, s, r, n = self.width, self.teachers, self.s, self.r, self.rank
         a, b = self.alpha / p, self.beta / p
         # dimensions orthogonal to U, of T, and of N
@@ -185,7 +190,7 @@ class CriticalFamily:
         return sum(count for value, count in self.blocks(d) if value < 0)
 
     def null(self, d: int) -> NullDirections:
-        """Numbers of null directions tangent to the family, and of null directions along which the risk still grows.
+        """Numbers of the Hessian's null directions: those tangent to the family, and others, along which the risk grows.
 
         Only solutions of networks with p above p* have the latter. The risk grows along them as the fourth power.
 
@@ -197,16 +202,16 @@ class CriticalFamily:
         return NullDirections(self.dimension(d), null - self.dimension(d))
 
     def degrees_of_freedom(self, d: int) -> int:
-        """Dimension of the set of the family's matrices G, hence of functions in the family: s(p* - s) + r(d - p* - r)."""
-        d = self._check(d)
+        r"""Dimension of the set of functions in the family, one for each :math:`W^\top W`: s(p* - s) + r(d - p* - r)."""
+        d = self._check_dimension(d)
         return self.s * (self.teachers - self.s) + self.r * (d - self.teachers - self.r)
 
     def dimension(self, d: int) -> int:
-        """Dimension of the family in weight space: that of its matrices G, plus that of the rotations M of each."""
+        """Dimension of the family in weight space: that of its functions, plus that of rotations of the units."""
         return self.degrees_of_freedom(d) + self.rank * self.width - self.rank * (self.rank + 1) // 2
 
-    def _check(self, d: int) -> int:
-        """Return d as an integer, or raise `BadInput` if the family does not exist there."""
+    def _check_dimension(self, d: int) -> int:
+        """Return d as an integer, or raise `BadInput` if the family does not exist in d dimensions."""
         if not self.exists(d):
             raise BadInput(
                 f"the family s = {self.s}, r = {self.r} needs {self.r} directions orthogonal to the teachers; "
@@ -215,7 +220,7 @@ class CriticalFamily:
         return int(d)
 
     def _check_rotation(self, rotation: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
-        """Return a rotation as an array, or raise `BadInput` unless its columns are orthonormal."""
+        """Return a rotation M of the units as an array, or raise `BadInput` unless its columns are orthonormal."""
         M, shape = np.asarray(rotation, float), (self.width, self.rank)
         if M.shape != shape or not np.allclose(M.T @ M, np.eye(self.rank), atol=1e-9):
             raise BadInput(

@@ -36,8 +36,8 @@ SEARCH_POINTS = (13, 5, 5)
 """Numbers of learning rates on successively finer grids; a parabola through the last three rates gives the optimum."""
 
 
-class _Runs(NamedTuple):
-    """Parameters of a batch of runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
+class _RunBatch(NamedTuple):
+    """Parameters and drift of a batch of ODE runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
 
     p: int
     teachers: int
@@ -46,7 +46,7 @@ class _Runs(NamedTuple):
     lr: np.ndarray
 
     def slope(self, state: np.ndarray) -> np.ndarray:
-        """Return the drift per unit of time p/(8 lr), the relaxation time of norms."""
+        """Return the drift of each run's state, per unit of the norms' relaxation time p/(8 lr)."""
         p, k = self.p, self.k
         q, m = state[..., : k + 1], state[..., k + 1 :]
         square = np.zeros_like(q)
@@ -61,13 +61,13 @@ class _Runs(NamedTuple):
         return np.concatenate([dq, dm], axis=-1)
 
     def risk(self, state: np.ndarray) -> np.ndarray:
-        """Return the population risk."""
+        """Return the population risk of each run's state."""
         q, m = state[..., : self.k + 1], state[..., self.k + 1 :]
         cross = self._trace(q**2) / self.p**2 - 2 * (m**2).sum(-1) / (self.p * self.teachers) + 1 / self.teachers
         return (self._trace(q) / self.p - 1) ** 2 + 2 * cross + self.noise
 
     def _trace(self, q: np.ndarray) -> np.ndarray:
-        """Return the trace of a diagonal matrix, in which the entry z is repeated p - k times."""
+        """Return the trace of a p by p diagonal matrix, given its first k entries and the one that all others share."""
         return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
 
 
@@ -83,7 +83,9 @@ def halving_time(
     starts: Size = 20,
     seed: Seed = 0,
 ) -> np.ndarray:
-    r"""Time until the ODE has lost a fraction of its excess risk, in samples per dimension: :math:`\alpha_c` of figure 2.
+    r"""Time until the ODE has lost a fraction of its excess risk, half by default, in samples per dimension.
+
+    It is :math:`\alpha_c` of figure 2.
 
     The result has the shape of `lr` followed by `starts`. It is infinite if the run diverges, or needs more than five times
     the time in which, at small rates, overlaps grow by :math:`e^2/\text{spread}`.
@@ -105,7 +107,7 @@ def halving_time(
     # rotations of students and teachers make M diagonal, and it stays so
     m = np.linalg.svd(np.asarray(M), compute_uv=False)
     lrs = np.repeat(lr.ravel(), len(m))
-    runs = _Runs(width, teachers, m.shape[1], float(noise), lrs)
+    runs = _RunBatch(width, teachers, m.shape[1], float(noise), lrs)
     # every pair of rate and start is one run
     state = np.concatenate([np.ones((lrs.size, runs.k + 1)), np.tile(m, (lr.size, 1))], axis=1)
     # in the units of `slope`, where overlaps grow at the rate 1/teachers

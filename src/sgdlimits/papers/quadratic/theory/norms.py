@@ -28,7 +28,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 # Gauss-Legendre rule of each panel
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
-PANELS = 120
+QUADRATURE_PANELS = 120
 """Number of panels of the integral over log b."""
 LOG_RANGE = 60.0
 """Range of the integral in log b; the remainder, a fraction exp(-60), is below rounding."""
@@ -38,7 +38,7 @@ LOG_RANGE = 60.0
 def norm_learning(
     problem: ProjectionProblem, t: Times, norm: PositiveInTime = 1.0, *, corrector: bool = True
 ) -> np.ndarray | float:
-    r"""Squared norm q(t) of orthogonal students of equal norm without overlaps with the teachers.
+    r"""Squared norm over time of orthogonal students of equal norm, without overlaps with the teachers.
 
     Without the corrector, :math:`\bar Q/q = 1 + (\bar Q/q_0 - 1)\,e^{-8\eta t/p}` with :math:`\bar Q = p/(p+2)`, (10). With
     it, q is :math:`s\,p/(p+2)` and with the roots :math:`s_1 < s_2` of h (see `plateau`)
@@ -65,13 +65,13 @@ def norm_learning(
     if at.kappa == 0:
         s = 1 / (1 + (unit / norm - 1) * np.exp(-rate * t))
     else:
-        s = np.vectorize(lambda time: _norm_after(at, norm / unit, time), otypes=[float])(rate * t)
+        s = np.vectorize(lambda time: _solve_norm(at, norm / unit, time), otypes=[float])(rate * t)
     return s * unit if t.ndim else float(s * unit)
 
 
 @checked
 def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarray:
-    r"""Matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible.
+    r"""Overlaps Q(t) between students in gradient flow from any Q, while overlaps with teachers are negligible.
 
     A Q of full rank relaxes to :math:`\bar Q\,1`: first its trace, then the rest, at the rate :math:`16\eta/p(p+2)`. The result
     has the shape of t followed by (p, p).
@@ -98,12 +98,15 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
     there = values > 1e-14 * values[-1]
     settled = np.zeros((t.size, at.p))
     if there.any():
-        settled[:, there] = [_eigenvalues_after(at.p, values[there], 8 * at.lr * time / at.p) for time in t.ravel()]
+        settled[:, there] = [_solve_eigenvalues(at.p, values[there], 8 * at.lr * time / at.p) for time in t.ravel()]
     return np.einsum("ij,tj,kj->tik", vectors, settled, vectors).reshape(*t.shape, at.p, at.p)
 
 
-def _norm_after(at: Coefficients, first: float, time: float) -> float:
-    """Return s after `time` in units of p/(8 lr), from the three logarithms; the unknown is x = -log((s - s1)/(s0 - s1))."""
+def _solve_norm(at: Coefficients, first: float, time: float) -> float:
+    """Return the relative squared norm s after `time`, in units of p/(8 lr), from its value `first` at the start.
+
+    It is the root of a sum of three logarithms, with the unknown x = -log((s - s1)/(s0 - s1)).
+    """
     low, high = at.s, at.larger_root(first)
     root = at.slope
     if first == low or time == 0:
@@ -112,6 +115,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
     place = lambda x: low + (first - low) * np.exp(-x)
 
     def passed(x: float) -> float:
+        """Return the time at which the norm reaches x, less the requested time."""
         s = place(x)
         start = np.log(s / first) / (at.kappa * at.b * low * high)
         return start + x / (low * root) + np.log((high - s) / (high - first)) / (high * root) - time
@@ -123,8 +127,8 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
     return float(place(brentq(passed, 0, end, xtol=1e-14, rtol=1e-13)))
 
 
-def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
-    """Return the eigenvalues of Q after `time` in units of p/(8 lr).
+def _solve_eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
+    """Return the eigenvalues of Q after `time`, in units of p/(8 lr), from the eigenvalues `first` at the start.
 
     The unknown is x = log(1 + b q), where q is the largest eigenvalue at the start.
     """
@@ -136,12 +140,14 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
         stay, grow = np.log1p(-shares), np.log(shares)
 
     def logs(x: np.ndarray | float) -> np.ndarray:
+        """Return log(1 + b q) for each eigenvalue q at the start, given x, that of the largest."""
         return np.logaddexp(stay, grow + np.asarray(x)[..., None])
 
     def passed(x: float) -> float:
+        """Return the log of the integral at x less its requested value, zero at the solution."""
         # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
-        edges = np.linspace(low, x, PANELS + 1)
+        edges = np.linspace(low, x, QUADRATURE_PANELS + 1)
         at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2
         # in logarithms, because 1 + b q overflows long before the norms have settled
         log_weights = np.log(WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())

@@ -28,31 +28,31 @@ from sgdlimits.problem.recognise import QuadraticNetwork, recognise_quadratic_ne
 
 
 class Coefficients(QuadraticNetwork):
-    """Parameters of a quadratic network and the coefficients of its plateau equation."""
+    """Parameters of a quadratic network, with the coefficients of the equation h(s) = 0 for its plateau's norm s."""
 
     @property
     def kappa(self) -> float:
-        r""":math:`\kappa = 2\eta/p`."""
+        r"""Twice the learning rate over the width, :math:`\kappa = 2\eta/p`."""
         return 2 * self.lr / self.p
 
     @property
     def b(self) -> float:
-        """:math:`b = (p+4)/(p+2)`."""
+        """Coefficient :math:`b = (p+4)/(p+2)` of :math:`s^2` in the plateau equation."""
         return (self.p + 4) / (self.p + 2)
 
     @property
     def c(self) -> float:
-        """:math:`c = 1 + 2/p^*`."""
+        """Risk :math:`c = 1 + 2/p^*` of zero weights without noise, a coefficient of the plateau equation."""
         return 1 + 2 / self.k
 
     @property
     def discriminant(self) -> float:
-        """Discriminant of h; negative where h has no root."""
+        """Discriminant of the quadratic equation for the plateau's norm; negative if there is no plateau."""
         return (1 + 2 * self.kappa) ** 2 - 4 * self.kappa * self.b * (1 + self.kappa * (self.c + self.noise))
 
     @property
     def slope(self) -> float:
-        r""":math:`\sqrt\delta = -h'` at the plateau; raises `BadInput` if there is no plateau."""
+        r"""Slope :math:`\sqrt\delta = -h'` of the plateau equation at its root; raises `BadInput` if there is no plateau."""
         if self.discriminant < 0:
             raise BadInput(
                 f"there is no plateau at lr = {self.lr:g}: the norms diverge from every start. "
@@ -67,7 +67,7 @@ class Coefficients(QuadraticNetwork):
         return 2 * (1 + self.kappa * (self.c + self.noise)) / (1 + 2 * self.kappa + self.slope)
 
     def larger_root(self, first: float) -> float:
-        """Return the larger root of h, or raise `BadInput` if students start beyond it, where norms diverge."""
+        """Return the larger root of the plateau equation; raise `BadInput` if norms start beyond it, where they diverge."""
         root = self.s + self.slope / (self.kappa * self.b)
         unit = self.p / (self.p + 2)
         if first >= root:
@@ -79,7 +79,7 @@ class Coefficients(QuadraticNetwork):
 
 
 class PlateauRates(NamedTuple):
-    """Growth rate of overlaps with teachers, decay rates of overlaps between students and of the mean norm; per unit of t."""
+    """Rates on the plateau per unit of t: growth of teacher overlaps, decay of student overlaps and of the mean norm."""
 
     rho: float
     Q: float
@@ -122,7 +122,9 @@ def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float
 
 @checked
 def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float:
-    r"""Population risk on the plateau, including the noise: :math:`c + \Delta - s(2-s)\,p/(p+2)`.
+    r"""Population risk of a quadratic network on its plateau, including the label noise.
+
+    It is :math:`c + \Delta - s(2-s)\,p/(p+2)`.
 
     >>> import sgdlimits as sl
     >>> round(plateau_risk(sl.presets.quadratic_network(width=6, teachers=3, lr=0.01)), 4)
@@ -134,7 +136,9 @@ def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float
 
 @checked
 def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> PlateauRates:
-    r"""Rates :math:`\omega_\rho, \omega_Q, \omega_q` on the plateau, per unit of t; without the corrector those of (12).
+    r"""Rates of growth and decay of the overlaps on the plateau, per unit of t; without the corrector those of (12).
+
+    They are :math:`\omega_\rho, \omega_Q, \omega_q`.
 
     The first is negative where the plateau is stable and nothing is learnt: above `largest_lr(...).escape`.
 
@@ -167,7 +171,7 @@ def largest_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0)
 
 
 def compute_largest_rates(at: Coefficients) -> LargestRates:
-    """Compute `largest_lr` from checked parameters.
+    """Compute the largest learning rates, as `largest_lr` does, from checked parameters.
 
     With C = c + noise the plateau is at s for the learning rate (p/2) (s - 1)/(C - 2s + b s^2), which increases with s up to
     `top`.

@@ -32,7 +32,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 class TerminalDecay(NamedTuple):
-    r"""Law of the final decay of the risk, :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`.
+    r"""Law by which the risk finally decays: :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     at, lr = read_coefficients(problem, corrector), float(problem.algorithm.lr_sample)
     if at.noise > 0:
         raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
-    _check(at)
+    _check_zero_risk(at)
     # vanishes at the largest rate at which zero risk is stable
     slow = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k)
     fast = 1 - 8 * at.lr / (at.p * at.k)
@@ -103,20 +103,20 @@ def stationary_risk(problem: ProjectionProblem) -> float:
 
 @checked
 def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
-    """Stationary norms (x, y, z) in the presence of label noise.
+    """Stationary eigenvalues (x, y, z) of the overlaps that label noise leaves at the end of learning.
 
     They are the eigenvalues of Q in the teachers' span, of :math:`M^\\top M`, and of Q outside the span; see
     `stationary_risk`.
     """
     at = read_coefficients(problem)
-    _check(at)
-    z = _idle_norm(at)
+    _check_zero_risk(at)
+    z = _outside_norm(at)
     x, y, _ = _stationary_state(at, z)
     return x, y, z
 
 
-def _check(at: Coefficients) -> None:
-    """Raise `BadInput` unless the network can represent the teachers and zero risk is stable."""
+def _check_zero_risk(at: Coefficients) -> None:
+    """Raise `BadInput` unless the network can represent the teachers, and zero risk is stable."""
     if at.p < at.k:
         raise BadInput(f"{at.p} students cannot represent {at.k} teachers, so zero risk is out of reach. Use more students.")
     if at.lr >= compute_largest_rates(at).solution:
@@ -124,7 +124,7 @@ def _check(at: Coefficients) -> None:
 
 
 def _stationary_state(at: Coefficients, z: float) -> tuple[float, float, float]:
-    """Return the stationary x and y and the risk there, given the norm z of the students outside the teachers' span.
+    """Return stationary x, y and risk, given the squared norm z of students outside the teachers' span.
 
     The equation for y is linear.
     """
@@ -139,13 +139,14 @@ def _stationary_state(at: Coefficients, z: float) -> tuple[float, float, float]:
     return x, y, risk_0 - 4 * y / p
 
 
-def _idle_norm(at: Coefficients) -> float:
-    """Return the stationary norm of the students outside the teachers' span."""
+def _outside_norm(at: Coefficients) -> float:
+    """Return the stationary squared norm z of the students outside the teachers' span, which label noise sustains."""
     p, n = at.p, at.p - at.k
     if n == 0 or at.noise == 0:
         return 0.0
 
     def push(z: float) -> float:
+        """Return the relative drift of z."""
         x, _, risk = _stationary_state(at, z)
         tau = (at.k * x + n * z) / p - 1
         return -(tau + 2 * z / p) + 2 * at.lr / p * (risk + 4 * tau * z / p + 8 * z**2 / p**2)

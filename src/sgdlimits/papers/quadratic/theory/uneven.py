@@ -57,12 +57,12 @@ class UnevenFamily:
 
     @property
     def missed(self) -> Float[np.ndarray, "m"]:
-        """Strengths of the eigenvectors that are not learnt."""
+        """Strengths, or eigenvalues, of the teachers' eigenvectors that are not learnt."""
         return np.delete(self.strengths, self.learnt)
 
     @property
     def b(self) -> float:
-        """Excess b of G/p over T along every direction in the range of G."""
+        """Excess of the network's matrix over the teachers' matrix, equal in all directions that the network uses."""
         return float(self.missed.sum() / (len(self.learnt) + self.r + 2))
 
     @property
@@ -80,7 +80,7 @@ class UnevenFamily:
         return idle + turned + self.r * int((self.missed > 0).sum())
 
     def statistics(self) -> Overlaps:
-        """Return the overlaps of the point of the family at which each unit lies along at most one direction.
+        """Return the overlaps at a point of the family at which each unit lies along at most one direction.
 
         M are the overlaps with the given teachers, which need not be orthonormal.
         """

@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights
-from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain
+from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simulate_chain
 
 
 @claim(
@@ -18,7 +18,10 @@ from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_c
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
 def span(effort: Effort) -> Comparison:
-    """Gram matrix of the students' projections onto the span of two teachers in R^6."""
+    """Compare the Gram matrix of students projected on the teachers' span, by QR, with M P^-1 M^T, and M P M^T as printed.
+
+    P is the teachers' Gram matrix.
+    """
     W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside = np.linalg.qr(E.T)[0]
     M, gram = W @ E.T, E @ E.T
@@ -31,7 +34,7 @@ def span(effort: Effort) -> Comparison:
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def outside(effort: Effort) -> Comparison:
-    """Diagonal of Q - M P^-1 M^T, which the theorem subtracts, against squared norms outside the span, in R^6."""
+    """Compare diag(Q - M P^-1 M^T), P the teachers' Gram matrix, with squared norms outside their span, and minus these."""
     W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside, M = np.linalg.qr(E.T)[0], W @ E.T
     orthogonal = ((W - W @ inside @ inside.T) ** 2).sum(1)
@@ -39,19 +42,19 @@ def outside(effort: Effort) -> Comparison:
 
 
 def beyond_teachers(found: xr.Dataset) -> np.ndarray:
-    """Return the absolute off-diagonal entries of Q - M M^T, with zeros on the diagonal."""
+    """Return the absolute off-diagonal entries of Q - M M^T, the overlaps that teachers do not explain; 0 on the diagonal."""
     M, Q = found.M.values, found.Q.values
     return np.abs((Q - M @ M.swapaxes(1, 2)) * (1 - np.eye(M.shape[1])))
 
 
 @claim("theorem on $Q$", "mean field of wide networks", r"The gap falls at least as $p^{-1/2}$")
 def mean_field(effort: Effort) -> Comparison:
-    """Exponent in the width of the largest off-diagonal entry of Q - M M^T along the ODE of 6 and 24 erf units."""
+    """Compare the exponent in the width of student overlaps that teachers do not explain, from the ODE, with the bound -1/2."""
     widths, gaps = (6, 24), []
     for p in widths:
         rng = np.random.default_rng(p)
         M = 0.3 * rng.normal(size=(p, 2))
-        start = overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
+        start = make_overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
         ode = simulate(sl.presets.committee(p, 2, lr=1.0, noise=0.1), sl.ODE(rtol=1e-5), start, 3.0 * p, save=4).isel(run=0)
         gaps.append(beyond_teachers(ode).max())
     return compare(np.log(gaps[1] / gaps[0]) / np.log(widths[1] / widths[0]), -0.5, rtol=0, relation="<")
@@ -59,7 +62,7 @@ def mean_field(effort: Effort) -> Comparison:
 
 @claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
 def mean_field_in_d(effort: Effort) -> Comparison:
-    """Exponent in d of the largest off-diagonal entry of Q - M M^T in the chain of 32 erf units at the paper's time 1/2."""
+    """Compare the exponent in d of student overlaps that teachers do not explain, from the chain of 32 units, with -1/2."""
     p, lr, runs, sizes, rows = 32, 3.2, effort.runs(16, 16), (100, 1600), []
     problem = sl.presets.committee(p, 1, lr=lr).with_expectation(sl.Sobol(3, 2))  # a cheap risk, which is not used
     for d in sizes:
@@ -72,7 +75,7 @@ def mean_field_in_d(effort: Effort) -> Comparison:
 
 @claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
 def particles(effort: Effort) -> Comparison:
-    """Drift of M extrapolated to infinitely many copies of three units, from one and two copies.
+    """Compare the ODE's drift of M, extrapolated to infinitely many copies of three units, with the mean-field limit's.
 
     With n copies the drift differs from the limit by c/n.
     """
@@ -81,7 +84,7 @@ def particles(effort: Effort) -> Comparison:
     drifts = []
     for n in (1, 2):
         m, norms = np.repeat(M, n, 0), np.repeat(q, n)
-        stats = overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
+        stats = make_overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
         drifts.append(np.asarray(sl.presets.committee(3 * n, 1, lr=float(n)).drift_parts(stats)[0].M)[::n])
     limit = sl.MeanField().view(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
     return compare(2 * drifts[1] - drifts[0], np.asarray(limit.M), rtol=1e-7)
@@ -93,14 +96,14 @@ def particles(effort: Effort) -> Comparison:
     r"$\partial_t\rho_t = \gamma\nabla(\rho_t\nabla\ell)$ as $p\to\infty$ at fixed $d$",
 )
 def fixed_dimension(effort: Effort) -> Comparison:
-    """Drift of two kinds of erf units in R^3, each with 24 copies at equally spaced angles around the teacher."""
+    """Compare the ODE's drift of 24 rotated copies of two erf units in R^3 with the mean-field limit's."""
     a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
     # equally spaced: exact for trigonometric polynomials of degree below 24
     angles = 2 * np.pi * (np.arange(count) + 0.5) / count
     across = np.sqrt(q - m**2)[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], 1)
     W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], 1)
     wide = sl.presets.committee(2 * count, 1, lr=2.0 * count, train_second=True)
-    many = wide.drift_parts(overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
+    many = wide.drift_parts(make_overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
     limit = sl.MeanField(outside=2).view(sl.presets.committee(2, 1, lr=2.0, train_second=True))
     right = limit.drift(sl.Particles(*map(jnp.asarray, (a, m[:, None], q))))
     return compare([*many.M[::count, 0], *many.a[::count]], [*right.M[:, 0], *right.a], atol=1e-6)
@@ -112,7 +115,7 @@ def fixed_dimension(effort: Effort) -> Comparison:
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def measure(effort: Effort) -> Comparison:
-    """The risk of half of one pair of units and half of another; printed, the mean of the two risks."""
+    """Compare the risk of two merged pairs of units, by quadrature, with the exact formula, and the mean of their risks."""
     one, two, E = random_weights(2, 3, seed=0), random_weights(2, 3, seed=1), np.eye(1, 3)
     each = [SquaredUnits(W, E) for W in (one, two)]
     ends = (each[0].risk + each[1].risk) / 2
@@ -126,7 +129,7 @@ def measure(effort: Effort) -> Comparison:
     "From all directions a flow of 2-homogeneous units can only end in a global optimum",
 )
 def global_convergence(effort: Effort) -> Comparison:
-    """Excess risk of relu units with both layers trained, in the mean field at time 200, from two starts.
+    """Compare the final excess risk of relu units in the mean field, from full and one-signed starts, with 0 and 1/4.
 
     From all overlaps and both signs of the second layer it decays to zero as t^-2; from negative second layers only it ends
     at that of the zero network.
@@ -142,7 +145,7 @@ def global_convergence(effort: Effort) -> Comparison:
 
 
 def half_times(ratio: float, units: int = 10) -> list[float]:
-    """Return the times at which components 1 to 3 of the target h1 + (h2 + h3)/2 are half learnt in the mean field.
+    """Return mean-field times at which components 1 to 3 of the Hermite target h1 + (h2 + h3)/2 are half learnt.
 
     Units h0 + h1 + h2 + h3 are on the sphere; the component n of the network is the mean of a m^n.
 
@@ -154,6 +157,7 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     n, target = np.arange(4), np.array([0.0, 1.0, 0.5, 0.5])
 
     def slope(x: float, y: np.ndarray) -> np.ndarray:
+        """Return the derivative of (a, m) in the logarithm of time."""
         a, m = y[:units], y[units:]
         powers = m[:, None] ** n
         error = target - a @ powers / units
@@ -176,7 +180,10 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     r"the first later by $\log 1/\varepsilon$ [12]",
 )
 def two_time_scales(effort: Effort) -> Comparison:
-    """Exponents of the three times between the ratios 10^10 and 10^12, after dividing the first time by its logarithm."""
+    """Compare exponents of the three learning times in the ratio of rates, by solving the mean field, with 1/2, 1/4, 1/6.
+
+    The first time is divided by its logarithm.
+    """
     ratios = np.array([1e10, 1e12])
     times = np.log([half_times(ratio) for ratio in ratios])
     times[:, 0] -= np.log(np.log(ratios))

@@ -12,7 +12,7 @@ import sgdlimits as sl
 from sgdlimits.analysis.single_index import exit_time
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights
-from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain, start_at
+from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simulate_chain, start_at
 from sgdlimits.papers.slides import theory as regimes
 
 # files of the tests named by misprints and remarks
@@ -26,7 +26,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
 def loss(effort: Effort) -> Comparison:
-    """Change of M in a step along the gradient of (y - f)^2, over that of gradient descent on the risk."""
+    """Compare the change of M in a step on the loss (y - f)^2, over that in a descent step on the risk, with 2 and 1."""
     s, h = SquaredUnits(random_weights(2, 3), np.eye(1, 3)), 1e-5
     # central differences in each weight
     risk = lambda e: SquaredUnits(s.W + e, s.E).risk
@@ -42,7 +42,7 @@ def loss(effort: Effort) -> Comparison:
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {IN_SINGLE_INDEX}",
 )  # fmt: skip
 def exponent_one(effort: Effort) -> Comparison:
-    """Exponent of d in the chain's number of samples between d = 1024 and 20000, for a linear target."""
+    """Compare the exponent of d in the exact chain's samples to learn a linear target with 1, and 0 as printed."""
     sizes = (1024, 20_000)
     (low, e), (high, f) = (learning_time("linear", d, effort.runs(128, 32), 10.0) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
@@ -50,7 +50,7 @@ def exponent_one(effort: Effort) -> Comparison:
 
 
 def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool = False) -> tuple[float, float]:
-    """Measure the mean or median time of the chain from the typical overlap to 1/2, and its error.
+    """Simulate the exact chain from overlap 1/sqrt(d) to 1/2, and return its mean or median time, with the error.
 
     One unit learns its own activation at the recommended learning rate.
     """
@@ -67,20 +67,20 @@ def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool
 
 @claim("sample complexity", "exponent 2", r"$n = O(d\log d)$ for $\kappa = 2$")
 def exponent_two(effort: Effort) -> Comparison:
-    """Slope of the chain's time in log d at the optimal rate 1/12, where it is 1/(2 escape rate) = 3."""
+    """Compare the slope in log d of the exact chain's learning time at information exponent 2 and the best rate with 3."""
     sizes = (256, 8192)
     number, sigma = log_slope(sizes, [learning_time("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
     return compare(number, 3.0, atol=0.1, sigma=sigma)
 
 
 def soft_cubic(x):
-    """Evaluate a bounded cubic without linear part, of exponent 3, which needs fewer samples than he3."""
+    """Evaluate a bounded cubic activation of information exponent 3, which is learnt from fewer samples than He_3."""
     return (x**3 - 3 * x / 1.3) * jnp.exp(-0.15 * x**2)
 
 
 @claim("sample complexity", "exponent 3", r"$n = O(d^{\kappa-1})$ for $\kappa = 3$")
 def exponent_three(effort: Effort) -> Comparison:
-    """Exponent of d in the median number of samples between d = 80 and 320, at learning rates that fall as d^-1/2."""
+    """Compare the exponent of d in the exact chain's median samples at information exponent 3 with 2."""
     sizes = (80, 320)
     (low, e), (high, f) = (learning_time(soft_cubic, d, effort.runs(256, 256), 2.5 * d, median=True) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
@@ -93,7 +93,7 @@ def exponent_three(effort: Effort) -> Comparison:
     "Hard targets are found from the typical overlap after a mean time of the SDE",
 )
 def hard_times(effort: Effort) -> Comparison:
-    """Mean time of the chain for a quadratic target at d = 1024, against the backward equation."""
+    """Compare the exact chain's mean learning time for a quadratic target with the SDE's, by its backward equation."""
     d = 1024
     problem = sl.presets.single_index("he2", lr=sl.recommended_lr(sl.presets.single_index("he2"), d, 0.5))
     number, sigma = learning_time("he2", d, effort.runs(1024, 256), 300.0)
@@ -104,12 +104,12 @@ def hard_times(effort: Effort) -> Comparison:
 
 
 def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
-    """Return the log of the mean gap between chain and ODE at the paper's time 1, and its standard error.
+    """Return the log of the mean largest gap in M and Q between chain and ODE at the paper's time 1, and its error.
 
     The gap is the largest distance of an entry of M or Q.
     """
     M = 0.3 * np.cos(1 + np.arange(width)[:, None] + 2 * np.arange(2))
-    start = overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
+    start = make_overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
     problem, t, rows = sl.presets.committee(width, 2, lr=lr, noise=0.1), width / lr, []
     # both from the same statistics
     for level, count in ((sl.Chain(d), runs), (sl.ODE(), 1)):
@@ -126,7 +126,7 @@ def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$",
 )
 def gap_to_ode(effort: Effort) -> Comparison:
-    """Exponents of the gap in d from 256 to 4096 and in the learning rate from 0.2 to 1.6, for four erf units."""
+    """Compare exponents of the gap between exact chain and ODE in d and in the learning rate with -1/2 and 1/2."""
     runs = effort.runs(192, 96)
     (base, e), (far, f), (slow, g) = log_gap(4, 256, 1.6, runs), log_gap(4, 4096, 1.6, runs), log_gap(4, 256, 0.2, runs)
     sigma = np.hypot(e, [f, g]) / np.log([16, 8])
@@ -140,7 +140,10 @@ def gap_to_ode(effort: Effort) -> Comparison:
     tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {IN_REGIMES}",
 )  # fmt: skip
 def gap_and_width(effort: Effort) -> Comparison:
-    """Exponent of the gap in the width from 1 to 8; the right value is that of sqrt(log n / p), with n entries."""
+    """Compare the exponent in the width of the gap between exact chain and ODE with that of sqrt(log n / p), and -1/2.
+
+    Here n is the number of entries of M and Q, of which the gap is the largest; the paper prints -1/2.
+    """
     runs, widths = effort.runs(192, 96), np.array([1, 8])
     number, sigma = log_slope(widths, [log_gap(int(p), 512, 0.8, runs) for p in widths])
     # the largest of n normal variables grows as sqrt(2 log n)
@@ -158,7 +161,7 @@ def gap_and_width(effort: Effort) -> Comparison:
     r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
 )
 def phase_diagram(effort: Effort) -> Comparison:
-    """Exponents in d of the corrector over the population drift at seven learning rates, from two widths."""
+    """Compare exponents of d of corrector over population drift, at width d^kappa and rate d^-delta, with -(kappa + delta)."""
     deltas = np.array([-1.2, -0.8, -0.3, 0.0, 0.3, 0.6, 1.0])
     found = regimes.phase_diagram([0.5], deltas, widths=(4, 12))
     return compare((found.corrector - found.population).values.ravel(), -(0.5 + deltas), atol=0.1)
@@ -170,8 +173,8 @@ def phase_diagram(effort: Effort) -> Comparison:
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
 def classical(effort: Effort) -> Comparison:
-    """Corrector over population drift of Q at lr = 0.5, relative to that at lr = 0.02."""
-    stats = overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
+    """Compare the growth of corrector over population drift of Q from lr = 0.02 to 0.5, in the package, with the factor 25."""
+    stats = make_overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
     ratio = []
     for lr in (0.02, 0.5):
         population, corrector = sl.presets.committee(2, 1, lr=lr, noise=0.1).drift_parts(stats)
@@ -185,7 +188,7 @@ def classical(effort: Effort) -> Comparison:
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
 def gradient_descent(effort: Effort) -> Comparison:
-    """Order of convergence as the learning rate is halved, for two units on 40 fixed samples in R^20."""
+    """Compare the order in lr at which full-batch SGD on 40 samples converges, by simulation at three rates, with 1."""
     ends = []
     for lr in (0.4, 0.2, 0.1):
         problem, t = sl.presets.committee(2, 1, lr=lr, batch=40), 4 / lr
@@ -202,7 +205,7 @@ def gradient_descent(effort: Effort) -> Comparison:
     tests=f"{SAAD_AND_SOLLA_TEST}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def activation(effort: Effort) -> Comparison:
-    """Mean of s(u) s(v) in Saad and Solla's generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), against grids."""
+    """Compare Saad and Solla's closed mean of s(u) s(v) with quadrature for erf(x/sqrt(2)), and for erf(x) as printed."""
     (u, z), weights = gauss_grid(60, 60)
     Q, P, C = 0.8, 1.0, 0.5
     one, two = np.sqrt(Q) * u, C / np.sqrt(Q) * u + np.sqrt(P - C**2 / Q) * z
@@ -212,7 +215,7 @@ def activation(effort: Effort) -> Comparison:
 
 
 def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
-    """Evaluate the integral <g'(u) v g(w)> of Saad and Solla at field covariance C."""
+    """Evaluate Saad and Solla's integral I_3 = <g'(u) v g(w)> for fields with indices u, v, w and covariance C."""
     root = np.sqrt((1 + C[u, u]) * (1 + C[w, w]) - C[u, w] ** 2)
     return 2 / np.pi / root * (C[v, w] * (1 + C[u, u]) - C[u, v] * C[u, w]) / (1 + C[u, u])
 
@@ -221,13 +224,13 @@ def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
     "high-dimensional regime", "Saad and Solla's equations", r"$\dot R = \eta\langle\delta\,y\rangle$ by the integrals $I_3$"
 )
 def saad_and_solla(effort: Effort) -> Comparison:
-    """Drift of M in the package, in Saad and Solla's units, at a random state of three students and two teachers."""
+    """Compare the package's drift of M, for three students and two teachers, with Saad and Solla's closed equation."""
     U = random_weights(3, 9, seed=0)
     C = np.block([[U @ U.T, U[:, :2]], [U[:, :2].T, np.eye(2)]])
     sign = np.array([-1, -1, -1, 1, 1])
     printed = 0.7 * integral_3(C, *np.ix_(np.arange(3), np.arange(5), np.arange(5))) @ sign
     problem = sl.presets.committee(3, 2, lr=0.7 * 4)
-    return compare(problem.drift(overlaps(np.full(3, 1.5), U[:, :2], U @ U.T)).M, printed[:, 3:])
+    return compare(problem.drift(make_overlaps(np.full(3, 1.5), U[:, :2], U @ U.T)).M, printed[:, 3:])
 
 
 @claim(
@@ -236,9 +239,9 @@ def saad_and_solla(effort: Effort) -> Comparison:
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
 def symmetric_plateau(effort: Effort) -> Comparison:
-    """Largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), and the drift there."""
+    """Compare the escape rate from the symmetric plateau of three students, by linearised gradient flow, with its formula."""
     K, eta = 3, 0.01
-    point = overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
+    point = make_overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)
     right = 2 / np.pi * K * (2 * K - 1) ** -0.5 * (2 * K + 1) ** -1.5
     return compare([found.rates[0].real / eta, np.abs(found.drift).max()], [right, 0.0], rtol=1e-6)

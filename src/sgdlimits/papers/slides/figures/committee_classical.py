@@ -3,9 +3,10 @@
 The slides show that at a fixed dimension and a small learning rate SGD follows gradient flow on the population risk. The ODE
 with the corrector departs from gradient flow only at the end of learning, where label noise leaves the excess risk
 
-.. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{4}{\\pi\\sqrt5}
+.. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{2}{\\pi\\sqrt3}
 
-to first order in the rate, for s = erf and students of norm 1.
+to first order in the rate, for students of norm 1 and s(x) = erf(x/sqrt 2). The slides write erf(x); that of Saad and Solla,
+whose curves they show, is the one with the root (docs/errata.md).
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ FULL, QUICK, WORDS = sizes(
     teachers=("teachers", (2, 5)),
     d=("dimension", 20),
     runs=("runs of SGD", 8),
-    end=("end in the time of the slides", 500.0, 60.0),
-    end_ode=("end of the ODE in that time", 3e4, 3e3),
+    end=("end in the time of the slides", 1000.0, 120.0),
+    end_ode=("end of the ODE in that time", 6e4, 6e3),
 )
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate SGD, the ODE and gradient flow for each teacher, each from one random start."""
+    """Simulate SGD, ODE and gradient flow for two numbers of teachers, and draw the excess risk against time."""
     datasets = {}
     for teachers in size.teachers:
-        problem = sl.presets.committee(size.width, teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
+        problem = sl.presets.committee(size.width, teachers, "erf", lr=2 * GAMMA, noise=NOISE)
         for name, found in simulate_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
             keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
@@ -43,7 +44,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
-    """Simulate a level, the ODE and gradient flow from one random start, and yield them with their names.
+    """Simulate a level, the ODE and gradient flow from one random start, and yield pairs of name and dataset.
 
     The coordinate `tau` is the slides' time, gamma t/p with gamma = lr/2.
     """
@@ -56,23 +57,23 @@ def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, cou
         yield key, found.assign_coords(tau=found.t * rate)
 
 
-def excess(found: xr.Dataset) -> xr.DataArray:
-    """Return the excess risk of each run against the time of the slides."""
+def excess_risk(found: xr.Dataset) -> xr.DataArray:
+    """Return the risk of each run above the noise floor, as a function of the slides' time tau."""
     return (found.risk - found.attrs["floor"]).swap_dims(t="tau")
 
 
 def noise_floor(width: int, gamma: float) -> float:
     """Return the excess risk that label noise leaves, to first order in the learning rate."""
-    return 2 * gamma * NOISE / (4 * width) * 4 / (np.pi * np.sqrt(5))
+    return 2 * gamma * NOISE / (4 * width) * 2 / (np.pi * np.sqrt(3))
 
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
-    """Draw the excess risk of single runs, of the ODE and of gradient flow, and the floor that label noise leaves."""
+    """Draw the excess risk of runs, ODE and gradient flow against time, and the floor that label noise leaves."""
     light, dashed = curve_styles(2)
-    ax.plot(runs.tau, excess(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
+    ax.plot(runs.tau, excess_risk(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
     ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)
-    ax.plot(ode.tau, excess(ode)[0], color="black", linewidth=1.2, label="ODE")
-    ax.plot(flow.tau, excess(flow)[0], color=dashed.colour, linestyle=dashed.dashes, linewidth=1.4, label="gradient flow")
+    ax.plot(ode.tau, excess_risk(ode)[0], color="black", linewidth=1.2, label="ODE")
+    ax.plot(flow.tau, excess_risk(flow)[0], color=dashed.colour, linestyle=dashed.dashes, linewidth=1.4, label="gradient flow")
     ax.axhline(floor, color="0.4", linestyle=":", linewidth=1, label="label noise, first order in lr")
     ax.set(xscale="log", yscale="log", xlabel=r"time of the slides, $\gamma t/p$", ylim=(floor / 20, None))
 
@@ -90,14 +91,14 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
-        f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x),",
+        f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x/sqrt 2),",
         f"for k = 2 and k = 5. Their loss has no 1/2, so that lr = {2 * GAMMA:g} here; their time is gamma t/p. They do not",
         f"give d; here it is {size.d}. All levels start from the same random weights. The risk waits on a plateau where the",
         "students are alike, then they specialise.",
     ]
     floor = noise_floor(size.width, GAMMA)
     for teachers in size.teachers:
-        sgd, ode, flow = (excess(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
+        sgd, ode, flow = (excess_risk(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
         apart = np.abs(np.log(sgd.mean("run").values / np.interp(sgd.tau, ode.tau, ode[0]))).max()
         # within the time of SGD
         parted = np.abs(np.log(flow / ode))[0][ode.tau <= size.end].max()

@@ -13,18 +13,18 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides.figures import committee_classical as classical
-from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess, noise_floor, simulate_levels
+from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess_risk, noise_floor, simulate_levels
 
 # the slides' value
 GAMMA = 0.1
-FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
-QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
+FULL = Size(width=8, teachers=4, d=1000, runs=4, end=400.0, end_ode=3e4)
+QUICK = FULL.but(d=100, end=500.0, end_ode=1e4)
 WORDS = classical.WORDS | {"runs": "runs of the chain"}
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain, the ODE and gradient flow from one random start."""
-    problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
+    problem = sl.presets.committee(size.width, size.teachers, "erf", lr=2 * GAMMA, noise=NOISE)
     levels = simulate_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
     datasets = {name: keep(name.lower(), found) for name, found in levels}
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
@@ -42,7 +42,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
-    """Draw each student's overlaps with all teachers, in the teacher's colour if it is the one finally learnt."""
+    """Draw each student's overlaps with all teachers against time, in colour for the teacher that it finally learns."""
     # the teacher with which a student finally overlaps most
     own = np.abs(ode.M.values[-1]).argmax(1)
     for student, teacher in np.ndindex(ode.M.shape[1:]):
@@ -61,8 +61,8 @@ def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
 
 
 def find_plateau(ode: xr.Dataset) -> int:
-    """Return the index of the time at which log excess risk is flattest in log time, between its first and last fall."""
-    x, y = np.log(ode.tau.values), np.log(excess(ode).values[0])
+    """Return the index of the saved time on the plateau at which the ODE's log excess risk is flattest in log time."""
+    x, y = np.log(ode.tau.values), np.log(excess_risk(ode).values[0])
     # a factor e away from the first and the last risk
     waiting = (y < y[0] - 1) & (y > y[-1] + 1)
     return int(np.where(waiting, np.abs(np.gradient(y, x)), np.inf).argmin())
@@ -70,21 +70,22 @@ def find_plateau(ode: xr.Dataset) -> int:
 
 def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
-    at, risk = find_plateau(ode), excess(ode).values[0]
+    at, risk = find_plateau(ode), excess_risk(ode).values[0]
     # interp needs increasing abscissae: minus the log risk
-    half = lambda found: [np.interp(-np.log(risk[at] / 2), -np.log(run), found.tau) for run in excess(found).values]
+    half = lambda found: [np.interp(-np.log(risk[at] / 2), -np.log(run), found.tau) for run in excess_risk(found).values]
     runs = ", ".join(f"{each:.1f}" for each in half(chain))
     M, floor = np.abs(ode.M.values[0]), noise_floor(size.width, GAMMA)
     own, others = np.sort(M[-1], axis=1)[:, -1], np.sort(M[-1], axis=1)[:, :-1]
-    last = float(np.interp(size.end, ode.tau, risk)), float(excess(chain)[:, -1].mean())
+    last = float(np.interp(size.end, ode.tau, risk)), float(excess_risk(chain)[:, -1].mean())
     return [
         f"The slides show the plateau and the specialisation of p = {size.width} erf units that learn k = {size.teachers},",
-        f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x). Their loss has no 1/2, so that lr = {2 * GAMMA:g} here;",
-        f"their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at {float(ode.tau[at]):.1f}, the excess",
-        f"risk is {risk[at]:.2e} and students overlap with teachers by {M[at].min():.2f} to {M[at].max():.2f}. The ODE has",
-        f"lost half of that risk at {half(ode)[0]:.1f}, the runs of the chain at {runs}.",
+        f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x/sqrt 2). Their loss has no 1/2, so that lr =",
+        f"{2 * GAMMA:g} here; their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at",
+        f"{float(ode.tau[at]):.1f}, the excess risk is {risk[at]:.2e} and students overlap with teachers by",
+        f"{M[at].min():.2f} to {M[at].max():.2f}. The ODE has lost half of that risk at",
+        f"{half(ode)[0]:.1f}, the runs of the chain at {runs}.",
         f"At {size.end:g} the excess risk is {last[0]:.1e} in the ODE and {last[1]:.1e} in the chain's mean, at",
         f"{size.end_ode:g} it is {risk[-1]:.2e} in the ODE, {risk[-1] / floor:.2f} times what label noise leaves to first",
-        f"order in lr, and {float(excess(flow)[0, -1]):.1e} in gradient flow. By then students overlap with their own",
+        f"order in lr, and {float(excess_risk(flow)[0, -1]):.1e} in gradient flow. By then students overlap with their own",
         f"teacher by {own.min():.2f} to {own.max():.2f} and with others by at most {others.max():.2f}.",
     ]

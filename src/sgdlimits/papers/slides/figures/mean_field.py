@@ -23,7 +23,7 @@ LR, NOISE, END = 1.0, 0.01, 4.0
 SHARE, FITTED = 0.5, 3
 """Share of a component at which it counts as learnt, and number of ratios in the fits."""
 # compared statistics with their legends
-GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
+GAP_LABELS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
 STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 """Coefficients along normalised Hermite polynomials, and the number of units."""
 FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14), times=140)
@@ -32,17 +32,17 @@ WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="save
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve committees of several widths, and a network of infinite width at several ratios of learning rates."""
-    gaps = keep("gaps", gap_table(size.widths, seed))
+    """Solve committees and a network of infinite width, and draw gaps to the mean-field limit and learning times."""
+    gaps = keep("gaps", tabulate_gaps(size.widths, seed))
     ratios = bar(size.ratios, desc="ratios")
-    components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
+    components = xr.concat([simulate_components(ratio, size.times) for ratio in ratios], "ratio")
     components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))
     keep("components", components)
     return DrawnFigure(_draw_figure(gaps, components), _write_caption(gaps, components))
 
 
-def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
-    """Tabulate the largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
+def tabulate_gaps(widths: tuple[int, ...], seed: int) -> xr.Dataset:
+    """Tabulate the largest gap over time between the ODE and the mean-field limit of the same units, for each width."""
     # narrower committees have the first units of the widest
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
     rows = [_largest_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
@@ -50,7 +50,7 @@ def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
 
 
 def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
-    """Return the largest distances over time between ODE and mean-field limit at width p, by statistic."""
+    """Return, for each statistic, its largest gap over time between the ODE and the mean-field limit at width p."""
     problem, start = sl.presets.committee(p, 2, lr=LR, noise=NOISE), sl.FixedInit(jnp.asarray(overlap))
     how: dict = dict(t_max=END * p / LR, save=21, progress=False)
     ode = sl.simulate(problem, sl.ODE(rtol=1e-6), start, **how).isel(run=0)
@@ -62,11 +62,11 @@ def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
         "off": (Q - M @ M.swapaxes(1, 2)) * (1 - np.eye(p)),
         "risk": ode.risk.values - limit.risk.values,
     }
-    return {name: float(np.abs(apart[name]).max()) for name in GAPS}
+    return {name: float(np.abs(apart[name]).max()) for name in GAP_LABELS}
 
 
-def component_curves(ratio: float, times: int) -> xr.Dataset:
-    """Simulate the mean field, and return the network's Hermite components over the target's, and the risk, against time."""
+def simulate_components(ratio: float, times: int) -> xr.Dataset:
+    """Simulate the mean field, and return the learnt share of each Hermite component, and the risk, against time."""
     activation, target = (_hermite_sum(coefficients) for coefficients in (STUDENT, TARGET))
     problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
     # orthogonal to the direction, with second-layer weights of both signs
@@ -79,7 +79,7 @@ def component_curves(ratio: float, times: int) -> xr.Dataset:
 
 
 def half_times(curves: xr.Dataset) -> list[float]:
-    """Return the time at which each component first passes half of the target's, interpolated in log time."""
+    """Return for each Hermite component the time at which half of it is learnt, interpolated in log time."""
     x, found = np.log(curves.t.values), []
     for values in curves.component.values:
         i = int(np.argmax(values > SHARE))
@@ -88,24 +88,24 @@ def half_times(curves: xr.Dataset) -> list[float]:
 
 
 def _hermite_sum(coefficients: np.ndarray) -> sl.Polynomial:
-    """Build a sum of normalised Hermite polynomials."""
+    """Build a sum of normalised Hermite polynomials with the given coefficients."""
     return sl.Polynomial(hermite_e.herme2poly(coefficients / np.sqrt([factorial(n) for n in range(coefficients.size)])))
 
 
-def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
-    """Fit the exponent of a power law y(x)."""
+def _fit_exponent(x: xr.DataArray, y: xr.DataArray) -> float:
+    """Fit the exponent of a power law y(x) by a line through log y against log x."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     figure, (left, middle, right) = make_panels(1, 3, figsize=(11, 3.6))
-    for (name, label), look, marker in zip(GAPS.items(), curve_styles(len(GAPS)), "os^D", strict=True):
-        exponent = _exponent(gaps.width, gaps[name])
+    for (name, label), look, marker in zip(GAP_LABELS.items(), curve_styles(len(GAP_LABELS)), "os^D", strict=True):
+        exponent = _fit_exponent(gaps.width, gaps[name])
         left.loglog(gaps.width, gaps[name], marker, color=look.colour, label=f"{label}, $p^{{{exponent:.2f}}}$", markersize=4)
         fitted = np.exp(np.log(gaps[name]).mean() + exponent * (np.log(gaps.width) - np.log(gaps.width).mean()))
         left.loglog(gaps.width, fitted, color=look.colour, linestyle=look.dashes, linewidth=1)
     left.set(xlabel=r"width $p$", ylabel="largest gap to the mean field", title="committee, two teachers")
-    left.set_ylim(bottom=min(float(gaps[name].min()) for name in GAPS) / 20)
+    left.set_ylim(bottom=min(float(gaps[name].min()) for name in GAP_LABELS) / 20)
     left.set_xticks(gaps.width.values, [str(p) for p in gaps.width.values], minor=False)
     left.minorticks_off()
     slow, fast = components.isel(ratio=0), components.isel(ratio=-1)
@@ -114,7 +114,7 @@ def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
         middle.semilogx(slow.t, slow.component.sel(n=n), color=look.colour, linestyle=":", linewidth=1.2)
         # the asymptotics begin at large ratios
         late = components.isel(ratio=slice(-FITTED, None)).sel(n=n)
-        label = rf"$n = {n}$, $\epsilon^{{{-_exponent(late.ratio, late.t_half):.2f}}}$"
+        label = rf"$n = {n}$, $\epsilon^{{{-_fit_exponent(late.ratio, late.t_half):.2f}}}$"
         right.loglog(1 / components.ratio, components.t_half.sel(n=n), "o-", color=look.colour, markersize=4, label=label)
     title = rf"second layer at $10^{{{np.log10(float(fast.ratio)):.0f}}}$ lr (dotted: {float(slow.ratio):g} lr)"
     middle.set(xlabel=r"time of the paper, $\gamma t/p$", ylabel="component / the target's", title=title)
@@ -127,11 +127,11 @@ def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
 
 def _write_caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
     words = {"M": "overlaps M", "q": "squared norms", "off": "Q off its diagonal to M P^-1 M^T", "risk": "risk"}
-    each = [f"{words[name]} p^{_exponent(gaps.width, gaps[name]):.2f}" for name in GAPS]
+    each = [f"{words[name]} p^{_fit_exponent(gaps.width, gaps[name]):.2f}" for name in GAP_LABELS]
     first, last = components.isel(ratio=0), components.isel(ratio=-1)
     times = [", ".join(f"{t:.2g}" for t in curves.t_half.values) for curves in (first, last)]
     late = components.isel(ratio=slice(-FITTED, None))
-    fits = [f"{-_exponent(late.ratio, late.t_half.sel(n=n)):.3f} (1/{2 * n} = {1 / (2 * n):.3f})" for n in (1, 2, 3)]
+    fits = [f"{-_fit_exponent(late.ratio, late.t_half.sel(n=n)):.3f} (1/{2 * n} = {1 / (2 * n):.3f})" for n in (1, 2, 3)]
     return [
         f"Left: the largest gap over time {END:g} of the paper between the ODE of p units, corrector included, and the",
         f"mean-field limit of the same units, at lr {LR:g} and noise {NOISE:g}, from p = {int(gaps.width[0])} to",
@@ -145,7 +145,7 @@ def _write_caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
 
 
 def _describe_local_exponents(components: xr.Dataset) -> str:
-    """Describe the exponents from each ratio to the next, which show where the asymptotics begin."""
+    """Describe in words the exponents of the learning times between successive ratios of learning rates."""
     later = components.isel(ratio=slice(1, None))
     slopes = -np.diff(np.log(later.t_half.values), axis=0) / np.diff(np.log(later.ratio.values))[:, None]
     ends = (f"{float(ratio):.0e}" for ratio in later.ratio[1:])

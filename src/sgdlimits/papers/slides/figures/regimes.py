@@ -26,7 +26,7 @@ WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="w
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Compute the phase diagram; nothing in it is random."""
+    """Compute the limit of SGD over exponents of width and learning rate, and draw the phase diagram with its formula."""
     kappas, deltas = np.linspace(0, 1, size.kappas), np.linspace(MIN_DELTA, MAX_DELTA, size.deltas)
     found = regimes.phase_diagram(kappas.tolist(), deltas.tolist(), widths=size.widths, tolerance=TOLERANCE)
     formula = np.array([[regimes.regime(kappa, delta).name for delta in deltas] for kappa in kappas])
@@ -35,7 +35,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def relative_exponents(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the exponents of corrector / population, and of the noise on the time scale of the larger part of the drift."""
+    """Return the exponents of d of corrector over population drift, and of the noise in units of the larger one's time."""
     return found.corrector - found.population, found.fluctuation - np.maximum(found.population, found.corrector) / 2
 
 
@@ -47,7 +47,7 @@ def _draw_figure(found: xr.Dataset) -> Figure:
 
 
 def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
-    """Draw the computed regimes in the plane of kappa and delta, with the lines of the formula."""
+    """Draw the computed regimes over the exponents kappa of the width and delta of the learning rate, with the formula."""
     # a regime's number selects its colour
     values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(COLOURS)
     ax.pcolormesh(found.kappa, found.delta, values.T, cmap=colours, vmin=0, vmax=3, shading="nearest", rasterized=True)
@@ -68,7 +68,7 @@ def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
 
 
 def _draw_exponents(found: xr.Dataset, ax: Axes) -> None:
-    """Draw the measured exponents against kappa + delta, beside the formula."""
+    """Draw the measured exponents of corrector and noise against kappa + delta, with the formula."""
     total = np.add.outer(found.kappa.values, found.delta.values)
     line = np.linspace(MIN_DELTA, MAX_DELTA + 1, 200)
     formula = -line, -(1 + np.minimum(line, 2 * line)) / 2

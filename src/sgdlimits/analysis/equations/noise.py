@@ -1,0 +1,308 @@
+r"""Noise of plain SGD in LaTeX: the covariance of the increments of one sample, in closed form where expectations are.
+
+One sample changes the statistics, times d, by :math:`-\gamma G_j\lambda^*_r` (M) and
+:math:`-\gamma(G_j\lambda_l + G_l\lambda_j) + \gamma^2\sigma^2 G_jG_l` (Q). For squared units the residual D is a quadratic form
+of the fields, so that the covariances are those of :math:`D^n v_mv_n` with n = 1, 2: Wick sums over the series of
+`sgdlimits.expectation.gaussian.quadratic_forms`, written out up to the order 4, at any width. For one unit and one direction
+with polynomials they are polynomials in m and q. For all other models the covariances are written as expectations. On the
+sphere the change of the norms is subtracted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from sgdlimits.algorithm.sgd import OnePassSGD
+from sgdlimits.analysis.equations.base import Row, bracket, power, times, total
+from sgdlimits.analysis.equations.frame import EquationSetting, is_one
+from sgdlimits.analysis.equations.polynomial import (
+    Terms,
+    double_factorial,
+    gaussian_mean,
+    linear_combination,
+    multiply,
+    polynomial_latex,
+    single_unit_polynomials,
+    with_unit_norm,
+)
+from sgdlimits.analysis.equations.words import label_rows, law_rows, loss_row, network_row
+from sgdlimits.errors import BadInput
+from sgdlimits.expectation import Squares, choose
+from sgdlimits.part import at_start
+
+HEADING = Row(
+    r"\text{noise of SGD: } d\langle x, y \rangle = \tfrac{1}{d} \Sigma^{xy}\, dt"
+    r" \text{ is added to the drift, } \Sigma \text{ by increments of one sample}"
+)
+INDICES = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
+MAX_ORDER = 4
+"""Highest power of the residual in the covariance of Q."""
+Covariance = Mapping[tuple[int, int, int], Terms]
+"""Polynomials in m, q and a by the powers of the two learning rates and of the noise variance."""
+
+
+def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
+    """Return the rows of the covariance of M, Q and a, and the definitions of their letters."""
+    model, algorithm = setting.model, setting.algorithm
+    if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
+        raise BadInput("the noise is written out for plain SGD on two-layer networks only. Use problem.covariance.")
+    closed = isinstance(choose(at_start(model)), Squares)
+    return (HEADING, *_sphere_rows(setting), *(_squares_rows(setting) if closed else _expectation_rows(setting)), INDICES)
+
+
+LETTERS = {
+    "MM": (r"\nu", "jrls"),
+    "MQ": (r"\beta", "jrlm"),
+    "QQ": (r"\eta", "jlmn"),
+    "aM": (r"\mu", "jlr"),
+    "aQ": (r"\xi", "jlm"),
+    "aa": (r"\chi", "jl"),
+}
+"""Letter and indices of each covariance of the increments without the projection to the sphere."""
+
+
+def _covariance_letter(setting: EquationSetting, name: str) -> str:
+    """Write the letter of a covariance: on the sphere that of the increments before the projection, else Sigma."""
+    letter, indices = LETTERS[name]
+    projected = setting.algorithm.sphere and name != "aa"
+    return f"{letter}_{{{indices}}}" if projected else rf"\Sigma^{{{name}}}_{{{indices}}}"
+
+
+def _sphere_rows(setting: EquationSetting) -> list[Row]:
+    """Return the rows of the covariances on the sphere, by those of the increments before the projection; none off it."""
+    if not setting.algorithm.sphere:
+        return []
+    half, quarter = r"\frac{1}{2}", r"\frac{1}{4}"
+    cross, own = lambda at: rf"\beta_{{{at}}}", lambda at: rf"\eta_{{{at}}}"
+    W = lambda at: rf"\Omega_{{{at}}}"
+    norms = [f"-{half} {W('ls')} {cross('jrll')}", f"-{half} {W('jr')} {cross('lsjj')}"]
+    both = lambda first, second: bracket(f"{first} + {second}")
+    norms_M, norms_Q = both(r"\varphi_{jrll}", r"\varphi_{jrmm}"), both(r"\psi_{jlmm}", r"\psi_{jlnn}")
+    rows = [
+        Row(r"\Sigma^{MM}_{jrls}", total([r"\nu_{jrls}", *norms, f"{quarter} {W('jr')} {W('ls')} {own('jjll')}"])),
+        Row(r"\Sigma^{MQ}_{jrlm}", rf"\varphi_{{jrlm}} - {half} {W('lm')} {norms_M}"),
+        Row(r"\Sigma^{QQ}_{jlmn}", rf"\psi_{{jlmn}} - {half} {W('mn')} {norms_Q}"),
+        Row(r"\varphi_{jrlm}", rf"{cross('jrlm')} - {half} {W('jr')} {own('jjlm')}"),
+        Row(r"\psi_{jlmn}", f"{own('jlmn')} - {half} {W('jl')} {both(own('jjmn'), own('llmn'))}"),
+    ]
+    if setting.trains_second:
+        norm = both(r"\xi_{jll}", r"\xi_{jmm}")
+        rows.append(Row(r"\Sigma^{aM}_{jlr}", rf"\mu_{{jlr}} - {half} {W('lr')} \xi_{{jll}}"))
+        rows.append(Row(r"\Sigma^{aQ}_{jlm}", rf"\xi_{{jlm}} - {half} {W('lm')} {norm}"))
+    return rows
+
+
+def _length_latex(setting: EquationSetting) -> str:
+    """Write the squared length of an input over d; an empty string if it is 1."""
+    return "" if is_one(setting.model.data.squared_length) else r"\sigma^{2}"
+
+
+def _squares_rows(setting: EquationSetting) -> list[Row]:
+    r"""Return the rows of the covariances of squared units, by :math:`D_{gh} = \mathrm{Cov}[D^gvv, D^hvv]`.
+
+    With the residual :math:`D = v^\top Kv + \epsilon` and :math:`U_b = 2^b(CK)^bC`,
+    :math:`E[D^nvv^\top] = n!\sum\zeta_aU_b` and :math:`E[D^nvvvv] = n!\sum\zeta_aT_{bc}`, where T is Wick's sum of three
+    products of :math:`U_b` and :math:`U_c`, and :math:`\zeta` the series of :math:`e^{\sum_b\theta_bs^b/b}`.
+    """
+    model, sigma = setting.model, _length_latex(setting)
+    w, k = model.loss.weight, model.teachers
+    R = np.asarray(model.target.readout.quadratic(k))
+    equal = np.array_equal(R, np.diag(np.diagonal(R))) and np.ptp(np.diagonal(R)) == 0
+    both = lambda left, right: (
+        rf"\sum_{{u=1}}^{{p+k}} c_{{u}} {left.format('u')} {right.format('u')}"
+        if equal
+        else rf"\sum_{{u=1}}^{{p+k}} \sum_{{v=1}}^{{p+k}} K_{{uv}} {left.format('u')} {right.format('v')}"
+    )
+    trace = lambda b: (
+        rf"\sum_{{u=1}}^{{p+k}} c_{{u}} U_{{{b}uu}}"
+        if equal
+        else rf"\sum_{{u=1}}^{{p+k}} \sum_{{v=1}}^{{p+k}} K_{{uv}} U_{{{b}uv}}"
+    )
+    pull = lambda one, other: rf"\left(g_{{{one}}} + g_{{{other}}}\right)"
+    D = lambda g, h, indices: f"D_{{{g}{h}{indices}}}"
+    rows = [
+        Row(_covariance_letter(setting, "MM"), f"g_{{j}} g_{{l}} {D(1, 1, 'jrls')}"),
+        Row(
+            _covariance_letter(setting, "MQ"),
+            total([f"g_{{j}} {pull('l', 'm')} {D(1, 1, 'jrlm')}", times(-1, "g_{j} g_{l} g_{m}", sigma, D(1, 2, "jrlm"))]),
+        ),
+        Row(
+            _covariance_letter(setting, "QQ"),
+            total(
+                [
+                    f"{pull('j', 'l')} {pull('m', 'n')} {D(1, 1, 'jlmn')}",
+                    times(-1, pull("j", "l"), "g_{m} g_{n}", sigma, D(1, 2, "jlmn")),
+                    times(-1, "g_{j} g_{l}", pull("m", "n"), sigma, D(2, 1, "jlmn")),
+                    times("g_{j} g_{l} g_{m} g_{n}", r"\sigma^{4}" if sigma else "", D(2, 2, "jlmn")),
+                ]
+            ),
+        ),
+    ]
+    if setting.trains_second:
+        rows += [
+            Row(_covariance_letter(setting, "aM"), f"h g_{{l}} {D(1, 1, 'jjlr')}"),
+            Row(
+                _covariance_letter(setting, "aQ"),
+                total([f"h {pull('l', 'm')} {D(1, 1, 'jjlm')}", times(-1, "h g_{l} g_{m}", sigma, D(1, 2, "jjlm"))]),
+            ),
+            Row(_covariance_letter(setting, "aa"), f"h^{{2}} {D(1, 1, 'jjll')}"),
+            Row("h", times(2 * w, r"\gamma_{2}", setting.mean_factor)),
+        ]
+    rows.append(Row("g_{j}", times(4 * w, r"\gamma", "c_{j}")))
+    if equal:
+        rows.append(Row("c_{r}", times(-float(R[0, 0]))))
+    else:
+        rows.append(Row(r"K = \begin{pmatrix} \mathrm{diag}(c) & 0 \\ 0 & -R \end{pmatrix}"))
+    rows += [
+        Row(f"D_{{{g}{h}mnuv}}", f"F_{{{g + h}mnuv}} - S_{{{g}mn}} S_{{{h}uv}}") for g, h in ((1, 1), (1, 2), (2, 1), (2, 2))
+    ]
+    for n in (2, 3, 4):
+        groups = []
+        for a in range(n, -1, -1):
+            wick = total(f"T_{{{b}{n - a - b}mnuv}}" for b in range(n - a + 1))
+            groups.append(times(_series_letter(a), bracket(wick) if a < n and a else wick))
+        rows.append(Row(f"F_{{{n}mnuv}}", times(math.factorial(n), bracket(total(groups)))))
+    rows.append(Row("T_{bcmnuv}", total(f"U_{{b{x}}} U_{{c{y}}}" for x, y in (("mn", "uv"), ("mu", "nv"), ("mv", "nu")))))
+    rows.append(Row("S_{1mn}", total([f"{_series_letter(1)} U_{{0mn}}", "U_{1mn}"])))
+    rows.append(
+        Row(
+            "S_{2mn}", times(2, bracket(total([f"{_series_letter(2)} U_{{0mn}}", f"{_series_letter(1)} U_{{1mn}}", "U_{2mn}"])))
+        )
+    )
+    rows.append(Row("U_{0mn}", times(sigma, r"\Omega_{mn}")))
+    rows += [Row(f"U_{{{b}mn}}", times(2, both("U_{{0m{}}}", f"U_{{{{{b - 1}{{}}n}}}}"))) for b in range(1, MAX_ORDER + 1)]
+    for n in range(1, MAX_ORDER + 1):
+        terms = total(times(rf"\theta_{{{b}}}", _series_letter(n - b) if n > b else "") for b in range(1, n + 1))
+        rows.append(Row(_series_letter(n), terms if n == 1 else times(Fraction(1, n), bracket(terms))))
+    rows += [Row(rf"\theta_{{{b}}}", total([trace(b - 1), r"\Delta" if b == 2 else ""])) for b in range(1, MAX_ORDER + 1)]
+    rows.append(Row(r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}, \quad b, c = 0, \dots, 4"))
+    return rows
+
+
+def _series_letter(n: int) -> str:
+    """Write the letter of coefficient n of the series of the generating function of the residual; empty for n = 0."""
+    return rf"\zeta_{{{n}}}" if n else ""
+
+
+def _expectation_rows(setting: EquationSetting) -> list[Row]:
+    """Return the rows of the covariances as expectations over one sample that are not evaluated."""
+    model, sigma = setting.model, _length_latex(setting)
+    cov = lambda left, right: rf"\mathrm{{Cov}}\left[{left}, {right}\right]"
+    fixed = lambda j, r: rf"G_{{{j}}} \lambda_{{{r}}}"
+
+    def field(j: str, l: str) -> str:
+        corrector = "" if model.on_means else times(-1, r"\gamma", sigma, f"G_{{{j}}} G_{{{l}}}")
+        return total([rf"G_{{{j}}} \lambda_{{{l}}}", rf"G_{{{l}}} \lambda_{{{j}}}", corrector])
+
+    rows = [
+        Row(_covariance_letter(setting, "MM"), rf"\gamma^{{2}} {cov(fixed('j', 'r'), fixed('l', 's'))}"),
+        Row(_covariance_letter(setting, "MQ"), rf"\gamma^{{2}} {cov(fixed('j', 'r'), field('l', 'm'))}"),
+        Row(_covariance_letter(setting, "QQ"), rf"\gamma^{{2}} {cov(field('j', 'l'), field('m', 'n'))}"),
+    ]
+    if setting.trains_second:
+        own = lambda j: rf"\partial_{{a_{j}}} \ell"
+        rows += [
+            Row(_covariance_letter(setting, "aM"), rf"\gamma_{{2}} \gamma {cov(own('j'), fixed('l', 'r'))}"),
+            Row(_covariance_letter(setting, "aQ"), rf"\gamma_{{2}} \gamma {cov(own('j'), field('l', 'm'))}"),
+            Row(_covariance_letter(setting, "aa"), rf"\gamma_{{2}}^{{2}} {cov(own('j'), own('l'))}"),
+        ]
+    about = [
+        Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"),
+        loss_row(model),
+        network_row(setting),
+        *label_rows(model),
+        *law_rows(model),
+    ]
+    fields = Row(r"\lambda_{r} = \lambda^{*}_{r-p} \text{ for fixed directions}")
+    return [*rows, *about, fields, Row(r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}")]
+
+
+def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
+    r"""Return the rows of the covariance of m, q and a for one unit and one direction, both polynomials.
+
+    For squares they are (53) to (55) of Escaping mediocrity. Every increment is a polynomial in the fields and in the label
+    noise :math:`\epsilon`, whose even moments are :math:`\Delta` and :math:`3\Delta^2`.
+    """
+    algorithm, parts = setting.algorithm, single_unit_polynomials(setting)
+    w, first, D, unit = 2 * parts.loss_weight, parts.output_slope, parts.residual, parts.unit
+    x, y, m = ({(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}, {(1, 0, 0): Fraction(1)})
+    G = {0: linear_combination((w, multiply(first, D))), 1: linear_combination((w, first))}  # by the power of the label noise
+    residual = {0: D, 1: {(0, 0, 0): Fraction(1)}}
+    scale = lambda one, factor, by: {n: linear_combination((factor, multiply(terms, by))) for n, terms in one.items()}
+    square: dict[int, Any] = defaultdict(dict)
+    for (i, one), (j, other) in itertools.product(G.items(), G.items()):
+        square[i + j] = linear_combination((1, square[i + j]), (1, multiply(one, other)))
+    increments: dict[str, list] = {
+        "m": [((1, 0), scale(G, -1, y))],
+        "q": [((1, 0), scale(G, -2, x)), ((2, 0), scale(square, parts.variance, {(0, 0, 0): Fraction(1)}))],
+    }
+    if setting.trains_second:
+        increments["a"] = [((0, 1), scale(residual, -w, unit))]
+    cov = lambda left, right: _covariance(increments[left], increments[right], parts.variance, parts.rho)
+    sphere = algorithm.sphere
+    names = [each for each in increments if not (sphere and each == "q")]
+    rows = [HEADING]
+    for position, left in enumerate(names):
+        for right in names[position:]:
+            found = cov(left, right)
+            if sphere and left == "m":
+                found = _combine((1, found), (Fraction(-1, 2), _multiply_covariance(m, cov("q", right))))
+                if right == "m":
+                    found = _combine(
+                        (1, found),
+                        (Fraction(-1, 2), _multiply_covariance(m, cov("m", "q"))),
+                        (Fraction(1, 4), _multiply_covariance(m, m, cov("q", "q"))),
+                    )
+            rows.append(Row(rf"\Sigma^{{{left}{right}}}", _covariance_latex(found, sphere)))
+    return tuple(rows)
+
+
+def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> Covariance:
+    """Return the covariance of two increments, by the powers of the two learning rates and of the noise variance."""
+    mean = lambda terms: gaussian_mean(terms, variance, rho)
+    found: dict[tuple[int, int, int], Any] = defaultdict(dict)
+
+    def add(key: tuple[int, int, int], factor: int, terms: Terms) -> None:
+        found[key] = linear_combination((1, found[key]), (factor, terms))
+
+    # even moments of the standard normal law
+    moment = lambda n: double_factorial(n - 1)
+    for (g, one), (h, other) in itertools.product(left, right):
+        rates = g[0] + h[0], g[1] + h[1]
+        for (i, first), (j, second) in itertools.product(one.items(), other.items()):
+            if (i + j) % 2 == 0:
+                add((*rates, (i + j) // 2), moment(i + j), mean(multiply(first, second)))
+            if i % 2 == j % 2 == 0:
+                add((*rates, (i + j) // 2), -moment(i) * moment(j), multiply(mean(first), mean(second)))
+    return {key: terms for key, terms in found.items() if terms}
+
+
+def _multiply_covariance(*factors: Any) -> Covariance:
+    """Multiply a covariance, the last argument, by polynomials."""
+    *by, last = factors
+    for each in by:
+        last = {key: multiply(each, terms) for key, terms in last.items()}
+    return last
+
+
+def _combine(*parts: tuple[Any, Covariance]) -> Covariance:
+    """Return the linear combination of covariances, given as pairs of a factor and a covariance."""
+    keys = {key for _, each in parts for key in each}
+    found = {key: linear_combination(*((factor, each[key]) for factor, each in parts if key in each)) for key in keys}
+    return {key: terms for key, terms in found.items() if terms}
+
+
+def _covariance_latex(covariance: Covariance, sphere: bool) -> str:
+    """Write a covariance in LaTeX, by increasing powers of the learning rates and of the noise variance."""
+    letters = lambda key: " ".join(
+        each for each in (power(r"\gamma", key[0]), power(r"\gamma_{2}", key[1]), power(r"\Delta", key[2])) if each
+    )
+    terms = ((key, with_unit_norm(each) if sphere else each) for key, each in sorted(covariance.items()))
+    return total(polynomial_latex(each, letters(key)) for key, each in terms)

@@ -1,0 +1,243 @@
+r"""Plateaus that random starts approach: their position, and to first order the noise with which runs leave them.
+
+As d grows, the statistics of random weights tend to a centre, from which the ODE approaches a fixed point, the plateau.
+Around that path deviations obey :math:`dy = J(t)\,y\,dt + d^{-1/2}\,\Sigma(t)^{1/2}dB`. Let the rows of L span the unstable
+left eigenspace of J at the plateau, :math:`LJ = AL`, and let :math:`\ell(t)` solve
+
+.. math:: \dot\ell = -\ell J(t) + A\ell, \qquad \ell(\infty) = L .
+
+Then :math:`z = \lim_{t\to\infty} e^{-At}\ell(t)\,y(t)` is the amplitude with which a run leaves the plateau. It is Gaussian,
+
+.. math:: z = \ell(0)\,y(0) + N(0, K/d), \qquad
+          K = \int_0^\infty e^{-At}\,\ell\,\Sigma\,\ell^\top e^{-A^\top t}\,dt .
+
+A run with noise leaves as the ODE does from a start whose amplitude :math:`\ell(0)\,y(0)` has this noise added. For a start at
+the plateau :math:`AK + KA^\top = L\Sigma L^\top`. For phase retrieval on the sphere K is :math:`\kappa` times the variance of
+the start (`theory.mediocrity.noise_gain`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import PyTree
+from scipy.integrate import solve_ivp
+
+from sgdlimits.errors import BadInput
+from sgdlimits.jaxtools import jit_bound
+from sgdlimits.kernel.random import Stream
+from sgdlimits.level.local import linearise_at
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import fix_time
+from sgdlimits.start import OrthogonalInit, RandomInit, Start, as_start
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import take_run
+
+ZERO_RATE = 1e-6
+"""Rates below this fraction of the largest count as zero."""
+MAX_DRIFT = 1e-9
+"""Largest drift, relative to the fastest rate, of a point found by Newton's method."""
+MAX_DISTANCE = 0.05
+"""Largest distance of the plateau from the end of the path, relative to the norm of the plateau."""
+MAX_DOUBLINGS = 12
+"""Number of times that the path in time doubles at most in the search for the plateau."""
+MAX_NEWTON_STEPS = 30
+"""Largest number of Newton steps to a fixed point; convergence is quadratic."""
+MAX_GROWTH = 12.0
+"""Path length, in inverse growth rates, after which a point that still moves slowly counts as the plateau."""
+PATH_TOLERANCE = 1e-7
+"""Relative tolerance of the path and of the equation of l, far below the error of order 1/sqrt(d) of the method."""
+NODE_COUNT = 4
+"""Number of Gauss-Legendre nodes for the noise on each piece of the path; a piece is as long as all before it."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    r"""A saddle of the ODE that a start approaches, with the noise of the linear departure from it.
+
+    Attributes
+    ----------
+    point : statistics at the saddle; if norms and second layer go on moving slowly there, those after a few escape times
+    centre : limit of the statistics of the start as d grows
+    risk : population risk at the saddle
+    rates : unstable rates, the eigenvalues of A
+    projection : :math:`\ell(0)`, shape (unstable, n), in the free coordinates of `problem.vector`
+    noise : K, d times the covariance of the noise of the amplitude z, shape (unstable, unstable)
+    """
+
+    point: PyTree
+    centre: PyTree
+    risk: float
+    rates: np.ndarray
+    projection: np.ndarray
+    noise: np.ndarray
+
+
+def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None = None) -> Departure:
+    """Find the plateau that a start approaches, and compute the noise of the departure from it.
+
+    `point`, if given, has statistics near the plateau, which Newton's method then refines.
+
+    >>> import sgdlimits as sl
+    >>> plateau = find_plateau(sl.presets.phase_retrieval(lr=1 / 12), sl.RandomInit(d=1000))
+    >>> round(float(plateau.noise[0, 0] / plateau.projection[0, 0] ** 2), 4)      # kappa = 1 at this learning rate
+    1.0
+    """
+    problem = fix_time(problem, None, "Give problem.at(t).").limit
+    centre = problem.coordinates.in_limit(centre_of(problem, start))
+    free = np.flatnonzero(problem.coordinates.moves(centre))
+    base = np.asarray(problem.vector(centre))
+
+    def stats(x: Any) -> PyTree:
+        full = base.copy()
+        full[free] = x
+        return problem.from_vector(jnp.asarray(full), centre)
+
+    sharp = problem.numerics.without_smoothing()
+    drift_at, slopes_at = jit_bound(_drift, sharp), jit_bound(_drift_and_jacobian, sharp)
+    drift = lambda t, x: np.asarray(drift_at(stats(x)))[free]
+
+    def slopes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        b, J = map(np.asarray, slopes_at(stats(x)))
+        return b[free], J[np.ix_(free, free)]
+
+    b, J = slopes(base[free])
+    fastest = np.abs(np.linalg.eigvals(J)).max() + np.abs(b).max()
+    if not fastest > 0:
+        raise BadInput("nothing moves at the centre of the start: there is no linear escape from it. Give a larger lr.")
+    given = None if point is None else np.asarray(problem.vector(problem.coordinates.in_limit(point)))[free]
+    pieces: list[Any] = []
+    # follow the ODE, each piece as long as all before, until Newton's method finds a fixed point near its end
+    t, x, span = 0.0, base[free], float(4 / fastest)
+    for _ in range(MAX_DOUBLINGS):
+        piece = solve_ivp(drift, (t, t + span), x, "DOP853", dense_output=True, rtol=PATH_TOLERANCE, atol=PATH_TOLERANCE / 100)
+        pieces.append(piece)
+        t, x, span = t + span, piece.y[:, -1], t + span
+        found = _find_fixed_point(slopes, x if given is None else given, fastest)
+        if found is not None and np.linalg.norm(found - x) <= MAX_DISTANCE * max(1e-3, float(np.linalg.norm(found))):
+            break
+        if given is None and float(np.linalg.eigvals(slopes(x)[1]).real.max()) * float(t) > MAX_GROWTH:
+            found = x
+            break
+    else:
+        raise BadInput(
+            "the ODE from the centre of the start settles nowhere" + ("" if given is None else " near the given plateau")
+            + ", so that there is no plateau. Simulate, and use exit_times."
+        )  # fmt: skip
+    _, J, Sigma = linearise_at(problem, stats(found))
+    # ordered Schur form of J^T: the first columns of Z span the unstable left eigenspace of J
+    T, Z, unstable = scipy.linalg.schur(J.T, sort=lambda real, imaginary: real > ZERO_RATE * np.abs(J).sum(1).max())
+    if not unstable:
+        largest = float(np.linalg.eigvals(J).real.max())
+        raise BadInput(
+            f"the ODE from the centre of the start ends at a point without unstable directions (largest rate {largest:.3g}), "
+            "which runs do not leave at a rate. Give a smaller lr, or another start; or simulate, and use exit_times."
+        )
+    L, A = Z[:, :unstable].T, T[:unstable, :unstable].T
+    ell, noise = _integrate_back(problem, slopes, stats, pieces, L, A, Sigma)
+    rates = np.linalg.eigvals(A)
+    risk = float(problem.risk(stats(found)))
+    return Departure(stats(found), centre, risk, rates[np.argsort(-rates.real)], ell, (noise + noise.T) / 2)
+
+
+def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
+    """Return the limit of the statistics of a start as d grows, where random overlaps vanish."""
+    start = as_start(start)
+    if isinstance(start, RandomInit):
+        law, (scale, _) = problem.directions.initial, start.scale_and_norm(problem)
+        if start.positive is not None or (law.second_spread and start.second is None):
+            raise BadInput("the second layer of this start is random, so that runs follow different paths. Give second=...")
+        p, k = problem.directions.width, problem.directions.fixed
+        first = take_run(start.overlaps(problem, Stream.of(0, np.arange(1))))
+        M, Q = np.zeros((1, p, k)), float(scale) ** 2 * np.eye(p)[None]
+        second = jax.tree.map(lambda leaf: np.asarray(leaf)[None], first.a)
+        return take_run(problem.coordinates.from_overlaps(Overlaps(second, M, Q)))
+    return (OrthogonalInit(0.0, start.second) if isinstance(start, OrthogonalInit) else start).one(problem)
+
+
+def noisy_starts(problem: Problem, plateau: Departure, start: Start | PyTree, d: int, runs: int, seed: int = 0) -> PyTree:
+    """Draw random starts with the noise of the departure added, runs first; the ODE from them has the exit times of SGD.
+
+    The noise is added along the directions in which the start itself varies; if it does not vary, along the shortest vectors of
+    the given amplitude.
+    """
+    problem = problem.limit
+    free = np.flatnonzero(problem.coordinates.moves(plateau.centre))
+    given = as_start(start).sample(problem, runs=runs, seed=seed)
+    x = np.array(jax.vmap(problem.vector)(jax.vmap(problem.coordinates.in_limit)(given)))
+    spread = np.cov(x[:, free], rowvar=False, bias=True).reshape(free.size, free.size)
+    ell = plateau.projection
+    along = spread @ ell.T
+    if np.linalg.matrix_rank(ell @ along) < len(ell):
+        along = ell.T
+    lift = along @ np.linalg.inv(ell @ along)
+    values, vectors = np.linalg.eigh(plateau.noise / d)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    normal = np.random.default_rng([seed, 1]).standard_normal((runs, len(ell)))
+    x[:, free] += normal @ root.T @ lift.T
+    return jax.vmap(lambda one: problem.from_vector(one, plateau.centre))(x)
+
+
+def _drift_and_jacobian(problem: Problem, stats: PyTree) -> Any:
+    """Return the drift as a vector, and its Jacobian."""
+    along = lambda x: problem.vector(problem.drift(problem.from_vector(x, stats)))
+    x = problem.vector(stats)
+    return along(x), jax.jacfwd(along)(x)
+
+
+def _drift(problem: Problem, stats: PyTree) -> Any:
+    """Return the drift as a vector."""
+    return problem.vector(problem.drift(stats))
+
+
+def _covariance(problem: Problem, stats: PyTree) -> Any:
+    """Return the covariance of the increments of one sample, times d."""
+    return problem.covariance(stats)
+
+
+def _find_fixed_point(slopes: Any, x: np.ndarray, fastest: float) -> np.ndarray | None:
+    """Return the fixed point of the ODE that Newton's method finds from x, or None if it does not converge."""
+    for _ in range(MAX_NEWTON_STEPS):
+        drift, J = slopes(x)
+        if np.abs(drift).max() <= MAX_DRIFT * fastest:
+            return x
+        step = np.linalg.lstsq(J, drift, rcond=ZERO_RATE)[0]
+        if not np.isfinite(step).all() or np.abs(step).max() > 1:
+            return None
+        x = x - step
+    return None
+
+
+def _integrate_back(
+    problem: Problem, slopes: Any, stats: Any, pieces: list, L: np.ndarray, A: np.ndarray, Sigma: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Solve the equation of :math:`\ell` backwards along the path; return :math:`\ell(0)` and the noise K.
+
+    The integral of :math:`L\Sigma L^\top` at the plateau is exact; the difference on the path is integrated by quadrature.
+    """
+    u, n = L.shape
+    covariance = jit_bound(_covariance, problem)
+    free = np.flatnonzero(problem.coordinates.moves(stats(pieces[0].y[:, 0])))
+    K, ell = scipy.linalg.solve_continuous_lyapunov(A, L @ Sigma @ L.T), L
+    nodes, weights = np.polynomial.legendre.leggauss(NODE_COUNT)
+
+    def derivative(t, y, piece):
+        ell = y.reshape(u, n)
+        return (-ell @ slopes(piece.sol(t))[1] + A @ ell).ravel()
+
+    for piece in reversed(pieces):
+        first, last = piece.t[0], piece.t[-1]
+        times = (first + last) / 2 + (last - first) / 2 * nodes[::-1]
+        how: dict = dict(rtol=PATH_TOLERANCE, atol=PATH_TOLERANCE / 100, args=(piece,))
+        rows = solve_ivp(derivative, (last, first), ell.ravel(), "DOP853", np.append(times, first), **how).y.T.reshape(-1, u, n)
+        for t, weight, row in zip(times, weights[::-1], rows, strict=False):
+            here = np.asarray(covariance(stats(piece.sol(t))))[np.ix_(free, free)]
+            decay = scipy.linalg.expm(-A * t)
+            K = K + weight * (last - first) / 2 * decay @ (row @ here @ row.T - L @ Sigma @ L.T) @ decay.T
+        ell = rows[-1]
+    return ell, K

@@ -1,0 +1,119 @@
+"""Estimated dynamics as a problem without a fit: averages over fixed samples, at weights with the statistics of a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.analysis.sampled.estimates import StepScales
+from sgdlimits.analysis.sampled.lift import lifted
+from sgdlimits.analysis.sampled.loss import UserLoss
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.coordinates import Coordinates
+from sgdlimits.problem.directions import Directions, InitialWeights
+from sgdlimits.problem.surrogate import check_values
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.values import Values
+
+AT_ONCE = 64
+
+
+class EmpiricalProblem(Problem):
+    """Statistics that move by averages over the same samples at every state.
+
+    `SampledDynamics.empirical` makes it. Each drift moves weights to the state and averages the samples there, so that it has
+    the kinks of the loss and no error of a fit, for any number of statistics; it costs as much as that many gradients.
+
+    Parameters
+    ----------
+    loss, sample, statistics : as of `SampledDynamics`
+    weights : from which weights with the statistics of a state are made
+    d, lr, exponent, slowed, seed : as of `SampledDynamics`
+    samples : how many samples are averaged
+    """
+
+    loss: Callable = eqx.field(static=True)
+    sample: Callable = eqx.field(static=True)
+    statistics: Callable = eqx.field(static=True)
+    weights: PyTree
+    d: int = eqx.field(static=True)
+    lr: float = eqx.field(static=True, default=1.0)
+    exponent: float = eqx.field(static=True, default=1.0)
+    slowed: float = eqx.field(static=True, default=0.0)
+    samples: int = eqx.field(static=True, default=1024)
+    seed: int = eqx.field(static=True, default=0)
+    name: str = eqx.field(static=True, default="empirical", kw_only=True)
+
+    @property
+    def user(self) -> UserLoss:
+        return UserLoss.shaped(self.loss, self.sample, self.statistics, self.weights, self.d)
+
+    def _averages(self, stats: Values) -> tuple[Array, Array, Array, Array]:
+        """The mean loss, the terms of first order and of second order of each sample, and the mean of the latter, centred."""
+        user, scales = self.user, StepScales(self.lr, self.exponent, self.slowed, self.d)
+        w = lifted(user, user.row(self.weights), jnp.asarray(stats.u))
+        keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(jnp.arange(self.samples))
+        one = lambda key: user.terms(w, user.draw(key), jnp.zeros_like(w))
+        terms, gradients = lax.map(one, keys, batch_size=min(AT_ONCE, self.samples))
+        n = self.samples
+        centred = terms.second.mean(0) - user.slopes(w, gradients.mean(0))[1]
+        return (
+            terms.loss.mean(),
+            scales.drift * terms.first,
+            scales.bend / 2 * terms.second,
+            n / (n - 1) * scales.bend / 2 * centred,
+        )
+
+    def _drift_parts(self, stats: Values) -> tuple[Values, Values]:
+        _, first, _, corrector = self._averages(stats)
+        return Values(-first.mean(0)), Values(corrector)
+
+    def _covariance(self, stats: Values) -> Float[Array, "k k"]:
+        _, first, second, _ = self._averages(stats)
+        increments = second - first
+        increments = increments - increments.mean(0)
+        return float(self.d) ** -self.slowed * increments.T @ increments / (self.samples - 1)
+
+    def _risk(self, stats: Values) -> Float[Array, ""]:
+        return self._averages(stats)[0]
+
+    @property
+    def directions(self) -> Directions:
+        return Directions(len(self.user.names), np.eye(1), InitialWeights())
+
+    @property
+    def coordinates(self) -> EmpiricalCoordinates:
+        return EmpiricalCoordinates(self)
+
+    @property
+    def rate(self) -> Float[Array, ""] | float:
+        return self.lr
+
+
+class EmpiricalCoordinates(Coordinates):
+    """Statistics of one's own, wherever weights have them."""
+
+    problem: EmpiricalProblem
+
+    def names(self, stats):
+        return self.problem.user.names
+
+    def from_overlaps(self, overlaps: Overlaps) -> Values:
+        """Spread random starts around the statistics of the problem's weights, relative to their size and to 1."""
+        user = self.problem.user
+        middle = np.asarray(user.u(user.row(self.problem.weights)))
+        return Values(middle + (1 + np.abs(middle)) * overlaps.M[..., 0])
+
+    def fits(self, stats):
+        check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).")
+        super().fits(stats)
+
+    def check(self, stats):
+        check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).", runs=True)
+        super().check(stats)

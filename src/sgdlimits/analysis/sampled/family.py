@@ -1,0 +1,243 @@
+r"""Definition 2.1 measured for a loss and a sampler: exponents in d, fitted over a family of dimensions.
+
+At every d the same statistics are looked at: weights are drawn and moved until they have those of the smallest d. Operator
+norms of derivatives of the statistics are found by power iteration, so that no array of size n x n is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from scipy.optimize import least_squares
+
+from sgdlimits.analysis.localizability import ERRORS, SLACK, Localizability, Requirement
+from sgdlimits.analysis.sampled.lift import lift
+from sgdlimits.analysis.sampled.loss import UserLoss
+from sgdlimits.analysis.sampled.moments import GROUPS, SampleMoments, moments
+from sgdlimits.jaxtools import jit_bound
+from sgdlimits.text import table
+
+ITERATIONS = 40
+DIRECTIONS = 3
+"""Starts of a power iteration, of which the largest result counts."""
+MISFIT = 2.5
+"""Where a power of d misses a value by more standard errors, a constant is added to d."""
+DETECTED = 4
+"""A value of fewer standard errors at the largest d counts as zero."""
+ZERO = 1e-12
+RATES = ("drift", "corrector", "volatility")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The exponent of d with which something grows, and its standard error; -inf for what is zero."""
+
+    exponent: float
+    error: float
+
+    def above(self, exponent: float) -> bool:
+        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
+        return self.exponent - ERRORS * self.error > exponent + SLACK
+
+    def reaches(self, exponent: float) -> bool:
+        """Whether it is not below an exponent by more than these."""
+        return self.exponent + ERRORS * self.error > exponent - SLACK
+
+    def __repr__(self) -> str:
+        return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
+
+
+@dataclass(frozen=True, repr=False)
+class SampledLocalizability(Localizability):
+    r"""The conditions of Definition 2.1 with fitted exponents and their errors, and what is left of the dynamics as d grows.
+
+    Parameters
+    ----------
+    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
+        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest
+    value_errors : standard errors of `values`
+    """
+
+    drift: Growth
+    corrector: Growth
+    volatility: Growth
+    value_errors: np.ndarray
+
+    @property
+    def limit(self) -> str:
+        """What the limit is at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none"."""
+        if (
+            not self.passed
+            or self.drift.above(0)
+            or self.corrector.above(self.exponent)
+            or self.volatility.above(self.exponent)
+        ):
+            return "none"
+        kind = "diffusive" if self.volatility.reaches(self.exponent) else "ballistic"
+        return kind if self.corrector.reaches(self.exponent) else f"{kind}, without corrector"
+
+    def __repr__(self) -> str:
+        verdict = {True: "passed", False: "FAILED"}
+        rows = [("condition", "measured", "allowed", "", "worst")]
+        for each in self.conditions:
+            rows.append(
+                (each.name, repr(Growth(each.measured, each.error)), f"{each.allowed:.2f}", verdict[each.passed], each.worst)
+            )
+        parts = (
+            ("drift", self.drift, 0.0),
+            ("corrector", self.corrector, self.exponent),
+            ("noise", self.volatility, self.exponent),
+        )
+        rows += [(f"limit of the {name}", repr(growth), f"{most:.2f}", "", "") for name, growth, most in parts]
+        return (
+            f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; critical exponent "
+            f"{self.critical_exponent:.2f}; limit: {self.limit}\n{table(rows, '<>><')}"
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Something at some states and for each statistic, with standard errors, shape (states, numbers)."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+    @property
+    def largest(self) -> tuple[np.ndarray, np.ndarray]:
+        """The largest value over states of each number, and its error."""
+        at = self.value.argmax(0), np.arange(self.value.shape[1])
+        return self.value[at], self.error[at]
+
+
+def family_report(
+    users: list[UserLoss], drawn: list[np.ndarray], exponent: float, samples: int, seed: int
+) -> SampledLocalizability:
+    """Measure the conditions at users' functions of growing d, at rows of weights drawn for each d."""
+    dimensions = tuple(user.d for user in users)
+    at_all = []
+    targets = np.asarray(jax.vmap(users[0].u)(drawn[0]))
+    for user, rows in zip(users, drawn, strict=True):
+        moved, found = lift(user, rows, targets)
+        rows = np.where(found[:, None], moved, rows)
+        at_all.append(_measure(user, rows, moments(user, rows, samples, jax.random.key(seed))))
+    names, d = users[0].names, np.array(dimensions, float)
+    allowed = {
+        "1. second derivatives of the statistics": exponent / 2,
+        "1. third derivatives of the statistics": 0.0,
+        "2. gradient of the population loss": 0.0,
+        "3. fourth moment of the first-order term": 2 * exponent,
+        "3. variance of the second-order term": 3 * exponent,
+    }
+    fits, values, errors, worst = {}, [], [], {}
+    for part in at_all[0]:
+        value, error = (np.stack(each) for each in zip(*(here[part].largest for here in at_all), strict=True))
+        each = [fit_growth(d, value[:, i], error[:, i]) for i in range(value.shape[1])]
+        top = int(np.argmax([growth.exponent for growth in each])) if part in RATES else int(value[-1].argmax())
+        fits[part] = each[top]
+        worst[part] = names[top] if value.shape[1] == len(names) and each[top].exponent > -np.inf else ""
+        values.append(value[:, top])
+        errors.append(error[:, top])
+    conditions = tuple(
+        Requirement(name, fits[name].exponent, most, worst[name], fits[name].error) for name, most in allowed.items()
+    )
+    corrector, volatility = fits["corrector"], fits["volatility"]
+    return SampledLocalizability(
+        conditions=conditions,
+        critical_exponent=max(corrector.exponent, volatility.exponent),
+        exponent=exponent,
+        dimensions=dimensions,
+        values=np.stack(values),
+        drift=fits["drift"],
+        corrector=corrector,
+        volatility=volatility,
+        value_errors=np.stack(errors),
+    )
+
+
+def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
+    """What the conditions bound, and the three parts of the dynamics, at rows of weights."""
+    n = measured.samples
+    second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
+    centred = measured.first - measured.first.mean(0)
+    bends = measured.bend
+    exact = lambda value: Measured(value, np.zeros_like(value))
+    mean = lambda samples: Measured(np.abs(samples.mean(0)), samples.std(0, ddof=1) / np.sqrt(n))
+    return {
+        "1. second derivatives of the statistics": exact(second),
+        "1. third derivatives of the statistics": exact(third),
+        "2. gradient of the population loss": _gradient_norm(measured.gradients),
+        "3. fourth moment of the first-order term": mean(centred**4),
+        "3. variance of the second-order term": mean((bends - bends.mean(0)) ** 2),
+        "drift": mean(measured.first),
+        "corrector": mean(bends / 2),
+        "volatility": mean(centred**2),
+    }
+
+
+def _gradient_norm(gradients: np.ndarray) -> Measured:
+    """The norm of the mean gradient at each point: the root of the mean product of two groups, which has no bias."""
+    sums = gradients.sum(0)
+    square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (GROUPS * (GROUPS - 1))
+    without = []
+    for group in range(GROUPS):
+        left = np.delete(gradients, group, axis=0)
+        without.append(((left.sum(0) ** 2).sum(-1) - (left**2).sum((0, 2))) / ((GROUPS - 1) * (GROUPS - 2)))
+    error = np.sqrt((GROUPS - 1) * np.var(without, axis=0))
+    norm = np.sqrt(np.maximum(square, 0.0))
+    return Measured(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
+
+
+def _norms(user: UserLoss, rows, key):
+    """Operator norms of the second and third derivatives of each statistic at each row, shape (P, k) each."""
+    starts = jax.random.normal(key, (DIRECTIONS, user.size))
+    unit = lambda v: v / jnp.where((size := jnp.linalg.norm(v)) > 0, size, 1.0)
+
+    def at(w, i):
+        of_one = lambda w: user.u(w)[i]
+        twice = lambda v: jax.jvp(jax.grad(of_one), (w,), (v,))[1]
+        bend = lambda w, v: jax.jvp(lambda w: jax.jvp(of_one, (w,), (v,))[1], (w,), (v,))[1]
+        thrice = lambda v: jax.grad(bend)(w, v)
+
+        def largest(apply, value):
+            def climb(v):
+                v = lax.fori_loop(0, ITERATIONS, lambda _, v: unit(apply(v)), unit(v))
+                return jnp.abs(value(v))
+
+            return jax.vmap(climb)(starts).max()
+
+        return largest(lambda v: twice(twice(v)), lambda v: v @ twice(v)), largest(thrice, lambda v: v @ thrice(v))
+
+    return jax.vmap(lambda w: lax.map(lambda i: at(w, i), jnp.arange(len(user.names))))(rows)
+
+
+def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
+    """Fit a power of d to values with standard errors, or a power of d plus a constant where that misses them.
+
+    >>> d = np.array([50.0, 100.0, 200.0, 400.0])
+    >>> fit_growth(d, 3 * d**1.5, 0.01 * d**1.5)
+    1.50 ± 0.00
+    >>> fit_growth(d, 100 + d, 0.001 * d)
+    1.00 ± 0.00
+    """
+    if value[-1] <= max(DETECTED * error[-1], ZERO) or (value <= 0).any():
+        return Growth(-np.inf, 0.0)
+    spread = np.maximum(error, 1e-4 * value)
+    x, y, weight = np.log(d / d[-1]), np.log(value), value / spread
+    design = np.stack([np.ones_like(x), x], axis=1) * weight[:, None]
+    solution = np.linalg.lstsq(design, y * weight, rcond=None)[0]
+    line_error = float(np.sqrt(np.linalg.inv(design.T @ design)[1, 1]))
+    power = Growth(float(solution[1]), line_error if error.any() else 0.0)
+    if np.abs((y - solution[0] - solution[1] * x) * weight).max() < MISFIT or len(d) < 4 or not error.any():
+        return power
+    model = lambda p: (p[0] + p[1] * np.log1p(p[2] * d[0] / d) + p[1] * x - y) * weight
+    found = least_squares(model, [*solution, 0.0], bounds=([-np.inf, -np.inf, -0.9], np.inf))
+    try:
+        covariance = np.linalg.inv(found.jac.T @ found.jac)
+    except np.linalg.LinAlgError:
+        return power
+    better = found.cost < np.sum(((y - solution[0] - solution[1] * x) * weight) ** 2) / 2
+    return Growth(float(found.x[1]), float(np.sqrt(covariance[1, 1]))) if better else power

@@ -1,0 +1,63 @@
+"""Weights with given statistics: the nearest ones to weights that have others, by damped Gauss-Newton steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from sgdlimits.analysis.sampled.loss import UserLoss
+from sgdlimits.jaxtools import jit_bound
+
+MAX_STEPS = 60
+SHORTER = 0.5 ** np.arange(8)
+"""The shares of a step that are tried."""
+CLOSE = 1e-9
+"""Statistics that differ by less than this, relative to their size and to 1, are the same."""
+RANK = 1e-12
+
+
+def lift(user: UserLoss, points: Any, targets: Any) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:
+    """Move rows of weights, shape (P, n), until they have the statistics `targets`, (P, k); also whether each has got there."""
+    rows, errors = jit_bound(_lift, user, fast_compile=True)(jnp.asarray(points, float), jnp.asarray(targets, float))
+    return np.asarray(rows), np.asarray(errors) < CLOSE
+
+
+def _lift(user: UserLoss, points: Any, targets: Any):
+    return jax.vmap(lambda w, target: _lift_one(user, w, target))(points, targets)
+
+
+def lifted(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"]) -> Float[Array, " n"]:
+    """Weights with the statistics `target`, with the derivative of the last step; NaN where there are none."""
+    w, error = _lift_one(user, w, lax.stop_gradient(target))
+    w = lax.stop_gradient(w)
+    J = jax.jacrev(user.u)(w)
+    return jnp.where(error < CLOSE, w + jnp.linalg.pinv(J, rtol=RANK) @ (target - user.u(w)), jnp.nan)
+
+
+def _lift_one(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"]):
+    scale = 1 + jnp.abs(target)
+    missing = lambda w: (target - user.u(w)) / scale
+    size = lambda w: jnp.nan_to_num(jnp.abs(missing(w)).max(), nan=jnp.inf, posinf=jnp.inf)
+
+    def step(carry):
+        w, error, count = carry
+        J = jax.jacrev(lambda w: user.u(w) / scale)(w)
+        gram = J @ J.T
+        move = J.T @ (jnp.linalg.pinv(gram, rtol=RANK, hermitian=True) @ missing(w))
+        tried = w + jnp.asarray(SHORTER)[:, None] * move
+        errors = jax.vmap(size)(tried)
+        best = jnp.argmin(errors)
+        better = errors[best] < error
+        return (
+            jnp.where(better, tried[best], w),
+            jnp.where(better, errors[best], error),
+            jnp.where(better, count + 1, MAX_STEPS),
+        )
+
+    w, error, _ = lax.while_loop(lambda c: (c[1] > CLOSE / 100) & (c[2] < MAX_STEPS), step, (w, size(w), 0))
+    return w, error

@@ -1,0 +1,156 @@
+r"""A user's loss, sampler and statistics in R^n, and what one sample does to the statistics.
+
+With the gradient G of one sample's loss at weights w, a step of size :math:`\delta` changes statistics u by
+
+.. math:: -\delta\,\langle G, \nabla u\rangle + \tfrac12\delta^2\,\langle\nabla^2 u, G\otimes G\rangle + O(\delta^3).
+
+Both terms are derivatives along G, taken forward: neither the Hessian of u nor the covariance of G is ever formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.analysis.chain_rule import names_of_numbers, takes_d
+from sgdlimits.checks import as_numbers
+from sgdlimits.errors import BadInput
+from sgdlimits.jaxtools import Layout, jit_bound
+from sgdlimits.trial import describe_error, try_function
+
+
+class SampleTerms(NamedTuple):
+    """Terms of one sample at one point: its loss, and the derivatives of the statistics along its gradient G.
+
+    `second` is taken along G twice, and `cross` along G and along an estimate of its mean.
+    """
+
+    loss: Float[Array, ""]
+    first: Float[Array, " k"]
+    second: Float[Array, " k"]
+    cross: Float[Array, " k"]
+
+
+class UserLoss(eqx.Module):
+    """A loss, a sampler and statistics at one d, as functions of weights in one row of numbers.
+
+    Parameters
+    ----------
+    loss, sample, statistics : functions of (w, x), of (key, d), and of w or of (w, d)
+    d : dimension
+    weights, values : layouts of the weights and of what `statistics` returns
+    names : of the numbers that `statistics` returns
+    """
+
+    loss: Callable = eqx.field(static=True)
+    sample: Callable = eqx.field(static=True)
+    statistics: Callable = eqx.field(static=True)
+    d: int = eqx.field(static=True)
+    weights: Layout = eqx.field(static=True)
+    values: Layout = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
+        """Try the functions once at weights, and raise `BadInput` on what they cannot do."""
+        weights = as_weights("at", weights)
+        layout = Layout.of(weights)
+        at = f"weights of shape {', '.join(map(str, layout.shapes))}"
+        try:
+            x = sample(jax.random.key(0), d)
+        except Exception as reason:
+            raise BadInput(f"sample fails on a key and d = {d}: {describe_error(reason)}") from reason
+        for leaf in jax.tree.leaves(x):
+            if not np.isfinite(as_numbers("sample", leaf)).all():
+                raise BadInput(
+                    f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Look at sample(key, {d})."
+                )
+        values = _with_d(statistics, d)
+        try_function("statistics", values, at, weights, shape=None)
+        try_function("loss", loss, f"{at} and one sample", weights, x)
+        answer = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), values(weights))
+        names = names_of_numbers(answer)
+        user = cls(loss, sample, statistics, d, layout, Layout.of(answer), names)
+        first, second = jit_bound(UserLoss.slopes, user, fast_compile=True)(*[user.row(weights)] * 2)
+        for what, slope in (("first", first), ("second", second)):
+            if not np.isfinite(slope).all():
+                bad = names[int(np.argmin(np.isfinite(slope)))]
+                raise BadInput(f"statistics has no finite {what} derivative of {bad} there. Give weights where it is smooth.")
+        return user
+
+    @classmethod
+    def shaped(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
+        """The same functions, tried before, at weights that may be traced."""
+        answer = jax.eval_shape(_with_d(statistics, d), weights)
+        names = names_of_numbers(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
+        return cls(loss, sample, statistics, d, Layout.of(weights), Layout.of(answer), names)
+
+    @property
+    def size(self) -> int:
+        """n, the number of weights."""
+        return self.weights.size
+
+    def row(self, weights: PyTree) -> Float[Array, " n"]:
+        """Weights in one row."""
+        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(weights)])
+
+    def u(self, w: Any) -> Float[Array, " k"]:
+        """The statistics of a row of weights."""
+        answer = _with_d(self.statistics, self.d)(self.weights.values(w))
+        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(answer)])
+
+    def value(self, w: Float[Array, " n"], x: PyTree) -> Float[Array, ""]:
+        """The loss of one sample at a row of weights."""
+        return jnp.asarray(self.loss(self.weights.values(w), x), float)
+
+    def tree(self, row: Any) -> PyTree:
+        """A row of numbers, one for each statistic, as `statistics` returns them."""
+        return jax.tree.map(np.asarray, self.values.values(jnp.asarray(row)))
+
+    def draw(self, key: Array) -> PyTree:
+        """One sample."""
+        return self.sample(key, self.d)
+
+    def slopes(self, w: Float[Array, " n"], v: Float[Array, " n"]) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
+        """The first and second derivatives of the statistics along v."""
+        return jax.jvp(lambda w: jax.jvp(self.u, (w,), (v,))[1], (w,), (v,))
+
+    def terms(self, w: Float[Array, " n"], x: PyTree, pilot: Float[Array, " n"]) -> tuple[SampleTerms, Float[Array, " n"]]:
+        """The terms of one sample at weights, and its gradient; `pilot` is an estimate of the mean gradient."""
+        loss, gradient = jax.value_and_grad(self.value)(w, x)
+        first, along = jax.linearize(lambda w: jax.jvp(self.u, (w,), (gradient,))[1], w)
+        return SampleTerms(loss, first, along(gradient), along(pilot)), gradient
+
+    def numbers_per_sample(self, points: int) -> int:
+        """About how many numbers the terms of one sample at so many points take."""
+        x = jax.eval_shape(lambda: self.draw(jax.random.key(0)))
+        size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(x))
+        return size + points * (size + 8 * self.size)
+
+
+def as_weights(name: str, weights: Any) -> PyTree:
+    """Weights as arrays of finite real numbers, or `BadInput`."""
+    leaves = jax.tree.leaves(weights)
+    if not leaves:
+        raise BadInput(f"{name} has no numbers. Give weights, as an array or a dictionary of arrays.")
+    for leaf in leaves:
+        array = np.asarray(as_numbers(name, leaf))
+        if not np.isfinite(array).all():
+            raise BadInput(f"{name} must be finite; got {array[~np.isfinite(array)][0]}. Give finite weights.")
+    return jax.tree.map(lambda leaf: np.asarray(leaf, float), weights)
+
+
+def dimension_of(weights: PyTree) -> int:
+    """The length of the longest last axis of weights: d, unless it is given."""
+    return max((np.shape(leaf)[-1] for leaf in jax.tree.leaves(weights) if np.ndim(leaf)), default=1)
+
+
+def _with_d(statistics: Callable, d: int) -> Callable:
+    return (lambda w: statistics(w, d)) if takes_d(statistics) else statistics

@@ -1,0 +1,33 @@
+"""Statistics of a user's own: numbers in a row, which their problem names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import equinox as eqx
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from sgdlimits.checks import some_numbers
+from sgdlimits.domain import checked
+from sgdlimits.part import Part
+from sgdlimits.statistics.trees import as_floats
+
+
+@checked
+class Values(Part):
+    """Values of statistics of one's own, in the order of the names that their problem has.
+
+    Parameters
+    ----------
+    u : one number for each statistic. A batch of runs has one more axis: first in datasets, last inside the simulators
+    """
+
+    u: Annotated[Float[Array, "statistic"], some_numbers] = eqx.field(converter=as_floats)
+
+    if TYPE_CHECKING:  # what the converter takes
+
+        def __init__(self, u: ArrayLike) -> None: ...
+
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {"u": ("statistic",)}
+    overlap: ClassVar[str] = "u"
