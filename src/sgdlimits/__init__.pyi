@@ -28,6 +28,10 @@ from .analysis import (
 )
 from .analysis.chain_rule import ChosenDynamics as ChosenDynamics
 from .analysis.closure import Closure as Closure
+from .analysis.controls import (
+    Budget as Budget,
+    Control as Control,
+)
 from .analysis.correction import (
     Trust as Trust,
     expansion as expansion,
@@ -52,6 +56,11 @@ from .analysis.local_limit import (
     local_limit as local_limit,
 )
 from .analysis.localizability import Localizability as Localizability
+from .analysis.optimise import optimise as optimise
+from .analysis.optimum import (
+    ChainGain as ChainGain,
+    Optimum as Optimum,
+)
 from .analysis.plateau_exits import (
     PlateauExits as PlateauExits,
     plateau_exits as plateau_exits,

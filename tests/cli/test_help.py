@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 
 COMMANDS = ["run", "rerun", "info", "presets", "plot", "exit-time", "exponent", "phases", "fixed-points", "critical-points"]
-COMMANDS += ["figure", "demo", "check"]
+COMMANDS += ["figure", "demo", "check", "sweep", "optimise"]
 
 
 def test_help_does_not_import_the_machinery():

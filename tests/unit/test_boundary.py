@@ -42,6 +42,7 @@ GUARDED = {name: thing for name, thing in PUBLIC.items() if checks_of(thing)}
 MADE = {
     "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "Spectrum", "ExitTable", "PlateauExits",
     "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model", "CriticalPoints", "CriticalFamily", "UnevenFamily",
+    "Optimum", "ChainGain",
 }  # fmt: skip
 """Classes of results, which the package fills in."""
 INSIDE = {"coordinates", "locate", "on_sphere"}

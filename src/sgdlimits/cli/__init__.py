@@ -14,6 +14,7 @@ from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
+from sgdlimits.cli.optimise import optimise
 from sgdlimits.cli.optimisers import optimisers, rules
 from sgdlimits.cli.options import Group, Refusal, echo
 from sgdlimits.cli.run import presets, run
@@ -38,6 +39,7 @@ Examples:
   sgdlimits latex committee --activation erf
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits sweep diagram.toml --workers 4
+  sgdlimits optimise rate.toml
   sgdlimits check --effort quick
   sgdlimits explore
   sgdlimits run phase_retrieval --help
@@ -93,6 +95,7 @@ def main() -> None:
 ALL_COMMANDS = (
     run,
     sweep,
+    optimise,
     rerun,
     info,
     presets,

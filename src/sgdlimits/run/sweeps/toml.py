@@ -64,7 +64,7 @@ def _parse_axis(given: Any) -> list:
     return given
 
 
-def _name_validator(known: Any) -> BeforeValidator:
+def name_validator(known: Any) -> BeforeValidator:
     """Return a pydantic validator of a name in `known`; a preset may also be given as `module:function`."""
 
     def check(given: Any) -> Any:
@@ -78,7 +78,7 @@ def _name_validator(known: Any) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _simulate_argument_validator(name: str) -> BeforeValidator:
+def simulate_argument_validator(name: str) -> BeforeValidator:
     """Return a pydantic validator that checks a value as `simulate` checks its argument of the given name."""
     return BeforeValidator(lambda given: checks_of(simulate)[name](name, given))
 
@@ -121,12 +121,12 @@ def _as_refinement(given: Any) -> Any:
 class SweepFile(StrictTable):
     """Content of a sweep's TOML file: its keys, which are arguments of `sweep`, with their checks and defaults."""
 
-    preset: Annotated[str, _name_validator(PRESETS)]
-    level: Annotated[str, _name_validator(LEVELS)] = "chain"
-    start: Annotated[str, _name_validator(STARTS)] = "random"
-    t_max: Annotated[float | None, _simulate_argument_validator("t_max")] = None
-    runs: Annotated[int, _simulate_argument_validator("runs")] = 1
-    seed: Annotated[int, _simulate_argument_validator("seed")] = 0
+    preset: Annotated[str, name_validator(PRESETS)]
+    level: Annotated[str, name_validator(LEVELS)] = "chain"
+    start: Annotated[str, name_validator(STARTS)] = "random"
+    t_max: Annotated[float | None, simulate_argument_validator("t_max")] = None
+    runs: Annotated[int, simulate_argument_validator("runs")] = 1
+    seed: Annotated[int, simulate_argument_validator("seed")] = 0
     keep: Annotated[dict[str, Any], BeforeValidator(as_reductions)] = {}
     save: Annotated[Any, BeforeValidator(_check_save)] = None
     until: Annotated[Any, BeforeValidator(_parse_until)] = None
@@ -150,18 +150,7 @@ def read_spec(path: str | os.PathLike) -> Sweep:
     Results go to the folder that the file names, relative to it, or to a folder with the name of the file.
     """
     path = Path(path)
-    try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-            raise BadInput(f"{path} is not a plain file. Give the file of a sweep.")
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}. Give the file of a sweep.") from None
-    except RecursionError:
-        raise BadInput(f"{path} has tables inside tables without end. Give the file of a sweep.") from None
-    except (OSError, UnicodeDecodeError) as reason:
-        raise BadInput(f"{path} cannot be read: {reason}. Give the file of a sweep.") from reason
-    except tomllib.TOMLDecodeError as reason:
-        raise BadInput(f"{path} is not TOML: {reason}. Correct it there.") from reason
+    given = load_toml(path, "a sweep")
     wrong = list(dict.fromkeys(_find_all_mistakes(given)))  # several checks may find the same mistake
     if wrong:
         raise BadInput("\n  ".join([f"{path} has {len(wrong)} mistake{'s' * (len(wrong) > 1)}:", *wrong]))
@@ -171,6 +160,22 @@ def read_spec(path: str | os.PathLike) -> Sweep:
     named = {name: getattr(file, name) for name in ("t_max", "seed", "common", "kernel", "save", "until", "keep", "fixed")}
     recipe = Recipe.of(file.preset, file.level, file.start, **named)
     return Sweep.of(recipe, _read_design(given), file.runs, folder, refine=refine)
+
+
+def load_toml(path: Path, what: str) -> dict[str, Any]:
+    """Return the content of the TOML file of `what`, or raise `BadInput` if it cannot be read."""
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise BadInput(f"{path} is not a plain file. Give the file of {what}.")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}. Give the file of {what}.") from None
+    except RecursionError:
+        raise BadInput(f"{path} has tables inside tables without end. Give the file of {what}.") from None
+    except (OSError, UnicodeDecodeError) as reason:
+        raise BadInput(f"{path} cannot be read: {reason}. Give the file of {what}.") from reason
+    except tomllib.TOMLDecodeError as reason:
+        raise BadInput(f"{path} is not TOML: {reason}. Correct it there.") from reason
 
 
 def _read_design(given: dict[str, Any]) -> Design:
@@ -251,15 +256,20 @@ def _axis_or_empty(given: Any) -> list:
 
 
 def _describe_error(keys: list[str], error: Any) -> str:
-    """Return a sentence for an error that pydantic reports at a nested key of a TOML file."""
+    """Return a sentence for an error of pydantic at a nested key."""
+    table = SweepFile if len(keys) == 1 else Refinement if keys[0] == "refine" else SpacedValues
+    return describe_error(keys, error, table, "a sweep")
+
+
+def describe_error(keys: list[str], error: Any, table: type[BaseModel], file: str) -> str:
+    """Return a sentence for an error of pydantic at a nested key of `table`, in the file of `file`."""
     key = ".".join(keys)
     what = error["type"]
     if what == "missing":
         return f"{key} is missing. Add it."
     if what == "extra_forbidden":
-        table = SweepFile if len(keys) == 1 else Refinement if keys[0] == "refine" else SpacedValues
         names = [field.alias or name for name, field in table.model_fields.items()]
-        return f"{key} is not a key of a sweep. {suggest_name(keys[-1], names)}The keys are {', '.join(names)}."
+        return f"{key} is not a key of {file}. {suggest_name(keys[-1], names)}The keys are {', '.join(names)}."
     text = str(error["msg"]).removeprefix("Value error, ")
     text, got = text.removeprefix(f"{key} "), shorten(error["input"])
     return f"{key} {text}{'' if '. ' in text or what == 'value_error' else f'; got {got}. Correct it'}".rstrip(".") + "."

@@ -1,0 +1,176 @@
+"""Path of the ODE under piecewise constant controls, as a differentiable function of the values of the pieces.
+
+The pieces, and the knots of other schedules, cut [0, t_max] into intervals on which the drift is smooth in time. Each takes a
+fixed number of steps of the Runge-Kutta method of order 8 by Dormand and Prince. The whole path is one compiled loop, whose
+reverse mode is the exact gradient of the discretised path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+from scipy.integrate import DOP853
+
+from sgdlimits.part import is_schedule
+from sgdlimits.problem.base import Problem
+from sgdlimits.schedule import Schedule, knots_of, subtract_rounding
+from sgdlimits.schedule_forms import Steps
+
+STAGES = DOP853.n_stages
+A, B, C = DOP853.A[:STAGES, :STAGES], DOP853.B, DOP853.C[:STAGES]
+END_ROUNDING = 2.0**-42
+"""Relative distance of the last stage of an interval from its end, larger than the rounding of the knots of schedules."""
+
+
+class Knob(Steps):
+    """Steps of a control, recognised by `name` wherever a problem holds them."""
+
+    name: str = eqx.field(static=True)
+
+    def __init__(self, name: str, times: Any, values: Any) -> None:
+        self.name, self.times, self.values = name, times, values
+
+    def __call__(self, t):
+        # an index, where `Steps` has a comparison for each piece, which would take long to compile twice
+        return jnp.asarray(self.values)[(t >= subtract_rounding(self.times, jnp)).sum()]
+
+
+class Held(Schedule):
+    """Schedule whose value at the present time has been computed already."""
+
+    value: Float[Array, "..."]
+
+    def __call__(self, t):
+        return self.value
+
+
+class Discretisation(NamedTuple):
+    """Problem with its controls, initial statistics, ends of the intervals, and indices of the piece values in one vector."""
+
+    problem: Problem
+    start: PyTree
+    ends: Float[np.ndarray, " intervals+1"]
+    slices: tuple[tuple[str, int, int], ...]
+
+
+class Path(NamedTuple):
+    """Problem with its piece values, times and statistics (as vectors) at the end of each step, and ends of the intervals."""
+
+    problem: Problem
+    t: Float[Array, " steps+1"]
+    rows: Float[Array, "steps+1 n"]
+    unravel: Callable
+    per_interval: int
+
+    def at_ends(self) -> tuple[PyTree, Array]:
+        """Return statistics and times at the ends of the intervals, times first."""
+        return jax.vmap(self.unravel)(self.rows[:: self.per_interval]), self.t[:: self.per_interval]
+
+
+def interval_ends(problem: Problem, t_max: float) -> np.ndarray:
+    """Return 0, the knots of all schedules before `t_max`, and `t_max`."""
+    knots = np.asarray(knots_of(problem), float)
+    return np.concatenate([[0.0], knots[knots < t_max * (1 - 1e-12)], [t_max]])
+
+
+def knobs_in(problem: Problem) -> set[str]:
+    """Return the names of the controls that a problem holds, also inside other schedules."""
+    is_knob = lambda node: isinstance(node, Knob)
+    return {leaf.name for leaf in jax.tree.leaves(problem, is_leaf=is_knob) if is_knob(leaf)}
+
+
+def with_values(problem: Problem, values: Mapping[str, Any]) -> Problem:
+    """Return a problem with other piece values of its controls."""
+    is_knob = lambda node: isinstance(node, Knob)
+    swap = lambda leaf: Knob(leaf.name, leaf.times, values[leaf.name]) if is_knob(leaf) else leaf
+    return jax.tree.map(swap, problem, is_leaf=is_knob)
+
+
+def split(slices: tuple[tuple[str, int, int], ...], vector: Any) -> dict[str, Any]:
+    """Return the piece values of each control from one vector of all."""
+    return {name: vector[first:last] for name, first, last in slices}
+
+
+def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) -> Path:
+    """Integrate the drift from the start, with `per_interval` steps on each interval.
+
+    `kicks` has a row for each interval, which is added to the statistics at its beginning: derivatives with respect to it are
+    the costate.
+    """
+    problem = with_values(disc.problem, split(disc.slices, vector))
+    y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))
+    ends = jnp.asarray(disc.ends)
+    first, last = ends[:-1, None], ends[1:, None]
+    grid = first + (last - first) * np.arange(per_interval + 1) / per_interval
+    begin, size = grid[:, :-1].reshape(-1), jnp.diff(grid).reshape(-1)
+    # schedules are continuous from the right, so that the last stage must stay before the next piece
+    times = jnp.minimum(begin[:, None] + size[:, None] * C, jnp.repeat(just_before(ends[1:]), per_interval)[:, None])
+    leaves, tree = jax.tree.flatten(problem, is_leaf=is_schedule)
+    places = [i for i, leaf in enumerate(leaves) if is_schedule(leaf)]
+    # all values of schedules are computed before the loop, where they take one operation for all times
+    values = [jax.vmap(jax.vmap(leaves[i]))(times) for i in places]
+
+    @jax.checkpoint  # stores the state of each stage, and not the fields of all nodes
+    def slope(y, stage):
+        t, now = stage
+        held = list(leaves)
+        for i, value in zip(places, now, strict=True):
+            held[i] = Held(value)
+        return ravel_pytree(jax.tree.unflatten(tree, held).drift(unravel(y), t))[0]
+
+    def step(y, inputs):
+        h, kick, stages = inputs
+        y = runge_kutta(slope, y + kick, h, stages)
+        return y, y
+
+    spread_kicks = jnp.zeros((len(begin), y.size)).at[::per_interval].set(kicks)
+    _, rows = lax.scan(step, y, (size, spread_kicks, (times, values)))
+    t = jnp.concatenate([ends[:1], grid[:, 1:].reshape(-1)])
+    return Path(problem, t, jnp.concatenate([y[None], rows]), unravel, per_interval)
+
+
+def just_before(t: Array) -> Array:
+    """Return times before a jump of a schedule at `t`, whose knot may be rounded."""
+    return t - END_ROUNDING * jnp.maximum(t, 1.0)
+
+
+def runge_kutta(slope: Callable, y: Array, h: Any, stages: PyTree) -> Array:
+    """Return the state after one step of size h; `stages` has the inputs of `slope` at each stage, stages first."""
+
+    def stage(slopes, inputs):
+        i, row, point = inputs
+        return slopes.at[i].set(slope(y + h * (row @ slopes), point)), None
+
+    slopes, _ = lax.scan(stage, jnp.zeros((STAGES, y.size)), (jnp.arange(STAGES), jnp.asarray(A), stages))
+    return y + h * (jnp.asarray(B) @ slopes)
+
+
+def value_and_gradient(disc: Discretisation, objective: Any, per_interval: int, vector: Array, kicks: Array):
+    """Return the objective, and its gradients with respect to the piece values and to the statistics at interval starts."""
+    value = lambda vector, kicks: objective(solve(disc, vector, kicks, per_interval))
+    return jax.value_and_grad(value, argnums=(0, 1))(vector, kicks)
+
+
+def states_at_ends(disc: Discretisation, vector: Array, per_interval: Any) -> Array:
+    """Return the statistics at the ends of the intervals as rows; the number of steps is traced, so all share one program."""
+    problem = with_values(disc.problem, split(disc.slices, vector))
+    y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))
+
+    def interval(y, ends):
+        first, last = ends
+        h, before = (last - first) / per_interval, just_before(last)
+        slope = lambda y, t: ravel_pytree(problem.drift(unravel(y), jnp.minimum(t, before)))[0]
+        y = lax.fori_loop(0, per_interval, lambda i, y: runge_kutta(slope, y, h, first + h * (i + jnp.asarray(C))), y)
+        return y, y
+
+    ends = jnp.asarray(disc.ends)
+    _, rows = lax.scan(interval, y, (ends[:-1], ends[1:]))
+    return jnp.concatenate([y[None], rows])
