@@ -41,13 +41,29 @@ GUARDED = {name: thing for name, thing in PUBLIC.items() if checks_of(thing)}
 
 MADE = {
     "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "Spectrum", "ExitTable", "PlateauExits",
-    "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model", "CriticalPoints", "CriticalFamily", "UnevenFamily",
+    "DynamicsEstimates", "EmpiricalProblem", "FittedDynamics", "SampleAverage", "SampledClosure", "SampledDynamics",
+    "SampledLocalizability", "Surrogate", "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model", "CriticalPoints", "CriticalFamily", "UnevenFamily",
     "Optimum", "ChainGain",
 }  # fmt: skip
 """Classes of results, which the package fills in."""
 INSIDE = {"coordinates", "locate", "on_sphere"}
 """What other functions of a module call."""
-TRIED = {"fn", "readout", "loss", "until", "observe", "symmetries", "threshold", "problem", "orders", "thing", "exits"}
+TRIED = {
+    "fn",
+    "readout",
+    "loss",
+    "sample",
+    "statistics",
+    "at",
+    "until",
+    "observe",
+    "symmetries",
+    "threshold",
+    "problem",
+    "orders",
+    "thing",
+    "exits",
+}
 """Functions of users, tried on one sample, and what may be one: `test_functions.py`."""
 SWEPT = {"sweep", "collect", "export", "grid", "random_points", "Refine", "rerun"}
 """What points of a sweep are made of is read by its recipe: `tests/unit/run/sweeps`."""
