@@ -143,12 +143,8 @@ def _class_model(model: Model, network: Any, i: int) -> ClassModel:
         own = ClassLabels(readout.labels[i : i + 1])
     elif isinstance(readout, CLASS_INDEPENDENT_READOUTS):
         own = readout
-    means = None if data.means is None else data.means[i : i + 1]
-    gram = target.gram
-    if turn is not None:
-        gram = turn @ gram @ turn.T
-        means = None if means is None else means @ invert_turn(turn)
-    inputs = Mixture(np.ones(1), means, 0.0 if data.spread is None else data.spread)
+    gram = target.gram if turn is None else turn @ target.gram @ turn.T
+    inputs = data.of_class(i, None if turn is None else invert_turn(turn))
     own_target = eqx.tree_at(lambda target: (target.readout, target.gram), target, (own, gram))
     return ClassModel(i, turn, Model(inputs, own_target, network, model.loss))
 

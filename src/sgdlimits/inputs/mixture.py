@@ -86,6 +86,13 @@ class Mixture(Inputs):
             return jnp.zeros((B.shape[0], *jnp.shape(c)))
         return jnp.moveaxis((self.means @ B)[c], -1, 0)
 
+    def of_class(self, i: int, turn: Float[Array, "k k"] | None = None) -> Mixture:
+        """Return the inputs of class i alone, with the coefficients of its mean multiplied by a matrix if one is given."""
+        means = None if self.means is None else self.means[i : i + 1]
+        if means is not None and turn is not None:
+            means = means @ turn
+        return Mixture(np.ones(1), means, 0.0 if self.spread is None else self.spread)
+
     def draw_class(self, stream, samples):
         shape = (stream.steps, samples, stream.runs.size)
         if self.classes == 1:  # one class draws no random variates

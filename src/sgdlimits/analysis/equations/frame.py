@@ -134,8 +134,8 @@ def _second_rate_latex(setting: EquationSetting, name: str) -> str:
 def _printed_variance(data: Any, variance: Any) -> Any:
     """Return the variance of the inputs for printing: a float, a schedule, or None if it is traced by JAX."""
     # print sigma^2 as the schedule the user gave, not its square root squared
-    if is_schedule(data.spread):  # the root of a variance, unless it was made of something else
-        root = data.spread
+    root = data.spread
+    if is_schedule(root):  # the root of a variance, unless it was made of something else
         return root.left if getattr(root, "operation", "") == "pow" and is_schedule(root.left) else variance
     return None if is_traced(variance) else float(f"{float(variance):.12g}")
 
