@@ -40,10 +40,10 @@ GUARDED = {name: thing for name, thing in PUBLIC.items() if checks_of(thing)}
 
 
 MADE = {
-    "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "Spectrum", "ExitTable", "PlateauExits",
-    "DynamicsEstimates", "EmpiricalProblem", "FittedDynamics", "SampleAverage", "SampledClosure", "SampledDynamics",
-    "SampledLocalizability", "Surrogate", "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model", "CriticalPoints", "CriticalFamily", "UnevenFamily",
-    "Optimum", "ChainGain",
+    "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "Spectrum", "ExitTable",
+    "PlateauExits", "DynamicsEstimates", "EmpiricalProblem", "FittedDynamics", "SampleAverage", "SampledClosure",
+    "SampledDynamics", "SampledLocalizability", "Surrogate", "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model",
+    "CriticalPoints", "CriticalFamily", "UnevenFamily", "Optimum", "ChainGain",
 }  # fmt: skip
 """Classes of results, which the package fills in."""
 INSIDE = {"coordinates", "locate", "on_sphere"}
