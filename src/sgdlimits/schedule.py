@@ -181,7 +181,7 @@ class Shifted(Schedule):
 
     def __check_init__(self) -> None:
         if not is_traced(self.by) and (np.ndim(self.by) or not np.isfinite(self.by)):
-            raise BadInput(f"a schedule is shifted by one time; got {shorten(self.by)}. Give a number.")
+            raise BadInput(f"the shift of a schedule must be one number; got {shorten(self.by)}. Give a number.")
 
     def __call__(self, t):
         return self.base(jnp.maximum(t - self.by, 0.0))

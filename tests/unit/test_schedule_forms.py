@@ -152,7 +152,7 @@ def test_functions_of_time_are_schedules():
         (lambda: sl.Cosine(0.1, float("inf"), 2.0), "last must be finite"),
         (lambda: sl.Cosine(0.1, 0.2, 0.0), "span must be one time above 0; got 0"),
         (lambda: sl.Warmup("fast", 1.0), "schedule must be real numbers"),
-        (lambda: LINE.shift(float("nan")), "shifted by one time"),
+        (lambda: LINE.shift(float("nan")), "shift of a schedule must be one number"),
         (lambda: sl.presets.committee(lr=sl.Linear([0.0, 1.0], [0.1, -0.1])), "lr must be a finite number of at least 0"),
         (lambda: sl.presets.committee(lr=lambda t: "fast"), "lr fails on a time"),
         (lambda: sl.presets.committee(lr=lambda t: -1.0 - t), "lr must be a finite number of at least 0; got -1"),

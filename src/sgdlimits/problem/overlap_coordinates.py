@@ -118,7 +118,7 @@ class OverlapCoordinates(Coordinates):
         runs = {name: len(value) for name, value in values.items()}
         if len(set(runs.values())) > 1:
             numbers = ", ".join(f"{name} of {number}" for name, number in runs.items())
-            raise BadInput(f"the statistics have different numbers of runs: {numbers}. Give all of the same runs.")
+            raise BadInput(f"the statistics have different numbers of runs: {numbers}. Give arrays of the same number of runs.")
         Q = np.asarray(stats.Q)
         if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
             raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
