@@ -55,7 +55,8 @@ def check_output(path: str | os.PathLike, force: bool, option: str = "--out") ->
     if path.exists() and not force:
         raise BadInput(f"{path} exists already. Give another {option}, or --force to replace it.")
     if not os.access(path.parent, os.W_OK):
-        raise BadInput(f"{option} {path} cannot be written: the folder {path.parent} does not exist, or is not writable. Create it.")
+        why = "is not writable" if path.parent.exists() else "does not exist"
+        raise BadInput(f"{option} {path} cannot be written: the folder {path.parent} {why}. Create it, or give another path.")
     return path
 
 

@@ -128,7 +128,8 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
         known = np.concatenate([known, directions])
     if not stages:
         raise BadInput(
-            f"the Hermite tensors of the target of order 1 to {MAX_ORDER} are below {tolerance:g} of its norm. Give another target."
+            f"the Hermite tensors of the target of order 1 to {MAX_ORDER} are below {tolerance:g} of its norm. "
+            "Give another target."
         )
     return stages
 
