@@ -451,6 +451,7 @@ def test_slower_time_shows_the_limit_of_a_statistic_that_only_diffuses():
     assert slow.with_d(32).diffusion()[0, 0] == pytest.approx(0.25, rel=0.2)
 
 
+@pytest.mark.full
 def test_moments_of_heavy_tails_are_neither_zero_nor_known():
     """Of three degrees of freedom the fourth moment is infinite, and no number of samples shows more than that it is large."""
 
