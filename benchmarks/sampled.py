@@ -1,8 +1,8 @@
 """Effective dynamics from a loss alone beside closed forms: standard errors, exponents, and statistics that do not close.
 
-    python benchmarks/sampled.py errors       # f, g and Sigma of four models at two dimensions, five random weights each
-    python benchmarks/sampled.py exponents    # localizability beside the exact laws
-    python benchmarks/sampled.py closure      # 20 tries each of statistics that close and of others that do not
+python benchmarks/sampled.py errors       # f, g and Sigma of four models at two dimensions, five random weights each
+python benchmarks/sampled.py exponents    # localizability beside the exact laws
+python benchmarks/sampled.py closure      # 20 tries each of statistics that close and of others that do not
 """
 
 from __future__ import annotations
@@ -136,7 +136,12 @@ MODELS = {
     "xor_mixture": Mixture("xor_mixture"),
 }
 SIZES = {"matrix": (40, 200), "tensor": (30, 45), "binary_mixture": (200, 800), "xor_mixture": (200, 800)}
-FAMILIES = {"matrix": ((16, 32, 64, 128), 8192), "binary_mixture": ((50, 150, 450, 1350), 16_384)}
+FAMILIES = {
+    "matrix": ((16, 32, 64, 128), 8192),
+    "tensor": ((12, 20, 32, 48), 8192),
+    "binary_mixture": ((50, 150, 450, 1350), 16_384),
+    "xor_mixture": ((50, 150, 450, 1350), 8192),
+}
 PLANE = HeavyTails()
 FAMILY_OF = {
     "matrix PCA, m alone": (MODELS["matrix"], lambda x: {"m": x[0]}, 20, False),
@@ -178,7 +183,8 @@ def errors(samples: int = 4096, seeds: int = 4) -> None:
                         away[part].append(deviations(getattr(each, part), exact))
             for part, rows in away.items():
                 every, first = np.concatenate(rows), np.abs(np.concatenate(rows[:POINTS])).max()
-                print(f"| {name} | {d} | {part} | {every.size} | {first:.2f} | {every.mean():+.2f} | {every.std():.2f} |", flush=True)
+                numbers = f"{first:.2f} | {every.mean():+.2f} | {every.std():.2f}"
+                print(f"| {name} | {d} | {part} | {every.size} | {numbers} |", flush=True)
 
 
 def exponents() -> None:

@@ -170,7 +170,7 @@ def test_growing_signals_and_growing_noise_are_found_out(say):
 
 @pytest.mark.parametrize(("order", "power"), [(2, 0.25), (3, 0.25), (3, 0.5), (3, 0.75), (4, 1.0), (4, 1.25)])
 def test_magnified_overlaps_have_a_limit_up_to_the_growth_of_the_published_threshold(order, power):
-    """With snr Lambda d^a the drift of sqrt(d) m is 2 k u (Lambda u^(k-2) d^(a - (k-2)/2) - 1) at r2 = 1; see also its value."""
+    """With snr Lambda d^a the drift of u = sqrt(d) m is 2 k u (Lambda u^(k-2) d^(a - (k-2)/2) - 1) at r2 = 1."""
     family = lambda d: sl.presets.spiked_tensor(order, snr=1.2 * d**power)
     report = sl.effective_dynamics(family).localizability(magnify={"m": 0.5}, around=sl.Spike(0.0, 1.0), samples=256)
     above = power - (order - 2) / 2

@@ -202,10 +202,17 @@ def test_standard_errors_are_those_of_the_estimates(say):
                 *((ours.volatility[i, j], exact.Sigma(stats)[i, j]) for i, j in ((0, 0), (1, 1))),
             ]
             away += [(float(mine) - float(theirs)) / float(mine.error) for mine, theirs in pairs]
-    say(f"{len(away)} numbers: mean {np.mean(away):.3f}, standard deviation {np.std(away):.3f}, largest {np.abs(away).max():.2f}")
+    say(f"{len(away)} numbers: mean {np.mean(away):.3f}, deviation {np.std(away):.3f}, largest {np.abs(away).max():.2f}")
     assert len(away) == 250
     assert abs(np.mean(away)) < 0.3
     assert 0.85 < np.std(away) < 1.15
+
+
+def test_a_sampler_without_its_key_is_told_in_the_table():
+    model, Y = MODELS["matrix"](), np.random.default_rng(0).normal(size=(4, 4))
+    model.sample = lambda key, d: jnp.asarray(Y)
+    assert "all of them the same: sample does not use its key" in repr(sampled(model, d=4, samples=64))
+    assert "all of them the same" not in repr(sampled(MODELS["matrix"](), d=4, samples=64))
 
 
 def test_a_list_of_plain_numbers_is_one_array_of_weights():
@@ -521,6 +528,7 @@ def test_bad_input_is_one_sentence():
         (lambda: dynamics.fit(region={"m": (-1, 1), "r2": (-2, -1)}), "points of the region are statistics of weights"),
         (lambda: dynamics.tabulate({"m": [0, 1], "r2": [0, 1]}), "at least four increasing numbers"),
         (lambda: dynamics.closure(tolerance=2), "tolerance"),
+        (lambda: dynamics.empirical(16).drift(sl.Values([0.1, -0.5])), "have the statistics m = 0.1, r2 = -0.5"),
     ):
         with pytest.raises(sl.BadInput, match=words):
             wrong()

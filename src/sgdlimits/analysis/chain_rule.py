@@ -123,8 +123,8 @@ class ChosenDynamics(EffectiveDynamics):
     def localizability(self, *args: Any, **more: Any) -> NoReturn:
         """Not measured: the conditions of the theorem are on statistics of weights, and these are functions of such."""
         raise BadInput(
-            "localizability is measured for the statistics of the problem, not for functions of them. Leave out statistics=, and "
-            "give magnify= and around= for magnified ones; or give your own loss=."
+            "localizability is measured for the statistics of the problem, not for functions of them. Leave out statistics=, "
+            "with magnify= and around= for magnified ones; or give your own loss=."
         )
 
     @staticmethod
@@ -207,7 +207,8 @@ class Chosen:
         except BadInput as reason:
             if not isinstance(reason.__cause__, AttributeError):
                 raise
-            raise BadInput(f"{reason} A statistic of the weights that is no function of these has no closed dynamics.") from reason
+            hint = "A statistic of the weights that is no function of these has no closed dynamics."
+            raise BadInput(f"{reason} {hint}") from reason
 
     def along(self, x: Any, direction: Any) -> Float[Array, " n"]:
         """The derivative along a direction."""

@@ -165,8 +165,8 @@ def measure(
 ) -> Localizability:
     """The conditions at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
 
-    They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set. Around
-    a point its deviations are divided by the powers of d that magnify them: a compact set of the magnified statistics.
+    They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
+    Around a point deviations are divided by the powers of d that magnify them: a compact set of the magnified statistics.
     """
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:

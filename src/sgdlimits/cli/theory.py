@@ -170,7 +170,7 @@ def print_equations(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 
 def latex_options(taken: set[str]) -> list[Option]:
-    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise` with a number is a preset's label noise."""
+    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise NUMBER` is a preset's label noise."""
     words = "print the noise of SGD too: the covariance of the increments of one sample; --noise without a number is the same"
     return [*optimiser_options(taken), Option("--with-noise", is_flag=True, heading="The equations", help=words)]
 

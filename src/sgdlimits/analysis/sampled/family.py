@@ -55,9 +55,11 @@ class SampledLocalizability(Localizability):
 
     @property
     def uncertain(self) -> tuple[str, ...]:
-        """The conditions on moments that the samples hardly determine: heavy tails, of which the moment may be infinite."""
-        known = self.value_errors[: len(self.conditions)] <= np.abs(self.values[: len(self.conditions)]) / DETECTED
-        return tuple(each.name for each, ok in zip(self.conditions, known.all(1), strict=True) if each.name[0] == "3" and not ok)
+        """The conditions on moments that the samples hardly determine: those of heavy tails, which may be infinite."""
+        parts = zip(self.conditions, self.values, self.value_errors, strict=False)
+        return tuple(
+            each.name for each, value, error in parts if each.name in POSITIVE and (error > np.abs(value) / DETECTED).any()
+        )
 
     def __repr__(self) -> str:
         verdict = {True: "passed", False: "FAILED"}

@@ -135,10 +135,13 @@ def _try_sample(sample: Callable, d: int) -> PyTree:
         raise BadInput(f"sample fails on a key and d = {d}: {describe_error(reason)}") from reason
     for leaf, same in zip(*map(jax.tree.leaves, (x, again)), strict=True):
         if not np.isfinite(as_numbers("sample", leaf)).all():
-            raise BadInput(f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Look at sample(key, {d}).")
+            got = np.asarray(leaf).ravel()[:3]
+            raise BadInput(f"sample must return finite numbers; got {got} ... Look at sample(key, {d}).")
         # compiled once, such a sampler would give the same numbers for every key
         if not np.array_equal(leaf, same):
-            raise BadInput("sample must return the same numbers for the same key; got others. Draw with jax.random and the key.")
+            raise BadInput(
+                "sample must return the same numbers for the same key; got others. Draw with jax.random and the key."
+            )
     return x
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -75,6 +76,11 @@ def departure(effort: Effort) -> Comparison:
     return compare(*np.transpose(rows), rtol=1e-3)
 
 
+def _growing_tensor(k: int, a: float, d: int) -> sl.SpikedTensor:
+    """Return the spiked k-tensor whose signal grows as d^a."""
+    return sl.presets.spiked_tensor(k, snr=1.2 * float(d) ** a)
+
+
 @claim(
     "growing signals",
     "exponent at which the theorem applies",
@@ -86,8 +92,8 @@ def growing_signal(effort: Effort) -> Comparison:
     """Compare the measured exponent of the drift of the magnified overlap with a - (k - 2)/2, and with zero below."""
     rows = []
     for k, a in ((2, 0.25), (3, 0.25), (3, 0.75), (4, 1.0), (4, 1.25)):
-        family = sl.effective_dynamics(lambda d, k=k, a=a: sl.presets.spiked_tensor(k, snr=1.2 * d**a))
-        found = family.localizability(magnify={"m": 0.5}, around=sl.Spike(0.0, 1.0), samples=256)
+        family = partial(_growing_tensor, k, a)
+        found = sl.effective_dynamics(family).localizability(magnify={"m": 0.5}, around=sl.Spike(0.0, 1.0), samples=256)
         assert found.drift is not None
         rows.append((found.drift.exponent, max(a - (k - 2) / 2, 0.0)))
     return compare(*np.transpose(rows), atol=0.05)
