@@ -123,7 +123,7 @@ BAD = {
     "observe must be a dictionary": lambda: run(observe=[lambda stats: stats.M[0, 0]]),
     "must return one array; got several": lambda: run(observe={"x": lambda stats: {"y": stats.M[0, 0]}}),
     "rtol must be a finite number of at least 1e-14 and below 1": lambda: sl.ODE(rtol=2.0),
-    "the start has d = 30, and d is 100": lambda: sl.trust(PROBLEM, sl.RandomInit(30), 100, 1.0),
+    "start= has d = 30, but d= is 100": lambda: sl.trust(PROBLEM, sl.RandomInit(30), 100, 1.0),
     "save must be a whole number of at least 2": lambda: sl.expansion(PROBLEM, STATE, 1.0, save=[0.1, 0.2]),
     "phases needs three": lambda: sl.phases(run()),
     "the landscape is written for projection problems": lambda: sl.hessian_spectrum(

@@ -36,7 +36,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
 
     Parameters
     ----------
-    dataset : of `simulate`
+    dataset : a dataset of `simulate`
     threshold : T, above 0 and at most 1; or a JAX function of one run's statistics that is true, or a number of at least 0,
         where the run has exited
 

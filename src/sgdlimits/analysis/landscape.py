@@ -113,7 +113,7 @@ def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) ->
     norms = (S**2).sum(1)
     if not np.allclose(norms, 1.0, atol=1e-9):
         worst = norms[np.argmax(abs(norms - 1))]
-        raise BadInput(f"on the sphere every norm is 1, but here |u_j|^2 = {worst:.6g}. Give such statistics, or sphere=False.")
+        raise BadInput(f"on the sphere every norm is 1, but here |u_j|^2 = {worst:.6g}. Give units of norm 1, or sphere=False.")
     return True
 
 
@@ -277,7 +277,7 @@ def hessian_spectrum(
     sphere : whether the weights are constrained to the sphere, where the tangent space has p (d - 1) dimensions; by default
         as in the problem
     tolerance : eigenvalues that differ by less, relative to the largest, count as one
-    t : the time, for a problem with schedules
+    t : time at which schedules are evaluated, for problems with schedules
 
     Examples
     --------
@@ -309,16 +309,18 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
     """Return weights, fixed directions and second layer as arrays; raise `BadInput` if they do not fit the problem."""
     p, k, u = problem.network.width, problem.target.teachers, np.asarray(at.u, float)
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
-        raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")
+        raise BadInput(
+            f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row per unit."
+        )
     P, d = np.asarray(problem.target.gram), u.shape[1]
     fixed = pad_frame(problem.frame, d) if at.fixed is None else np.asarray(at.fixed, float)
     if fixed.shape != (k, d) or not np.allclose(fixed @ fixed.T, P, atol=1e-9):
-        raise BadInput(f"fixed must have shape ({k}, {d}) and the target's Gram matrix {P.tolist()}. Leave it out or rotate.")
+        raise BadInput(f"fixed must have shape ({k}, {d}) and the Gram matrix {P.tolist()} of the target. Leave fixed= out.")
     if at.a is None and problem.initial.second_spread:
-        raise BadInput(f"{problem.name} starts from a random second layer. Give a, {p} numbers.")
+        raise BadInput(f"{problem.name} starts from a random second layer. Give Weights a second layer a= of {p} numbers.")
     a = as_scalars(problem.network.initial(problem.initial.second) if at.a is None else at.a)
     if problem.network.one_array and (a.shape != (p,) or not np.isfinite(a).all()):
-        raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one a unit.")
+        raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one per unit.")
     if not problem.network.one_array:
         problem.coordinates.check(as_batch(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a
@@ -327,4 +329,6 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
 def _check_problem(problem: Problem) -> None:
     """Raise `BadInput` unless the problem is a projection problem."""
     if not isinstance(problem, ProjectionProblem):
-        raise BadInput(f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of those.")
+        raise BadInput(
+            f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of sgdlimits.presets."
+        )

@@ -61,7 +61,7 @@ def _check_cosines(name: str, value: Any) -> Any:
     """Check that a value is a one-dimensional array of floats from -1 to 1."""
     array(ndim=1)(name, value)
     if not is_traced(value) and (np.abs(value) > 1 + 1e-12).any():
-        raise BadInput(f"{name} must be cosines, from -1 to 1; got {np.max(np.abs(value)):g}. Give such numbers.")
+        raise BadInput(f"{name} must be cosines, from -1 to 1; got {np.max(np.abs(value)):g}. Divide overlaps by norms.")
     return np.asarray(value, float) if isinstance(value, (list, tuple)) else value
 
 
@@ -327,7 +327,7 @@ def _growing_sign(drift: _Drift, start: float) -> int:
 
 
 def _explain_no_growth(series: _Series | None) -> str:
-    """Explain in a clause of an error message why no overlap grows from the start."""
+    """Return a clause for an error message that explains why no overlap grows from the start."""
     if series is None:
         return "the population drift points towards zero there"
     if not series.joint[1:].any():

@@ -1,4 +1,4 @@
-"""The equations of a problem: `equations_of` by kind of problem, and `latex`."""
+"""Equations of a problem as LaTeX: `equations_of`, by kind of problem, and the public function `latex`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def equations_of(problem: Problem) -> Equations:
 
 @singledispatch
 def noise_of(problem: Problem) -> tuple[Row, ...]:
-    """Return the covariance of the increments of a problem as text; register one for a new kind of problem."""
+    """Return the covariance of a problem's increments as lines of LaTeX; functions for further kinds can be registered."""
     raise BadInput(f"the noise of {type(problem).__name__} is not written out. Use problem.covariance.")
 
 
 def _constant(problem: ProjectionProblem) -> float | None:
-    """Return the second layer where it stays at one number."""
+    """Return the value of the second layer if it is fixed and equal for all units, else None."""
     law = problem.initial
     constant = problem.network.plain and not problem.trains_second and law.second_spread == 0
     return law.second if constant and np.ndim(law.second) == 0 else None

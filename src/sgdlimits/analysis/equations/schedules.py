@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal_latex, escape_latex, frac, number_latex
+from sgdlimits.analysis.equations.base import (
+    Equations,
+    Row,
+    bracket_latex,
+    decimal_latex,
+    escape_latex,
+    fraction_latex,
+    number_latex,
+)
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Combined, FunctionOfTime, Schedule, Shifted, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
@@ -46,7 +54,7 @@ def _(schedule: FunctionOfTime, t: str = "t") -> str:
 def _(schedule: Combined, t: str = "t") -> str:
     left, right = schedule_latex(schedule.left, t), schedule_latex(schedule.right, t)
     # sums and linear pieces need brackets in products
-    loose = lambda side, text: bracket(text) if isinstance(side, (Combined, Linear, Cosine)) else text
+    loose = lambda side, text: bracket_latex(text) if isinstance(side, (Combined, Linear, Cosine)) else text
     match schedule.operation:
         case "add":
             return f"{left} + {right}"
@@ -55,8 +63,8 @@ def _(schedule: Combined, t: str = "t") -> str:
         case "mul":
             return rf"{loose(schedule.left, left)} \cdot {loose(schedule.right, right)}"
         case "truediv":
-            return frac(left, right)
-    return f"{bracket(left)}^{{{right}}}"
+            return fraction_latex(left, right)
+    return f"{bracket_latex(left)}^{{{right}}}"
 
 
 @schedule_latex.register
@@ -96,14 +104,14 @@ def _(schedule: Cosine, t: str = "t") -> str:
 
 @schedule_latex.register
 def _(schedule: Power, t: str = "t") -> str:
-    base = bracket(rf"1 + {t} / {_latex(schedule.span)}")
+    base = bracket_latex(rf"1 + {t} / {_latex(schedule.span)}")
     return rf"{_latex(schedule.value)} {base}^{{{_latex(-np.asarray(schedule.power))}}}"
 
 
 @schedule_latex.register
 def _(schedule: Warmup, t: str = "t") -> str:
     inside = schedule_latex(schedule.schedule, t)
-    inside = bracket(inside) if is_schedule(schedule.schedule) else inside
+    inside = bracket_latex(inside) if is_schedule(schedule.schedule) else inside
     return rf"\min(1, {t} / {_latex(schedule.span)}) \cdot {inside}"
 
 

@@ -77,7 +77,7 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
     keep = _are_equivariant(system, matrices, states[:STATES_CHECKED])
     if given is not None and not all(keep):
         raise BadInput(
-            f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) is not "
+            f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) differs from "
             'g(drift(x)). Leave it out, or give "auto".'
         )
     return _generate_group([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
@@ -94,7 +94,9 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
         # called once, so that an error names the argument
         image = try_function(name, each, "the statistics of one run", like, shape=None)
         if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
-            raise BadInput(f"{name} must return {type(like).__name__} of the same shapes; got others. Return what it takes.")
+            raise BadInput(
+                f"{name} must return {type(like).__name__} of the same shapes as its argument; got others. Correct it."
+            )
 
 
 def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:

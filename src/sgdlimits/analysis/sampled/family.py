@@ -1,7 +1,7 @@
-r"""Definition 2.1 measured for a loss and a sampler: exponents in d, fitted over a family of dimensions.
+r"""Conditions of Definition 2.1 for a loss and a sampler: exponents of d, fitted over a family of dimensions.
 
-At every d the same statistics are looked at: weights are drawn and moved until they have those of the smallest d. Operator
-norms of derivatives of the statistics are found by power iteration, so that no array of size n x n is made.
+Statistics have the same values at every d: weights are drawn and moved until they have those of the smallest d. Operator norms
+of derivatives of the statistics are computed by power iteration, so that no array of size n x n is made.
 """
 
 from __future__ import annotations
@@ -14,38 +14,39 @@ import numpy as np
 from jax import lax
 from scipy.optimize import least_squares
 
-from sgdlimits.analysis.localizability import ERRORS, SLACK, Localizability, Requirement
+from sgdlimits.analysis.localizability import EXPONENT_SLACK, MAX_STANDARD_ERRORS, Localizability, Requirement
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import GROUPS, SampleMoments, moments
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
-ITERATIONS = 40
-DIRECTIONS = 3
-"""Starts of a power iteration, of which the largest result counts."""
-MISFIT = 2.5
-"""Where a power of d misses a value by more standard errors, a constant is added to d."""
-DETECTED = 4
-"""A value of fewer standard errors at the largest d counts as zero."""
-ZERO = 1e-12
+POWER_ITERATIONS = 40
+POWER_STARTS = 3
+"""Number of random starts of a power iteration, of which the largest result counts."""
+MAX_MISFIT = 2.5
+"""Number of standard errors by which a power of d may miss a value; above it, a constant is added to d."""
+MIN_STANDARD_ERRORS = 4
+"""Number of standard errors up to which a value at the largest d counts as zero."""
+MAX_ROUNDING = 1e-12
+"""Largest value that counts as zero if it has no standard error."""
 RATES = ("drift", "corrector", "volatility")
 
 
 @dataclass(frozen=True)
 class Growth:
-    """The exponent of d with which something grows, and its standard error; -inf for what is zero."""
+    """Exponent of d with which a quantity grows, with its standard error; -inf for a quantity that is zero."""
 
     exponent: float
     error: float
 
     def above(self, exponent: float) -> bool:
-        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
-        return self.exponent - ERRORS * self.error > exponent + SLACK
+        """Return whether the growth is faster than d^exponent, by more than `EXPONENT_SLACK` and two standard errors."""
+        return self.exponent - MAX_STANDARD_ERRORS * self.error > exponent + EXPONENT_SLACK
 
     def reaches(self, exponent: float) -> bool:
-        """Whether it is not below an exponent by more than these."""
-        return self.exponent + ERRORS * self.error > exponent - SLACK
+        """Return whether the growth is at least d^exponent, up to `EXPONENT_SLACK` and two standard errors."""
+        return self.exponent + MAX_STANDARD_ERRORS * self.error > exponent - EXPONENT_SLACK
 
     def __repr__(self) -> str:
         return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
@@ -53,12 +54,12 @@ class Growth:
 
 @dataclass(frozen=True, repr=False)
 class SampledLocalizability(Localizability):
-    r"""The conditions of Definition 2.1 with fitted exponents and their errors, and what is left of the dynamics as d grows.
+    r"""Conditions of Definition 2.1 with fitted exponents of d and their errors, and the limit that remains as d grows.
 
     Parameters
     ----------
-    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
-        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest
+    drift, corrector, volatility : growth of :math:`\langle\nabla\Phi,\nabla u\rangle`, of
+        :math:`\frac12\sum V_{ij}\partial_i\partial_j u` and of :math:`JVJ^\top`, each for the statistic with the fastest growth
     value_errors : standard errors of `values`
     """
 
@@ -69,7 +70,7 @@ class SampledLocalizability(Localizability):
 
     @property
     def limit(self) -> str:
-        """What the limit is at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none"."""
+        """Kind of the limit at this step size: "ballistic" or "diffusive", with a note if the corrector vanishes, or "none"."""
         if (
             not self.passed
             or self.drift.above(0)
@@ -101,14 +102,14 @@ class SampledLocalizability(Localizability):
 
 @dataclass(frozen=True)
 class Measured:
-    """Something at some states and for each statistic, with standard errors, shape (states, numbers)."""
+    """Values and standard errors of a quantity, one row per state and one column per statistic."""
 
     value: np.ndarray
     error: np.ndarray
 
     @property
     def largest(self) -> tuple[np.ndarray, np.ndarray]:
-        """The largest value over states of each number, and its error."""
+        """Largest value of each column over the states, and its standard error."""
         at = self.value.argmax(0), np.arange(self.value.shape[1])
         return self.value[at], self.error[at]
 
@@ -116,14 +117,17 @@ class Measured:
 def family_report(
     users: list[UserLoss], drawn: list[np.ndarray], exponent: float, samples: int, seed: int
 ) -> SampledLocalizability:
-    """Measure the conditions at users' functions of growing d, at rows of weights drawn for each d."""
+    """Measure the conditions of Definition 2.1, and return the report.
+
+    `users` has the user's functions at increasing dimensions, `drawn` as many arrays of weights, one row per state.
+    """
     dimensions = tuple(user.d for user in users)
     at_all = []
     targets = np.asarray(jax.vmap(users[0].u)(drawn[0]))
     for user, rows in zip(users, drawn, strict=True):
         moved, found = lift(user, rows, targets)
         rows = np.where(found[:, None], moved, rows)
-        at_all.append(_measure(user, rows, moments(user, rows, samples, jax.random.key(seed))))
+        at_all.append(_measure_quantities(user, rows, moments(user, rows, samples, jax.random.key(seed))))
     names, d = users[0].names, np.array(dimensions, float)
     allowed = {
         "1. second derivatives of the statistics": exponent / 2,
@@ -158,10 +162,12 @@ def family_report(
     )
 
 
-def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
-    """What the conditions bound, and the three parts of the dynamics, at rows of weights."""
+def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
+    """Return the quantities that the conditions bound, and drift, corrector and volatility, at rows of weights."""
     n = measured.samples
-    second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
+    second, third = (
+        np.asarray(each) for each in jit_bound(_derivative_norms, user, fast_compile=True)(rows, jax.random.key(0))
+    )
     centred = measured.first - measured.first.mean(0)
     bends = measured.bend
     exact = lambda value: Measured(value, np.zeros_like(value))
@@ -179,7 +185,7 @@ def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[
 
 
 def _gradient_norm(gradients: np.ndarray) -> Measured:
-    """The norm of the mean gradient at each point: the root of the mean product of two groups, which has no bias."""
+    """Return the norm of the mean gradient at each point, from products of the means of two groups, which are unbiased."""
     sums = gradients.sum(0)
     square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (GROUPS * (GROUPS - 1))
     without = []
@@ -191,9 +197,9 @@ def _gradient_norm(gradients: np.ndarray) -> Measured:
     return Measured(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
 
 
-def _norms(user: UserLoss, rows, key):
-    """Operator norms of the second and third derivatives of each statistic at each row, shape (P, k) each."""
-    starts = jax.random.normal(key, (DIRECTIONS, user.size))
+def _derivative_norms(user: UserLoss, rows, key):
+    """Return operator norms of second and of third derivatives of each statistic at each row, shapes (P, k)."""
+    starts = jax.random.normal(key, (POWER_STARTS, user.size))
     unit = lambda v: v / jnp.where((size := jnp.linalg.norm(v)) > 0, size, 1.0)
 
     def at(w, i):
@@ -204,7 +210,7 @@ def _norms(user: UserLoss, rows, key):
 
         def largest(apply, value):
             def climb(v):
-                v = lax.fori_loop(0, ITERATIONS, lambda _, v: unit(apply(v)), unit(v))
+                v = lax.fori_loop(0, POWER_ITERATIONS, lambda _, v: unit(apply(v)), unit(v))
                 return jnp.abs(value(v))
 
             return jax.vmap(climb)(starts).max()
@@ -215,7 +221,7 @@ def _norms(user: UserLoss, rows, key):
 
 
 def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
-    """Fit a power of d to values with standard errors, or a power of d plus a constant where that misses them.
+    """Fit a power of d to values with standard errors; if the fit is poor, fit a power of d plus a constant.
 
     >>> d = np.array([50.0, 100.0, 200.0, 400.0])
     >>> fit_growth(d, 3 * d**1.5, 0.01 * d**1.5)
@@ -223,7 +229,7 @@ def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
     >>> fit_growth(d, 100 + d, 0.001 * d)
     1.00 ± 0.00
     """
-    if value[-1] <= max(DETECTED * error[-1], ZERO) or (value <= 0).any():
+    if value[-1] <= max(MIN_STANDARD_ERRORS * error[-1], MAX_ROUNDING) or (value <= 0).any():
         return Growth(-np.inf, 0.0)
     spread = np.maximum(error, 1e-4 * value)
     x, y, weight = np.log(d / d[-1]), np.log(value), value / spread
@@ -231,7 +237,7 @@ def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
     solution = np.linalg.lstsq(design, y * weight, rcond=None)[0]
     line_error = float(np.sqrt(np.linalg.inv(design.T @ design)[1, 1]))
     power = Growth(float(solution[1]), line_error if error.any() else 0.0)
-    if np.abs((y - solution[0] - solution[1] * x) * weight).max() < MISFIT or len(d) < 4 or not error.any():
+    if np.abs((y - solution[0] - solution[1] * x) * weight).max() < MAX_MISFIT or len(d) < 4 or not error.any():
         return power
     model = lambda p: (p[0] + p[1] * np.log1p(p[2] * d[0] / d) + p[1] * x - y) * weight
     found = least_squares(model, [*solution, 0.0], bounds=([-np.inf, -np.inf, -0.9], np.inf))
