@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.cli import main
-from sgdlimits.cli.levels import levels
+from sgdlimits.cli.levels import available_levels
 from sgdlimits.cli.options import Number
 
 INVALID_VALUES = {
@@ -77,7 +77,7 @@ def command_line(path, option):
     line += ["x.nc" if isinstance(each.type, click.Path) else names[each.name] for each in needed]
     if path[0] == "run" and option.name != "level_d":
         line += ["--d", "30"]
-    for what, known in (("level", levels()), ("optimiser", ALGORITHMS)):
+    for what, known in (("level", available_levels()), ("optimiser", ALGORITHMS)):
         field = option.name.removeprefix(f"{what}_")
         owner = [name for name, cls in known.items() if field in getattr(cls, "__dataclass_fields__", {})]
         if option.name.startswith(f"{what}_") and owner and field != "d":

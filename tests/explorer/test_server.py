@@ -198,7 +198,8 @@ def test_the_newest_setting_cancels_the_one_before_and_its_pieces_are_those_of_s
                 mean.update(zip(message["t"], message["curves"]["risk"]["mean"], strict=True))
         assert message["job"] == 7
     setting = Setting.read(newest)
-    here = simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
+    how = setting.stream_arguments("chain")
+    here = simulate(setting.problem, setting.levels["chain"], setting.start, **how, progress=False)
     np.testing.assert_allclose(list(mean.values()), here.risk.values.mean(0), rtol=1e-6)
 
 

@@ -85,7 +85,8 @@ def test_the_command_line_is_the_same_simulation(preset, tmp_path, monkeypatch):
     answer = CliRunner().invoke(main, [*setting.command().split()[1:], "--out", "it.nc", "--quiet"])
     assert answer.exit_code == 0, answer.output
     attributes = sl.load("it.nc").attrs
-    here = sl.simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
+    how = setting.stream_arguments("chain")
+    here = sl.simulate(setting.problem, setting.levels["chain"], setting.start, **how, progress=False)
     assert {name: attributes[name] for name in ("problem", "start", "level_parameters", "seed")} == {
         name: here.attrs[name] for name in ("problem", "start", "level_parameters", "seed")
     }

@@ -98,7 +98,7 @@ def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
     values = [name for name, each in dataset.data_vars.items() if each.dtype.kind == "f" and not {"t", "time"} & set(each.dims)]
     numbers = [each for name in names if dataset[each := name.rpartition(".")[2]].dtype.kind in "fiu"]
     if not values or len(numbers) < 2:
-        raise BadInput("--plot needs two numerical parameters and a stored value that is one number. Draw it in Python.")
+        raise BadInput("--plot needs two numerical parameters and a scalar value. Plot the dataset in Python instead.")
     with save_drawn_figure(path):
         from sgdlimits.analysis.plot import phase_diagram
 
@@ -106,11 +106,11 @@ def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
 
 
 def _choose_executor(given: dict[str, Any]) -> Any:
-    """Return where a sweep is computed: on a dask cluster, in a number of processes, or in this process (None)."""
+    """Return the executor of a sweep: a dask cluster, a number of processes, or None for this process."""
     if given["cluster"] and given["workers"] and given["cluster"] != "local":
-        raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
+        raise BadInput("--workers, for this machine, excludes --cluster, for others. Leave one of them out.")
     if given["job"] and given["cluster"] != "slurm":
-        raise BadInput("--job is a setting of --cluster slurm. Leave it out, or give both.")
+        raise BadInput("--job needs --cluster slurm. Leave --job out, or give both.")
     if not given["cluster"]:
         return given["workers"]
     from sgdlimits.run.sweeps.cluster import Dask

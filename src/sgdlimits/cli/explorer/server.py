@@ -1,4 +1,4 @@
-"""The server of the page: static files, and a WebSocket that connects each page with its own process.
+"""Server of the page: static files, and a WebSocket that connects each page with its own process.
 
 It listens on loopback. The Host of every request must be the server's own, and the Origin of a WebSocket its own page, so that
 no other page in the same browser can reach it. As other users of the machine reach loopback too, requests need the token of
@@ -56,7 +56,7 @@ class Guard:
         self.cookie = f"sgdlimits-{port}"  # cookies of one host are shared by its ports
 
     def refusal(self, connection: HTTPConnection, page: bool = False) -> str:
-        """Return the reason for refusing a request, or an empty text if it is admitted.
+        """Return the reason for refusing a request, or an empty string if it is admitted.
 
         Static files (`page`) need no token.
         """
@@ -101,10 +101,10 @@ class Explorer:
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
         if not self.contents:
-            from sgdlimits.cli.explorer.controls import contents
+            from sgdlimits.cli.explorer.controls import page_contents
 
             # importing JAX takes seconds, during which the event loop must not block
-            self.contents = await asyncio.to_thread(contents)
+            self.contents = await asyncio.to_thread(page_contents)
         return JSONResponse(self.contents, headers=SECURITY_HEADERS)
 
     async def socket(self, socket: WebSocket) -> None:
@@ -149,7 +149,7 @@ class Explorer:
             except (ValueError, RecursionError):
                 message = None
             if isinstance(message, dict):
-                await asyncio.to_thread(session.ask, message)
+                await asyncio.to_thread(session.send, message)
             else:
                 await socket.send_json({"kind": "error", "text": "A message must be an object in JSON. Reload the page."})
 
