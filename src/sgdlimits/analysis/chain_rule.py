@@ -169,7 +169,7 @@ class ChosenDynamics(EffectiveDynamics):
         problem.coordinates.fits(stats)
         needs_d = takes_d(self.statistics)
         if needs_d and self.d is None:
-            raise BadInput("statistics= depends on d, and no d is given. Call at(d), for instance dynamics.at(1000).h.")
+            raise BadInput("statistics= depends on d, and no d is given. Take at(d), for instance dynamics.at(1000).h.")
         fn = (lambda u: self.statistics(u, self.d)) if needs_d else self.statistics
         return problem, Chosen.of(fn, problem, stats)
 
