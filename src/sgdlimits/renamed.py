@@ -53,6 +53,7 @@ They are also those of arguments of `replace`.
 RENAMED = {
     "theory.mediocrity.compare": NewName("exit_table", "0.3"),
     "theory.quadratic.Null": NewName("theory.quadratic.NullDirections", "0.4"),
+    "theory.regimes.of": NewName("theory.regimes.term_sizes", "0.4"),
     "theory.single_index.exit_time(threshold)": NewName("overlap", "0.3"),
     "ProjectionProblem(rule)": NewName("expectation", "0.4"),
     "presets.committee(rule)": NewName("expectation", "0.4"),

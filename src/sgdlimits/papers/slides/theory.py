@@ -39,11 +39,14 @@ from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.problem.projection import linear_increments
+from sgdlimits.renamed import names_of
 from sgdlimits.size import check_memory
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.trees import add, repeat_for_samples
 from sgdlimits.text import table
+
+__getattr__ = names_of("sgdlimits.theory.regimes")
 
 # by falling kappa + delta
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
@@ -151,11 +154,11 @@ def regime(kappa: NotNegative, delta: float) -> Regime:
 
 
 @checked
-def of(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
+def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
     """Return the `Sizes` of one problem in dimension d, with corrector over population drift taken at a random start.
 
     >>> import sgdlimits as sl
-    >>> sizes = of(sl.presets.phase_retrieval(width=4, lr=0.2, noise=0.1), d=1000)
+    >>> sizes = term_sizes(sl.presets.phase_retrieval(width=4, lr=0.2, noise=0.1), d=1000)
     >>> round(sizes.corrector, 6), round(sizes.samples)
     (0.05, 20000)
     """
