@@ -21,7 +21,7 @@ from sgdlimits.cli.explorer.worker import PageJob
 def job() -> PageJob:
     """Two settings whose chains have ended, and the ODE of the first."""
     small = {"d": 50, "t_max": 60, "runs": 6}
-    made = PageJob(1, [Setting.read({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
+    made = PageJob(1, [Setting.from_message({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
     for side, level in ((0, "chain"), (0, "ode"), (1, "chain")):
         one = made.settings[side]
         how = one.stream_arguments(level)

@@ -110,7 +110,7 @@ class MomentSizes(NamedTuple):
     far: Float[Array, "states 2"]
 
 
-def measure(
+def measure_localizability(
     family: Callable[[int], Problem],
     exponent: float,
     dimensions: tuple[int, ...],

@@ -120,7 +120,7 @@ def optimise(
     interrupted = False
     try:
         constants = search.best_constants()
-        for z in _starts(feasible, constants, starts, seed):
+        for z in _search_starts(feasible, constants, starts, seed):
             values.append(search.minimise(z, starts - len(values)))
         search.refine()
     except KeyboardInterrupt:
@@ -129,7 +129,7 @@ def optimise(
         interrupted = True
     finally:
         search.bar.close()
-    return _result(make, search, disc, values or [search.best[0]], interrupted)
+    return _build_optimum(make, search, disc, values or [search.best[0]], interrupted)
 
 
 def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
@@ -172,7 +172,7 @@ def _discretise(make: Callable, start: Any, feasible: FeasibleSet, seed: int) ->
     return Discretisation(problem.numerics.refined(point), point, interval_ends(problem, feasible.t_max), feasible.slices)
 
 
-def _starts(feasible: FeasibleSet, constants: np.ndarray, number: int, seed: int) -> list[np.ndarray]:
+def _search_starts(feasible: FeasibleSet, constants: np.ndarray, number: int, seed: int) -> list[np.ndarray]:
     """Return scaled starts of the search: the best constants, a decay around them, and random values in blocks of pieces."""
     random = np.random.default_rng(seed)
     found = [feasible.constant(constants)]
@@ -293,7 +293,7 @@ class _Search:
                     z = (z + before[1]) / 2
                     continue
                 self.scale = max(abs(value), 1e-300)
-                self._scipy(z)
+                self._minimise_by_scipy(z)
                 if not 0 < self.best[0] < RESCALE * self.scale:
                     break
                 z = self.best[1]
@@ -304,7 +304,7 @@ class _Search:
             self.best = min(before, self.best, key=lambda each: each[0])
         return reached
 
-    def _scipy(self, z: np.ndarray) -> None:
+    def _minimise_by_scipy(self, z: np.ndarray) -> None:
         """Minimise from a scaled start by SciPy, and store the result in `best`."""
         scaled = lambda z: tuple(each / self.scale for each in self.evaluate(z))
         bounds = [(0.0, 1.0)] * len(z)
@@ -325,7 +325,9 @@ class _Search:
             self.minimise(z, 1)
 
 
-def _result(make: Callable, search: _Search, disc: Discretisation, values: Sequence[float], interrupted: bool) -> Optimum:
+def _build_optimum(
+    make: Callable, search: _Search, disc: Discretisation, values: Sequence[float], interrupted: bool
+) -> Optimum:
     """Return the `Optimum` with its certificate, its costate, and the ODE solved with error control."""
     feasible, goal = search.feasible, search.goal
     assert search.baseline is not None

@@ -152,7 +152,7 @@ class Optimum:
         rows = [
             (name, f"{self.value:.6g} (best constants {self.baseline:.6g}, gain {self.gain:.4g})"),
             ("best constants", ", ".join(f"{each} = {value:.4g}" for each, value in self.constants.items())),
-            *((each, _describe(control)) for each, control in self.controls.items()),
+            *((each, _describe_schedule(control)) for each, control in self.controls.items()),
             ("starts", f"{', '.join(f'{value:.6g}' for value in self.values)} (spread {self.spread:.2g})"),
             ("projected gradient", f"{self.certificate:.2g} (at the best constants {self.certificate_of_constants:.2g})"),
             ("difference from ODE()", f"{self.error:.1g}"),
@@ -162,7 +162,7 @@ class Optimum:
         return f"Optimum: {name}\n{table(rows, indent='  ')}"
 
 
-def _describe(control: Steps) -> str:
+def _describe_schedule(control: Steps) -> str:
     """Describe a schedule by its number of pieces and a few of its values."""
     values = np.asarray(control.values)
     places = np.unique(np.linspace(0, len(values) - 1, 6).round().astype(int))

@@ -58,7 +58,7 @@ NODE_COUNT = 4
 
 @dataclass(frozen=True)
 class Departure:
-    r"""A saddle of the ODE that a start approaches, with the noise of the linear departure from it.
+    r"""Saddle of the ODE that a start approaches, with the noise of the linear departure from it.
 
     Attributes
     ----------

@@ -183,7 +183,7 @@ def exit_time(
         )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
     drift = _Drift.of(problem, end)
-    variance = _interpolate(increment_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
+    variance = _interpolate(increment_variance(problem, jnp.asarray(_interpolation_nodes(end))), end) if noise else None
 
     def time_at(d, overlap, start):
         """Return the time for one dimension, end and start."""
@@ -244,7 +244,7 @@ class _Drift(NamedTuple):
     @classmethod
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
-        population, corrector = drift_parts(problem, jnp.asarray(_nodes(end)))
+        population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
@@ -299,7 +299,7 @@ def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n
     return jax.lax.map(variance_at, m)
 
 
-def _nodes(end: float) -> np.ndarray:
+def _interpolation_nodes(end: float) -> np.ndarray:
     """Return interpolation nodes for functions of the overlap m on [-end, end]: Chebyshev points of its angle.
 
     In the angle the drift of relu units is smooth too.
@@ -308,7 +308,7 @@ def _nodes(end: float) -> np.ndarray:
 
 
 def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function of the overlap that interpolates values at `_nodes(end)`."""
+    """Return the function of the overlap that interpolates values at `_interpolation_nodes(end)`."""
     # fit in the angle, as `_nodes`
     reach = np.arcsin(end)
     fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)

@@ -44,7 +44,7 @@ OPTIONS = [
     number_option("--threshold", PROBLEM, "T, the share of the excess risk that is lost at the exit", default=0.5, whole=False),
     number_option("--runs", RUNS, "runs of chain, SDE and ODE", default=400),
     number_option("--sgd-runs", RUNS, "runs of SGD on the weights, whose cost is proportional to d", default=0),
-    number_option("--seed", RUNS, "a whole number; the same seed gives the same numbers", default=0),
+    number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
     Option("--out", type=File(), heading=RESULTS, help="a netCDF file of the table"),
     Option("--plot", type=File(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
@@ -88,7 +88,7 @@ def read_preset(args: list[str]) -> str:
     "exit-time", cls=ExitTimeCommand, params=OPTIONS, short_help="Exit times of a plateau: levels and theory in one table."
 )
 def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet, **given) -> None:
-    """How long one-pass SGD stays on a plateau: for phase retrieval, every level and every formula in one table.
+    """Compute how long one-pass SGD stays on a plateau: for phase retrieval, every level and formula in one table.
 
     SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
     Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:

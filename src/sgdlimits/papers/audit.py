@@ -44,18 +44,18 @@ class JudgedClaim:
         """Whether the computed verdict is the one on record for the claim."""
         return self.verdict == self.claim.kind
 
-    def numbers(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the claim's name, worst compared values, relation, tolerance and verdict, as stored in JSON."""
         worst = self.comparison.worst if self.comparison else {}
         relation = self.comparison.relation if self.comparison else "="
         return {"name": self.claim.name, **worst, "relation": relation, "verdict": self.verdict, "error": self.error}
 
-    def row(self) -> tuple[str, ...]:
+    def table_row(self) -> tuple[str, ...]:
         """Return the table cells of the claim: place, title, values, and verdict, with "!" if it is not the one on record."""
         return (
             self.claim.where,
             self.claim.title,
-            *format_cells(self.numbers()),
+            *format_cells(self.as_dict()),
             self.verdict + ("" if self.as_recorded else " !"),
         )
 
@@ -103,7 +103,7 @@ class Audit:
         """Return the printed audit: one table of claims per paper, followed by the summary."""
         text = ""
         for key, paper in PAPERS.items():
-            rows = [strip_markup(each.row()) for each in self.judged if each.claim.paper == key]
+            rows = [strip_markup(each.table_row()) for each in self.judged if each.claim.paper == key]
             if rows:
                 text += f"{paper.title}\n{table([TABLE_COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
         return text + self.summary()
@@ -127,9 +127,9 @@ class Audit:
     def text(self, ending: str) -> str:
         """Format the audit as the content of a ".json", ".csv" or ".md" file."""
         if ending == ".json":
-            about = {"effort": self.effort, "claims": [each.numbers() for each in self.judged]}
+            about = {"effort": self.effort, "claims": [each.as_dict() for each in self.judged]}
             return json.dumps(about, indent=1, ensure_ascii=False) + "\n"
-        head, rows = ("paper", *TABLE_COLUMNS), [(each.claim.paper, *each.row()) for each in self.judged]
+        head, rows = ("paper", *TABLE_COLUMNS), [(each.claim.paper, *each.table_row()) for each in self.judged]
         if ending == ".md":
             return format_markdown(head, rows) + f"\n{self.summary()}\n"
         out = io.StringIO()

@@ -110,7 +110,7 @@ CHEAP = [
 def test_cheap_claims_have_the_verdict_on_record(name):
     found = sl.audit("quick", name.split(".")[0], only=name, progress=False)
     mine = next(each for each in found.judged if each.claim.name == name)
-    assert mine.as_recorded, (mine.verdict, mine.numbers())
+    assert mine.as_recorded, (mine.verdict, mine.as_dict())
 
 
 @pytest.mark.full

@@ -144,7 +144,7 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
 
 
 class EndPoint(NamedTuple):
-    """The weights of zero risk that are closest to a start, as statistics.
+    """Statistics of the zero-risk weights that are closest to a start.
 
     Parameters
     ----------

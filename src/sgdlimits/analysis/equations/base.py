@@ -27,14 +27,14 @@ class Row(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """The ODE of a problem as lines of LaTeX, with the definitions of its letters and the values of its parameters.
+    """Lines of LaTeX with the ODE of a problem, the definitions of its letters and the values of its parameters.
 
     Parameters
     ----------
     ode : the time derivatives of the statistics
     where : definitions of the letters in the ODE, each in terms of later ones, and remarks
     numbers : keyword, letter and value of each parameter
-    noise : the covariance of the increments, and what it is made of
+    noise : covariance of the increments, and the definitions of its letters
     """
 
     ode: tuple[Row, ...]
@@ -103,7 +103,7 @@ def decimal_latex(value: float | Fraction) -> str:
 
 
 def product_latex(*factors: Any) -> str:
-    r"""Format a product of scalars and LaTeX texts as LaTeX: the product of the scalars first, without factors of one.
+    r"""Format a product of scalars and LaTeX expressions: the product of the scalars first, without factors of one.
 
     >>> product_latex(4, 0.5, r"\gamma", "M_{jr}"), product_latex(1, "")
     ('2 \\gamma M_{jr}', '1')
@@ -134,22 +134,22 @@ def sum_latex(terms: Iterable[str]) -> str:
 
 
 def bracket_latex(text: str) -> str:
-    """Put a LaTeX text in parentheses of matching height."""
+    """Put a LaTeX expression in parentheses of matching height."""
     return rf"\left({text}\right)"
 
 
 def fraction_latex(top: str, bottom: str) -> str:
-    """Format a fraction of two LaTeX texts."""
+    """Format a fraction of two LaTeX expressions."""
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def root_latex(inside: str) -> str:
-    """Format the square root of a LaTeX text."""
+    """Format the square root of a LaTeX expression."""
     return rf"\sqrt{{{inside}}}"
 
 
 def power_latex(letter: str, n: int) -> str:
-    """Format the n-th power of a letter as LaTeX; an empty text for n = 0."""
+    """Format the n-th power of a letter as LaTeX; an empty string for n = 0."""
     return "" if n == 0 else letter if n == 1 else rf"{letter}^{{{n}}}"
 
 
@@ -168,12 +168,12 @@ def over_pi_latex(value: float) -> str:
 
 
 def arcsin_latex(inside: str) -> str:
-    """Format the arcsine of a LaTeX text."""
+    """Format the arcsine of a LaTeX expression."""
     return rf"\arcsin{bracket_latex(inside)}"
 
 
 def reciprocal_latex(letter: str, value: int) -> str:
-    """Format 1/letter as LaTeX; an empty text if the value of the letter is 1."""
+    """Format the reciprocal of a letter as LaTeX; an empty string if the value of the letter is 1."""
     return "" if value == 1 else fraction_latex("1", letter)
 
 

@@ -29,12 +29,12 @@ from sgdlimits.part import is_schedule
 
 
 class MomentRows(NamedTuple):
-    """The moments of one sample in the ODE of SGD, as LaTeX, with the definitions of their letters.
+    """LaTeX of the moments of one sample in the ODE of SGD, with the definitions of their letters.
 
     Parameters
     ----------
     fixed, field, gradient, second : right-hand sides of Phi, Psi, Gamma and A; `gradient` is empty without a corrector
-    where : definitions
+    where : definitions of the letters
     teachers : range of the index r
     """
 

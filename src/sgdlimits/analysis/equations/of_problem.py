@@ -30,7 +30,7 @@ def noise_of(problem: Problem) -> tuple[Row, ...]:
     raise BadInput(f"the noise of {type(problem).__name__} is not written out. Use problem.covariance.")
 
 
-def _constant(problem: ProjectionProblem) -> float | None:
+def _constant_second_layer(problem: ProjectionProblem) -> float | None:
     """Return the value of the second layer if it is fixed and equal for all units, else None."""
     law = problem.initial
     constant = problem.network.plain and not problem.trains_second and law.second_spread == 0
@@ -39,12 +39,12 @@ def _constant(problem: ProjectionProblem) -> float | None:
 
 @equations_of.register
 def _(problem: ProjectionProblem) -> Equations:
-    return equations_of_model(problem.model, problem.algorithm, _constant(problem))
+    return equations_of_model(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 
 @noise_of.register
 def _(problem: ProjectionProblem) -> tuple[Row, ...]:
-    return noise_of_model(problem.model, problem.algorithm, _constant(problem))
+    return noise_of_model(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 
 @noise_of.register

@@ -28,12 +28,12 @@ from sgdlimits.part import is_schedule
 
 
 def mean_latex(inside: str) -> str:
-    """Format the expectation of a LaTeX text over one sample."""
+    """Format the expectation of a LaTeX expression over one sample."""
     return rf"\mathbb{{E}}\left[{inside}\right]"
 
 
 def function_name(fn: Any) -> str:
-    """Return the LaTeX of the name of a user's function, or an empty text if it has none."""
+    """Return the LaTeX of the name of a user's function, or an empty string if it has none."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return rf"\operatorname{{{escape_latex(name)}}}" if name.isidentifier() else ""
 

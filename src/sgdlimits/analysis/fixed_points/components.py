@@ -78,12 +78,12 @@ class Atlas:
             self.owner[r] = i
             first.append(r)
             images = np.concatenate([images, own])
-        self.roots = roots.at(np.array(first, int))
+        self.roots = roots.select(np.array(first, int))
         self.isolated = np.zeros(len(first), bool)
         self.points = self.roots.x
         self.images = images.reshape(-1, group.order, system.size).swapaxes(0, 1).reshape(-1, system.size)
 
-    def labels(self) -> np.ndarray:
+    def component_labels(self) -> np.ndarray:
         """Return the index of the connected component of each image, as an array of shape (group elements, roots)."""
         order, count = self.group.order, len(self.points)
         if not count:
@@ -108,7 +108,7 @@ class Atlas:
             self.roots.jacobian[i] = self.roots.jacobian[i] if measured is None else measured
         values, zero = self.roots.spectra
         regular = np.flatnonzero((np.abs(values) > zero[:, None]).all(1))
-        self.isolated[regular] = has_valid_jacobian(self.system, self.roots.at(regular), towards)
+        self.isolated[regular] = has_valid_jacobian(self.system, self.roots.select(regular), towards)
         # the few nearest pairs of all first; pairs of every two components only once these bring no more
         each_target = False
         for finished in range(MAX_ROUNDS):
@@ -154,7 +154,7 @@ class Atlas:
         to symmetry. The symmetries carry paths between two components to paths between their images, but not to other pairs of
         the same orbits: a ring in two parts may be nearer to images that it is not connected with, so each pair is examined.
         """
-        labels, pair_of = self.labels(), dict[tuple[int, int], tuple[int, int]]()
+        labels, pair_of = self.component_labels(), dict[tuple[int, int], tuple[int, int]]()
         orbits = labels.min(0)
         tried = COSTLY_IMAGES_TRIED if self.system.costly and not each_target else MAX_IMAGES_TRIED
         best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}

@@ -52,7 +52,7 @@ class Roots(NamedTuple):
     jacobian: np.ndarray
     found: np.ndarray
 
-    def at(self, rows: np.ndarray) -> Roots:
+    def select(self, rows: np.ndarray) -> Roots:
         """Return some of the end points, selected by indices or by a mask."""
         return Roots(*(leaf[rows] for leaf in self))
 

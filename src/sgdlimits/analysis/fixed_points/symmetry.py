@@ -163,11 +163,11 @@ def _matrices_of(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | No
     """Return the matrices by which linear maps of statistics act on the free coordinates; None stands for `candidate_maps`."""
     axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
     maps = candidate_maps(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
-    basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
+    basis = system.unflatten_rows(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
     ones = [take_run(basis, i) for i in range(system.size + 1)]
     images = [[g(one) for one in ones] for g in maps]
     # the images of zero and of the unit vectors give the affine map; one call converts all
-    rows = system.rows(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
+    rows = system.flatten_batch(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
     return [(image[1:] - image[0]).T for image in rows.reshape(len(maps), -1, system.size)]
 
 

@@ -61,7 +61,7 @@ def risk(
 
 
 def _describe_hidden_values(values: np.ndarray, floor: float) -> str:
-    """Return a label of how many values a logarithmic scale cannot show; raise `BadInput` if it can show none."""
+    """Return a label with the number of values that a logarithmic scale cannot show; raise `BadInput` if it can show none."""
     below = int((values <= 0).sum())
     if values.size and below == values.size:
         raise BadInput(

@@ -79,7 +79,7 @@ class SampledClosure:
         return f"Closure: {verdict}\n{table(rows, '<>><')}"
 
 
-def compare(
+def compare_drifts(
     user: UserLoss, scales: StepScales, references: Float[np.ndarray, "R n"], others: Float[np.ndarray, "m n"],
     samples: int, tolerance: float, seed: int,
 ) -> SampledClosure:  # fmt: skip

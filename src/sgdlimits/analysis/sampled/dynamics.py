@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare
+from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare_drifts
 from sgdlimits.analysis.sampled.empirical import EmpiricalProblem
 from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
 from sgdlimits.analysis.sampled.family import SampledLocalizability, family_report
@@ -168,7 +168,7 @@ class SampledDynamics:
         tolerance : largest difference, relative to the size of the drift, that counts as zero
         """
         rows = np.stack([self._row(self.draw_weights(i)) for i in range(references * (1 + TRIALS))])
-        return compare(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
+        return compare_drifts(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
 
     @checked
     def localizability(self, dimensions: tuple[int, ...] = (32, 64, 128, 256), states: Count = 4) -> SampledLocalizability:

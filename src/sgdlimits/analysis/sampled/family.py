@@ -40,7 +40,7 @@ class Growth:
     exponent: float
     error: float
 
-    def above(self, exponent: float) -> bool:
+    def exceeds(self, exponent: float) -> bool:
         """Return whether the growth is faster than d^exponent, by more than `EXPONENT_SLACK` and two standard errors."""
         return self.exponent - MAX_STANDARD_ERRORS * self.error > exponent + EXPONENT_SLACK
 
@@ -73,9 +73,9 @@ class SampledLocalizability(Localizability):
         """Kind of the limit at this step size: "ballistic" or "diffusive", with a note if the corrector vanishes, or "none"."""
         if (
             not self.passed
-            or self.drift.above(0)
-            or self.corrector.above(self.exponent)
-            or self.volatility.above(self.exponent)
+            or self.drift.exceeds(0)
+            or self.corrector.exceeds(self.exponent)
+            or self.volatility.exceeds(self.exponent)
         ):
             return "none"
         kind = "diffusive" if self.volatility.reaches(self.exponent) else "ballistic"
@@ -101,7 +101,7 @@ class SampledLocalizability(Localizability):
 
 
 @dataclass(frozen=True)
-class Measured:
+class StateEstimates:
     """Values and standard errors of a quantity, one row per state and one column per statistic."""
 
     value: np.ndarray
@@ -162,7 +162,7 @@ def family_report(
     )
 
 
-def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
+def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, StateEstimates]:
     """Return the quantities that the conditions bound, and drift, corrector and volatility, at rows of weights."""
     n = measured.samples
     second, third = (
@@ -170,8 +170,8 @@ def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoment
     )
     centred = measured.first - measured.first.mean(0)
     bends = measured.bend
-    exact = lambda value: Measured(value, np.zeros_like(value))
-    mean = lambda samples: Measured(np.abs(samples.mean(0)), samples.std(0, ddof=1) / np.sqrt(n))
+    exact = lambda value: StateEstimates(value, np.zeros_like(value))
+    mean = lambda samples: StateEstimates(np.abs(samples.mean(0)), samples.std(0, ddof=1) / np.sqrt(n))
     return {
         "1. second derivatives of the statistics": exact(second),
         "1. third derivatives of the statistics": exact(third),
@@ -184,7 +184,7 @@ def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoment
     }
 
 
-def _gradient_norm(gradients: np.ndarray) -> Measured:
+def _gradient_norm(gradients: np.ndarray) -> StateEstimates:
     """Return the norm of the mean gradient at each point, from products of the means of two groups, which are unbiased."""
     sums = gradients.sum(0)
     square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (GROUPS * (GROUPS - 1))
@@ -194,7 +194,7 @@ def _gradient_norm(gradients: np.ndarray) -> Measured:
         without.append(((left.sum(0) ** 2).sum(-1) - (left**2).sum((0, 2))) / ((GROUPS - 1) * (GROUPS - 2)))
     error = np.sqrt((GROUPS - 1) * np.var(without, axis=0))
     norm = np.sqrt(np.maximum(square, 0.0))
-    return Measured(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
+    return StateEstimates(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
 
 
 def _derivative_norms(user: UserLoss, rows, key):

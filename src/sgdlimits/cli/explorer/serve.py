@@ -8,7 +8,7 @@ import threading
 import webbrowser
 from collections.abc import Callable
 
-from sgdlimits.cli.explorer.server import ALL_INTERFACES, MAX_MESSAGE_BYTES, application
+from sgdlimits.cli.explorer.server import ALL_INTERFACES, MAX_MESSAGE_BYTES, build_application
 from sgdlimits.cli.explorer.session import spawn_process
 from sgdlimits.errors import BadInput, check_count
 
@@ -33,7 +33,7 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, annou
         address = f"http://{name}:{port}/?token={token}"
         spare = spawn_process(warm=True)  # compiles while the browser opens
         config = uvicorn.Config(
-            application(host, port, token, spare=spare), log_level="warning",
+            build_application(host, port, token, spare=spare), log_level="warning",
             ws="websockets-sansio", ws_max_size=MAX_MESSAGE_BYTES, lifespan="off",
             timeout_graceful_shutdown=1, server_header=False, ws_ping_timeout=180,  # a browser on a busy machine answers late
         )  # fmt: skip

@@ -80,10 +80,10 @@ def parse_value(name: str, value: Any) -> Any:
 class Setting:
     """Setting of the page: a preset and an optimiser with their parameters, a start, and the number and length of the runs.
 
-    >>> setting = Setting.read({"preset": "phase_retrieval", "parameters": {"lr": "1/20"}, "d": 1e6})
+    >>> setting = Setting.from_message({"preset": "phase_retrieval", "parameters": {"lr": "1/20"}, "d": 1e6})
     >>> setting.d, setting.problem.name, setting.start
     (1000000, 'phase_retrieval', RandomInit(d=1000000))
-    >>> Setting.read({"preset": "phase_retrieval", "parameters": {"lr": -1}}).problem
+    >>> Setting.from_message({"preset": "phase_retrieval", "parameters": {"lr": -1}}).problem
     Traceback (most recent call last):
         ...
     sgdlimits.errors.BadInput: lr must be a finite number above 0; got -1. Give such a number.
@@ -102,7 +102,7 @@ class Setting:
     threshold: float = 0.5
 
     @classmethod
-    def read(cls, given: Any) -> Setting:
+    def from_message(cls, given: Any) -> Setting:
         """Return the setting in a message of the page; raise `BadInput` if the message has no valid setting."""
         if not isinstance(given, dict):
             raise BadInput(f"a setting must be a JSON object; got {shorten(given)}. Reload the page.")
@@ -171,7 +171,7 @@ class Setting:
         runs = self.runs if level in ("chain", "sde") else min(self.runs, MAX_LIMIT_RUNS)
         return {"t_max": self.t_max, "runs": runs, "seed": self.seed, "save": self.save}
 
-    def python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
+    def as_python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
         """Return a Python program that makes the page's datasets and prints its headline numbers."""
         own = [f"{name}={_python_text(value)}" for name, value in self.parameters.items()]
         own += [] if self.optimiser == "sgd" else [f"algorithm={_python_text(cast(Any, self.problem).algorithm)}"]
@@ -185,7 +185,7 @@ class Setting:
             f"print(sl.summarise(sl.exit_times(chain, {self.threshold!r})).scaled({self.d}))  # exit times in samples\n"
         )
 
-    def command(self, level: str = "chain") -> str:
+    def as_command(self, level: str = "chain") -> str:
         """Return a command line that makes the page's dataset at one level."""
         words = ["sgdlimits", "run", self.preset]
         taken = set(typed_parameters(PRESETS[self.preset]))

@@ -81,7 +81,7 @@ class Worker:
     def compile_first_scene(self) -> None:
         """Compile the levels of the first scene, until a message arrives."""
         preset = next(iter(SCENES))
-        setting = Setting.read({"preset": preset, **SCENES[preset][0]["setting"]})
+        setting = Setting.from_message({"preset": preset, **SCENES[preset][0]["setting"]})
         for level in setting.levels:
             if self.connection.poll():
                 return
@@ -113,7 +113,7 @@ class Worker:
         given = message.get("settings")
         if not isinstance(given, list) or not 1 <= len(given) <= 2:
             raise BadInput("a message must contain one setting or two. Reload the page.")
-        settings = [Setting.read(each) for each in given]
+        settings = [Setting.from_message(each) for each in given]
         for setting in settings:
             # an impossible start is refused before any thread begins
             setting.start.one(setting.problem, seed=setting.seed)
@@ -121,8 +121,8 @@ class Worker:
         with self.changed:
             self.job = job
             self.changed.notify_all()
-        command = lambda setting: [setting.command(level) for level in setting.levels]
-        texts = [{"python": each.python(tuple(each.levels)), "command": command(each)} for each in settings]
+        command = lambda setting: [setting.as_command(level) for level in setting.levels]
+        texts = [{"python": each.as_python(tuple(each.levels)), "command": command(each)} for each in settings]
         first = settings[0]
         self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 

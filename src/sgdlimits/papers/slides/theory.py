@@ -165,7 +165,7 @@ def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(f"problem must be a projection problem, which has a width; got {type(problem).__name__}. Take a preset.")
     start = RandomInit(d)
-    d, (population, corrector) = start.d, map(largest, problem.drift_parts(start.one(problem, seed=seed)))
+    d, (population, corrector) = start.d, map(largest_entry, problem.drift_parts(start.one(problem, seed=seed)))
     per_unit = float(problem.algorithm.lr_sample) / problem.network.width
     return Sizes(
         corrector=per_unit,
@@ -195,7 +195,7 @@ def classify(population: float, corrector: float, fluctuation: float, tolerance:
 
 
 @checked
-def largest(stats: Overlaps) -> Float[Array, ""]:
+def largest_entry(stats: Overlaps) -> Float[Array, ""]:
     """Return the largest absolute value among all entries of the overlaps."""
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(stats)]))
 
@@ -274,11 +274,11 @@ def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array,
         """Return the three sizes at one learning rate, in the paper's time."""
         # the rate is traced: one compilation for all exponents
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
-        population, corrector = map(largest, other.drift_parts(stats))
+        population, corrector = map(largest_entry, other.drift_parts(stats))
         return (
             population / other.rate,
             corrector / other.rate,
-            largest(_increment_deviation(other, stats)) / jnp.sqrt(other.rate),
+            largest_entry(_increment_deviation(other, stats)) / jnp.sqrt(other.rate),
         )
 
     return jax.lax.map(sizes_at, lr)

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
-from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, variances
+from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, increment_covariances
 from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
 # files of the tests named by misprints
@@ -365,7 +365,7 @@ def compare_ring_noise(effort: Effort) -> Comparison:
 def compare_magnified(effort: Effort) -> Comparison:
     """Compare the variance of a squared norm's increment, by quadrature, with (55), and its first-order term as printed."""
     m, lr, noise = 0.3, 0.1, 0.2
-    return compare(variances(m, lr, noise)[2], evaluate_55(m, 2 * lr, noise)[2], evaluate_55(m, 0.0, noise)[2])
+    return compare(increment_covariances(m, lr, noise)[2], evaluate_55(m, 2 * lr, noise)[2], evaluate_55(m, 0.0, noise)[2])
 
 
 @claim(

@@ -16,15 +16,15 @@ LANDSCAPE_TESTS = "in `tests/laws/test_landscape.py`"
 RHO, NOISE = 0.7, 0.3
 
 
-def one_unit(rho: float = RHO) -> sl.ProjectionProblem:
+def build_unit(rho: float = RHO) -> sl.ProjectionProblem:
     """Build phase retrieval by one unit off the sphere, with label noise 0.3 and a teacher of squared norm rho."""
     target = sl.Target(sl.CommitteeReadout("square"), noise=NOISE, gram=[[rho]])
     return sl.ProjectionProblem(target, sl.TwoLayer(1), sl.SquaredLoss(), sl.OnePassSGD(0.1))
 
 
-def eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
+def hessian_eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
     """Return all eigenvalues of the risk's Hessian at overlap m and squared norm q, in R^d or on the sphere by the problem."""
-    return np.repeat(*sl.hessian_spectrum(problem or one_unit(), make_overlaps([1.0], [[m]], [[q]]), d))
+    return np.repeat(*sl.hessian_spectrum(problem or build_unit(), make_overlaps([1.0], [[m]], [[q]]), d))
 
 
 def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
@@ -114,7 +114,7 @@ CORRECTED_EIGENVALUES_TEST = f"`test_eigenvalues_of_phase_retrieval_are_those_of
 def compare_hessian_zero(effort: Effort) -> Comparison:
     """Compare the package's Hessian eigenvalues in R^5 at zero weights with equation (68), corrected and as printed."""
     rest = [-2 * RHO] * 4
-    return compare(eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
+    return compare(hessian_eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
 
 
 @claim(
@@ -138,7 +138,7 @@ def compare_hessian_saddle(effort: Effort) -> Comparison:
     # at the saddle the unit is orthogonal to the teacher, with q = rho/3
     height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
-    return compare([*eigenvalues(0.0, RHO / 3), height], right, [-2 * RHO, 0, 0, 0, 2 * RHO, 10 / 3 * RHO**2])
+    return compare([*hessian_eigenvalues(0.0, RHO / 3), height], right, [-2 * RHO, 0, 0, 0, 2 * RHO, 10 / 3 * RHO**2])
 
 
 @claim(
@@ -148,7 +148,7 @@ def compare_hessian_saddle(effort: Effort) -> Comparison:
 def compare_hessian_minimum(effort: Effort) -> Comparison:
     """Compare the package's Hessian eigenvalues in R^5 at the minimum with equation (72), corrected and as printed."""
     rest = [4 * RHO] * 4
-    return compare(eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
+    return compare(hessian_eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
 
 
 @claim(
@@ -181,7 +181,7 @@ def compare_sphere_landscape(effort: Effort) -> Comparison:
     at = lambda m: SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
     slope = (at(m + h) - at(m - h)) / (2 * h)  # the gradient 4m(mw - w*) times dw/dm, whose overlap with w* is 1
     problem = sl.presets.phase_retrieval()
-    number = [slope, *eigenvalues(m, 1.0, problem=problem), *eigenvalues(1.0, 1.0, problem=problem)]
+    number = [slope, *hessian_eigenvalues(m, 1.0, problem=problem), *hessian_eigenvalues(1.0, 1.0, problem=problem)]
     return compare(number, [-4 * m, 4 * m**2 - 4 * (1 - m**2), *[4 * m**2] * 3, *[4.0] * 4], rtol=1e-7)
 
 

@@ -10,7 +10,7 @@ from sgdlimits.analysis.plateau_exits import law_times
 from sgdlimits.level.condition import RiskBelow
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as mediocrity
-from sgdlimits.papers.mediocrity.claims.noise import variances
+from sgdlimits.papers.mediocrity.claims.noise import increment_covariances
 from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
 from sgdlimits.papers.one_step import sphere_drift
 from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
@@ -81,7 +81,7 @@ def compare_departure(effort: Effort) -> Comparison:
     """
     lr, noise, m = 0.09, 0.6, 1e-4
     saddle = find_plateau(sl.presets.phase_retrieval(lr=lr, noise=noise), sl.RandomInit(1000))
-    grid = lr * variances(0.0, lr, noise)[0] / (2 * sphere_drift(m, lr, noise) / m)
+    grid = lr * increment_covariances(0.0, lr, noise)[0] / (2 * sphere_drift(m, lr, noise) / m)
     return compare(float(saddle.noise[0, 0] / saddle.projection[0, 0] ** 2), grid, rtol=2e-4)
 
 

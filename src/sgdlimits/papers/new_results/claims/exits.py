@@ -190,13 +190,13 @@ def compare_plateau_correction(effort: Effort) -> Comparison:
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
         d, R, h = 10**5, lr * noise / (1 - 6 * lr), 1e-3
 
-        def step(y: float, lr: float = lr, noise: float = noise, d: int = d) -> tuple[float, float]:
+        def step_moments(y: float, lr: float = lr, noise: float = noise, d: int = d) -> tuple[float, float]:
             """Return d times the mean, and d^2 times the mean square, of the change of m^2 = y in one exact step."""
             after, weights = step_on_sphere(np.sqrt(y), lr, noise, d)
             return d * float((after**2 - y) @ weights), d**2 * float((after**2 - y) ** 2 @ weights)
 
         y = 1 - R / 2
-        (low, _), (middle, square), (high, _) = step(y - h), step(y), step(y + h)
+        (low, _), (middle, square), (high, _) = step_moments(y - h), step_moments(y), step_moments(y + h)
         # central differences of the mean increment
         slope, bend = (high - low) / (2 * h), (high - 2 * middle + low) / h**2
         number = 2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope
