@@ -33,7 +33,8 @@ INVALID_FOLDERS = ["x.nc", "x.nc/y", "a" * 300]
 FIRST_WORK = [
     ("analysis.fixed_points.find", "draw_starts"), ("papers.mediocrity.figures.mediocrity_2", "make"),
     ("papers.mediocrity.figures.demo", "make"),
-    ("analysis.plot.overview", "label_datasets"), ("analysis.single_index", "exit_time"), ("cli.explorer.serve", "application"),
+    ("analysis.plot.overview", "label_datasets"), ("analysis.single_index", "exit_time"),
+    ("cli.explorer.serve", "build_application"),
 ]  # fmt: skip
 """Functions with which work begins after all checks of arguments."""
 

@@ -252,7 +252,7 @@ def test_phase_diagram_gives_places_without_a_point_the_nearest_value():
 
 
 def test_phase_diagram_refuses_what_is_no_parameter():
-    with pytest.raises(sl.BadInput, match="'c' is no number that the dataset has"):
+    with pytest.raises(sl.BadInput, match="'c' is not a number that the dataset has"):
         sl.plot.phase_diagram(swept(np.eye(2), a=[0.0, 1.0], b=[0.0, 1.0]), "a", "c", "value")
 
 

@@ -26,6 +26,7 @@ from sgdlimits.schedule_forms import Steps
 
 STAGES = DOP853.n_stages
 A, B, C = DOP853.A[:STAGES, :STAGES], DOP853.B, DOP853.C[:STAGES]
+"""Matrix, weights and nodes of the Runge-Kutta method of order 8 by Dormand and Prince."""
 END_ROUNDING = 2.0**-42
 """Relative distance of the last stage of an interval from its end, larger than the rounding of the knots of schedules."""
 

@@ -79,7 +79,7 @@ def expansion(
     """
     if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
-        raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {name}. Use Chain(d).")
+        raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
     point = as_start(start).one(problem, seed=seed)
     problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)

@@ -19,7 +19,7 @@ from sgdlimits.statistics.trees import add
 CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-critical"
 
 
-SOME_PROBLEM = either("a Problem, or a function of d that gives one", "Take one from sgdlimits.presets.", a_problem, function)
+PROBLEM_CHECK = either("a Problem, or a function of d that gives one", "Take one from sgdlimits.presets.", a_problem, function)
 
 
 @checked
@@ -34,7 +34,7 @@ class EffectiveDynamics:
     the factor lr of the paper's time is in f, g and :math:`\Sigma`. `effective_dynamics` returns objects of this class.
     """
 
-    problem: Annotated[Problem | Callable[[int], Problem], SOME_PROBLEM]
+    problem: Annotated[Problem | Callable[[int], Problem], PROBLEM_CHECK]
     exponent: Positive = 1.0
 
     def __repr__(self) -> str:

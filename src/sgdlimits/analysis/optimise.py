@@ -48,9 +48,9 @@ SHARE_OF_CONSTANTS = 0.2
 """Largest share of the gradients that the search for the best constants may take."""
 RELATIVE_CHANGE = 1e-9
 """Relative change of the objective in one iteration at which SciPy's optimisers stop."""
-RESCALE = 0.5
+RESCALING_FRACTION = 0.5
 """Fraction of its initial value below which an objective is rescaled, and its search restarted."""
-HISTORY = 30
+LBFGS_UPDATES = 30
 """Number of updates in the approximate Hessian of L-BFGS-B."""
 
 
@@ -294,7 +294,7 @@ class _Search:
                     continue
                 self.scale = max(abs(value), 1e-300)
                 self._minimise_by_scipy(z)
-                if not 0 < self.best[0] < RESCALE * self.scale:
+                if not 0 < self.best[0] < RESCALING_FRACTION * self.scale:
                     break
                 z = self.best[1]
         except _Spent:
@@ -313,7 +313,7 @@ class _Search:
             minimize(scaled, z, jac=True, method="SLSQP", bounds=bounds, constraints=budgets, options=options)
             return
         limits = {"maxfun": self.gradients, "maxiter": self.gradients}
-        options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": HISTORY, **limits}
+        options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": LBFGS_UPDATES, **limits}
         minimize(scaled, z, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
     def refine(self) -> None:

@@ -127,7 +127,9 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
     """
     _check_problem(problem)
     if overlap**2 * d <= 1:
-        raise BadInput(f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give more.")
+        raise BadInput(
+            f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give a larger overlap."
+        )
     drift = _Drift.of(problem, overlap)
     sign, way = _growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
@@ -341,7 +343,7 @@ def _explain_no_growth(series: _Series | None) -> str:
 def _check_problem(problem: Any) -> None:
     """Raise `BadInput` unless the problem is a projection problem with a plain network."""
     if not isinstance(problem, ProjectionProblem):
-        raise BadInput(f"problem must be one of projections; got {problem!r}. Give, say, presets.single_index('he3').")
+        raise BadInput(f"problem must be a projection problem; got {problem!r}. Give, say, presets.single_index('he3').")
     if not problem.network.plain:
         raise BadInput("problem must have a network with one output and no bias. Give, say, presets.single_index('he3').")
 

@@ -37,11 +37,11 @@ from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares, choose
 from sgdlimits.part import at_start
 
-HEADING = Row(
+NOISE_HEADING = Row(
     r"\text{noise of SGD: } d\langle x, y \rangle = \tfrac{1}{d} \Sigma^{xy}\, dt"
     r" \text{ is added to the drift, } \Sigma \text{ by increments of one sample}"
 )
-INDICES = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
+INDEX_ROW = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
 MAX_ORDER = 4
 """Highest power of the residual in the covariance of Q."""
 Covariance = Mapping[tuple[int, int, int], Terms]
@@ -54,7 +54,12 @@ def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
     if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
         raise BadInput("the noise is written out for plain SGD on two-layer networks only. Use problem.covariance.")
     closed = isinstance(choose(at_start(model)), Squares)
-    return (HEADING, *_sphere_rows(setting), *(_squares_rows(setting) if closed else _expectation_rows(setting)), INDICES)
+    return (
+        NOISE_HEADING,
+        *_sphere_rows(setting),
+        *(_squares_rows(setting) if closed else _expectation_rows(setting)),
+        INDEX_ROW,
+    )
 
 
 LETTERS = {
@@ -254,7 +259,7 @@ def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
     cov = lambda left, right: _covariance(increments[left], increments[right], parts.variance, parts.rho)
     sphere = algorithm.sphere
     names = [each for each in increments if not (sphere and each == "q")]
-    rows = [HEADING]
+    rows = [NOISE_HEADING]
     for position, left in enumerate(names):
         for right in names[position:]:
             found = cov(left, right)

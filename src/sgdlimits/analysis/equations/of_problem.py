@@ -8,7 +8,7 @@ import numpy as np
 
 from sgdlimits.analysis.equations.base import Equations, Row
 from sgdlimits.analysis.equations.choose import equations_of_model, noise_of_model
-from sgdlimits.analysis.equations.noise import HEADING
+from sgdlimits.analysis.equations.noise import NOISE_HEADING
 from sgdlimits.analysis.equations.schedules import write_out_schedules
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
@@ -51,7 +51,7 @@ def _(problem: ProjectionProblem) -> tuple[Row, ...]:
 def _(problem: SpikedTensor) -> tuple[Row, ...]:
     k, second = "k R^{2k-2}", r"k \left(k - 1\right) R^{2k-4}"
     return (
-        HEADING,
+        NOISE_HEADING,
         Row(r"\Sigma^{mm}", rf"4 \gamma^{{2}} \left({k} + {second} m^{{2}}\right)"),
         Row(r"\Sigma^{mr}", rf"8 \gamma^{{2}} {second} m r_{{2}}"),
         Row(r"\Sigma^{rr}", rf"16 \gamma^{{2}} r_{{2}} \left({k} + {second} r_{{2}}\right)"),

@@ -22,6 +22,7 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
 POWER_ITERATIONS = 40
+"""Number of iterations of a power iteration."""
 POWER_STARTS = 3
 """Number of random starts of a power iteration, of which the largest result counts."""
 MAX_MISFIT = 2.5

@@ -24,6 +24,7 @@ GROUPS = 8
 PILOT_SAMPLES = 64
 """Number of samples of a first estimate of the mean gradient. It centres terms, and no average depends on it."""
 PILOT, MAIN = 0, 1
+"""Numbers folded into the key of the random samples of the first and of the final estimate."""
 
 
 @dataclass(frozen=True)

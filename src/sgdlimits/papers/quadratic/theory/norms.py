@@ -27,7 +27,7 @@ from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coeffic
 from sgdlimits.problem.projection import ProjectionProblem
 
 # Gauss-Legendre rule of each panel
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
+LEGENDRE_NODES, LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(10)
 QUADRATURE_PANELS = 120
 """Number of panels of the integral over log b."""
 LOG_RANGE = 60.0
@@ -148,9 +148,9 @@ def _solve_eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
         # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, QUADRATURE_PANELS + 1)
-        at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2
+        at = edges[:-1, None] + (edges[1] - edges[0]) * (LEGENDRE_NODES + 1) / 2
         # in logarithms, because 1 + b q overflows long before the norms have settled
-        log_weights = np.log(WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())
+        log_weights = np.log(LEGENDRE_WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())
         return float(logsumexp(log_factors(at).sum(-1) / 2 + at + log_weights)) - (
             np.log(2 / p) + time + np.log(-np.expm1(-time))
         )
