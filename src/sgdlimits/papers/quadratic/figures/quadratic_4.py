@@ -126,7 +126,8 @@ def _write_caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset]
         f"{SINGULAR_VALUES[1]:g} at the start. (b) The ODE to t = {size.limit:g}, where its risk has fallen",
         f"from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From orthonormal students",
         f"it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the same overlaps and orthogonal",
-        f"students of squared norms {SQUARED_NORMS[0]} and {SQUARED_NORMS[1]} an entry changes by {float(moved.drift[0, -1]):.2f}; there the",
+        f"students of squared norms {SQUARED_NORMS[0]} and {SQUARED_NORMS[1]} an entry changes by "
+        f"{float(moved.drift[0, -1]):.2f}; there the",
         f"commutator of Q and rho rho^T at the start is {float(moved.commutator[0]):.2f} of the matrices' norms. (c) In the",
         f"exact chain from orthonormal students S diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at",
         f"most {largest[size.shown[0]]:.1e} at d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of",
