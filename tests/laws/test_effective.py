@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.analysis.localizability import fit_exponent
+from sgdlimits.analysis.localizability import growth
 from sgdlimits.analysis.one_sample import Draws, one_sample
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.level.spiked import Polar, SpikeChain, SpikeDraws
@@ -188,9 +188,9 @@ def test_a_problem_of_ones_own_with_an_infinite_moment_is_found_out():
 @pytest.mark.parametrize("c", [0.5, 1.0, 2.0])
 def test_exponents_are_found_beside_a_constant(c):
     d = np.array([100.0, 1000.0, 5000.0, 10**5])
-    assert abs(fit_exponent(d, 50 + 0.1 * d**c) - c) < 1e-6
-    assert abs(fit_exponent(d, 3 * d**-c) + c) < 1e-6
-    assert fit_exponent(d, np.full(4, 7.0)) == 0
+    assert abs(growth(d, 50 + 0.1 * d**c) - c) < 1e-6
+    assert abs(growth(d, 3 * d**-c) + c) < 1e-6
+    assert growth(d, np.full(4, 7.0)) == 0
 
 
 # --- regimes ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Annotated
 import jax
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.localizability import Localizability, measure_localizability
+from sgdlimits.analysis.localizability import Localizability, measure
 from sgdlimits.checks import either, function, integer, problem as a_problem
 from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput, check_count
@@ -99,7 +99,7 @@ class EffectiveDynamics:
         magnify : power of d by which statistics are multiplied: 1/2 for diffusive limits; or a power for each kind of
             statistic, such as {"M": 0.5}, zero for the others
         """
-        return measure_localizability(self._at, self.exponent, dimensions, states, samples, seed, magnify)
+        return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify)
 
     def _at(self, d: int) -> Problem:
         if isinstance(self.problem, Problem):

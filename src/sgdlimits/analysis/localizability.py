@@ -27,18 +27,16 @@ from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import take_run
 from sgdlimits.text import table
 
-EXPONENT_SLACK = 0.1
-"""Largest excess of a measured exponent over the allowed one with which a condition passes."""
-MAX_STANDARD_ERRORS = 2
-"""Number of standard errors by which an estimated exponent may further exceed the allowed one."""
-MIN_RELATIVE_GROWTH = 1e-3
-"""Relative change of values over three dimensions below which they count as constant."""
-MIN_FAR_NORM, MAX_FAR_NORM = 14.0, 20.0
-"""Norms of normal vectors that are too large to occur; moments are infinite if such vectors contribute to them."""
-MAX_FAR_SHARE = 1e-3
-"""Largest share of a finite moment that vectors of such norms contribute."""
-MAX_EXPONENT = 40.0
-"""Largest exponent of d that is fitted."""
+SLACK = 0.1
+"""A measured exponent may be above the one allowed by this much."""
+ERRORS = 2
+"""Standard errors that an exponent may be off."""
+FLAT = 1e-3
+"""Values that change by less than this fraction do not grow."""
+FAR, FARTHEST = 14.0, 20.0
+"""Normal vectors longer than FAR do not occur, and are tried up to FARTHEST: moments that come from there are infinite."""
+FAR_SHARE = 1e-3
+STEEPEST = 40.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Requirement:
     @property
     def passed(self) -> bool:
         """Whether the measured exponent is at most the allowed one, up to slack and standard errors."""
-        return self.measured - MAX_STANDARD_ERRORS * self.error <= self.allowed + EXPONENT_SLACK
+        return self.measured - ERRORS * self.error <= self.allowed + SLACK
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,8 +66,8 @@ class Localizability:
     Parameters
     ----------
     conditions : conditions of Definition 2.1, in its order
-    critical_exponent : exponent of d with which :math:`\frac12\sum V_{ij}\partial_i\partial_j u` grows, for statistics u
-        without magnification and the covariance V of a gradient: the s at which the corrector is of order one
+    critical_exponent : exponent of d with which :math:`\frac12\sum V_{ij}\partial_i\partial_j u` grows, for statistics u without
+        magnification and the covariance V of a gradient: the s at which the corrector is of order one
     exponent : exponent s of the step size
     dimensions : dimensions of the measurements
     values : bounded quantity of each condition at each dimension, shape (conditions, dimensions)
@@ -110,7 +108,7 @@ class MomentSizes(NamedTuple):
     far: Float[Array, "states 2"]
 
 
-def measure_localizability(
+def measure(
     family: Callable[[int], Problem],
     exponent: float,
     dimensions: tuple[int, ...],
@@ -130,25 +128,23 @@ def measure_localizability(
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
         raise BadInput(
-            f"dimensions must be at least {laws[0].span}, the number of directions; got {dimensions[0]}. Give larger ones."
+            f"dimensions must be at least {laws[0].span}, the number of directions; got {dimensions[0]}. Give larger dimensions."
         )
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
-    sizes = [
-        _measure_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)
-    ]
+    sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
     names = laws[0].problem.coordinates.names(take_run(points))
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
-    return _build_report(together, dimensions, names, _magnification_powers(magnify, names), exponent)
+    return _compare(together, dimensions, names, _powers(magnify, names), exponent)
 
 
-def _build_report(
+def _compare(
     sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
 ) -> Localizability:
     """Return the report on the sizes at all dimensions (first axis), for statistics multiplied by powers of d."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
-    is_finite = np.asarray(sizes.far).max((0, 1)) < MAX_FAR_SHARE
+    is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE
     rows = [
         ("1. second derivatives of the statistics", sizes.hessian * magnified, s / 2, True),
         ("1. third derivatives of the statistics", sizes.third * magnified, 0.0, True),
@@ -159,21 +155,21 @@ def _build_report(
     conditions, values = [], []
     for name, value, allowed, finite in rows:
         largest = np.asarray(value).max(1)
-        measured = fit_exponent(d, largest.max(1)) if finite else np.inf
+        measured = growth(d, largest.max(1)) if finite else np.inf
         worst = names[int(largest[-1].argmax())] if measured > -np.inf and largest.shape[1] == len(names) else ""
         conditions.append(Requirement(name, measured, allowed, worst))
         values.append(largest.max(1))
-    critical = fit_exponent(d, np.asarray(sizes.curvature).max((1, 2)))
+    critical = growth(d, np.asarray(sizes.curvature).max((1, 2)))
     return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values))
 
 
-def fit_exponent(d: np.ndarray, value: np.ndarray) -> float:
+def growth(d: np.ndarray, value: np.ndarray) -> float:
     r"""Return the exponent c of values that grow as :math:`A + B d^c`, from the three largest d; of a power law if they fall.
 
     The constant A matters: the squared length of inputs has a part of order one along the class means, besides
     :math:`\sigma^2 d` orthogonal to them.
 
-    >>> fit_exponent(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
+    >>> growth(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
     1.0
     """
     if not np.isfinite(value).all():
@@ -181,7 +177,7 @@ def fit_exponent(d: np.ndarray, value: np.ndarray) -> float:
     if value[-1] <= 0:
         return -np.inf
     low, middle, high = value[-3:]
-    if np.ptp(value[-3:]) <= MIN_RELATIVE_GROWTH * value.max():
+    if np.ptp(value[-3:]) <= FLAT * value.max():
         return 0.0
     d1, d2, d3 = d[-3:]
     line = float(np.log(high / middle) / np.log(d3 / d2)) if middle > 0 else np.inf
@@ -189,11 +185,11 @@ def fit_exponent(d: np.ndarray, value: np.ndarray) -> float:
         return line
     ratio = lambda c: np.expm1(c * np.log(d3 / d2)) / -np.expm1(-c * np.log(d2 / d1))
     excess = lambda c: ratio(c) - (high - middle) / (middle - low)
-    return float(brentq(excess, 1e-6, MAX_EXPONENT)) if excess(1e-6) < 0 < excess(MAX_EXPONENT) else line
+    return float(brentq(excess, 1e-6, STEEPEST)) if excess(1e-6) < 0 < excess(STEEPEST) else line
 
 
 @eqx.filter_jit
-def _measure_sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
+def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
     far, weights, outer = _far_draws(near)
     draws = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), near, far)
     count = weights.size
@@ -203,10 +199,7 @@ def _measure_sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSize
         first, second = terms.first[:, :count], 2 * terms.second[:, :count]
         gradient = jnp.sqrt((terms.gradient[:, :count].mean(1) ** 2).sum())[None]
         fourth = ((first - first.mean(1, keepdims=True)) ** 4).mean(1)
-        far = [
-            _largest_far_share(terms.first[:, count:] ** 4, weights, outer),
-            _largest_far_share(terms.second[:, count:] ** 2, weights, outer),
-        ]
+        far = [_share(terms.first[:, count:] ** 4, weights, outer), _share(terms.second[:, count:] ** 2, weights, outer)]
         return MomentSizes(
             *sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far)
         )
@@ -215,21 +208,21 @@ def _measure_sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSize
 
 
 def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Array, " samples"]]:
-    """Return draws with norms up to `MAX_FAR_NORM`, their importance weights, and a mask of norms above `MIN_FAR_NORM`."""
+    """Return draws with norms up to `FARTHEST`, their importance weights, and a mask of norms above `FAR`."""
     rows, count = draws.points.shape
-    length = MAX_FAR_NORM * (jnp.arange(count) + 0.5) / count
+    length = FARTHEST * (jnp.arange(count) + 0.5) / count
     points = draws.points * (length / jnp.sqrt((draws.points**2).sum(0)))
-    return draws._replace(points=points), jnp.exp((rows - 1) * jnp.log(length) - length**2 / 2), length > MIN_FAR_NORM
+    return draws._replace(points=points), jnp.exp((rows - 1) * jnp.log(length) - length**2 / 2), length > FAR
 
 
-def _largest_far_share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
+def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
     """Return the largest share, over statistics, of a weighted mean of values that samples in the mask `outer` contribute."""
     parts = values * weights
     total = parts.sum(1)
     return jnp.nan_to_num((parts * outer).sum(1) / jnp.where(total == 0, 1.0, total), nan=1.0).max()
 
 
-def _magnification_powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
+def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
     """Return the power of d by which each statistic is multiplied."""
     if not isinstance(magnify, Mapping):
         check_number("magnify", magnify, at_least=0)
@@ -237,9 +230,7 @@ def _magnification_powers(magnify: float | Mapping[str, float], names: tuple[str
     kinds = [name.split("[")[0] for name in names]
     for kind, power in magnify.items():
         if kind not in kinds:
-            raise BadInput(
-                f"magnify= names {kind!r}, which is not a statistic of the problem. "
-                f"The statistics are {', '.join(sorted(set(kinds)))}."
-            )
+            known = ", ".join(sorted(set(kinds)))
+            raise BadInput(f"magnify= names {kind!r}, which is not a statistic of the problem. The statistics are {known}.")
         check_number(f"magnify[{kind!r}]", power, at_least=0)
     return np.array([float(magnify.get(kind, 0.0)) for kind in kinds])

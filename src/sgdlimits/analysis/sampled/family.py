@@ -14,23 +14,21 @@ import numpy as np
 from jax import lax
 from scipy.optimize import least_squares
 
-from sgdlimits.analysis.localizability import EXPONENT_SLACK, MAX_STANDARD_ERRORS, Localizability, Requirement
+from sgdlimits.analysis.localizability import ERRORS, SLACK, Localizability, Requirement
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import GROUPS, SampleMoments, moments
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
-POWER_ITERATIONS = 40
-"""Number of iterations of a power iteration."""
-POWER_STARTS = 3
-"""Number of random starts of a power iteration, of which the largest result counts."""
-MAX_MISFIT = 2.5
-"""Number of standard errors by which a power of d may miss a value; above it, a constant is added to d."""
-MIN_STANDARD_ERRORS = 4
-"""Number of standard errors up to which a value at the largest d counts as zero."""
-MAX_ROUNDING = 1e-12
-"""Largest value that counts as zero if it has no standard error."""
+ITERATIONS = 40
+DIRECTIONS = 3
+"""Starts of a power iteration, of which the largest result counts."""
+MISFIT = 2.5
+"""Where a power of d misses a value by more standard errors, a constant is added to d."""
+DETECTED = 4
+"""A value of fewer standard errors at the largest d counts as zero."""
+ZERO = 1e-12
 RATES = ("drift", "corrector", "volatility")
 
 
@@ -41,13 +39,13 @@ class Growth:
     exponent: float
     error: float
 
-    def exceeds(self, exponent: float) -> bool:
-        """Return whether the growth is faster than d^exponent, by more than `EXPONENT_SLACK` and two standard errors."""
-        return self.exponent - MAX_STANDARD_ERRORS * self.error > exponent + EXPONENT_SLACK
+    def above(self, exponent: float) -> bool:
+        """Return whether the growth is faster than d^exponent, by more than `SLACK` and two standard errors."""
+        return self.exponent - ERRORS * self.error > exponent + SLACK
 
     def reaches(self, exponent: float) -> bool:
-        """Return whether the growth is at least d^exponent, up to `EXPONENT_SLACK` and two standard errors."""
-        return self.exponent + MAX_STANDARD_ERRORS * self.error > exponent - EXPONENT_SLACK
+        """Return whether the growth is at least d^exponent, up to `SLACK` and two standard errors."""
+        return self.exponent + ERRORS * self.error > exponent - SLACK
 
     def __repr__(self) -> str:
         return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
@@ -74,9 +72,9 @@ class SampledLocalizability(Localizability):
         """Kind of the limit at this step size: "ballistic" or "diffusive", with a note if the corrector vanishes, or "none"."""
         if (
             not self.passed
-            or self.drift.exceeds(0)
-            or self.corrector.exceeds(self.exponent)
-            or self.volatility.exceeds(self.exponent)
+            or self.drift.above(0)
+            or self.corrector.above(self.exponent)
+            or self.volatility.above(self.exponent)
         ):
             return "none"
         kind = "diffusive" if self.volatility.reaches(self.exponent) else "ballistic"
@@ -102,7 +100,7 @@ class SampledLocalizability(Localizability):
 
 
 @dataclass(frozen=True)
-class StateEstimates:
+class Measured:
     """Values and standard errors of a quantity, one row per state and one column per statistic."""
 
     value: np.ndarray
@@ -128,7 +126,7 @@ def family_report(
     for user, rows in zip(users, drawn, strict=True):
         moved, found = lift(user, rows, targets)
         rows = np.where(found[:, None], moved, rows)
-        at_all.append(_measure_quantities(user, rows, moments(user, rows, samples, jax.random.key(seed))))
+        at_all.append(_measure(user, rows, moments(user, rows, samples, jax.random.key(seed))))
     names, d = users[0].names, np.array(dimensions, float)
     allowed = {
         "1. second derivatives of the statistics": exponent / 2,
@@ -163,16 +161,14 @@ def family_report(
     )
 
 
-def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, StateEstimates]:
+def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
     """Return the quantities that the conditions bound, and drift, corrector and volatility, at rows of weights."""
     n = measured.samples
-    second, third = (
-        np.asarray(each) for each in jit_bound(_derivative_norms, user, fast_compile=True)(rows, jax.random.key(0))
-    )
+    second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
     centred = measured.first - measured.first.mean(0)
     bends = measured.bend
-    exact = lambda value: StateEstimates(value, np.zeros_like(value))
-    mean = lambda samples: StateEstimates(np.abs(samples.mean(0)), samples.std(0, ddof=1) / np.sqrt(n))
+    exact = lambda value: Measured(value, np.zeros_like(value))
+    mean = lambda samples: Measured(np.abs(samples.mean(0)), samples.std(0, ddof=1) / np.sqrt(n))
     return {
         "1. second derivatives of the statistics": exact(second),
         "1. third derivatives of the statistics": exact(third),
@@ -185,7 +181,7 @@ def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoment
     }
 
 
-def _gradient_norm(gradients: np.ndarray) -> StateEstimates:
+def _gradient_norm(gradients: np.ndarray) -> Measured:
     """Return the norm of the mean gradient at each point, from products of the means of two groups, which are unbiased."""
     sums = gradients.sum(0)
     square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (GROUPS * (GROUPS - 1))
@@ -195,12 +191,12 @@ def _gradient_norm(gradients: np.ndarray) -> StateEstimates:
         without.append(((left.sum(0) ** 2).sum(-1) - (left**2).sum((0, 2))) / ((GROUPS - 1) * (GROUPS - 2)))
     error = np.sqrt((GROUPS - 1) * np.var(without, axis=0))
     norm = np.sqrt(np.maximum(square, 0.0))
-    return StateEstimates(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
+    return Measured(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
 
 
-def _derivative_norms(user: UserLoss, rows, key):
+def _norms(user: UserLoss, rows, key):
     """Return operator norms of second and of third derivatives of each statistic at each row, shapes (P, k)."""
-    starts = jax.random.normal(key, (POWER_STARTS, user.size))
+    starts = jax.random.normal(key, (DIRECTIONS, user.size))
     unit = lambda v: v / jnp.where((size := jnp.linalg.norm(v)) > 0, size, 1.0)
 
     def at(w, i):
@@ -211,7 +207,7 @@ def _derivative_norms(user: UserLoss, rows, key):
 
         def largest(apply, value):
             def climb(v):
-                v = lax.fori_loop(0, POWER_ITERATIONS, lambda _, v: unit(apply(v)), unit(v))
+                v = lax.fori_loop(0, ITERATIONS, lambda _, v: unit(apply(v)), unit(v))
                 return jnp.abs(value(v))
 
             return jax.vmap(climb)(starts).max()
@@ -230,7 +226,7 @@ def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
     >>> fit_growth(d, 100 + d, 0.001 * d)
     1.00 ± 0.00
     """
-    if value[-1] <= max(MIN_STANDARD_ERRORS * error[-1], MAX_ROUNDING) or (value <= 0).any():
+    if value[-1] <= max(DETECTED * error[-1], ZERO) or (value <= 0).any():
         return Growth(-np.inf, 0.0)
     spread = np.maximum(error, 1e-4 * value)
     x, y, weight = np.log(d / d[-1]), np.log(value), value / spread
@@ -238,7 +234,7 @@ def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
     solution = np.linalg.lstsq(design, y * weight, rcond=None)[0]
     line_error = float(np.sqrt(np.linalg.inv(design.T @ design)[1, 1]))
     power = Growth(float(solution[1]), line_error if error.any() else 0.0)
-    if np.abs((y - solution[0] - solution[1] * x) * weight).max() < MAX_MISFIT or len(d) < 4 or not error.any():
+    if np.abs((y - solution[0] - solution[1] * x) * weight).max() < MISFIT or len(d) < 4 or not error.any():
         return power
     model = lambda p: (p[0] + p[1] * np.log1p(p[2] * d[0] / d) + p[1] * x - y) * weight
     found = least_squares(model, [*solution, 0.0], bounds=([-np.inf, -np.inf, -0.9], np.inf))
