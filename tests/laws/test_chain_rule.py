@@ -86,7 +86,7 @@ def test_statistics_that_do_not_close_are_told_with_what_they_miss():
 def test_functions_that_cannot_be_statistics_are_refused():
     for wrong, words in (
         (lambda u: u.W, "no attribute 'W'"),
-        (lambda u: "m", "statistics= fails on Overlaps"),
+        (lambda u: "m", "statistics fails on Overlaps"),
         (lambda u: jnp.sqrt(u.M[0, 0] - 0.5), "no finite derivative of u"),
     ):
         with pytest.raises(sl.BadInput, match=words):

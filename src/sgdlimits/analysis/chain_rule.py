@@ -182,14 +182,13 @@ class Chosen:
 
     @classmethod
     def of(cls, fn: Callable[[PyTree], Any], problem: Problem, stats: PyTree) -> Chosen:
-        """Build it from a user's function, which is tried at the state `stats`."""
         try:
             value = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), fn(jax.tree.map(jnp.asarray, stats)))
         except Exception as reason:
             kind = f"{type(stats).__name__}({', '.join(type(stats).dims)})"
             raise BadInput(
-                f"statistics= fails on {kind}: {' '.join(str(reason).split())[:80].rstrip('.')}. Give a JAX function of "
-                f"{kind}: for other statistics of the weights, give a loss instead of a problem."
+                f"statistics fails on {kind}: {' '.join(str(reason).split())[:80].rstrip('.')}. Give a JAX function of these: "
+                "a statistic of the weights that is no function of them has no closed dynamics here."
             ) from reason
         if isinstance(value, type(stats)):
             names, flat = problem.coordinates.names(stats), lambda value: problem.vector(value)

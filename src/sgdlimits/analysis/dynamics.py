@@ -92,12 +92,12 @@ class EffectiveDynamics:
 
         Parameters
         ----------
-        dimensions : at least three dimensions; exponents are fitted to the three largest
-        states : number of random states, which represent a compact set
-        samples : number of samples at each state
-        seed : seed of states and samples
-        magnify : power of d by which statistics are multiplied: 1/2 for diffusive limits; or a power for each kind of
-            statistic, such as {"M": 0.5}, zero for the others
+        dimensions : at least three, increasing; exponents are those of the largest
+        states : how many random states stand for a compact set
+        samples : how many samples are drawn at each state
+        seed : a whole number
+        magnify : the conditions are those of :math:`d^\text{magnify}(u - u^*)`: 1/2 for diffusive limits; or such a power for
+            each kind of statistic, {"M": 0.5}, zero for the others
         """
         return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify)
 

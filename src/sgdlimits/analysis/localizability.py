@@ -61,16 +61,15 @@ class Requirement:
 
 @dataclass(frozen=True, repr=False)
 class Localizability:
-    r"""Conditions of the limit theorem with their measured exponents, and the critical exponent of the step size.
+    r"""What was measured: the conditions with their exponents, and the critical exponent.
 
     Parameters
     ----------
-    conditions : conditions of Definition 2.1, in its order
-    critical_exponent : exponent of d with which :math:`\frac12\sum V_{ij}\partial_i\partial_j u` grows, for statistics u without
-        magnification and the covariance V of a gradient: the s at which the corrector is of order one
-    exponent : exponent s of the step size
-    dimensions : dimensions of the measurements
-    values : bounded quantity of each condition at each dimension, shape (conditions, dimensions)
+    conditions : those of Definition 2.1, in its order
+    critical_exponent : that of :math:`\frac12\sum V_{ij}\partial_i\partial_j u` in d: the s at which the corrector is of order
+        one, of the statistics without magnification
+    exponent : s, that of the step size
+    dimensions, values : where each condition was measured, and what, shape (conditions, dimensions)
     """
 
     conditions: tuple[Requirement, ...]
@@ -119,7 +118,7 @@ def measure(
 ) -> Localizability:
     """Measure the conditions of the limit theorem at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
 
-    The states are those of random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
+    They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
     """
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:

@@ -34,17 +34,17 @@ RATES = ("drift", "corrector", "volatility")
 
 @dataclass(frozen=True)
 class Growth:
-    """Exponent of d with which a quantity grows, with its standard error; -inf for a quantity that is zero."""
+    """The exponent of d with which something grows, and its standard error; -inf for what is zero."""
 
     exponent: float
     error: float
 
     def above(self, exponent: float) -> bool:
-        """Return whether the growth is faster than d^exponent, by more than `SLACK` and two standard errors."""
+        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
         return self.exponent - ERRORS * self.error > exponent + SLACK
 
     def reaches(self, exponent: float) -> bool:
-        """Return whether the growth is at least d^exponent, up to `SLACK` and two standard errors."""
+        """Whether it is not below an exponent by more than these."""
         return self.exponent + ERRORS * self.error > exponent - SLACK
 
     def __repr__(self) -> str:
@@ -57,8 +57,8 @@ class SampledLocalizability(Localizability):
 
     Parameters
     ----------
-    drift, corrector, volatility : growth of :math:`\langle\nabla\Phi,\nabla u\rangle`, of
-        :math:`\frac12\sum V_{ij}\partial_i\partial_j u` and of :math:`JVJ^\top`, each for the statistic with the fastest growth
+    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
+        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest
     value_errors : standard errors of `values`
     """
 
@@ -69,7 +69,7 @@ class SampledLocalizability(Localizability):
 
     @property
     def limit(self) -> str:
-        """Kind of the limit at this step size: "ballistic" or "diffusive", with a note if the corrector vanishes, or "none"."""
+        """What the limit is at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none"."""
         if (
             not self.passed
             or self.drift.above(0)
@@ -218,7 +218,7 @@ def _norms(user: UserLoss, rows, key):
 
 
 def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
-    """Fit a power of d to values with standard errors; if the fit is poor, fit a power of d plus a constant.
+    """Fit a power of d to values with standard errors, or a power of d plus a constant where that misses them.
 
     >>> d = np.array([50.0, 100.0, 200.0, 400.0])
     >>> fit_growth(d, 3 * d**1.5, 0.01 * d**1.5)

@@ -108,7 +108,7 @@ def sample_region(names: tuple[str, ...], region: Mapping[str, tuple[float, floa
     _check_names("region", names, region)
     bounds = np.array([region[name] for name in names], float)
     if bounds.shape != (len(names), 2) or not (bounds[:, 0] < bounds[:, 1]).all() or not np.isfinite(bounds).all():
-        raise BadInput(f"region= must have two increasing numbers for each statistic; got {dict(region)}. Give (low, high).")
+        raise BadInput(f"region must have two increasing numbers for each statistic; got {dict(region)}. Give (low, high).")
     power = max(0, int(np.ceil(np.log2(points))))
     spread = qmc.Sobol(len(names), seed=seed).random_base2(power)[:points]
     return bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * spread

@@ -70,7 +70,7 @@ class UserLoss(eqx.Module):
         for leaf in jax.tree.leaves(x):
             if not np.isfinite(as_numbers("sample", leaf)).all():
                 raise BadInput(
-                    f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Check sample(key, {d})."
+                    f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Look at sample(key, {d})."
                 )
         values = _with_d(statistics, d)
         try_function("statistics", values, at, weights, shape=None)
@@ -136,7 +136,7 @@ class UserLoss(eqx.Module):
 
 
 def as_weights(name: str, weights: Any) -> PyTree:
-    """Convert weights to arrays of floats, or raise `BadInput` unless all are finite real numbers."""
+    """Weights as arrays of finite real numbers, or `BadInput`."""
     leaves = jax.tree.leaves(weights)
     if not leaves:
         raise BadInput(f"{name} has no entries. Give weights, as an array or a dictionary of arrays.")
