@@ -106,7 +106,7 @@ class ExitTime(Objective):
         slope = lambda y, t: ravel_pytree(problem.drift(unravel(y), jnp.minimum(t, before)))[0]
         advance = lambda h: runge_kutta(slope, y, h, t + h * jnp.asarray(C))
         left = lambda h: margin(jnp.minimum(t + h, before), advance(h))
-        h = lax.stop_gradient(_find_root(lambda h: lax.stop_gradient(left(h)), end - t, margins[last - 1], margins[last]))
+        h = lax.stop_gradient(_root(lambda h: lax.stop_gradient(left(h)), end - t, margins[last - 1], margins[last]))
         y_exit, t_exit = advance(h), jnp.minimum(t + h, before)
         _, rate = jax.jvp(partial(margin, t_exit), (y_exit,), (slope(y_exit, t_exit),))
         rate = lax.stop_gradient(jnp.where(reached.any(), rate, 1.0))
@@ -116,7 +116,7 @@ class ExitTime(Objective):
         return jnp.where(reached.any(), jnp.where(reached[0], 0.0, exit_time), path.t[-1] * (1 + share))
 
 
-def _find_root(f: Callable, width: Array, low: Array, high: Array) -> Array:
+def _root(f: Callable, width: Array, low: Array, high: Array) -> Array:
     """Return the zero of f on [0, width] by regula falsi (Illinois), from its values `low` below 0 and `high` above."""
 
     def narrow(_, state):
