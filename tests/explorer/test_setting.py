@@ -95,5 +95,5 @@ def test_the_command_line_is_the_same_simulation(preset, tmp_path, monkeypatch):
 
 def test_a_parameter_of_preset_and_optimiser_is_two_options():
     noisy = {"optimiser": "private", "optimiser_parameters": {"norm": 1, "noise": 0.2}}
-    command = Setting.from_message({"preset": "committee", "parameters": {"noise": 0.1}, **noisy}).command()
+    command = Setting.from_message({"preset": "committee", "parameters": {"noise": 0.1}, **noisy}).as_command()
     assert " --noise 0.1 --norm 1 --optimiser-noise 0.2 --optimiser private " in command

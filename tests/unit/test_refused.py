@@ -136,7 +136,7 @@ BAD = {
     "which files do not hold": lambda: sl.save(run().assign_attrs(mine={"a": 1}), "x.nc"),
     "was made from None": lambda: sl.problem_of(run().assign_attrs(problem="null")),
     "axes= must be two axes": lambda: sl.plot.overview(run(), axes=sl.plot.overview(run())[:1]),
-    "colour is no option": lambda: sl.plot.overview(run(), colour="red"),
+    "colour= is not an option": lambda: sl.plot.overview(run(), colour="red"),
     "threshold must be between 0 and 1": lambda: sl.theory.mediocrity.minimal_samples(1, 0.1, 100, 1.5),
     "spread must be below 0.797": lambda: sl.theory.quadratic.escape_time(sl.presets.quadratic_network(), 100.0),
     "m must be cosines": lambda: sl.theory.single_index.drift_parts(PROBLEM, [5.0]),
