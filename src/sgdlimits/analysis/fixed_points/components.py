@@ -145,7 +145,7 @@ class Atlas:
         middle = roots_near(self.system, images[pairs].mean(1))
         inside = middle.found
         inside[inside] = are_connected(self.system, images[pairs[inside, 0]], middle.x[inside])
-        return middle.at(inside)
+        return middle.select(inside)
 
     def _candidate_pairs(self, each_target: bool) -> list[tuple[int, int, int]]:
         """Return triples (i, g, j) such that root i and the image g of root j are near but in different components.
