@@ -217,7 +217,7 @@ def test_a_message_to_a_process_that_is_ending_reaches_the_next_one():
         gone.kill()
         gone.join()
         gone.is_alive = lambda: True
-        await asyncio.to_thread(session.ask, {"kind": "nothing"})
+        await asyncio.to_thread(session.send, {"kind": "nothing"})
         try:
             while True:
                 message = await asyncio.wait_for(session.inbox.get(), 120)
