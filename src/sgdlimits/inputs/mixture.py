@@ -97,7 +97,7 @@ class Mixture(Inputs):
         shape = (stream.steps, samples, stream.runs.size)
         if self.classes == 1:  # one class draws no random variates
             return jnp.zeros(shape, jnp.int32)
-        u = stream.per_sample(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+        u = stream.split_into_samples(samples).uniform(Purpose.CLASS, 1).reshape(shape)
         # The last edge is left out, so that a sum of weights just below 1 cannot give a class too many.
         return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
 
@@ -139,7 +139,7 @@ class Mixture(Inputs):
 
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
-        normal = stream.per_sample(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        normal = stream.split_into_samples(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         # The last entry of each row is the label noise, drawn together with its input.
         c = self.draw_class(stream, b)
         x = self.sigma * normal[:, :b, :, :-1]

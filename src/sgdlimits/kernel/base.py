@@ -66,8 +66,8 @@ class ProcessLike(Protocol):
     def draw(self, stream: Stream) -> PyTree:
         """Draw the random variates of the steps of a stream."""
 
-    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
-        """Return the states of runs after one step, from the random variates `numbers` of that step."""
+    def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
+        """Return the states of runs after one step, given the random variates of that step."""
 
     def statistics(self, state: PyTree) -> PyTree:
         """Compute the statistics of the states, runs first."""

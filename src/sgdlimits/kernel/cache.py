@@ -35,11 +35,11 @@ def folder() -> Path | None:
 
 
 def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
-    """Load compiled code from the cache into memory; if it has no entry yet, compile and store it first.
+    """Load compiled code from the cache into memory; compile and store it first if the cache has no entry for it.
 
     Parameters
     ----------
-    parts : everything on which the code depends; the name of the entry is a hash of their texts
+    parts : everything on which the code depends; the name of the cache entry is a hash of their string forms
     compile_ : compiles the code
     load : loads code into memory
     """

@@ -25,7 +25,7 @@ from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.inputs.base import Sizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Process, draw_by_step
@@ -60,7 +60,7 @@ class Chain(Level):
 
     def bind(self, problem, start, first):
         """Return the engine of the chain, with batches that fit into the cache of a CPU core or can fill a GPU."""
-        max_runs, max_floats = (8192, 2**18) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
+        max_runs, max_floats = (8192, 2**18) if platform() == "cpu" and not is_gpu_available() else (2**20, 2**24)
         floats_per_run = problem.numerics.size * problem.numerics.samples_per_step
         max_batch = int(min(max_runs, max(64, max_floats / floats_per_run)))
         return ProcessEngine(self, problem, max_batch, self.d, chain_process(problem, self.d))

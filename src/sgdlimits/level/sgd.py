@@ -176,7 +176,7 @@ class WeightProcess(Process):
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
-        stream = stream.repeated_after(self.reuse)  # reused samples are generated again from their keys, not stored
+        stream = stream.with_period(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = Sizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import GROUP_ALIGNMENT, jit_bound, map_groups
 from sgdlimits.kernel.base import Carry, RunBatch, StepRange
-from sgdlimits.kernel.choose import kernel_for
+from sgdlimits.kernel.choose import choose_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds that kernels look up)
 from sgdlimits.level.base import (
@@ -118,7 +118,7 @@ class ProcessStepper(Stepper):
         self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
         self.full_carry, self.origin = self.carry, self.base
         self.segment, self.total = 0, int(segments.counts.sum())
-        self.stepping = kernel_for(process, request.until, self.carry, request.kernel)
+        self.stepping = choose_kernel(process, request.until, self.carry, request.kernel)
         self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.indices).seed, Pace(process.block)
 
     @property

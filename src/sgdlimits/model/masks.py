@@ -100,6 +100,6 @@ class MaskedInputs(Inputs):
     def _with_mask(self, c: Int[Array, "steps samples runs"], stream: Stream) -> Int[Array, "steps samples runs"]:
         """Draw a mask for each sample and encode it with the sample's class c."""
         steps, samples, runs = c.shape
-        u = stream.per_sample(samples).uniform(Purpose.MASK, self.width).reshape(steps, samples, self.width, runs)
+        u = stream.split_into_samples(samples).uniform(Purpose.MASK, self.width).reshape(steps, samples, self.width, runs)
         bits = (u > self.rate).astype(np.int32) * np.asarray(1 << np.arange(self.width), np.int32)[:, None]
         return c + self.base.classes * bits.sum(2, dtype=np.int32)

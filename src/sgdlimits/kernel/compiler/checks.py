@@ -77,9 +77,9 @@ class CheckOutsideBall(StopCheck):
         self.function = self.writer.write_rare_function("near", self.check)
 
     def begin(self, pointers):
-        slot = lambda: self.writer.v.slot(self.writer.v.type("f64"))
-        self.center = [slot() for _ in self.writer.moved]
-        self.radius, self.trial = slot(), slot()
+        new_variable = lambda: self.writer.v.allocate_variable(self.writer.v.type("f64"))
+        self.center = [new_variable() for _ in self.writer.changed_indices]
+        self.radius, self.trial = new_variable(), new_variable()
 
     def begin_vector(self, index):
         w = self.writer
@@ -130,7 +130,7 @@ class CheckByBound(StopCheck):
 
     def begin_vector(self, index):
         self.index = index
-        self.rows = self.writer.coordinate_pointers(self.bounds, "f64", index, 1 + 2 * len(self.writer.moved))
+        self.rows = self.writer.coordinate_pointers(self.bounds, "f64", index, 1 + 2 * len(self.writer.changed_indices))
 
     def after_step(self, values, at, known):
         w, b, v, none = self.writer, self.writer.b, self.writer.v, self.writer.v.const(0.0, "f64")

@@ -1,4 +1,4 @@
-"""Rules that translate indexing: for an index known only at run time, the results for all of its values are selected from."""
+"""Rules that translate indexing; an index known only at run time selects among the results for all of its values."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def _(walk, equation, args):
         offset = dict(zip(rest, (at[axis] for axis in n.offset_dims), strict=True))
         fixed = {axis: batch[i] for axis, i in zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True)}
         index = dict(zip(n.start_index_map, where[tuple(batch)].ravel().tolist(), strict=True))
-        out[at] = _gathered_entry(walk, x, index, {**{axis: 0 for axis in range(x.ndim)}, **offset, **fixed}, p["slice_sizes"])
+        out[at] = _gather_entry(walk, x, index, {**{axis: 0 for axis in range(x.ndim)}, **offset, **fixed}, p["slice_sizes"])
     return out
 
 
-def _gathered_entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
+def _gather_entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
     """Return the node index of one entry in the result of a `gather`.
 
     `index` has, for each axis that is indexed, the place of the start of the slice; `offset` the position behind that start, or

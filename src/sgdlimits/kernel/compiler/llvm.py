@@ -21,7 +21,7 @@ MAX_PAIRED_NODES = 2500
 """Number of nodes below which a program computes two vectors at once, since a single one waits for its own results."""
 
 
-def optimisation_is_off() -> bool:
+def is_optimisation_off() -> bool:
     """Return whether JAX is configured to skip optimisations; this compiler then skips them too.
 
     Code is slower without them, and rounded differently.
@@ -43,23 +43,23 @@ class Machine:
     @property
     def key(self) -> tuple:
         """Versions, processor and options on which compiled code depends, besides its LLVM text."""
-        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, optimisation_is_off()
+        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, is_optimisation_off()
 
     def target(self) -> llvm.TargetMachine:
         """Return a new LLVM target machine for this processor; each engine that loads code takes ownership of one."""
         target = llvm.Target.from_triple(self.triple)
-        opt = 0 if optimisation_is_off() else 3
+        opt = 0 if is_optimisation_off() else 3
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
-    def object_code(self, text: str) -> bytes:
+    def compile_object(self, text: str) -> bytes:
         """Compile LLVM text to object code without calls of the C library, which the loader could not resolve."""
         text = text.replace("\n{\n", ' "no-builtins"\n{\n')
         # Without optimisation, which products and sums are fused depends on the code around them: results would differ
         # between programs with the same step.
-        module = llvm.parse_assembly(text.replace(" contract", "") if optimisation_is_off() else text)
+        module = llvm.parse_assembly(text.replace(" contract", "") if is_optimisation_off() else text)
         target = self.target()
         # The program is vectorised and unrolled already: these passes only cost time on its long basic blocks.
-        options = llvm.create_pipeline_tuning_options(speed_level=0 if optimisation_is_off() else 1)
+        options = llvm.create_pipeline_tuning_options(speed_level=0 if is_optimisation_off() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
@@ -73,7 +73,7 @@ class Machine:
         return engine, engine.get_function_address(FUNCTION_NAME)
 
 
-def text_of(replica: Replica, machine: Machine, limit: float) -> str:
+def write_llvm(replica: Replica, machine: Machine, limit: float) -> str:
     """Return the LLVM text of the function `advance`, which makes the steps of a replica's flat program.
 
     A replica has diverged if a coordinate of its state exceeds `limit` or is not finite.
@@ -81,9 +81,9 @@ def text_of(replica: Replica, machine: Machine, limit: float) -> str:
     return str(Writer(replica, machine, limit).module)
 
 
-def width_of(replica: Replica, machine: Machine) -> int:
+def choose_vector_width(replica: Replica, machine: Machine) -> int:
     """Return the number of replicas computed side by side: two vectors for a short program, to hide latencies, else one."""
-    return machine.width * (2 if replica.length < MAX_PAIRED_NODES else 1)
+    return machine.width * (2 if replica.operation_count < MAX_PAIRED_NODES else 1)
 
 
 class Writer:
@@ -96,13 +96,13 @@ class Writer:
 
     def __init__(self, replica: Replica, machine: Any, limit: float) -> None:
         self.replica, self.machine, self.limit = replica, machine, limit
-        self.inputs, self.moved = replica.inputs, replica.moved
+        self.inputs, self.changed_indices = replica.inputs, replica.changed_indices
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
         self.check = make_stop_check(self)
         self.check.write_functions()
         self.begin_function(FUNCTION_NAME, 8 + self.check.pointers)
-        self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *pointers = self.arguments
+        self.state, self.memory, self.keys, self.end, self.outcome, self.numbers, whole, real, *pointers = self.arguments
         whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
         first, steps, block, every, vectors = (self.b.load(self.address(whole, i)) for i in range(5))
         self.first, self.steps, self.block, self.every = first, steps, block, every
@@ -125,7 +125,7 @@ class Writer:
 
     def new_instructions(self) -> Vectors:
         """Return a new writer of the instructions for a program's nodes."""
-        return Vectors(self.module, self.b, width_of(self.replica, self.machine), self.machine.wide)
+        return Vectors(self.module, self.b, choose_vector_width(self.replica, self.machine), self.machine.wide)
 
     def loop_over_replicas(self, vectors: ir.Value) -> AbstractContextManager[ir.Value]:
         """Emit a loop over the vectors of replicas, around the code that is emitted in the context."""
@@ -133,7 +133,7 @@ class Writer:
 
     def load_parameters(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
         """Emit loads of the replicas' parameters, which may differ within a vector, and return them by node index."""
-        return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
+        return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.parameter_indices, rows, strict=True)}
 
     def write_rare_function(self, name: str, wanted: Sequence[int]) -> ir.Function:
         """Emit a separate function that computes the values `wanted` of the program, which are rarely needed.
@@ -147,7 +147,7 @@ class Writer:
         state, memory, self.numbers, radius, answers = self.arguments
         replica = self.replica
         own = self.b.bitcast(self.numbers, self.v.type("f64").as_pointer())
-        known = self.load_parameters(self.row_pointers(own, len(replica.numbers)))
+        known = self.load_parameters(self.row_pointers(own, len(replica.parameter_indices)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.vector_pointers(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
@@ -208,7 +208,7 @@ class Writer:
     @contextmanager
     def count_loop(self, count: ir.Value) -> Iterator[ir.Value]:
         """Emit a loop over the indices below a count of at least one, around the code that is emitted in the context."""
-        b, index = self.b, self.v.slot(I64)
+        b, index = self.b, self.v.allocate_variable(I64)
         b.store(I64(0), index)
         again, leave = b.append_basic_block("again"), b.append_basic_block("leave")
         b.branch(again)
@@ -225,11 +225,11 @@ class Writer:
         b, v, replica = self.b, self.v, self.replica
         self.good = self.coordinate_pointers(self.state, "f64", index, len(replica.state))
         self.remembered = self.coordinate_pointers(self.memory, "f64", index, len(replica.memory))
-        self.ended, self.ending = (self.coordinate_pointers(array, "i64", index, 1)[0] for array in (self.end, self.how))
+        self.ended, self.ending = (self.coordinate_pointers(array, "i64", index, 1)[0] for array in (self.end, self.outcome))
         keys = zip(("run", "seed", "seed_high"), self.coordinate_pointers(self.keys, "i64", index, 3), strict=True)
-        self.own = self.coordinate_pointers(self.numbers, "f64", index, len(replica.numbers))
-        self.slots = {i: v.slot(v.type("f64")) for i in self.moved}
-        self.moving, made = v.slot(v.type("b1")), v.slot(I64)
+        self.own = self.coordinate_pointers(self.numbers, "f64", index, len(replica.parameter_indices))
+        self.slots = {i: v.allocate_variable(v.type("f64")) for i in self.changed_indices}
+        self.moving, made = v.allocate_variable(v.type("b1")), v.allocate_variable(I64)
         for i, place in enumerate(replica.state):
             value = self.load(self.good[i])
             if i in self.slots:
@@ -267,7 +267,7 @@ class Writer:
         t = b.fadd(self.t, b.fmul(b.sitofp(number, F64), self.size))
         known = known | {self.inputs[name]: v.splat(value) for name, value in (("step", at), ("t", t)) if name in self.inputs}
         known |= {replica.state[i]: b.load(slot) for i, slot in self.slots.items()}
-        results = [replica.after[i] for i in self.moved]
+        results = [replica.after[i] for i in self.changed_indices]
         v.emit(replica.program, replica.program.order(results, known), known)
         values = [known[place] for place in results]
         for value, slot in zip(values, self.slots.values(), strict=True):
@@ -280,7 +280,7 @@ class Writer:
         with b.if_then(v.any(hit), likely=False):
             # A diverging lane may seem to stop; it is left to the check at the end of the part.
             hit = b.and_(hit, self.is_bounded(values))
-            for i, value in zip(self.moved, values, strict=True):
+            for i, value in zip(self.changed_indices, values, strict=True):
                 self.store_lanes(hit, value, self.good[i])
             self.store_lanes(hit, v.splat(b.add(at, I64(1))), self.ended)
             self.store_lanes(hit, v.const(1, "i64"), self.ending)
@@ -290,7 +290,7 @@ class Writer:
         """Emit a copy of the whole state in new memory and return its address; `values` are the coordinates that change."""
         state = self.allocate(len(self.good))
         for i, row in enumerate(self.vector_pointers(state, len(self.good))):
-            self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
+            self.store(values[self.changed_indices.index(i)] if i in self.slots else self.load(self.good[i]), row)
         return state
 
     def allocate(self, rows: int) -> ir.Value:

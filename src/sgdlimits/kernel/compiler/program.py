@@ -47,7 +47,7 @@ _NUMPY_OPERATIONS: dict[str, Callable] = {
 ESTIMATE_EXCESS = 1.5
 """Ratio of an estimated to an actual number of operations; merging equal nodes and dropping zeros rarely saves more."""
 ABSENT_PLACE = 10**12
-"""Place of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
+"""Node index of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
 
 
 class Untranslated(Exception):
@@ -69,13 +69,13 @@ class Loop(NamedTuple):
 class Node(NamedTuple):
     """Operation in a flat program: its name, the scalar type of its result, the nodes of its arguments, and further data.
 
-    `what` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
+    `data` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
     """
 
     op: str
     kind: str
     args: tuple[int, ...] = ()
-    what: Any = None
+    data: Any = None
 
 
 class Program:
@@ -95,10 +95,10 @@ class Program:
         if estimate > ESTIMATE_EXCESS * self.max_nodes:
             raise Untranslated(f"more than {self.max_nodes:.0f} operations")
 
-    def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
+    def node(self, op: str, kind: str, args: tuple[int, ...] = (), data: Any = None) -> int:
         """Add a node to the program unless it has an equal one, and return the index of either."""
-        node = Node(op, kind, args, what)
-        key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # NaN does not equal itself; its text does
+        node = Node(op, kind, args, data)
+        key = (op, kind, args, data.hex()) if isinstance(data, float) else node  # NaN does not equal itself; its text does
         place = self._place.get(key)
         if place is None:
             place = self._place[key] = len(self.nodes)
@@ -131,7 +131,7 @@ class Program:
     def value(self, place: int) -> Any:
         """Return the value of the node with an index (place) if it is a constant, else None."""
         node = self.at(place)
-        return KINDS[node.kind](node.what) if node.op == "const" else None
+        return KINDS[node.kind](node.data) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
         """Add an operation on given nodes, simplified where possible, and return the node index of its result."""
@@ -205,7 +205,7 @@ class Program:
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.after, loop.again)):
             node = self.nodes[place]
-            more = self.order_with_loops((*node.what.after, node.what.again)) if node.op == "loop" else ()
+            more = self.order_with_loops((*node.data.after, node.data.again)) if node.op == "loop" else ()
             if any(other in changing for other in (*node.args, *more)):
                 changing.add(place)
         rounds = [place for place in self.order((*loop.after, loop.again), known) if place not in loop.carry]
@@ -222,7 +222,7 @@ class Program:
                 node = self.at(place)
                 stack.extend(node.args)
                 if node.op == "loop":
-                    stack.extend((*node.what.carry, *node.what.after, node.what.again))
+                    stack.extend((*node.data.carry, *node.data.after, node.data.again))
         return sorted(need)
 
 

@@ -55,7 +55,7 @@ class Vectors:
         bits = ir.IntType(self.width)
         return self.b.icmp_unsigned("!=", self.b.bitcast(lanes, bits), bits(0))
 
-    def slot(self, type_: ir.Type) -> ir.Value:
+    def allocate_variable(self, type_: ir.Type) -> ir.Value:
         """Allocate a variable of an LLVM type in the entry block, from where LLVM moves it into a register."""
         with self.b.goto_entry_block():
             return self.b.alloca(type_)
@@ -82,13 +82,13 @@ class Vectors:
             if place in known:
                 continue
             if node.op == "const":
-                known[place] = self.const(node.what, node.kind)
+                known[place] = self.const(node.data, node.kind)
             elif node.op == "loop":
                 known[place] = self._emit_loop(program, place, known)
             elif node.op == "item":
-                known[place] = known[node.args[0]][node.what]
+                known[place] = known[node.args[0]][node.data]
             elif node.op == "input":
-                raise KeyError(f"nothing is given as {node.what}")
+                raise KeyError(f"input {node.data} has no value")
             else:
                 kinds = [program.kind(arg) for arg in node.args]
                 known[place] = self._op(node.op, node.kind, kinds, [known[arg] for arg in node.args])
@@ -99,9 +99,9 @@ class Vectors:
         The loop is skipped if no lane enters it, which is marked as the likely case.
         """
         b, node = self.b, program.nodes[place]
-        loop, (begin, *first) = node.what, [known[arg] for arg in node.args]
-        slots = [self.slot(value.type) for value in first]
-        active = self.slot(begin.type)
+        loop, (begin, *first) = node.data, [known[arg] for arg in node.args]
+        slots = [self.allocate_variable(value.type) for value in first]
+        active = self.allocate_variable(begin.type)
         for slot, value in zip((*slots, active), (*first, begin), strict=True):
             b.store(value, slot)
         enter, rounds, leave = (b.append_basic_block(name) for name in ("enter", "round", "leave"))

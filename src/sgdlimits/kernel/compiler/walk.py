@@ -114,7 +114,7 @@ class Flattening:
         if len(rows):  # in order, so that sums are rounded alike in every program
             return reduce(partial(self.op, name), rows)
         if name not in EMPTY_REDUCTIONS:
-            raise Untranslated(f"the {name} of nothing")
+            raise Untranslated(f"{name} of an empty array")
         return np.broadcast_to(self.constants(np.asarray(EMPTY_REDUCTIONS[name], like.dtype)), like.shape)
 
     def select_by_index(self, index: int, options: Sequence[Places]) -> Places:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sgdlimits.jaxtools import GROUP_ALIGNMENT
-from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
@@ -43,7 +43,7 @@ def make_tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Tas
     runs = [unit.last - unit.first for unit in units]
     # No task has more than a worker's share of all runs, but each fills a vector.
     share = max(GROUP_ALIGNMENT, -(-sum(runs) // workers))
-    max_runs = 0 if not recipe.batchable else min(share, MAX_RUNS_PER_GPU_TASK if gpu_present() else MAX_RUNS_PER_TASK)
+    max_runs = 0 if not recipe.batchable else min(share, MAX_RUNS_PER_GPU_TASK if is_gpu_available() else MAX_RUNS_PER_TASK)
     tasks: deque[Task] = deque()
     capacity = 0
     for unit, count in zip(units, runs, strict=True):
