@@ -28,7 +28,7 @@ from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import RiskDerivatives
 from sgdlimits.inputs.mixture import Mixture
-from sgdlimits.model.masks import all_masks, mask_probabilities
+from sgdlimits.model.masks import enumerate_masks, mask_probabilities
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import (
@@ -305,7 +305,7 @@ def _masks_and_probabilities(model: Model) -> tuple[Float[np.ndarray, "masks p"]
             f"averages over the masks of dropout are written for at most {MAX_AVERAGED_WIDTH} units; got {width}. "
             "Use Chain(d) or SGD(d), which draw them, or fewer units."
         )
-    return all_masks(width), mask_probabilities(rate, width)
+    return enumerate_masks(width), mask_probabilities(rate, width)
 
 
 def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Scalars], Scalars]:
@@ -313,7 +313,7 @@ def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Sc
     network = model.network
 
     def select(a):
-        own = network.mask(a if part.i is None else network.head(a, part.i), kept)
+        own = network.apply_mask(a if part.i is None else network.select_head(a, part.i), kept)
         return own["a"] if isinstance(own, dict) and part.model.network.one_array else own
 
     return select

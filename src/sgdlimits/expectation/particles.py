@@ -313,7 +313,7 @@ def unit_laws(model: Model, stats: Particles) -> UnitLaws:
 
     def law_of_unit(a, M, q):
         law = model.law(Overlaps(a[None], M[None], q[None, None]))
-        (A, rest, L), C = law.conditional(), law.blocks
+        (A, rest, L), C = law.condition_on_fixed(), law.blocks
         return UnitLaws(law.means.student[0], A[0], jnp.maximum(rest[0, 0], 0.0), C.students[0, 0], C.cross[0], L, C.fixed)
 
     axes: Any = UnitLaws._make([0, 0, 0, 0, 0, None, None])  # L and the covariance of the fixed fields have no axis of units

@@ -79,7 +79,7 @@ def _accuracy_at(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "
         label = jnp.broadcast_to(model.target.readout(fixed, c), points.shape[1:])
         return model.loss.probability_correct(model.network.output(fields, each, c, None), label)
 
-    return law.over_classes(accuracy_in_class)
+    return law.average_over_classes(accuracy_in_class)
 
 
 def _accuracy_given_all_but_last(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "p-1 n"]) -> Float[Array, " n"]:

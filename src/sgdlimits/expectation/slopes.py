@@ -204,7 +204,7 @@ def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
         x, fields, fixed = nodes.inputs(model, c)
         return nodes.gradients(model, fields, fixed, c) @ x.T
 
-    return law.over_classes(gradient_in_class)
+    return law.average_over_classes(gradient_in_class)
 
 
 @eqx.filter_jit
@@ -226,4 +226,4 @@ def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Ar
         span = jnp.einsum("jln,sn,tn->jslt", second, x, x) + mean[:, None, :, None] * rest[:, None]
         return nodes.gradients(model, fields, fixed, c) @ x.T, span, variance * mean
 
-    return law.over_classes(slopes_in_class)
+    return law.average_over_classes(slopes_in_class)

@@ -173,10 +173,10 @@ def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegat
     """
     rows: Any = as_floats(means)
     if rows.ndim != 2 or not rows.size:
-        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row a class.")
+        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row for each class.")
     shares: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
     if shares.shape != rows.shape[:1]:
-        raise BadInput(f"weights must have shape {rows.shape[:1]}, one a class; got {shares.shape}. Give such weights.")
+        raise BadInput(f"weights must have shape {rows.shape[:1]}, one for each class; got {shares.shape}. Give one for each.")
     known = [] if is_traced(shares) else [shares]
     for each in shares.examples() if is_schedule(shares) else known:
         probabilities("weights", each)

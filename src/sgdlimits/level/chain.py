@@ -22,7 +22,7 @@ from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count, step_needs
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_dimension
-from sgdlimits.inputs.base import Sizes
+from sgdlimits.inputs.base import StepSizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.choose import is_gpu_available
@@ -141,7 +141,7 @@ class FrameChain(Process):
         algorithm, n, L = self.problem.algorithm, self._direction_count, self._input_count
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products
         rests = L if any(step_needs(algorithm, self.problem.network.width)) else min(L, n)
-        sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
+        sizes = StepSizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
         x = self.problem.model.inputs.draw(stream, sizes, self.d)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])
 

@@ -21,19 +21,19 @@ MAX_MASKED_WIDTH = 24
 """Maximum number of units with dropout: a 32-bit integer encodes the mask and the class."""
 
 
-def kept_units(mask: Int[Array, "*batch"], width: int) -> Float[Array, "p *batch"]:
+def decode_masks(mask: Int[Array, "*batch"], width: int) -> Float[Array, "p *batch"]:
     """Decode masks: 1 for each unit that is kept, and 0 for dropped units."""
     return jnp.stack([(mask // (1 << j)) % 2 for j in range(width)]).astype(float)
 
 
-def all_masks(width: int) -> Float[np.ndarray, "masks p"]:
+def enumerate_masks(width: int) -> Float[np.ndarray, "masks p"]:
     """Return the 2^p masks of p units as rows of ones (kept) and zeros; row m is the mask encoded by the integer m."""
     return np.asarray((np.arange(1 << width)[:, None] >> np.arange(width)) & 1, float)
 
 
 def mask_probabilities(rate: Any, width: int) -> Float[Array, " masks"]:
     """Return the probability of each of the 2^p masks at a dropout rate."""
-    kept = all_masks(width).sum(1)
+    kept = enumerate_masks(width).sum(1)
     return (1 - rate) ** kept * rate ** (width - kept)
 
 

@@ -146,7 +146,7 @@ def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
 
 
 def takes_time(fn: Any) -> bool:
-    """Whether a function of fields has a second argument for the time: one without a default, or one called t."""
+    """Return whether a function of fields takes the time as second argument: one without a default, or one called t."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

@@ -10,7 +10,7 @@ from jax.tree_util import tree_flatten_with_path
 
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
-from sgdlimits.statistics.frame import admissible, frame_of
+from sgdlimits.statistics.frame import frame_of, make_admissible
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
 from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
@@ -84,7 +84,7 @@ class OverlapCoordinates(Coordinates):
         return free
 
     def admissible(self, stats):
-        return admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
+        return make_admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
 
     def fits(self, stats: Any) -> None:
         """Raise `BadInput` unless `stats` are overlaps of one run, traced or not, with the shapes of the problem."""

@@ -35,7 +35,7 @@ from sgdlimits.problem.base import CHECK_TIME, Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.overlap_coordinates import OverlapCoordinates, check_names
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, symmetric
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, symmetrise
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 from sgdlimits.text import count
@@ -218,7 +218,7 @@ class ProjectionProblem(ModelProblem):
         return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
 
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-        problem, stats = self.limit, symmetric(stats)
+        problem, stats = self.limit, symmetrise(stats)
         check_names(problem.algorithm, stats)
         if not is_linear(problem.algorithm, problem.network.width):
             return step_averages(problem).drift_parts(problem.t, stats)

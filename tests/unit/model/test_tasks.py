@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.model.masks import all_masks, kept_units, mask_probabilities
+from sgdlimits.model.masks import decode_masks, enumerate_masks, mask_probabilities
 from sgdlimits.model.target import FunctionReadout, TimedReadout
 from sgdlimits.run.record import from_json, to_json
 
@@ -56,8 +56,8 @@ def test_presets_are_found_with_their_arguments():
 
 
 def test_masks_by_their_numbers():
-    masks = all_masks(3)
-    np.testing.assert_array_equal(kept_units(jnp.arange(8), 3).T, masks)
+    masks = enumerate_masks(3)
+    np.testing.assert_array_equal(decode_masks(jnp.arange(8), 3).T, masks)
     weights = np.asarray(mask_probabilities(0.3, 3))
     np.testing.assert_allclose(weights @ masks, 0.7)
     assert weights.sum() == pytest.approx(1)
