@@ -76,8 +76,8 @@ BAD = {
     "t must be finite numbers of at least 0; got -1.": lambda: sl.theory.quadratic.risk_on_plateau(
         sl.presets.quadratic_network(), t=-1, spread=0.1
     ),
-    "Text begins 'v' as 'one'": lambda: own(Text(0.1)),
-    "Taken cannot remember 'risk'": lambda: own(Taken(0.1)),
+    "Text.memory['v'] must be 'zero', or 'copy' of the students; got 'one'": lambda: own(Text(0.1)),
+    "Taken cannot store 'risk'": lambda: own(Taken(0.1)),
     "Own.step fails in line": lambda: run(own(Own(0.1))),
     "lr = 0.3 stands beside HeavyBall": lambda: sl.presets.committee(algorithm=sl.HeavyBall(0.1, 0.9), lr=0.3),
     "pieces must be of one simulation": lambda: sl.join(other_pieces()),

@@ -16,7 +16,7 @@ from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import Nodes, Rule
 from sgdlimits.expectation.gaussian.base import square_root, trivial_group
 from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, pad_units, slopes_at_nodes
-from sgdlimits.expectation.symmetries import symmetries
+from sgdlimits.expectation.symmetries import model_symmetries
 from sgdlimits.statistics.frame import FieldFactor
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import repeat_for_samples
@@ -64,7 +64,7 @@ class NodeSums(Expectation):
         return _mean_over_nodes(_products, model, a, law, self._nodes(model))
 
     def error(self, model, a, law):
-        F, dim, group = _symmetric_factor(law), self._variable_count(model), symmetries(model)
+        F, dim, group = _symmetric_factor(law), self._variable_count(model), model_symmetries(model)
         return law.average_over_classes(lambda c: self.rule.error(self._products_function(model, a, law, F, c), dim, group))
 
     def covariance(self, model, a, law, increment):
@@ -146,7 +146,7 @@ class NodeSums(Expectation):
 
     def _nodes(self, model) -> Nodes:
         """Return the nodes and weights of the rule over fields and label noise, with the symmetries of the model."""
-        return self.rule.nodes(self._variable_count(model), symmetries(model))
+        return self.rule.nodes(self._variable_count(model), model_symmetries(model))
 
     @staticmethod
     def _variable_count(model) -> int:

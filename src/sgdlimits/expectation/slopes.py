@@ -171,8 +171,8 @@ def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: fl
     if not is_smooth(model):
         raise BadInput(
             "the Hessian of this model cannot be averaged over nodes: its activation or loss has a kink, where the second "
-            "derivative is infinite. Take smooth ones; with a squared loss, a CommitteeReadout and centred data relu, abs and "
-            "PiecewiseLinear work too."
+            "derivative is infinite. Use smooth functions. With a squared loss, a CommitteeReadout and centred data, relu, abs "
+            "and PiecewiseLinear are supported, too."
         )
     n = S.shape[1]
     gradient, span, outside = (np.asarray(leaf) for leaf in slopes_over_nodes(model, nodes))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import compute_updates, is_lower_triangular, multiply_by_past
+from sgdlimits.algorithm.base import compute_updates, has_lower_triangular_past, multiply_by_past
 from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count, step_needs
 from sgdlimits.domain import Count, checked
@@ -165,7 +165,7 @@ class FrameChain(Process):
         # names whose directions are normalised are known when the step is traced
         normalised = [update.unit for update in updates]
         unit = np.repeat(normalised, problem.network.width) if any(normalised) else None
-        m, T = projected.update(past, C, is_lower_triangular(updates), self.free is None, unit)
+        m, T = projected.update(past, C, has_lower_triangular_past(updates), self.free is None, unit)
         scalars = {**{update.name: update.scalars for update in updates}, **numbers}
         return Frame(replace_scalars(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 

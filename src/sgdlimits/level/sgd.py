@@ -64,7 +64,7 @@ class SGD(Level):
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):
-                raise BadInput(f"reuse is not written for {type(problem).__name__}. Leave it out.")
+                raise BadInput(f"reuse does not support {type(problem).__name__}. Leave it out.")
             process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
         return ProcessEngine(self, problem, max_batch, self.d, process)
 
@@ -99,7 +99,7 @@ def check_drawable(d: int) -> int:
 @singledispatch
 def sgd_process(problem: Problem, d: int) -> Process:
     """Return SGD on the weights of a problem in R^d as a process; register a function for a new kind of problem."""
-    raise BadInput(f"SGD is not written for {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
+    raise BadInput(f"SGD does not support {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
 
 
 class WeightState(eqx.Module):

@@ -88,7 +88,7 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
 
 
 def _condition_memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
-    """Return what a stop condition stores at the start of each run, from an array with one run's state in each row."""
+    """Return the memory of a stop condition at the start of each run, from an array with one run's state in each row."""
     return until.begin_runs(problem.at(t), layout.values(rows))
 
 

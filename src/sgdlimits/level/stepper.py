@@ -378,7 +378,7 @@ class Pace:
         self.compiling = COMPILE_SECONDS
 
     def note(self, steps: int, seconds: float) -> None:
-        """Record the duration of a kernel call of `steps` steps and adapt the number; the first call includes compilation."""
+        """Record the duration of a kernel call of `steps` steps, and adapt the number of steps per call."""
         self.calls += 1
         if self.calls == 1:
             self.compiling = max(self.compiling, seconds)

@@ -34,7 +34,7 @@ class PrintableProblem(Part):
     """Base class of problems: prints a problem as the call of its preset, and replaces arguments of that call."""
 
     def __repr__(self) -> str:
-        return f"{getattr(self, 'name', type(self).__name__)}: {arguments_text(self)}"
+        return f"{getattr(self, 'name', type(self).__name__)}: {format_arguments(self)}"
 
     def replace(self, **changes: Any) -> Self:
         """Return the problem with some arguments replaced, by the names that its preset or its constructors use.
@@ -119,7 +119,7 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
 """Functions that read preset arguments from a problem; all other arguments are its attributes or its algorithm's."""
 
 
-def preset_call(problem: Any) -> PresetCall | None:
+def find_preset_call(problem: Any) -> PresetCall | None:
     """Return the call of a preset that builds an equal problem, or None if there is none."""
     preset = MAKERS.get(getattr(problem, "name", ""))
     if preset is None:
@@ -141,9 +141,9 @@ def _read_argument(problem: Any, name: str, default: Any) -> Any:
     return found.item() if isinstance(found, (np.ndarray, np.generic)) and found.ndim == 0 else found
 
 
-def arguments_text(problem: Any) -> str:
-    """Return the arguments of a problem as text for printing: those of its preset, or else its most important ones."""
-    made = preset_call(problem)
+def format_arguments(problem: Any) -> str:
+    """Format the arguments of a problem for printing: those of its preset, or else its most important ones."""
+    made = find_preset_call(problem)
     if made is not None:
         defaults = inspect.signature(made.preset).parameters
         implied = lambda name, value: (
@@ -166,7 +166,7 @@ def all_arguments(part: Any) -> dict[str, Any]:
 
 def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
     """Return a problem with some arguments of its preset replaced, or of its parts if no preset builds it."""
-    made = preset_call(problem)
+    made = find_preset_call(problem)
     names = list(made.given if made else all_arguments(problem))
     for name in changes:
         if name not in names and name not in all_arguments(problem):

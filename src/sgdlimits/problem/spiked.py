@@ -141,7 +141,9 @@ class SpikeCoordinates(Coordinates):
         for name in Spike.dims:
             value = np.asarray(getattr(stats, name))
             if value.ndim != 1:
-                raise BadInput(f"{name} must be one number for each run; got shape {value.shape[1:]} a run. Give one number.")
+                raise BadInput(
+                    f"{name} must be one number for each run; got shape {value.shape[1:]} for each. Give one number."
+                )
             if not np.isfinite(value).all():
                 raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
         if (np.asarray(stats.r2) < 0).any():

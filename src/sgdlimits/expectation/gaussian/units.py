@@ -87,7 +87,7 @@ def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array,
     return upper + jnp.triu(upper, 1).T
 
 
-def condition_on(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
+def condition_on_pair(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
     """Condition Gaussian fields with covariance C on two of them, x_j and x_l, by two steps of a Cholesky factorisation.
 
     Returns v and w with x = v z1 + w z2 + remainder for standard normal z1 and z2, where x_j is a multiple of z1 and x_l a
