@@ -60,10 +60,10 @@ def check_plain_file(path: str | os.PathLike) -> Path:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise BadInput(f"the folder {path.parent} does not exist. Make it, or give another path.") from None
+            raise BadInput(f"the folder {path.parent} does not exist. Create it, or give another path.") from None
         return path
     except (OSError, ValueError) as reason:
-        raise BadInput(f"{str(path)!r} is no path of a file: {reason}. Give another path.") from reason
+        raise BadInput(f"{str(path)!r} is not a valid file path: {reason}. Give another path.") from reason
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a device"
         raise BadInput(f"{path} is {kind}, which is not replaced. Give the name of a plain file.")

@@ -1,4 +1,4 @@
-"""Limits of memory: errors for computations that do not fit, before anything is allocated."""
+"""Memory limits: errors for computations that do not fit into memory, before anything is allocated."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def optimisers() -> None:
     from sgdlimits.algorithm import ALGORITHMS
     from sgdlimits.spec import Constructor
 
-    options = lambda name: " ".join(f"--{each}" for each in Constructor.of("optimiser", name).own)
+    options = lambda name: " ".join(f"--{each}" for each in Constructor.of("optimiser", name).own_parameters)
     echo(table((name, options(name), describe(cls).summary) for name, cls in ALGORITHMS.items()))
     echo("\nFor instance: sgdlimits run committee --d 1000 --optimiser heavy_ball --beta 0.9")
 

@@ -57,7 +57,7 @@ def sweep(file: str, **given: Any) -> None:
     from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute_sweep
     from sgdlimits.run.sweeps.toml import read_spec
 
-    job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
+    job = read_spec(file).take_shard(as_shard(given["shard"] and given["shard"].split("/")))
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
@@ -83,7 +83,7 @@ def sweep(file: str, **given: Any) -> None:
         export(job.folder, given["export"])
     found = collect(job.folder, keys=[unit.key for unit in units], runs=job.runs) if units else None
     if picture_path and found is not None:
-        _draw_diagram(found, job.design.names, picture_path)
+        _draw_diagram(found, job.design.parameter_names, picture_path)
     if not given["quiet"] and found is not None:
         echo(
             f"{_format_ranges(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})"

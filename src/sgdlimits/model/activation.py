@@ -18,7 +18,7 @@ from sgdlimits.checks import integer
 from sgdlimits.domain import Positive, Vector, checked
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.part import Part
-from sgdlimits.trial import fields, try_function
+from sgdlimits.trial import example_fields, try_function
 
 MAX_HERMITE_DEGREE = 12
 """Highest degree of the Hermite polynomials that have a name, he1 to he12."""
@@ -241,7 +241,9 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
         return ACTIVATIONS[NAMED_FUNCTIONS[activation]]
     name = f"activation {shorten(activation)}"
     shape = getattr(
-        try_function(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None), "shape", "several arrays"
+        try_function(name, activation, "an array of numbers", example_fields(6).reshape(3, 2), shape=None),
+        "shape",
+        "several arrays",
     )
     if shape != (3, 2):
         raise BadInput(f"{name} maps an array of shape (3, 2) to shape {shape}. Give a function that acts entry by entry.")

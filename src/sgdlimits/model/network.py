@@ -21,7 +21,7 @@ from sgdlimits.part import Part, is_schedule
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, try_function
+from sgdlimits.trial import example_fields, try_function
 
 RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
@@ -293,7 +293,7 @@ class Network(AnyNetwork):
                     f"a scalar cannot be called {name!r}: the name is in use, or not an identifier. Give another, say 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        prediction = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
+        prediction = try_function("the network", fn, on, example_fields(width), self.scalars, shape=None)
         self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
             raise BadInput(

@@ -19,7 +19,7 @@ from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import PrintableProblem
 from sgdlimits.problem.numerics import Numerics
-from sgdlimits.renamed import attribute_of
+from sgdlimits.renamed import find_renamed_attribute
 from sgdlimits.statistics.trees import add, as_floats
 
 Method = TypeVar("Method", bound=Callable)
@@ -166,4 +166,4 @@ class Problem(PrintableProblem):
 
         def __getattr__(self, name: str) -> Any:
             """Return an attribute that has moved to `problem.coordinates` or `problem.numerics`, with a deprecation warning."""
-            return attribute_of(self, name, ("coordinates", Coordinates), ("numerics", Numerics))
+            return find_renamed_attribute(self, name, ("coordinates", Coordinates), ("numerics", Numerics))

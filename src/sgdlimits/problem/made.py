@@ -16,8 +16,8 @@ import numpy as np
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import Part, arguments, as_source, is_default, is_schedule
-from sgdlimits.renamed import changes_of
+from sgdlimits.part import Part, as_source, constructor_arguments, is_default, is_schedule
+from sgdlimits.renamed import rename_changes
 
 MAKERS: dict[str, Callable] = {}
 """Functions that build the presets, by name; the package of presets, which imports this module, adds them."""
@@ -53,7 +53,7 @@ class PrintableProblem(Part):
         phase_retrieval: width=1, lr=0.1, noise=0.2, sphere=True
           1 square unit learns 1 direction from standard normal inputs; SquaredLoss(), OnePassSGD
         """
-        return replace_arguments(self, changes_of(changes))
+        return replace_arguments(self, rename_changes(changes))
 
     def _repr_latex_(self) -> str | None:
         """Return the problem's equations as LaTeX for notebooks, or None if they cannot be written."""
@@ -159,7 +159,7 @@ def format_arguments(problem: Any) -> str:
 
 def all_arguments(part: Any) -> dict[str, Any]:
     """Return the constructor arguments of an object and of the objects in it, by name; outer arguments take precedence."""
-    own = dict(arguments(part)) if isinstance(part, Part) else {}
+    own = dict(constructor_arguments(part)) if isinstance(part, Part) else {}
     parts = [own[name] for name in PART_NAMES if isinstance(own.get(name), Part)]
     return {**{name: value for each in parts[::-1] for name, value in all_arguments(each).items()}, **own}
 
@@ -186,7 +186,7 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
 
 def _rebuild_with(part: Any, changes: dict[str, Any]) -> Any:
     """Build an object again with some constructor arguments replaced, its own or those of objects in it."""
-    own = dict(arguments(part))
+    own = dict(constructor_arguments(part))
     new = {name: changes[name] for name in changes if name in own}
     rest = {name: value for name, value in changes.items() if name not in own}
     for name in PART_NAMES:

@@ -194,10 +194,10 @@ class Simulation:
                     if checkpoint.clock.t.size == 1:  # the checkpoint has all saved times
                         continue
 
-                def show_share(share: float, done: float = shown.n, count: int = runs.size) -> None:
+                def show_fraction(share: float, done: float = shown.n, count: int = runs.size) -> None:
                     shown.update(min(done + share * count, total) - shown.n)
 
-                yield from self._run_batch(runs, size, checkpoint, seconds, show_share)
+                yield from self._run_batch(runs, size, checkpoint, seconds, show_fraction)
                 if self.interrupted:
                     return
 
@@ -205,7 +205,7 @@ class Simulation:
         """Simulate one batch and yield its datasets; after Ctrl-C the last one has the present state of the runs."""
         runner = None
         try:
-            runner = self._runner(runs, size, checkpoint)
+            runner = self._make_runner(runs, size, checkpoint)
             yield from runner.run(seconds, report)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -213,11 +213,11 @@ class Simulation:
             if last is not None:
                 yield last
 
-    def runners(self) -> list[Runner]:
+    def make_runners(self) -> list[Runner]:
         """Return the runners of all batches of a simulation that begins at the start."""
-        return [self._runner(runs, size, None) for runs, size in self._split_batches()]
+        return [self._make_runner(runs, size, None) for runs, size in self._split_batches()]
 
-    def _runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None) -> Runner:
+    def _make_runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None) -> Runner:
         """Return the runner of a batch of runs, padded to `size` runs, which begins at the start or at a checkpoint."""
         padded = runs[np.minimum(np.arange(size), runs.size - 1)]  # copies of the last run fill the batch to a compiled size
         starts = self.engine.starts(self.start, Stream.of(self.request.seed, padded))

@@ -56,7 +56,7 @@ def parameters(preset: str) -> dict[str, inspect.Parameter]:
 
 def optimiser_parameters(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters, by name, that an optimiser has beyond those of plain SGD."""
-    return Constructor.of("optimiser", name).own
+    return Constructor.of("optimiser", name).own_parameters
 
 
 def parse_value(name: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.run.sweeps.engine import RETRIES, SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
-from sgdlimits.run.sweeps.unit import Unit, hash_of
+from sgdlimits.run.sweeps.unit import Unit, hash_json
 from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units_json
 from sgdlimits.settings import setup_jax
 
@@ -64,7 +64,7 @@ class Dask(SweepEngine):
 
         text = recipe.to_json()
         where = str(folder.path.resolve())
-        sweep = hash_of([text, where])  # keys must differ between sweeps that use one scheduler for different folders
+        sweep = hash_json([text, where])  # keys must differ between sweeps that use one scheduler for different folders
         with dask.config.set(DASK_SETTINGS), self._connect() as client:
             under_way: dict[str, Task] = {}
             ending = as_completed(raise_errors=False)
@@ -144,4 +144,4 @@ def _explain_settings_error() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as reason:
-        raise BadInput(f"a job of SLURM cannot be made: {reason}. Give settings of dask_jobqueue.SLURMCluster.") from reason
+        raise BadInput(f"the SLURM job cannot be created: {reason}. Give settings of dask_jobqueue.SLURMCluster.") from reason

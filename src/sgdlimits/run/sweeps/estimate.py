@@ -49,7 +49,7 @@ def estimate(job: Sweep) -> dict[str, str]:
 def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
     """Estimate the processor time in seconds and the size in bytes of a work unit from shorter simulations.
 
-    The fraction grows until the simulation takes long enough to be measured.
+    The simulated fraction of `t_max` grows until the simulation takes long enough to be measured.
     """
     problem, level, start, t_max = job.recipe.simulation(unit.point).values()
     least = 2.0 * problem.numerics.samples_per_step / (getattr(level, "d", None) or 1)  # the time of two steps

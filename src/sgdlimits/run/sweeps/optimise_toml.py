@@ -134,7 +134,7 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
         spec = recipe.spec(optimiser)
         takes = {each for part in (spec.problem, spec.optimiser) if part is not None for each in part.parameters}
         if name not in takes:
-            yield f"controls.{name} is no parameter of the problem. {suggest_name(name, takes)}Leave it out or correct it."
+            yield f"controls.{name} is not a parameter of the problem. {suggest_name(name, takes)}Leave it out or correct it."
             continue
         try:
             Control(**table)

@@ -118,7 +118,7 @@ def test_the_script_of_a_job_of_slurm():
     script = Dask("slurm", 7, {"queue": "cpu", "walltime": "01:00:00", "cores": "2"}).script("results")
     for line in ("# 7 of these jobs", "#SBATCH -p cpu", "#SBATCH -t 01:00:00", "#SBATCH --cpus-per-task=2", "results"):
         assert line in script
-    with pytest.raises(sl.BadInput, match="a job of SLURM cannot be made"):
+    with pytest.raises(sl.BadInput, match="the SLURM job cannot be created"):
         Dask("slurm", 1, {"colour": "red"}).script("x")
 
 
