@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sgdlimits.errors import BadInput
 
-HOST = re.sub(r"\W", "_", platform.node())
+HOST_NAME = re.sub(r"\W", "_", platform.node())
 """Name of this machine, which is part of the names of partial files.
 
 In a shared folder the process numbers of other machines mean nothing here.
@@ -32,7 +32,7 @@ def atomic_replacement(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = check_plain_file(path)
     remove_partial_files(path.parent, f".{path.stem}.")
-    partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST}.part{path.suffix}")
+    partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST_NAME}.part{path.suffix}")
     try:
         yield partial
         with open(partial, "rb+") as file:
@@ -75,7 +75,7 @@ def remove_partial_files(folder: str | os.PathLike, head: str = ".") -> None:
 
     Only names that begin with `head` count.
     """
-    ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST)}\.part(\.\w+)?")
+    ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST_NAME)}\.part(\.\w+)?")
     with os.scandir(os.fspath(folder)) as entries:
         left = [entry for entry in entries if entry.name.startswith(head)]
     for entry in left:

@@ -10,7 +10,7 @@ from functools import cache
 from sgdlimits.errors import BadInput
 from sgdlimits.text import format_bytes
 
-MAX_MEMORY_SHARE = 0.8
+MAX_MEMORY_FRACTION = 0.8
 """Fraction of the machine's memory that one computation is allowed to take."""
 
 
@@ -50,6 +50,6 @@ def describe_excess(numbers: float) -> str:
     ''
     """
     total = available_memory()
-    if 8 * numbers <= MAX_MEMORY_SHARE * total:
+    if 8 * numbers <= MAX_MEMORY_FRACTION * total:
         return ""
     return f"{format_bytes(8 * numbers)}, more than this machine's {format_bytes(total)} allow"

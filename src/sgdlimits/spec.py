@@ -23,7 +23,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
 
-INHERITED = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
+INHERITED_ARGUMENTS = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
 """Arguments of optimisers that are taken from the preset's SGD: rates, ridge, sphere, batch, or that SGD as `base`."""
 EXAMPLES: dict[str, float] = {"d": 3000, "times": 3, "spread": 0.01, "overlap": 0.1}
 """Example values of required parameters, for messages and as defaults of the explorer."""
@@ -61,7 +61,9 @@ class Constructor:
     @property
     def own_parameters(self) -> dict[str, inspect.Parameter]:
         """Parameters of this constructor, without those that an optimiser takes from the preset's SGD."""
-        return {name: each for name, each in self.parameters.items() if self.part != "optimiser" or name not in INHERITED}
+        return {
+            name: each for name, each in self.parameters.items() if self.part != "optimiser" or name not in INHERITED_ARGUMENTS
+        }
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -200,12 +200,12 @@ def test_where_no_gpu_is_there_a_sentence_says_what_to_do():
 def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "folder", lambda: tmp_path)
     problem, made = sl.presets.phase_retrieval(1, lr=0.077, noise=0.3), []
-    machine = lanes._machine()
+    machine = lanes._host_machine()
     whole = type(machine).compile_object
     monkeypatch.setattr(type(machine), "compile_object", lambda self, text: made.append(1) or whole(self, text))
 
     def again():
-        lanes._compiled_code.cache_clear()
+        lanes._load_compiled_code.cache_clear()
         return run(problem, "lanes")
 
     def damage(entry):

@@ -19,9 +19,9 @@ OPTIMISER_HEADING = "The optimiser"
 def optimiser_options(taken: set[str]) -> Iterator[Option]:
     """Yield the option `--optimiser`, and an option for each parameter that optimisers have beyond plain SGD."""
     from sgdlimits.algorithm import ALGORITHMS
-    from sgdlimits.spec import INHERITED
+    from sgdlimits.spec import INHERITED_ARGUMENTS
 
-    of_preset = INHERITED - ({"batch"} - taken)
+    of_preset = INHERITED_ARGUMENTS - ({"batch"} - taken)
     for each in class_options(
         "optimiser", OPTIMISER_HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken
     ):

@@ -53,7 +53,7 @@ def sweep(file: str, **given: Any) -> None:
     """
     sys.path.insert(0, os.getcwd())  # FILE may name functions in a module of the current folder
     from sgdlimits.run.sweeps import collect, export
-    from sgdlimits.run.sweeps.estimate import estimate, status
+    from sgdlimits.run.sweeps.estimate import estimate_sweep, report_progress
     from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute_sweep
     from sgdlimits.run.sweeps.toml import read_spec
 
@@ -61,12 +61,12 @@ def sweep(file: str, **given: Any) -> None:
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
-        return echo(table(status(job).items()))
+        return echo(table(report_progress(job).items()))
     engine = _choose_executor(given)
     picture_path = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
-        script = engine.script(job.folder) if given["cluster"] else ""
-        return echo(script or table(estimate(job).items()))
+        script = engine.batch_script(job.folder) if given["cluster"] else ""
+        return echo(script or table(estimate_sweep(job).items()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -28,7 +28,7 @@ KEY_FILE = ".key"
 """Name of the file that holds the secret key of the hashes."""
 
 
-def folder() -> Path | None:
+def cache_folder() -> Path | None:
     """Return the folder that caches compiled code: JAX's compilation cache if set, else the package's own; None if neither."""
     chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
     return Path(chosen) if chosen else own_folder()
@@ -48,7 +48,7 @@ def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load
 
 def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """Return the content of a cache entry; if it is missing, compute it by `make` and store it."""
-    place = folder()
+    place = cache_folder()
     path = place / name if place else None
     content = _read_entry(path) if path else None
     if content is None:

@@ -36,7 +36,7 @@ class Cuda(FlatKernel):
     def compile(spec: ProgramSpec) -> CompiledCode:
         import cupy
 
-        return _compiled_code(spec, cupy.cuda.Device().compute_capability)
+        return _load_compiled_code(spec, cupy.cuda.Device().compute_capability)
 
     def to_kernel(self, leaf: Any) -> Any:
         on_device = isinstance(leaf, jax.Array) and all(device.platform == "gpu" for device in leaf.devices())
@@ -61,7 +61,7 @@ class Cuda(FlatKernel):
 
 
 @lru_cache(maxsize=64)
-def _compiled_code(spec: ProgramSpec, capability: str) -> CompiledCode:
+def _load_compiled_code(spec: ProgramSpec, capability: str) -> CompiledCode:
     """Return the compiled code of a flat program for a GPU with a given compute capability."""
     from sgdlimits.kernel.compiler import llvm, ptx
 

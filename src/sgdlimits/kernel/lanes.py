@@ -193,7 +193,7 @@ class Lanes(FlatKernel):
 
     @staticmethod
     def compile(spec: ProgramSpec) -> CompiledCode:
-        return _compiled_code(spec, _machine().key)
+        return _load_compiled_code(spec, _host_machine().key)
 
     def run(self, arrays: KernelArrays, span: StepRange) -> None:
         """Make the steps of `span` for all vectors of runs, in pieces that the cores take from a queue."""
@@ -261,9 +261,9 @@ class ProgramSpec:
 
 
 @lru_cache(maxsize=64)
-def _compiled_code(spec: ProgramSpec, key: tuple) -> CompiledCode:
+def _load_compiled_code(spec: ProgramSpec, key: tuple) -> CompiledCode:
     """Load the compiled code of a program, without tracing if the program has a persistent name and a cache entry."""
-    machine = _machine()
+    machine = _host_machine()
     name = known.persistent_name(key, spec.fixed, find_bound(*spec.fixed), spec.state, spec.memory, spec.zero, spec.single)
     make = lambda: _compile_program(spec)
     # An entry is one line of JSON, then the object code.
@@ -281,7 +281,7 @@ def _compile_program(spec: ProgramSpec) -> bytes:
     """
     from sgdlimits.kernel.compiler import llvm
 
-    machine, replica = _machine(), spec.trace_replica(can_call_host=True)
+    machine, replica = _host_machine(), spec.trace_replica(can_call_host=True)
     text = llvm.write_llvm(replica, machine, MAX_COORDINATE)
     moved = replica.changed_indices if isinstance(replica.check, ByBound) else None
     about = llvm.choose_vector_width(replica, machine), replica.parameter_indices, replica.operation_count, moved
@@ -290,7 +290,7 @@ def _compile_program(spec: ProgramSpec) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _machine():
+def _host_machine():
     """Return the description of this machine's processor, which is created once."""
     from sgdlimits.kernel.compiler.llvm import Machine
 

@@ -47,7 +47,7 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 """C type of the Python function that compiled code calls. Its arguments are the index of a vector, and pointers to its
 states, to the marks of its lanes, and to their bounds."""
 # at this value erf 2/1 breaks even
-MIN_BOUNDED_SHARE = 0.15
+MIN_BOUNDED_COST_RATIO = 0.15
 """Cost of a stop condition, as a fraction of the cost of a step, above which it is skipped while a ball proves it false."""
 MAX_VALUE_ERROR = 1e-6
 """Error in a risk computed by quadrature for which bounds leave a margin."""
@@ -137,7 +137,7 @@ def flatten_check(
         return ByBound(())
     # The cost of the condition is what it needs beyond the values of the step.
     needed = program.order(new.tolist())
-    cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_SHARE * len(needed)
+    cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_COST_RATIO * len(needed)
     ball = None if cheap else _flatten_ball(walk, stops, like, before, old != new)
     return EveryStep(stop) if ball is None else ball
 

@@ -314,9 +314,9 @@ class Network(AnyNetwork):
 
     @property
     def axes(self):
-        return {name: self._axes(name, np.shape(value)) for name, value in self.scalars.items()}
+        return {name: self._name_axes(name, np.shape(value)) for name, value in self.scalars.items()}
 
-    def _axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    def _name_axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Name the dimensions of one network scalar of the given shape."""
         axes = [f"{name}_{i}" for i in range(len(shape))]
         # In this order: an axis that fits both names is an axis of students.

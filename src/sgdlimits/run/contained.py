@@ -15,7 +15,7 @@ from sgdlimits.size import describe_excess
 if TYPE_CHECKING:
     import h5py
 
-MAX_DEPTH = 8
+MAX_GROUP_DEPTH = 8
 """Maximum nesting of groups in an HDF5 file that is read; files written by the package have at most one level."""
 
 
@@ -27,7 +27,7 @@ def check_contained(group: h5py.Group, depth: int = 0) -> None:
     import h5py
 
     # Hard links can make a group a member of itself, so that the recursion would not end.
-    if depth > MAX_DEPTH:
+    if depth > MAX_GROUP_DEPTH:
         raise BadInput("its groups are nested too deeply. Give a dataset that was saved.")
     for name in group:
         # Hard links are names of objects in this file; soft and external links may lead anywhere.

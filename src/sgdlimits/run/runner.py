@@ -67,7 +67,7 @@ class Runner:
             for snapshot in snapshots:
                 self._append_snapshot(snapshot)
                 if self.finished or time.perf_counter() - last > seconds:
-                    yield self.dataset()
+                    yield self.next_dataset()
                     last = time.perf_counter()
             report(self.stepper.completed_fraction)
             if self.finished:
@@ -106,7 +106,7 @@ class Runner:
         self.unsent.append((self.index + 1, snapshot))
         self.index += 1
 
-    def dataset(self) -> xr.Dataset:
+    def next_dataset(self) -> xr.Dataset:
         """Build the dataset of the times saved since the last call."""
         dataset = self._build_dataset(self.clock, self.unsent, self.clock.t[self.index])
         self.unsent = []  # not before: Ctrl-C may come while the dataset is built
@@ -122,7 +122,7 @@ class Runner:
         if self.index < 0 or (not self.unsent and reached <= here):
             return None
         if reached <= here:
-            return self.dataset()
+            return self.next_dataset()
         if self.index == 0 and self.checkpoint is None and not self.unsent:
             self.unsent = [(0, self.stepper.initial)]  # a dataset begins at t = 0, whatever times are saved
         times = self.clock.t[: self.index + 1], self.clock.step[: self.index + 1]

@@ -176,7 +176,7 @@ def simulate_batched(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[i
     done: list[list[xr.Dataset]] = [[] for _ in simulations]
     for runner in Runner.run_many(position):
         at = position[runner]
-        done[at].append(runner.dataset())
+        done[at].append(runner.next_dataset())
         if sum(part.sizes["run"] for part in done[at]) == simulations[at].request.runs.size:
             parts = sorted(done[at], key=lambda part: int(part.run.values[0]))
             yield at, _select_runs(_join_arriving(simulations[at], iter(parts)), arguments[at]["indices"])

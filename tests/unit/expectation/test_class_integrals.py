@@ -367,5 +367,5 @@ def test_smooth_units_agree_with_an_integral():
 
 
 def test_orders_that_do_not_grow_are_refused():
-    with pytest.raises(sl.BadInput, match="growing"):
+    with pytest.raises(sl.BadInput, match="increasing"):
         ClassIntegrals(orders=(6, 4))

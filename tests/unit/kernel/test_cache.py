@@ -116,8 +116,8 @@ def test_compiled_code_is_kept_where_jax_keeps_its_own_or_else_in_our_folder(tmp
     try:
         for chosen, place in ((str(tmp_path), tmp_path), (None, tmp_path / "ours")):
             jax.config.update("jax_compilation_cache_dir", chosen)
-            assert cache.folder() == place
+            assert cache.cache_folder() == place
         monkeypatch.setenv("SGDLIMITS_CACHE", "off")
-        assert cache.folder() is None
+        assert cache.cache_folder() is None
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

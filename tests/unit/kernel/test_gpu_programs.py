@@ -53,7 +53,7 @@ class OneByOne(Lanes):
 
     @staticmethod
     def compile(spec):
-        machine, replica = lanes._machine(), spec.trace_replica(can_call_host=False)
+        machine, replica = lanes._host_machine(), spec.trace_replica(can_call_host=False)
         owner, address = machine.load(machine.compile_object(str(Alone(replica, machine, MAX_COORDINATE).module)))
         return CompiledCode(
             ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address),

@@ -31,7 +31,7 @@ def _(walk, equation, args):
 @primitive_rule("platform_index")
 def _(walk, equation, args):
     names = equation.params["platforms"]  # the choice of an implementation by platform: that for a CPU, or the default
-    return walk.constants(np.int32(next(i for i, one in enumerate(names) if one is None or "cpu" in one)))
+    return walk.add_constants(np.int32(next(i for i, one in enumerate(names) if one is None or "cpu" in one)))
 
 
 @primitive_rule("cond")
@@ -70,7 +70,7 @@ def _(walk, equation, args):
     condition, body, first = args[:n], args[n : n + m], args[n + m :]
     continues = lambda state: int(walk.call(p["cond_jaxpr"], [*condition, *state])[0])
     begin = continues(first)
-    if program.value(begin) is not None and not program.value(begin):
+    if program.constant_value(begin) is not None and not program.constant_value(begin):
         return list(first)
     flat = np.concatenate([part.ravel() for part in first])
     cuts = np.cumsum([part.size for part in first])[:-1]

@@ -65,7 +65,7 @@ def _gather_entry(walk: Flattening, x: Places, index: dict[int, int], offset: di
         options = [x[offset[axis]]]
         if axis in index:
             options = [x[start + offset[axis]] for start in range(x.shape[0] - sizes[axis] + 1)]
-            value = walk.program.value(index[axis])
+            value = walk.program.constant_value(index[axis])
             if value is None:
                 x = walk.select_by_index(index[axis], options)
             else:
@@ -86,7 +86,7 @@ def _(walk, equation, args):
 
     def targets(axis, place):
         """Return the positions along an axis to which an update can go: one if its index is known, else all."""
-        start = walk.program.value(place)
+        start = walk.program.constant_value(place)
         return [at for at in range(x.shape[axis]) if start is None or at == start + offset.get(axis, 0)]
 
     for at in np.ndindex(new.shape):  # in order, since later updates of an entry see earlier ones

@@ -146,7 +146,7 @@ class Writer:
         self.function.attributes.add("noinline")
         state, memory, self.numbers, radius, answers = self.arguments
         replica = self.replica
-        own = self.b.bitcast(self.numbers, self.v.type("f64").as_pointer())
+        own = self.b.bitcast(self.numbers, self.v.llvm_type("f64").as_pointer())
         known = self.load_parameters(self.row_pointers(own, len(replica.parameter_indices)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.vector_pointers(pointer, len(places))
@@ -155,7 +155,7 @@ class Writer:
             known[self.inputs["radius"]] = self.load(self.vector_pointers(radius, 1)[0])
         self.v.emit(replica.program, replica.program.order(wanted, known), known)
         for place, row in zip(wanted, self.vector_pointers(answers, len(wanted)), strict=True):
-            value, whole = known[place], self.v.type("f64")
+            value, whole = known[place], self.v.llvm_type("f64")
             self.store(value if value.type == whole else self.b.uitofp(value, whole), row)
         self.b.ret_void()
         return self.function
@@ -180,7 +180,7 @@ class Writer:
     def coordinate_pointers(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         """Emit pointers to the `count` coordinates that an array has for the vector of replicas with this index."""
         first = self.address(pointer, self.b.mul(index, I64(count * self.v.width)))
-        return self.row_pointers(self.b.bitcast(first, self.v.type(kind).as_pointer()), count)
+        return self.row_pointers(self.b.bitcast(first, self.v.llvm_type(kind).as_pointer()), count)
 
     def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
         """Emit pointers to `count` coordinates of a vector of replicas, from the pointer `base` to the first one."""
@@ -188,7 +188,7 @@ class Writer:
 
     def vector_pointers(self, pointer: ir.Value, count: int) -> list[ir.Value]:
         """Emit pointers to the `count` vectors in memory from `allocate`."""
-        base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
+        base = self.b.bitcast(pointer, self.v.llvm_type("f64").as_pointer())
         return [self.address(base, i) for i in range(count)]
 
     def load(self, pointer: ir.Value) -> ir.Value:
@@ -228,14 +228,14 @@ class Writer:
         self.ended, self.ending = (self.coordinate_pointers(array, "i64", index, 1)[0] for array in (self.end, self.outcome))
         keys = zip(("run", "seed", "seed_high"), self.coordinate_pointers(self.keys, "i64", index, 3), strict=True)
         self.own = self.coordinate_pointers(self.numbers, "f64", index, len(replica.parameter_indices))
-        self.slots = {i: v.allocate_variable(v.type("f64")) for i in self.changed_indices}
-        self.moving, made = v.allocate_variable(v.type("b1")), v.allocate_variable(I64)
+        self.slots = {i: v.allocate_variable(v.llvm_type("f64")) for i in self.changed_indices}
+        self.moving, made = v.allocate_variable(v.llvm_type("b1")), v.allocate_variable(I64)
         for i, place in enumerate(replica.state):
             value = self.load(self.good[i])
             if i in self.slots:
                 b.store(value, self.slots[i])
             else:
-                known = known | ({} if replica.program.value(place) is not None else {place: value})
+                known = known | ({} if replica.program.constant_value(place) is not None else {place: value})
         known = known | {place: self.load(row) for place, row in zip(replica.memory, self.remembered, strict=True)}
         known = known | {self.inputs[name]: v.low_word(self.load(row)) for name, row in keys if name in self.inputs}
         known |= self.load_parameters(self.own)
@@ -247,7 +247,7 @@ class Writer:
         b.branch(parts)
         b.position_at_end(parts)
         begin = b.load(made)
-        b.cbranch(b.and_(b.icmp_signed("<", begin, self.steps), v.any(b.load(self.moving))), part, leave)
+        b.cbranch(b.and_(b.icmp_signed("<", begin, self.steps), v.any_lane(b.load(self.moving))), part, leave)
         b.position_at_end(part)
         # A part ends after `every` steps, at the end of a block or of the call, whichever comes first: as in the kernel `xla`,
         # so that both find divergence at the same steps.
@@ -277,7 +277,7 @@ class Writer:
     def stop_lanes(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
         """Emit the end of the lanes `hit`, unless they have diverged: store the state and the step at which they stop."""
         b, v = self.b, self.v
-        with b.if_then(v.any(hit), likely=False):
+        with b.if_then(v.any_lane(hit), likely=False):
             # A diverging lane may seem to stop; it is left to the check at the end of the part.
             hit = b.and_(hit, self.is_bounded(values))
             for i, value in zip(self.changed_indices, values, strict=True):
@@ -296,7 +296,7 @@ class Writer:
     def allocate(self, rows: int) -> ir.Value:
         """Emit the allocation of `rows` vectors on the stack, and return their address."""
         with self.b.goto_entry_block():
-            return self.b.bitcast(self.b.alloca(self.v.type("f64"), rows), F64.as_pointer())
+            return self.b.bitcast(self.b.alloca(self.v.llvm_type("f64"), rows), F64.as_pointer())
 
     def end_part(self, begin: ir.Value) -> None:
         """Emit the check for divergence: store the states of active replicas that are finite and bounded; end the others."""
@@ -304,7 +304,7 @@ class Writer:
         values = {i: b.load(slot) for i, slot in self.slots.items()}
         fine, on = self.is_bounded(values.values()), b.load(self.moving)
         # Usually all lanes are active and finite, and their states are stored without a mask.
-        with b.if_else(v.any(b.not_(b.and_(fine, on))), likely=False) as (some, all_):
+        with b.if_else(v.any_lane(b.not_(b.and_(fine, on))), likely=False) as (some, all_):
             with some:
                 for i, value in values.items():
                     self.store_lanes(b.and_(fine, on), value, self.good[i])

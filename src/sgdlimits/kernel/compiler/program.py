@@ -115,7 +115,7 @@ class Program:
         """Add an input with a name to the program, and return its node index."""
         return self.node("input", kind, (), name)
 
-    def at(self, place: int) -> Node:
+    def node_at(self, place: int) -> Node:
         """Return the node with an index (place); raise `Untranslated` for `ABSENT_PLACE`."""
         try:
             return self.nodes[place]
@@ -126,16 +126,16 @@ class Program:
 
     def kind(self, place: int) -> str:
         """Return the scalar type of the node with an index (place), such as "f64"."""
-        return self.at(place).kind
+        return self.node_at(place).kind
 
-    def value(self, place: int) -> Any:
+    def constant_value(self, place: int) -> Any:
         """Return the value of the node with an index (place) if it is a constant, else None."""
-        node = self.at(place)
+        node = self.node_at(place)
         return KINDS[node.kind](node.data) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
         """Add an operation on given nodes, simplified where possible, and return the node index of its result."""
-        values = [self.value(arg) for arg in args]
+        values = [self.constant_value(arg) for arg in args]
         kind = "b1" if name in COMPARISONS else self.kind(args[-1])
         if name in _NUMPY_OPERATIONS and all(value is not None for value in values):
             with np.errstate(all="ignore"):
@@ -160,13 +160,13 @@ class Program:
         node, one = self.nodes[place], self.const(1, self.kind(place))
         if node.op == "sqrt":
             return self.node("rsqrt", node.kind, node.args)
-        if node.op == "select" and any(self.value(arg) is not None for arg in node.args[1:]):
+        if node.op == "select" and any(self.constant_value(arg) is not None for arg in node.args[1:]):
             return self.op("select", node.args[0], *(self.op("div", one, arg) for arg in node.args[1:]))
         return self.node("div", node.kind, (one, place))
 
     def convert(self, place: int, kind: str) -> int:
         """Add the conversion of a value to another scalar type, and return its node index."""
-        value = self.value(place)
+        value = self.constant_value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("convert", kind, (place,))
         with np.errstate(all="ignore"):
@@ -174,7 +174,7 @@ class Program:
 
     def bitcast(self, place: int, kind: str) -> int:
         """Add the reinterpretation of a value's bits as another scalar type, and return its node index."""
-        value = self.value(place)
+        value = self.constant_value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("bitcast", kind, (place,))
         return self.const(value.view(KINDS[kind]), kind)
@@ -196,7 +196,7 @@ class Program:
             place = stack.pop()
             if place not in need:
                 need.add(place)
-                stack.extend(arg for arg in self.at(place).args if arg not in known and arg not in need)
+                stack.extend(arg for arg in self.node_at(place).args if arg not in known and arg not in need)
         return sorted(need)  # a node's arguments have smaller places
 
     def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
@@ -219,7 +219,7 @@ class Program:
             place = stack.pop()
             if place not in need:
                 need.add(place)
-                node = self.at(place)
+                node = self.node_at(place)
                 stack.extend(node.args)
                 if node.op == "loop":
                     stack.extend((*node.data.carry, *node.data.after, node.data.again))

@@ -74,7 +74,7 @@ class GpuWriter(Writer):
         b = self.b
         # Replica i is lane i mod 32 of vector i div 32.
         lane = b.add(b.mul(b.udiv(index, I64(WARP_SIZE)), I64(count * WARP_SIZE)), b.urem(index, I64(WARP_SIZE)))
-        return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.type(kind).as_pointer()), count)
+        return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.llvm_type(kind).as_pointer()), count)
 
     def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
         return [self.address(base, WARP_SIZE * i) for i in range(count)]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sgdlimits.errors import BadInput
-from sgdlimits.run.sweeps.engine import RETRIES, SweepEngine, Task, make_tasks
+from sgdlimits.run.sweeps.engine import MAX_RETRIES, SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit, hash_json
@@ -16,10 +16,10 @@ from sgdlimits.settings import setup_jax
 
 DASK_SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
-    "distributed.scheduler.allowed-failures": RETRIES,
+    "distributed.scheduler.allowed-failures": MAX_RETRIES,
     "distributed.worker.daemon": False,
 }
-"""Settings of dask: workers queue no further tasks, and a task that kills more than `RETRIES` workers is given up."""
+"""Settings of dask: workers queue no further tasks, and a task that kills more than `MAX_RETRIES` workers is given up."""
 SLURM_DEFAULTS = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
 """Default resources of a SLURM job."""
 
@@ -48,7 +48,7 @@ class Dask(SweepEngine):
             raise BadInput(f"engine must be local, slurm or an address; got {where!r}. Give, for instance, tcp://host:8786.")
         return cls(where, **more)
 
-    def script(self, folder: str) -> str:
+    def batch_script(self, folder: str) -> str:
         """Return the batch script of one SLURM job, or an empty text if the engine does not use SLURM."""
         if self.where != "slurm":
             return ""

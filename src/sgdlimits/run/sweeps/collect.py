@@ -22,7 +22,7 @@ from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read_result, w
 
 MIN_LAZY_BYTES = 2**28
 """Total size of result files in bytes above which `collect` loads values lazily by default."""
-MIN_GRID_SHARE = 0.5
+MIN_GRID_FRACTION = 0.5
 """Fraction of all combinations of parameter values that points must exceed to be stored as a grid.
 
 Sparser grids waste memory.
@@ -81,7 +81,7 @@ def collect(
     # Parameters become dimensions if points are distinct and fill enough of their grid.
     axes = {name: _sort_values([point[name] for point in points]) for name in names}
     distinct = bool(names) and len({tuple(map(repr, point.values())) for point in points}) == len(points)
-    regular = distinct and len(points) > MIN_GRID_SHARE * np.prod([len(values) for values in axes.values()], dtype=float)
+    regular = distinct and len(points) > MIN_GRID_FRACTION * np.prod([len(values) for values in axes.values()], dtype=float)
     if regular:
         sizes = tuple(len(values) for values in axes.values())
         # By text: values such as tuples and NaN are not found by equality.

@@ -14,7 +14,7 @@ from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units
 
-RETRIES = 2
+MAX_RETRIES = 2
 """Number of times that a work unit is tried again after it has failed on its own."""
 MAX_RUNS_PER_TASK = 64
 """Maximum number of runs of the work units that are grouped into one task on a CPU: four SIMD vectors."""
@@ -32,7 +32,7 @@ class Task(NamedTuple):
         """Yield the outcomes that are final, and pass failed units that may be tried again to `retry`, each in its own task."""
         for outcome in outcomes:
             alone = len(self.units) == 1  # in a larger task another unit may have caused the failure, so it does not count
-            if outcome.status != FAILED or (alone and self.tries == RETRIES):
+            if outcome.status != FAILED or (alone and self.tries == MAX_RETRIES):
                 yield outcome
             else:
                 retry(Task([outcome.unit], self.tries + alone))

@@ -80,7 +80,7 @@ class Sweep:
         wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in varied if name in fixed]
         if wrong:
             raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
-        recipe.simulation(design.points[0])  # a trial: errors that the checks miss are raised before any unit is computed
+        recipe.build_simulation(design.points[0])  # a trial: errors that the checks miss are raised before any unit is computed
         found = None if refine is None else as_refine(refine, recipe, design)
         return cls(recipe, design, runs, os.fspath(folder), refine=found).take_shard(shard)
 

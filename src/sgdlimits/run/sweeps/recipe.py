@@ -117,7 +117,7 @@ class Recipe:
         others = {part: Constructor.of(part, read(text)) for part, text in (("level", self.level), ("start", self.start))}
         return {"problem": Constructor("problem", self.builder, self.build), **others}
 
-    def spec(self, optimiser: Any = None) -> Spec:
+    def make_spec(self, optimiser: Any = None) -> Spec:
         """Return the constructors of the problem, level, start and optimiser; no optimiser if the name is unknown."""
         known = isinstance(optimiser, str) and optimiser in ALGORITHMS
         return Spec(**self.parts, optimiser=Constructor.of("optimiser", optimiser) if known else None)
@@ -143,7 +143,7 @@ class Recipe:
             raise BadInput("t_max is missing. Give it, in samples per dimension.")
         for name in given:
             self.parts_that_take(name, optimiser)
-        found = self.spec(optimiser).arguments(given, "Give it, fixed or over values.")
+        found = self.make_spec(optimiser).arguments(given, "Give it, fixed or over values.")
         own = {"name": optimiser, **found["optimiser"]} if optimiser else {}
         return {**found, "optimiser": own, "simulate": {"t_max": float(t_max)}}
 
@@ -154,7 +154,7 @@ class Recipe:
         """
         if name in (OPTIMISER, FINAL_TIME):
             return []
-        spec = self.spec(optimiser)
+        spec = self.make_spec(optimiser)
         if users := spec.parts_that_take(name):
             return users
         part, _, bare = name.rpartition(".")
@@ -177,14 +177,14 @@ class Recipe:
         elif name == OPTIMISER:
             check_choice(OPTIMISER, value, ALGORITHMS)
         elif self.parts_that_take(name, optimiser):
-            self.spec(optimiser).check(name, value)
+            self.make_spec(optimiser).check(name, value)
 
-    def simulation(self, point: Point) -> dict[str, Any]:
+    def build_simulation(self, point: Point) -> dict[str, Any]:
         """Build the problem, the level and the start at a point of the sweep; return them and t_max, by name."""
         found = self.arguments(point)
         optimiser = found["optimiser"].pop("name", None)
         refusal = f"optimiser must be left out for this problem, whose algorithm is its own; got {optimiser!r}."
-        return {**self.spec(optimiser).build(found, refusal), **found["simulate"]}
+        return {**self.make_spec(optimiser).build(found, refusal), **found["simulate"]}
 
 
 def encode_value(value: Any) -> Any:

@@ -91,7 +91,7 @@ def compute_units(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[Unit,
 def _simulate_arguments(recipe: Recipe, unit: Unit) -> dict[str, Any]:
     """Return the keyword arguments of `simulate_runs` for a work unit."""
     how = {"save": recipe.save, "until": recipe.until_condition, "kernel": recipe.kernel, "seed": unit.whole["seed"]}
-    return {**recipe.simulation(unit.point), "indices": range(unit.first, unit.last), **how}
+    return {**recipe.build_simulation(unit.point), "indices": range(unit.first, unit.last), **how}
 
 
 def _reduce_and_label(recipe: Recipe, unit: Unit, dataset: xr.Dataset) -> xr.Dataset:
