@@ -257,7 +257,7 @@ named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", 
 some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
 expectation = either(
     "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
-    "Leave it out to have it chosen.",
+    "Leave it out to choose one automatically.",
     instance("sgdlimits.expectation.gaussian.base", "Rule", "", ""),
     instance("sgdlimits.expectation.base", "Expectation", "", ""),
 )

@@ -314,7 +314,7 @@ class Given(Start):
         if given is None:
             return repeat_run(self.stats, stream.runs.size)
         if last >= given:
-            raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give those of one run, or runs={given}.")
+            raise BadInput(f"the start has {given} runs, but run {last} is needed. Give the start of one run, or runs={given}.")
         if any(np.shape(leaf)[:1] != (given,) for leaf in jax.tree.leaves(self.stats)):
             shapes = sorted({np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.stats)})
             raise BadInput(f"the arrays of the start have different numbers of runs, {shapes}. Give all for the same runs.")

@@ -128,10 +128,12 @@ class Algorithm(Part):
 class Update(eqx.Module):
     """New weights of one group of directions after a step, as coefficients of the old weights and of the inputs.
 
+    A step maps all directions W to AW + CX with inputs X.
+
     Parameters
     ----------
     name : "student", or a name in `memory`
-    past : coefficients of the old weights, by name: rows of the matrix A
+    past : coefficients of the old weights, by name: rows of A
     inputs : coefficients of the inputs, times d: rows of C
     scalars : new trained scalars
     unit : whether each direction is then normalised

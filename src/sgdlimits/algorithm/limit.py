@@ -51,8 +51,8 @@ class StepRates(NamedTuple):
 
     Parameters
     ----------
-    past : the matrix :math:`A_1`
-    gradient : coefficient of the gradient for each name
+    past : the matrix :math:`A_1`: with :math:`A = 1 + A_1/d` a step maps directions W to AW plus gradients
+    gradient : coefficient of the gradient for each group of directions
     second : the same coefficients for the scalars, that of the gradient in the last column; a dictionary if scalars have rates
         of their own
     unit : whether the directions of each name are normalised

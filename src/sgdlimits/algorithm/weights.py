@@ -281,7 +281,7 @@ class StepContext:
         return other
 
     def repeat_after(self, step: Mapping[str, Any]) -> StepContext:
-        """Return a copy of the context with the weights after a step and the same inputs; names not in `step` stay."""
+        """Return a copy of the context with the weights after a step and the same inputs; weights not named in `step` stay."""
         other = copy(self)
         other.weights = {name: step.get(name, old) for name, old in self.weights.items()}
         other.kept = {name: step.get(name, old) for name, old in self.kept.items()}

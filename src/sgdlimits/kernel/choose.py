@@ -61,7 +61,7 @@ def check_kernel(wanted: str) -> str:
     if name not in KERNELS:
         raise BadInput(
             f"kernel must be one of {', '.join(KERNELS)}, each with {SINGLE_PRECISION} or without; got {wanted!r}. "
-            "Leave it out to have it chosen."
+            "Leave it out to choose the fastest one."
         )
     return name
 

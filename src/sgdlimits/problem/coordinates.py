@@ -55,7 +55,7 @@ class Coordinates(ProblemView):
         return stats
 
     def admissible(self, stats: PyTree) -> PyTree:
-        """Project the statistics of a batch to ones that some weights have, which discretised noise may not keep.
+        """Project the statistics of a batch to the nearest that some weights have, since discretised noise may leave these.
 
         The runs are on the last axis.
         """

@@ -130,14 +130,14 @@ class SpikeCoordinates(Coordinates):
 
     def fits(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
-            raise BadInput(f"the statistics of a spiked tensor are Spike(m, r2); got {type(stats).__name__}. Give those.")
+            raise BadInput(f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give a Spike.")
         super().fits(stats)
         if not is_traced(stats.r2) and float(stats.r2) < 0:
             raise BadInput(f"r2 must be at least 0; got {float(stats.r2):g}. Give the squared length of x outside v.")
 
     def check(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
-            raise BadInput(f"the statistics of a spiked tensor are Spike(m, r2); got {type(stats).__name__}. Give those.")
+            raise BadInput(f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give a Spike.")
         for name in Spike.dims:
             value = np.asarray(getattr(stats, name))
             if value.ndim != 1:

@@ -89,7 +89,7 @@ def design_of_points(points: Iterable[Mapping[str, Any]]) -> Design:
         raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
     for row in rows:
         if set(row) != set(rows[0]):
-            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give it those.")
+            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give these.")
     names = {name: present_parameter_name(name) for name in rows[0]}
     return Design(tuple({new: to_plain(row[name]) for name, new in names.items()} for row in rows))
 

@@ -36,7 +36,7 @@ OPTIMISER, FINAL_TIME = "optimiser", "t_max"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that defines a sweep except its points: problem, level, start and options, as text and numbers.
+    """Everything that defines a sweep except its points: problem, level, start and options, as strings and numbers.
 
     Other processes can read it.
 
@@ -150,7 +150,7 @@ class Recipe:
     def parts_that_take(self, name: str, optimiser: str | None = None) -> list[str]:
         """Return which constructors (problem, optimiser, level, start) take a parameter; raise `BadInput` if none does.
 
-        A fixed parameter may be that of another optimiser: it is for other points.
+        A fixed parameter may belong to an optimiser of other points.
         """
         if name in (OPTIMISER, FINAL_TIME):
             return []
