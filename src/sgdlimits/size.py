@@ -44,7 +44,7 @@ def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
 
 
 def describe_excess(numbers: float) -> str:
-    """Return a phrase which says that so many floats do not fit into memory, or an empty text if they do.
+    """Return a phrase which says that so many floats do not fit into memory, or an empty string if they do.
 
     >>> describe_excess(10)
     ''

@@ -11,7 +11,7 @@ NUMBER_WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
 
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
-    """Return the rows of a table as lines of text with aligned columns, which are separated by two blanks.
+    """Format the rows of a table as lines with aligned columns, which are separated by two spaces.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def among(words: Sequence[str]) -> str:
 
 
 def suggest_name(wrong: str, names: Iterable[str]) -> str:
-    """Return a question that suggests the known name closest to a wrong one, or an empty text if none is close.
+    """Return a question that suggests the known name closest to a wrong one, or an empty string if none is close.
 
     >>> suggest_name("rum", ["run", "plot"]), suggest_name("x", ["run"])
     ('Did you mean run? ', '')

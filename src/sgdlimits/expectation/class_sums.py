@@ -63,7 +63,7 @@ class OneClassReadout(Readout):
 
 
 class ClassModel(NamedTuple):
-    """The plain model of class i, or of all classes for None, without dropout; `turn` is the matrix T of its fixed fields."""
+    """Plain model, without dropout, of class i or, if None, of all classes; `turn` is the matrix T applied to fixed fields."""
 
     i: int | None
     turn: Float[Array, "k k"] | None

@@ -85,7 +85,7 @@ class StopCondition(Protocol):
     """Interface that a stop condition, such as `sgdlimits.level.condition.Condition`, must offer to kernels."""
 
     def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]:
-        """Return for each run whether it stops, given its statistics, its time, and the memory of its start."""
+        """Return for each run whether it stops, given its statistics, the time, and the values stored at its start."""
 
 
 class Kernel(abc.ABC):

@@ -225,7 +225,7 @@ class ProcessStepper(Stepper):
         return self._to_snapshot(self._observe_on_host(carry.state, self._run_times(carry, t)))
 
     def state(self):
-        """Return what a new stepper needs to resume the runs, as one row of floats per run.
+        """Return the state from which a new stepper resumes the runs, as one row of floats per run.
 
         Columns: steps up to the last saved time, steps made, and the arrays of the carry.
         """

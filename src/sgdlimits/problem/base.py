@@ -28,7 +28,7 @@ CHECK_TIME = array(at_least=0, ndim=0)
 
 
 def compiled_at_time(method: Method) -> Method:
-    """Decorate a method of a problem, with statistics and a time t as arguments: check these, and compile the method.
+    """Decorate a method of a problem that takes statistics and a time t: check its arguments, and compile it.
 
     One compilation serves all times.
 

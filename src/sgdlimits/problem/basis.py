@@ -55,7 +55,7 @@ class Polynomials(Basis):
 
 
 class GridSplines(Basis):
-    """Products of cubic splines, each of one number, that are 1 at one point of a grid and 0 at all others.
+    """Products of cubic splines in one variable each, which are 1 at one point of a grid and 0 at all others.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class Surrogate(Problem):
 
 
 def check_values(stats: Any, names: tuple[str, ...], remedy: str, runs: bool = False) -> None:
-    """Raise `BadInput` unless statistics are `Values` of these names, of one run or with the runs first."""
+    """Raise `BadInput` unless statistics are `Values` of the given names, of one run or with the runs first."""
     if not isinstance(stats, Values) or np.ndim(stats.u) != 1 + runs or np.shape(stats.u)[-1] != len(names):
         got = f"Values of shape {np.shape(stats.u)[runs:]}" if isinstance(stats, Values) else type(stats).__name__
         raise BadInput(f"the statistics are Values of {', '.join(names)}; got {got}. {remedy}")

@@ -129,7 +129,7 @@ class VersionWarning(UserWarning):
 
 
 def _newer_version_note(dataset: xr.Dataset) -> str:
-    """Return a sentence if a newer version of the package made a dataset, else an empty text."""
+    """Return a sentence if a newer version of the package made a dataset, else an empty string."""
     theirs, ours = str(dataset.attrs["version"]), version("sgdlimits")
     # Only the three numbers of a release count, not suffixes of development versions.
     numbers = lambda text: [int(part) for part in re.findall(r"\d+", text)[:3]]

@@ -113,7 +113,7 @@ class Runner:
         return dataset
 
     def interrupted_dataset(self) -> xr.Dataset | None:
-        """Build the dataset of the times saved since the last one and, as one more, the present time.
+        """Build the dataset of the times saved since the last dataset, and of the present time.
 
         The result is None if nothing is new.
         """

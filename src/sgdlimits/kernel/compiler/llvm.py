@@ -317,7 +317,7 @@ class Writer:
                     self.store(value, self.good[i])
 
     def is_bounded(self, values: Iterable[ir.Value]) -> ir.Value:
-        """Emit, for each lane, whether all values are at most the limit in size; the comparisons are false for NaN."""
+        """Emit the test, for each lane, whether all absolute values are at most the limit; comparisons are false for NaN."""
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:

@@ -116,7 +116,7 @@ class Program:
         return self.node("input", kind, (), name)
 
     def node_at(self, place: int) -> Node:
-        """Return the node with an index (place); raise `Untranslated` for `ABSENT_PLACE`."""
+        """Return the node with index `place`; raise `Untranslated` for `ABSENT_PLACE`."""
         try:
             return self.nodes[place]
         except IndexError:
@@ -125,11 +125,11 @@ class Program:
             raise
 
     def kind(self, place: int) -> str:
-        """Return the scalar type of the node with an index (place), such as "f64"."""
+        """Return the scalar type, such as "f64", of the node with index `place`."""
         return self.node_at(place).kind
 
     def constant_value(self, place: int) -> Any:
-        """Return the value of the node with an index (place) if it is a constant, else None."""
+        """Return the value of the node with index `place` if it is a constant, else None."""
         node = self.node_at(place)
         return KINDS[node.kind](node.data) if node.op == "const" else None
 

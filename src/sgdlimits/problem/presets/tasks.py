@@ -50,7 +50,7 @@ def two_tasks(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""One network learns two teachers, each with a head of its own: continual learning, replay and interleaving [17]_.
+    r"""Network that learns two teachers, with a separate head for each: continual learning, replay and interleaving [17]_.
 
     Task c has the label :math:`y = s(w_c\cdot x) + \sqrt\Delta z` of a teacher of one unit, :math:`|w_c| = 1`, and the
     teachers have the overlap :math:`w_1\cdot w_2` = similarity. The student shares its first layer,

@@ -49,7 +49,7 @@ class Dask(SweepEngine):
         return cls(where, **more)
 
     def batch_script(self, folder: str) -> str:
-        """Return the batch script of one SLURM job, or an empty text if the engine does not use SLURM."""
+        """Return the batch script of one SLURM job, or an empty string if the engine does not use SLURM."""
         if self.where != "slurm":
             return ""
         from dask_jobqueue.slurm import SLURMJob

@@ -102,7 +102,7 @@ def read_optimisation(path: str | os.PathLike) -> OptimiseJob:
 
 
 def _make_recipe(given: dict[str, Any]) -> Recipe:
-    """Return the recipe of the problem and the start, at the level of the ODE, which has no parameters that are needed."""
+    """Return the recipe of the problem and the start, at the level ODE, which has no required parameters."""
     start, fixed = given.get("start", "random"), given.get("fixed", {})
     return Recipe.of(given["preset"], "ode", start, fixed=fixed, t_max=given.get(FINAL_TIME, 1.0))
 

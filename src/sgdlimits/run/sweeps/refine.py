@@ -1,4 +1,4 @@
-"""Adaptive refinement of a grid: cells in which a value changes by much are halved, to resolve a boundary with few points."""
+"""Adaptive refinement of a grid: cells in which a value varies strongly are halved, to resolve a boundary with few points."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @checked
 @dataclass(frozen=True)
 class Refine:
-    """Adaptive refinement of a sweep over a grid: cells in which a result varies by much are halved, for some rounds.
+    """Adaptive refinement of a sweep over a grid: cells in which a result varies strongly are halved, in several rounds.
 
     It is the argument `refine` of `sweep`.
 
