@@ -167,7 +167,7 @@ class Solver(Stepper):
         self.solver: scipy.integrate.OdeSolver | None = None
         """SciPy's solver within a leg; None between legs."""
         if state is None:
-            self._end_runs(self._find_hits(self.y, self.active, self.t), STOPPED, self.t, self.y)
+            self._end_runs(self._check_condition(self.y, self.active, self.t), STOPPED, self.t, self.y)
         else:
             self._restore_state(state)
         self.leg_start = self._resume_rows()
@@ -300,7 +300,7 @@ class Solver(Stepper):
             self.solver = None
             return []
         self.steps, self.stride = self.steps + 1, solver.h_abs
-        hits = self._find_hits(y, active, solver.t)
+        hits = self._check_condition(y, active, solver.t)
         self._queue_saved_states(solver, before, active, hits)
         found = self._observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < MAX_WAIT_SECONDS else 1)
         on = self.ended[active] == 0
@@ -404,7 +404,7 @@ class Solver(Stepper):
         rates = -np.linalg.eigvals(self._run_jacobians(self.t, self.y[self.active])).real
         return bool((rates * solver.step_size > STIFF_PRODUCT).any())
 
-    def _find_hits(self, y: np.ndarray, runs: np.ndarray, t: Any) -> np.ndarray:
+    def _check_condition(self, y: np.ndarray, runs: np.ndarray, t: Any) -> np.ndarray:
         """Return whether the stop condition of each of the given runs holds in the states `y`, at one time or one per run."""
         if self.stops is None:
             return np.zeros(runs.size, bool)
@@ -420,7 +420,7 @@ class Solver(Stepper):
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):  # bits of a double
             middle = (left + right) / 2
-            inside = self._find_hits(states(middle), runs, (low + high) / 2 + middle * (high - low) / 2)
+            inside = self._check_condition(states(middle), runs, (low + high) / 2 + middle * (high - low) / 2)
             left, right = np.where(inside, left, middle), np.where(inside, middle, right)
         return StoppedRuns(runs, (low + high) / 2 + right * (high - low) / 2, states(right))
 
