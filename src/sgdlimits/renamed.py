@@ -137,7 +137,7 @@ def rename_changes(changes: dict[str, Any]) -> dict[str, Any]:
 def find_renamed_attribute(
     thing: Any, name: str, *views: tuple[str, type], renamed: Mapping[str, NewName] = MappingProxyType(RENAMED_MEMBERS)
 ) -> Any:
-    """Return an attribute of an object by its old name, or one that has moved to a view such as `problem.numerics`; warn of it.
+    """Return an attribute of an object by its old name, or one that has moved to a view such as `problem.numerics`, and warn.
 
     `views` has pairs of the name of a view, such as `numerics`, and its class; `renamed` has present names by old names.
     """

@@ -66,7 +66,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def among(words: Sequence[str]) -> str:
-    """Join words to an enumeration with commas and "and", such as "sgd, chain and sde".
+    """Join words into an enumeration with commas and "and", such as "sgd, chain and sde".
 
     >>> among(["sgd", "chain", "sde"]), among(["ode"])
     ('sgd, chain and sde', 'ode')
