@@ -198,7 +198,7 @@ def test_where_no_gpu_is_there_a_sentence_says_what_to_do():
 
 
 def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
     problem, made = sl.presets.phase_retrieval(1, lr=0.077, noise=0.3), []
     machine = lanes._host_machine()
     whole = type(machine).compile_object

@@ -101,7 +101,9 @@ def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
     except Exception as reason:
         words = " ".join(str(reason).split())[:200] or type(reason).__name__
         raise BadInput(
-            escape_controls(f"{path} cannot be read as a netCDF file: {words}. Give the path of a dataset that was saved.")
+            escape_controls(
+                f"{path} is not a netCDF file that can be read: {words}. Give the path of a dataset that was saved."
+            )
         ) from reason
 
 

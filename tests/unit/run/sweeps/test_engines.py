@@ -46,7 +46,7 @@ def moody(folder, moods, **more):
     return sl.sweep("moody:build", sl.Chain(30), sl.RandomInit(30), over=points, folder=folder, **given)
 
 
-@pytest.mark.parametrize("where", ["runner.Simulation._runner", "simulate.join_pieces", "runner.Runner.dataset"])
+@pytest.mark.parametrize("where", ["runner.Simulation._make_runner", "simulate.join_pieces", "runner.Runner.next_dataset"])
 def test_an_interruption_is_one_wherever_it_comes(where, small, monkeypatch):
     """Before the first step, too: it is not taken for a unit that fails."""
 
@@ -107,7 +107,7 @@ def test_a_unit_that_failed_is_left_alone_until_it_is_to_be_tried_again(mine, tm
 
 
 def test_other_processes_cannot_be_given_functions_without_a_name(tmp_path):
-    with pytest.raises(sl.BadInput, match="known to this process alone"):
+    with pytest.raises(sl.BadInput, match="known to this process only"):
         sl.sweep(
             lambda lr: sl.presets.phase_retrieval(lr=lr), sl.ODE(), sl.FixedInit(0.3), over={"lr": [0.1]}, folder=tmp_path,
             t_max=1, engine=1,
