@@ -134,7 +134,7 @@ BAD = {
     "pieces have run 0 at t = 0 twice": lambda: sl.join([run(), run()]),
     "lr is not an argument of simulate": lambda: sl.rerun(run(), lr=0.3),
     "which files cannot store": lambda: sl.save(run().assign_attrs(mine={"a": 1}), "x.nc"),
-    "was made from None": lambda: sl.problem_of(run().assign_attrs(problem="null")),
+    "records None as its problem": lambda: sl.problem_of(run().assign_attrs(problem="null")),
     "axes must be two": lambda: sl.plot.overview(run(), axes=sl.plot.overview(run())[:1]),
     "colour is no option": lambda: sl.plot.overview(run(), colour="red"),
     "threshold must be between 0 and 1": lambda: sl.theory.mediocrity.minimal_samples(1, 0.1, 100, 1.5),
