@@ -197,7 +197,7 @@ class RandomInit(Start):
     def _draw_by_law(self, law: Bernoulli, problem, stream) -> Any:
         """Draw the second layer from a law of its entries."""
         if problem.directions.scalars is not None or self.positive is not None:
-            raise BadInput("Bernoulli is for a plain second layer, without positive. Give low and high, or arrays by name.")
+            raise BadInput("Bernoulli is for a plain second layer, without positive=. Give low= and high=, or arrays by name.")
         return law.draw(stream, problem.directions.width)
 
     def _with_random_signs(self, constant: Any, spread: float, stream) -> Any:
@@ -207,7 +207,7 @@ class RandomInit(Start):
         """
         share = check_share("positive", self.positive)
         if isinstance(constant, dict) or (spread and self.second is None):
-            raise BadInput("positive needs a second layer of one size. Give second=..., or explicit statistics.")
+            raise BadInput("positive= needs second-layer entries of one size. Give second=..., or explicit statistics.")
         normal = stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
         # ndtr(-normal) is uniform on (0, 1)
         return np.where(scipy.special.ndtr(-normal) < share, constant, -constant)
