@@ -36,11 +36,11 @@ def info(file: str, as_json: bool) -> None:
       sgdlimits info phase_retrieval-chain-d3000-lr0.05-seed0.nc
     """
     from sgdlimits.run import load
-    from sgdlimits.run.record import reading
+    from sgdlimits.run.record import explain_decoding_errors
 
     dataset = load(file)
     # damaged attributes become `BadInput`
-    with reading():
+    with explain_decoding_errors():
         echo(
             json_text(_info_as_dict(dataset))
             if as_json

@@ -14,7 +14,7 @@ import click
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, printable, suggest_name
+from sgdlimits.text import among, escape_controls, suggest_name
 
 
 class Number(click.ParamType):
@@ -59,12 +59,12 @@ class Refusal(click.ClickException):
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+        super().__init__(escape_controls(message))
 
 
 def echo(text: str, err: bool = False) -> None:
     """Print text without terminal control characters, which text from files may contain."""
-    click.echo(printable(text), err=err)
+    click.echo(escape_controls(text), err=err)
 
 
 class Group(click.Group):

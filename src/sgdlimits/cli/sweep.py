@@ -53,20 +53,20 @@ def sweep(file: str, **given: Any) -> None:
     """
     sys.path.insert(0, os.getcwd())  # FILE may name functions in a module of the current folder
     from sgdlimits.run.sweeps import collect, export
-    from sgdlimits.run.sweeps.estimate import estimate, status
+    from sgdlimits.run.sweeps.estimate import estimate_sweep, report_progress
     from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute_sweep
     from sgdlimits.run.sweeps.toml import read_spec
 
-    job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
+    job = read_spec(file).take_shard(as_shard(given["shard"] and given["shard"].split("/")))
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
-        return echo(table(status(job).items()))
+        return echo(table(report_progress(job).items()))
     engine = _choose_executor(given)
     picture_path = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
-        script = engine.script(job.folder) if given["cluster"] else ""
-        return echo(script or table(estimate(job).items()))
+        script = engine.batch_script(job.folder) if given["cluster"] else ""
+        return echo(script or table(estimate_sweep(job).items()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -83,7 +83,7 @@ def sweep(file: str, **given: Any) -> None:
         export(job.folder, given["export"])
     found = collect(job.folder, keys=[unit.key for unit in units], runs=job.runs) if units else None
     if picture_path and found is not None:
-        _draw_diagram(found, job.design.names, picture_path)
+        _draw_diagram(found, job.design.parameter_names, picture_path)
     if not given["quiet"] and found is not None:
         echo(
             f"{_format_ranges(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})"

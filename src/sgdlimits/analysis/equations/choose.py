@@ -10,7 +10,7 @@ from sgdlimits.analysis.equations.frame import EquationSetting, list_parameters,
 from sgdlimits.analysis.equations.noise import noise_rows, single_unit_noise
 from sgdlimits.analysis.equations.polynomial import is_single_unit, single_unit_equations
 from sgdlimits.analysis.equations.words import dropout_rows, label_rows, law_rows, loss_row, mean_latex, network_row
-from sgdlimits.expectation import choose
+from sgdlimits.expectation import choose_expectation
 from sgdlimits.model.sample import Model
 from sgdlimits.part import at_start
 from sgdlimits.text import among
@@ -38,7 +38,7 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
     # polynomials in two overlaps, shorter than the general sums
     if is_single_unit(setting):
         return single_unit_equations(setting)
-    return sgd_equations(setting, closed_form(choose(at_start(model)), setting))
+    return sgd_equations(setting, closed_form(choose_expectation(at_start(model)), setting))
 
 
 def general_equations(setting: EquationSetting) -> Equations:

@@ -34,7 +34,7 @@ from sgdlimits.analysis.equations.polynomial import (
 )
 from sgdlimits.analysis.equations.words import label_rows, law_rows, loss_row, network_row
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation import Squares, choose
+from sgdlimits.expectation import Squares, choose_expectation
 from sgdlimits.part import at_start
 
 NOISE_HEADING = Row(
@@ -53,7 +53,7 @@ def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
     model, algorithm = setting.model, setting.algorithm
     if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
         raise BadInput("the noise is written out for plain SGD on two-layer networks only. Use problem.covariance.")
-    closed = isinstance(choose(at_start(model)), Squares)
+    closed = isinstance(choose_expectation(at_start(model)), Squares)
     return (
         NOISE_HEADING,
         *_sphere_rows(setting),

@@ -55,8 +55,8 @@ def preset_parameters(preset: str) -> dict[str, inspect.Parameter]:
 
 
 def optimiser_parameters(name: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of an optimiser, by name, that plain SGD does not have."""
-    return Constructor.of("optimiser", name).own
+    """Return the parameters, by name, that an optimiser has beyond those of plain SGD."""
+    return Constructor.of("optimiser", name).own_parameters
 
 
 def parse_value(name: str, value: Any) -> Any:
