@@ -61,7 +61,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Growth:
-    """The exponent of d with which something grows, and its standard error; -inf for what is zero."""
+    """Exponent of d with which a quantity grows, and its standard error; -inf for a quantity that is zero."""
 
     exponent: float
     error: float = 0.0
