@@ -39,9 +39,9 @@ TARGET_RISK = 2e-5
 """Risk that a run must reach, in units of Saad and Solla, where that of the plateau of three units is 0.02."""
 GUESSES: dict[str, tuple[tuple[float, ...], ...]] = {
     "sgd": ((2.8,), (2.0,), (3.4,)),
-    "muon": ((2.0, 70.0, 15.0), (2.8, 50.0, 25.0), (1.4, 90.0, 10.0)),
-    "shared": ((2.0, 80.0, 2.8), (2.8, 60.0, 2.0), (1.4, 100.0, 3.4)),
-    "own": ((2.0, 2.8), (2.8, 2.0), (1.4, 3.4)),
+    "muon": ((2.3, 80.0, 8.0), (2.8, 60.0, 12.0), (1.8, 90.0, 6.0)),
+    "shared": ((2.0, 80.0, 2.8), (2.8, 60.0, 2.8), (1.6, 90.0, 3.2)),
+    "own": ((2.3, 3.0), (2.8, 2.6), (1.8, 3.4)),
 }
 """Starts of the search: values of c for the rates, times of the change, and the span of the decay."""
 LABELS = {
@@ -55,11 +55,15 @@ FULL, QUICK, WORDS = sizes(
     d=("dimension of tuning", 1000, 300),
     many=("batch", 16),
     tuning=("runs for tuning", 16, 8),
-    evaluations=("evaluations of each search", 40, 12),
+    evaluations=(
+        "evaluations of each search",
+        {"sgd": 30, "own": 30, "shared": 20, "muon": 20},
+        {"sgd": 8, "own": 8, "shared": 8, "muon": 8},
+    ),
     starts=("starts of the search", 3, 1),
-    runs=("runs by dimension", {10**3: 128, 10**4: 64, 10**5: 16}, {300: 32, 1000: 16}),
+    runs=("runs by dimension", {10**3: 128, 10**4: 64}, {300: 32, 1000: 16}),
     cap=("longest time over k^2", 30.0),
-    saves=("saved times", 400),
+    saves=("saved times", 160, 80),
 )
 
 
@@ -108,7 +112,8 @@ def follow(name: str, x: Sequence[float], d: int, runs: int, seed: int, size: An
         found = simulate(rate("SGD", x[0], size), d, runs, seed, size)
     elif name == "muon":
         full = rate("Muon", x[0], size)
-        decay = sl.Power(float(full.lr), 1.0, x[2]).shift(x[1])
+        # the floor of the risk is quadratic in the rate
+        decay = sl.Power(float(full.lr), 2.0, x[2]).shift(x[1])
         found = simulate(sl.Muon(decay, batch=size.many), d, runs, seed, size)
     elif name == "shared":
         share = sl.Steps([x[1]], [1.0, 0.0])
@@ -158,7 +163,7 @@ def tune(name: str, size: Any, seed: int) -> list[tuple[float, np.ndarray]]:
     for guess in GUESSES[name][: size.starts]:
         x = np.log(guess)
         simplex = np.vstack([x, x + 0.25 * np.eye(x.size)])
-        options = {"maxfev": size.evaluations, "initial_simplex": simplex, "xatol": 0.01, "fatol": 0.1}
+        options = {"maxfev": size.evaluations[name], "initial_simplex": simplex, "xatol": 0.01, "fatol": 0.1}
         done = minimize(mean_time, x, method="Nelder-Mead", options=options)
         found.append((float(done.fun), np.exp(done.x)))
     return sorted(found, key=lambda each: each[0])
@@ -247,9 +252,9 @@ def _write_caption(table: xr.Dataset) -> list[str]:
                 *(rows[key].values for key in ("d", "runs", "mean", "mean_error", "late", "late_error")), strict=True
             )
         )
-        lost = int(round(float(((1 - rows.arrived) * rows.runs).sum())))
+        lost = round(float(((1 - rows.arrived) * rows.runs).sum()))
         sentences.append(
-            f"{label} (parameters {str(rows.x.values[0])}; tuned to {float(rows.tuned[0]):.1f}, starts of the search within "
+            f"{label} (parameters {rows.x.values[0]}; tuned to {float(rows.tuned[0]):.1f}, starts of the search within "
             f"{float(rows.spread[0]):.1f}): {words}{f'; {lost} runs not done' if lost else ''}."
         )
     return sentences
