@@ -35,7 +35,7 @@ PROTOCOLS = {
 }
 """Names of the protocols, with their labels."""
 FULL, QUICK, WORDS = sizes(
-    runs=("runs by dimension", {10**3: 512, 10**4: 256, 10**5: 64, 10**6: 16}, {300: 64, 1000: 32}),
+    runs=("runs by dimension", {10**3: 512, 10**4: 256, 10**5: 64, 10**6: 16}, {1000: 64}),
     pieces=("pieces of the schedule", 64, 24),
     shown=("dimension of (a) and (b)", 10**4, 1000),
     largest=("largest dimension by protocol", {"decay": 10**5, "late": 10**5}),
