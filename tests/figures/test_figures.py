@@ -81,7 +81,7 @@ TINY = {
         tuning=4,
         evaluations=dict.fromkeys(("sgd", "own", "shared", "muon"), 3),
         starts=1,
-        runs={40: 4},
+        runs=4,
         cap=4.0,
         saves=8,
     ),
