@@ -9,8 +9,6 @@ the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -115,7 +113,7 @@ def simulate(algorithm: sl.Algorithm, runs: int, seed: int, size: Any, start: An
     return sl.simulate(which.plateau_problem(size.k, algorithm), sl.Chain(size.d), begin, **how)
 
 
-def follow(name: str, x: Sequence[float], runs: int, seed: int, size: Any) -> xr.Dataset:
+def follow(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> xr.Dataset:
     """Simulate a protocol with the parameters x, and return the risk in units of Saad and Solla.
 
     On its own clock the variable `left` has the time at which each run changes its algorithm.
@@ -135,7 +133,7 @@ def follow(name: str, x: Sequence[float], runs: int, seed: int, size: Any) -> xr
     return xr.Dataset({"risk": size.k**2 * found.risk.reset_coords(drop=True)})
 
 
-def _simulate_own(name: str, x: Sequence[float], runs: int, seed: int, size: Any) -> tuple[xr.Dataset, xr.Dataset]:
+def _simulate_own(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> tuple[xr.Dataset, xr.Dataset]:
     """Simulate runs of Muon until their units are near their teachers, and SGD or Muon at a decaying rate from there."""
     full = rate("Muon", x[0], size)
     if name == "clock":
