@@ -9,6 +9,7 @@ the first.
 
 from __future__ import annotations
 
+from typing import Any
 
 import equinox as eqx
 import numpy as np
