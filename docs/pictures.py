@@ -4,6 +4,7 @@
     python docs/pictures.py                           # all of them
     python docs/pictures.py four-levels escape        # the demo's figure, and its runs as a film
     python docs/pictures.py explorer-dark             # one of the screenshots
+    python docs/pictures.py schedule-escape           # a figure of a page, from `sgdlimits figure schedule-escape`
 
 The screenshots need Playwright and Chromium.
 """
@@ -36,7 +37,18 @@ SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 def still(folder: Path) -> Path:
     """Save the demo's figure with fewer colours, to reduce the file size."""
     path = FOLDER / "four-levels.png"
-    Image.open(folder / "demo.png").convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(folder / "demo.png").convert("RGB").quantize(64, dither=Image.Dither.NONE).save(
+        path, optimize=True
+    )
+    return path
+
+
+def figure(name: str, folder: Path = Path("sgdlimits-figures")) -> Path:
+    """Save a figure of a page, with fewer colours and half as large."""
+    path = FOLDER / f"{name}.png"
+    picture = Image.open(folder / f"{name}.png").convert("RGB")
+    picture.thumbnail((1600, 1600))
+    picture.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 
@@ -50,12 +62,18 @@ def film(folder: Path) -> Path:
         growing.save(path, writer="pillow")
     frames, picture = [], Image.open(path)
     picture.seek(picture.n_frames - 1)
-    palette = picture.convert("RGB").quantize(40, method=Image.Quantize.MAXCOVERAGE)  # colours of few pixels count too
+    palette = picture.convert("RGB").quantize(
+        40, method=Image.Quantize.MAXCOVERAGE
+    )  # colours of few pixels count too
     for place in range(picture.n_frames):
         picture.seek(place)
-        frames.append(picture.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE))
+        frames.append(
+            picture.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
+        )
     lengths = [125] * (len(frames) - 1) + [2500]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=lengths, loop=0, optimize=True)
+    frames[0].save(
+        path, save_all=True, append_images=frames[1:], duration=lengths, loop=0, optimize=True
+    )
     return path
 
 
@@ -64,9 +82,14 @@ def screenshots(names: list[str]) -> list[Path]:
     from playwright.sync_api import sync_playwright
 
     command = [sys.executable, "-m", "sgdlimits", "explore", "--port", "0", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as started:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+        sync_playwright() as started,
+    ):
         address = re.search(r"http://\S+", server.stdout.readline())[0]
-        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        browser = started.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
         try:
             return [_screenshot(browser, address, name) for name in names]
         finally:
@@ -94,12 +117,14 @@ def _screenshot(browser, address: str, name: str) -> Path:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    wanted = sys.argv[1:] or [*DEMO, *VIEWS]
+    wanted = sys.argv[1:] or [*DEMO, *FIGURES, *VIEWS]
     made = [make(Path("sgdlimits-demo")) for name, make in DEMO.items() if name in wanted]
+    made += [figure(name) for name in FIGURES if name in wanted]
     for each in made + screenshots([name for name in VIEWS if name in wanted]):
         print(f"{each.name}: {each.stat().st_size / 1024:.0f} KiB")
 
 
+FIGURES = ("schedule-escape", "schedule-muon")
 DEMO = {"four-levels": still, "escape": film}
 
 if __name__ == "__main__":

@@ -107,6 +107,8 @@ class ExitTime(Objective):
         advance = lambda h: runge_kutta(slope, y, h, t + h * jnp.asarray(C))
         left = lambda h: margin(jnp.minimum(t + h, before), advance(h))
         h = lax.stop_gradient(_root(lambda h: lax.stop_gradient(left(h)), end - t, margins[last - 1], margins[last]))
+        # without an exit there is no root, and a step of any length could overflow in the branch that is not taken
+        h = jnp.where(reached.any(), h, 0.0)
         y_exit, t_exit = advance(h), jnp.minimum(t + h, before)
         _, rate = jax.jvp(partial(margin, t_exit), (y_exit,), (slope(y_exit, t_exit),))
         rate = lax.stop_gradient(jnp.where(reached.any(), rate, 1.0))

@@ -29,7 +29,8 @@ FIGURE_NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        plateau-exits single-index staircase staircase-correlated which-optimiser which-optimiser-why
+        plateau-exits schedule-escape schedule-muon single-index staircase staircase-correlated which-optimiser
+        which-optimiser-why
     """,
 }
 """Names of the figures by the folder of their paper."""

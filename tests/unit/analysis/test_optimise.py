@@ -142,6 +142,18 @@ def test_gradients_are_finite_differences(objective):
     np.testing.assert_allclose(costate.ravel()[1], differences(moved, np.zeros(1))[0], rtol=1e-6)
 
 
+def test_gradients_are_finite_where_a_plateau_is_not_left():
+    make = lambda lr: sl.presets.phase_retrieval(lr=lr, noise=1.0)
+    disc = discretised(make, {"lr": sl.Control(40, 0.0, 0.15)}, sl.FixedInit(0.003).one(make(0.1)), 400.0)
+    both = jit_bound(value_and_gradient, disc, as_objective("objective", sl.exits(0.99)), 4, fast_compile=True)
+    kicks = np.zeros((40, sum(np.size(leaf) for leaf in jax.tree.leaves(disc.start))))
+    for lr in (0.0045, 0.02):
+        value, (gradient, costate) = both(jnp.full(40, lr), kicks)
+        assert value > 400
+        assert np.isfinite(gradient).all()
+        assert np.isfinite(costate).all()
+
+
 def test_values_are_those_of_the_ode():
     both, x, kicks = gradient_of_delayed(None)
     problem = delayed(sl.Steps([20 / 3, 40 / 3], x[:3]), sl.Steps([10.0], x[3:]))
