@@ -199,7 +199,7 @@ class _Search:
         self.march = jit_bound(states_at_ends, disc, fast_compile=True)
         self.evaluations, self.limit, self.spent = 0, gradients, False
         self.best: tuple[float, np.ndarray] = (np.inf, np.zeros(0))
-        self.worst, self.scale = 0.0, 1.0
+        self.worst, self.scale, self.converged = 0.0, 1.0, True
         self.baseline: tuple[float, np.ndarray] | None = None
         self.bar = bar(total=gradients, desc=f"optimise {goal.title}", unit="gradient", disable=not progress)
         trials = [feasible.constant(share * feasible.largest_constants) for share in TRIAL_CONSTANTS]
@@ -236,7 +236,8 @@ class _Search:
         value, (slope, _) = self.gradient(jnp.asarray(self.feasible.values(z)), kicks)
         self.evaluations += 1
         value, slope = float(value), np.asarray(slope) * self.feasible.width
-        if not (np.isfinite(value) and np.isfinite(slope).all()):
+        self.converged = bool(np.isfinite(value) and np.isfinite(slope).all())
+        if not self.converged:  # a value that the line search will not accept
             return 10 * self.worst + 1.0, np.zeros_like(z)
         self.worst = max(self.worst, abs(value))
         if value < self.best[0] and np.abs(self.feasible.project(z) - z).max() < 1e-9:
@@ -259,15 +260,16 @@ class _Search:
 
         def of_levels(levels):
             value, slope = self.evaluate(self.feasible.constant(levels))
-            found.append((value, levels.copy()))
+            if self.converged:  # a path that diverges has no value that could be the smallest
+                found.append((value, levels.copy()))
             return value / self.scale, reduce.T @ slope / self.scale
 
         try:
             for share in TRIAL_CONSTANTS:
                 of_levels(share * caps)
-            best = min(found, key=lambda each: each[0])
-            if not np.isfinite(self.best[0]):
+            if not found:
                 raise BadInput("the ODE diverges at all constant controls that were tried. Give Control a smaller high=.")
+            best = min(found, key=lambda each: each[0])
             self.scale = max(abs(best[0]), 1e-300)
             minimize(of_levels, best[1], jac=True, method="L-BFGS-B", bounds=[(0.0, cap) for cap in caps],
                      options={"ftol": RELATIVE_CHANGE, "gtol": 1e-8})  # fmt: skip
