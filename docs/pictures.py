@@ -4,6 +4,7 @@
     python docs/pictures.py                           # all of them
     python docs/pictures.py four-levels escape        # the demo's figure, and its runs as a film
     python docs/pictures.py explorer-dark             # one of the screenshots
+    python docs/pictures.py optimal-replay            # a figure of `sgdlimits figure`, at its full size
 
 The screenshots need Playwright and Chromium.
 """
@@ -21,6 +22,7 @@ import matplotlib as mpl
 from PIL import Image
 
 import sgdlimits as sl
+from sgdlimits.papers.produce import produce
 
 FOLDER = Path(__file__).parent / "_static"
 LABELS = {"sgd": "SGD on the weights", "chain": "exact chain", "ode": r"ODE, $d\to\infty$"}
@@ -31,12 +33,27 @@ VIEWS = {
 }
 SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Index of the starting point of phase retrieval in each screenshot."""
+FIGURES = ("optimal-dropout", "optimal-replay")
+FIGURE_WIDTH = 1800
+"""Width of these figures in pixels, for columns of half as many on screens of two pixels a point."""
 
 
 def still(folder: Path) -> Path:
     """Save the demo's figure with fewer colours, to reduce the file size."""
     path = FOLDER / "four-levels.png"
     Image.open(folder / "demo.png").convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path
+
+
+def figure(name: str) -> Path:
+    """Save a figure of `sgdlimits figure` with fewer colours and pixels, to reduce the file size."""
+    made = Path("sgdlimits-figures")
+    for line in produce(name, made):
+        print(line)
+    path = FOLDER / f"{name}.png"
+    picture = Image.open(made / f"{name}.png").convert("RGB")
+    smaller = picture.resize((FIGURE_WIDTH, FIGURE_WIDTH * picture.height // picture.width), Image.Resampling.LANCZOS)
+    smaller.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 
@@ -94,8 +111,9 @@ def _screenshot(browser, address: str, name: str) -> Path:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    wanted = sys.argv[1:] or [*DEMO, *VIEWS]
+    wanted = sys.argv[1:] or [*DEMO, *VIEWS, *FIGURES]
     made = [make(Path("sgdlimits-demo")) for name, make in DEMO.items() if name in wanted]
+    made += [figure(name) for name in FIGURES if name in wanted]
     for each in made + screenshots([name for name in VIEWS if name in wanted]):
         print(f"{each.name}: {each.stat().st_size / 1024:.0f} KiB")
 

@@ -7,6 +7,8 @@ forgetting alone is smallest where the second task is never learnt. The drift is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,13 @@ LR = 1.0
 HALF = 0.5
 """Share of the first task in the second stage of the protocol of two stages."""
 FULL, QUICK, WORDS = sizes(
-    similarities=("similarities", (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (0.1, 0.5)),
+    similarities=("similarities", (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0), (0.1, 0.5)),
     shown=("similarities whose schedule is drawn", (0.1, 0.5, 0.9), (0.5,)),
     first=("time on the first task", 100.0),
     span=("time after the switch", 20.0),
     pieces=("pieces of a schedule", 40, 10),
     starts=("starts of the search", 3),
-    gradients=("gradients of a search", 300, 60),
+    gradients=("gradients of a search", 240, 60),
     draws=("random starts without replay", 16, 4),
     d=("dimension", 1000, 300),
     runs=("runs of the chain", 100, 20),
@@ -44,10 +46,11 @@ def mean_task_risk(problem: sl.Problem, stats: sl.Overlaps):
     return problem.observables(stats)["task_risk"].mean()
 
 
-def after_first_task(size: Size, seed: int) -> sl.Overlaps:
-    """Return the statistics of the ODE after the first task, from one random start at the dimension of the chain."""
+def after_first_task(size: Size, seed: int) -> tuple[sl.Overlaps, float]:
+    """Return statistics and risk of the ODE after the first task, from one random start at the dimension of the chain."""
     found = sl.simulate(problem(0.0, 1.0), sl.ODE(), sl.RandomInit(size.d), t_max=size.first, save=2, seed=seed, progress=False)
-    return sl.Overlaps({"a": found.a.values[0, -1]}, found.M.values[0, -1], found.Q.values[0, -1])
+    last = found.isel(run=0, t=-1)
+    return sl.Overlaps({"a": last.a.values}, last.M.values, last.Q.values), float(last.task_risk[0])
 
 
 def forgetting_without_replay(similarity: float, size: Size, seed: int) -> np.ndarray:
@@ -58,15 +61,16 @@ def forgetting_without_replay(similarity: float, size: Size, seed: int) -> np.nd
     return sl.forgetting(found, switch=size.first).values[:, -1]
 
 
-def final_risks(similarity: float, replay: Any, start: sl.Overlaps, span: float) -> np.ndarray:
-    """Return the final risks on the two tasks by the ODE."""
+def final_risks(similarity: float, shares: Sequence[float], switch: float, start: sl.Overlaps, span: float) -> np.ndarray:
+    """Return the final risks on the two tasks by the ODE, for the shares of the first task before and after a switch."""
+    replay = sl.Steps([switch], shares)
     found = sl.simulate(problem(similarity, replay), sl.ODE(), start, t_max=span, save=2, progress=False)
     return found.task_risk.values[0, -1]
 
 
 def best_two_stages(similarity: float, start: sl.Overlaps, span: float) -> tuple[float, np.ndarray]:
     """Return the best time to go from the second task alone to equal shares, and the final risks."""
-    risks = lambda t: final_risks(similarity, sl.Steps([t], [0.0, HALF]), start, span)
+    risks = lambda t: final_risks(similarity, (0.0, HALF), t, start, span)
     best = minimize_scalar(
         lambda t: risks(t).mean(), bounds=(0.01 * span, 0.99 * span), method="bounded", options={"xatol": 0.01}
     )
@@ -78,14 +82,14 @@ def best_two_stages(similarity: float, start: sl.Overlaps, span: float) -> tuple
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Find the optimal replay at each similarity, check it by the chain, and draw it beside simpler protocols."""
-    start, rows, schedules = after_first_task(size, seed), [], []
-    first = float(final_risks(0.0, 1.0, start, 1e-9)[0])
+    (start, first), rows, schedules = after_first_task(size, seed), [], []
     for similarity in bar(size.similarities, desc="similarities"):
         best = optimal_replay(similarity, start, size, seed)
+        constant = partial(_constant_share, similarity, start, size.span)
         switch, stages = best_two_stages(similarity, start, size.span)
         protocols = {
-            "none": final_risks(similarity, 0.0, start, size.span),
-            "constant": final_risks(similarity, best.constants["replay"], start, size.span),
+            "none": constant(0.0),
+            "constant": constant(best.constants["replay"]),
             "stages": stages,
             "optimal": best.dataset.task_risk.values[0, -1],
         }
@@ -103,6 +107,11 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     replay = xr.Dataset({"replay": (("similarity", "t"), schedules)}, {"similarity": list(size.similarities), "t": middles})
     keep("schedules", replay)
     return DrawnFigure(_draw_figure(table, replay, size), _write_caption(table, size))
+
+
+def _constant_share(similarity: float, start: sl.Overlaps, span: float, share: float) -> np.ndarray:
+    """Return the final risks with a constant share of the first task."""
+    return final_risks(similarity, (share, share), span / 2, start, span)
 
 
 def optimal_replay(similarity: float, start: sl.Overlaps, size: Size, seed: int) -> sl.Optimum:
@@ -131,8 +140,8 @@ def _draw_figure(table: xr.Dataset, replay: xr.Dataset, size: Size) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(12.0, 3.9))
     _draw_protocols(axes[0], table, "forgotten")
     axes[0].fill_between(table.similarity, table.least, table.most, color=OKABE_ITO[0], alpha=0.15, linewidth=0)
-    axes[0].set(ylabel="growth of the risk on the first task")
-    axes[0].set_title(rf"(a) forgetting, {size.span:g} after the switch", loc="left")
+    axes[0].set(ylabel="growth of the risk on the first task", ylim=(-0.01, 1.5 * float(table.most.max())))
+    axes[0].set_title(rf"(a) forgetting, $t = {size.span:g}$ after the switch", loc="left")
     axes[0].legend(loc="upper right", fontsize=8)
     _draw_protocols(axes[1], table, "risk")
     axes[1].set(ylabel="mean risk on both tasks", yscale="log")
@@ -153,11 +162,13 @@ def _draw_protocols(ax: Axes, table: xr.Dataset, what: str) -> None:
     curves = {
         "none": ("no replay", "o-"),
         "constant": ("best constant share", "s-"),
-        "stages": ("second task alone, then half each", "D:"),
         "optimal": ("optimal replay", "^-"),
+        "stages": ("second task alone, then half each", "D"),
     }
     for (name, (label, look)), colour in zip(curves.items(), OKABE_ITO, strict=False):
-        ax.plot(table.similarity, table[f"{what}_{name}"], look, color=colour, markersize=4, label=label)
+        # open and larger: these points are beside or on those of the optimum
+        width, fill = (8, "none") if name == "stages" else (4, "full")
+        ax.plot(table.similarity, table[f"{what}_{name}"], look, color=colour, markersize=width, fillstyle=fill, label=label)
     ax.set(xlabel="similarity of the tasks")
 
 
