@@ -21,6 +21,8 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 LR = 1.0
 HALF = 0.5
 """Share of the first task in the second stage of the protocol of two stages."""
+MIN_GAIN = 0.01
+"""Smallest relative gain of the optimum over the best constant share of which the caption gives shares."""
 FULL, QUICK, WORDS = sizes(
     similarities=("similarities", (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0), (0.1, 0.5)),
     shown=("similarities whose schedule is drawn", (0.1, 0.5, 0.9), (0.5,)),
@@ -177,9 +179,11 @@ def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
     worst, median, hard = (max(rows, key=lambda row: row[by]) for by in ("forgotten_none", "median", "risk_optimal"))
     middle = min(rows, key=lambda row: abs(row["similarity"] - 0.5))
     agree = [abs(row["gain_chain"] - row["gain_ode"]) <= 2 * row["gain_error"] for row in rows]
-    shares = [100 * (row["risk_constant"] - row["risk_stages"]) / row["gain_ode"] for row in rows]
+    # equal tasks need no replay, and nothing is gained
+    gaining = [row for row in rows if row["gain_ode"] > MIN_GAIN * row["risk_constant"]]
+    shares = [100 * (row["risk_constant"] - row["risk_stages"]) / row["gain_ode"] for row in gaining]
     gains = (
-        f"{row['gain_chain']:.5f} ± {2 * row['gain_error']:.5f} at {row['similarity']:g} (ODE {row['gain_ode']:.5f})"
+        f"{row['gain_chain']:.3g} ± {2 * row['gain_error']:.2g} at {row['similarity']:g} (ODE {row['gain_ode']:.3g})"
         for row in rows
     )
     return [
