@@ -51,7 +51,7 @@ FULL, QUICK, WORDS = sizes(
 class OnceCounted(sl.TwoLayer):
     """Two-layer network with dropout in which a kept unit counts once, as in [19]_, and not 1/(1 - dropout) times."""
 
-    def mask(self, a, kept):
+    def apply_mask(self, a, kept):
         return a if kept is None else a * kept
 
 
