@@ -182,6 +182,7 @@ def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
     # equal tasks need no replay, and nothing is gained
     gaining = [row for row in rows if row["gain_ode"] > MIN_GAIN * row["risk_constant"]]
     shares = [100 * (row["risk_constant"] - row["risk_stages"]) / row["gain_ode"] for row in gaining]
+    ends = f"{min(shares):.0f} to {max(shares):.0f} %" if shares else "none"
     gains = (
         f"{row['gain_chain']:.3g} ± {2 * row['gain_error']:.2g} at {row['similarity']:g} (ODE {row['gain_ode']:.3g})"
         for row in rows
@@ -197,7 +198,7 @@ def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
         f"{middle['risk_stages']:.4f} with the second task alone up to {middle['switch']:.1f} and half each from then on, and",
         f"{middle['risk_optimal']:.4f} with the optimal one, which forgets {middle['forgotten_optimal']:.4f} instead of",
         f"{middle['forgotten_none']:.4f}. With optimal replay the risk is largest at the similarity {hard['similarity']:g},",
-        f"{hard['risk_optimal']:.4f}. Two stages have {min(shares):.0f} to {max(shares):.0f} % of the gain of the optimum over",
+        f"{hard['risk_optimal']:.4f}. Two stages have {ends} of the gain of the optimum over",
         f"the best constant share. Schedules have {size.pieces} pieces; the largest spread between {size.starts} starts of the",
         f"search is {max(row['spread'] for row in rows):.1g}.",
         f"Gain over the best constant share in {size.runs} runs of the exact chain at d = {size.d}, with two standard errors:",
