@@ -59,7 +59,8 @@ def problem(lr: Any, dropout: Any) -> sl.ProjectionProblem:
     """Build the problem at a learning rate and a dropout rate, each a number or a schedule."""
     return sl.ProjectionProblem(
         target=sl.Target(sl.CommitteeReadout("erf"), 1, noise=NOISE),
-        network=OnceCounted(UNITS, "erf", mean=False, dropout=dropout),
+        # mypy takes a subclass's fields for its arguments
+        network=OnceCounted(UNITS, "erf", mean=False, dropout=dropout),  # type: ignore[call-arg, arg-type]
         loss=sl.SquaredLoss(),
         algorithm=sl.OnePassSGD(lr),
     )
@@ -289,7 +290,7 @@ def _write_caption(tables: dict[str, xr.Dataset], size: Size) -> list[str]:
 def _point(table: xr.Dataset, name: str, value: float) -> dict[str, float]:
     """Return the point of a table at which a variable has a value."""
     place = int(np.argmin(np.abs(table[name].values - value)))
-    return {key: float(table[key][place]) for key in table.data_vars}
+    return {str(key): float(table[key][place]) for key in table.data_vars}
 
 
 def _describe_gain(row: xr.Dataset, last: float) -> str:
