@@ -35,7 +35,9 @@ def test_a_polynomial_is_written_in_words():
 
 
 def test_latex_writes_the_noise_too(command):
-    plain, noisy = (command(f"latex phase_retrieval --lr 0.1 {flag}") for flag in ("", "--with-noise"))
+    lines = ("", "--with-noise", "--noise", "--noise --width 1", "--noise 0 --noise")
+    plain, noisy, *others = (command(f"latex phase_retrieval --lr 0.1 {flag}") for flag in lines)
     assert plain.exit_code == noisy.exit_code == 0
+    assert all(each.stdout == noisy.stdout for each in others)
     assert r"\Sigma^{mm}" in noisy.stdout
     assert r"\Sigma" not in plain.stdout

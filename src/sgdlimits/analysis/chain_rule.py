@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,11 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.analysis.closure import Closure
 from sgdlimits.analysis.dynamics import CRITICAL, EffectiveDynamics
 from sgdlimits.domain import Count, Function, Seed, checked
-from sgdlimits.errors import BadInput, check_count
+from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import take_run
+from sgdlimits.trial import try_function
 
 CLOSED_SHARE = 1e-5
 """Largest share of a drift's derivative, along directions that change no statistic, that counts as rounding."""
@@ -121,6 +122,13 @@ class ChosenDynamics(EffectiveDynamics):
         tolerance = max(CLOSED_SHARE, 100 * problem.numerics.tolerance)
         return Closure(names, np.max(shares, axis=0), np.zeros(len(names)), along, tolerance)
 
+    def localizability(self, *args: Any, **more: Any) -> NoReturn:
+        """Raise `BadInput`: the conditions of the theorem are on statistics of weights, and these are functions of such."""
+        raise BadInput(
+            "localizability is measured for the statistics of the problem, not for functions of them. Leave out statistics=, "
+            "with magnify= and around= for magnified ones; or give your own loss=."
+        )
+
     @staticmethod
     def _population(problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
         return -one.along(problem.vector(stats), problem.vector(problem.drift_parts(stats)[0]))
@@ -182,14 +190,9 @@ class Chosen:
 
     @classmethod
     def of(cls, fn: Callable[[PyTree], Any], problem: Problem, stats: PyTree) -> Chosen:
-        try:
-            value = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), fn(jax.tree.map(jnp.asarray, stats)))
-        except Exception as reason:
-            kind = f"{type(stats).__name__}({', '.join(type(stats).dims)})"
-            raise BadInput(
-                f"statistics fails on {kind}: {' '.join(str(reason).split())[:80].rstrip('.')}. Give a JAX function of these: "
-                "a statistic of the weights that is no function of them has no closed dynamics here."
-            ) from reason
+        if not any(map(is_traced, jax.tree.leaves(stats))):
+            cls._try(fn, stats)
+        value = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), fn(jax.tree.map(jnp.asarray, stats)))
         if isinstance(value, type(stats)):
             names, flat = problem.coordinates.names(stats), lambda value: problem.vector(value)
             tree = lambda vector: problem.from_vector(vector, jax.tree.map(jnp.zeros_like, value))
@@ -199,6 +202,18 @@ class Chosen:
             tree = ravel_pytree(shape)[1]
         along = lambda x: jnp.asarray(flat(fn(problem.from_vector(x, stats))), float)
         return cls(along, names, tree)
+
+    @staticmethod
+    def _try(fn: Callable[[PyTree], Any], stats: PyTree) -> None:
+        """Raise `BadInput` unless the function returns differentiable numbers at a state."""
+        kind = f"{type(stats).__name__}({', '.join(type(stats).dims)})"
+        try:
+            try_function("statistics", fn, kind, jax.tree.map(np.asarray, stats), shape=None)
+        except BadInput as reason:
+            if not isinstance(reason.__cause__, AttributeError):
+                raise
+            hint = "A statistic of the weights that is no function of these has no closed dynamics."
+            raise BadInput(f"{reason} {hint}") from reason
 
     def along(self, x: Any, direction: Any) -> Float[Array, " n"]:
         """Return the derivative of the function at the vector x along a direction."""

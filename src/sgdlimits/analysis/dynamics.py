@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.localizability import Localizability, measure
 from sgdlimits.checks import either, function, integer, problem as a_problem
-from sgdlimits.domain import Count, Positive, Seed, checked
+from sgdlimits.domain import Count, Positive, Seed, Statistics, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import add
@@ -82,6 +82,7 @@ class EffectiveDynamics:
         samples: Annotated[int, integer(at_least=16)] = 4096,
         seed: Seed = 0,
         magnify: float | Mapping[str, float] = 0.0,
+        around: Statistics | None = None,
     ) -> Localizability:
         r"""Measure the conditions under which the limit holds (Definition 2.1 of Ben Arous, Gheissari and Jagannath [2]_).
 
@@ -98,8 +99,10 @@ class EffectiveDynamics:
         seed : a whole number
         magnify : the conditions are those of :math:`d^\text{magnify}(u - u^*)`: 1/2 for diffusive limits; or such a power for
             each kind of statistic, {"M": 0.5}, zero for the others
+        around : u*, of which the magnified deviations are of order one; the limit of the magnified statistics is then measured
+            too. None takes statistics of order one
         """
-        return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify)
+        return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify, around)
 
     def _at(self, d: int) -> Problem:
         if isinstance(self.problem, Problem):

@@ -8,7 +8,7 @@ shrinks. Each is measured at random states for several d, and its exponent in d 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -59,9 +59,28 @@ class Requirement:
         return self.measured - ERRORS * self.error <= self.allowed + SLACK
 
 
+@dataclass(frozen=True)
+class Growth:
+    """Exponent of d with which a quantity grows, and its standard error; -inf for a quantity that is zero."""
+
+    exponent: float
+    error: float = 0.0
+
+    def above(self, exponent: float) -> bool:
+        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
+        return self.exponent - ERRORS * self.error > exponent + SLACK
+
+    def reaches(self, exponent: float) -> bool:
+        """Whether it is not below an exponent by more than these."""
+        return self.exponent + ERRORS * self.error > exponent - SLACK
+
+    def __repr__(self) -> str:
+        return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
+
+
 @dataclass(frozen=True, repr=False)
 class Localizability:
-    r"""What was measured: the conditions with their exponents, and the critical exponent.
+    r"""What was measured: the conditions with their exponents, the critical exponent, and what is left of the dynamics.
 
     Parameters
     ----------
@@ -70,6 +89,9 @@ class Localizability:
         one, of the statistics without magnification
     exponent : s, that of the step size
     dimensions, values : where each condition was measured, and what, shape (conditions, dimensions)
+    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
+        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest.
+        None where statistics are magnified, and not around a point
     """
 
     conditions: tuple[Requirement, ...]
@@ -77,6 +99,28 @@ class Localizability:
     exponent: float
     dimensions: tuple[int, ...]
     values: np.ndarray
+    drift: Growth | None
+    corrector: Growth | None
+    volatility: Growth | None
+
+    @property
+    def allowed(self) -> tuple[float, float]:
+        """Exponents at which the drift, and at which corrector and noise, are of order one."""
+        return 0.0, self.exponent
+
+    @property
+    def limit(self) -> str | None:
+        """Limit at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none".
+
+        None where statistics are magnified, and not around a point.
+        """
+        if self.drift is None or self.corrector is None or self.volatility is None:
+            return None
+        of_drift, most = self.allowed
+        if not self.passed or self.drift.above(of_drift) or self.corrector.above(most) or self.volatility.above(most):
+            return "none"
+        kind = "diffusive" if self.volatility.reaches(most) else "ballistic"
+        return kind if self.corrector.reaches(most) else f"{kind}, without corrector"
 
     @property
     def passed(self) -> bool:
@@ -89,9 +133,10 @@ class Localizability:
         for each in self.conditions:
             measured = {-np.inf: "zero", np.inf: "infinite"}.get(each.measured, f"{each.measured:.2f}")
             rows.append((each.name, measured, f"{each.allowed:.2f}", verdict[each.passed], each.worst))
+        limit = f"; limit: {self.limit}" if self.limit else ""
         return (
             f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; "
-            f"critical exponent {self.critical_exponent:.2f}\n{table(rows, '<>><')}"
+            f"critical exponent {self.critical_exponent:.2f}{limit}\n{table(rows, '<>><')}"
         )
 
 
@@ -105,6 +150,8 @@ class MomentSizes(NamedTuple):
     spread: Float[Array, "states n"]
     curvature: Float[Array, "states n"]
     far: Float[Array, "states 2"]
+    drift: Float[Array, "states n"]
+    volatility: Float[Array, "states n"]
 
 
 def measure(
@@ -115,10 +162,12 @@ def measure(
     samples: int,
     seed: int,
     magnify: float | Mapping[str, float],
+    around: PyTree | None = None,
 ) -> Localizability:
     """Measure the conditions of the limit theorem at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
 
     They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
+    Around a point deviations are divided by the powers of d that magnify them: a compact set of the magnified statistics.
     """
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:
@@ -131,10 +180,20 @@ def measure(
         )
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
-    sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
     names = laws[0].problem.coordinates.names(take_run(points))
+    powers = _powers(magnify, names)
+    at = lambda law, d: points if around is None else _shrink(law.problem, points, around, float(d) ** -powers)
+    sizes = [_sizes(law, at(law, d), law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
-    return _compare(together, dimensions, names, _powers(magnify, names), exponent)
+    found = _compare(together, dimensions, names, powers, exponent)
+    return replace(found, drift=None, corrector=None, volatility=None) if powers.any() and around is None else found
+
+
+def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray) -> PyTree:
+    """Return states with their deviations from a point scaled, each statistic by its own factor."""
+    problem.coordinates.fits(around)
+    middle = problem.vector(around)
+    return jax.vmap(lambda one: problem.from_vector(middle + scale * (problem.vector(one) - middle), one))(points)
 
 
 def _compare(
@@ -159,7 +218,9 @@ def _compare(
         conditions.append(Requirement(name, measured, allowed, worst))
         values.append(largest.max(1))
     critical = growth(d, np.asarray(sizes.curvature).max((1, 2)))
-    return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values))
+    fastest = lambda value: Growth(max(growth(d, each) for each in np.asarray(value).max(1).T))
+    parts = (sizes.drift * magnified, sizes.curvature * magnified, sizes.volatility * magnified**2)
+    return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values), *map(fastest, parts))
 
 
 def growth(d: np.ndarray, value: np.ndarray) -> float:
@@ -199,9 +260,11 @@ def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
         gradient = jnp.sqrt((terms.gradient[:, :count].mean(1) ** 2).sum())[None]
         fourth = ((first - first.mean(1, keepdims=True)) ** 4).mean(1)
         far = [_share(terms.first[:, count:] ** 4, weights, outer), _share(terms.second[:, count:] ** 2, weights, outer)]
+        problem = sample.problem
         return MomentSizes(
-            *sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far)
-        )
+            *sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far),
+            jnp.abs(problem.vector(problem.drift_parts(stats)[0])), first.var(1),
+        )  # fmt: skip
 
     return jax.vmap(one)(points)
 

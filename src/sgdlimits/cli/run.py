@@ -37,13 +37,22 @@ class Presets(Group):
     work : function that is called with the preset's name, the problem, and a dict of all options
     options : function that returns further options, given the names of the preset's options
     example : options for the example in the help page
+    command : class of the commands
     """
 
     noun = "preset"
 
-    def __init__(self, *, work: Callable, options: Callable[[set[str]], Iterable[Option]], example: str, **more: Any) -> None:
+    def __init__(
+        self,
+        *,
+        work: Callable,
+        options: Callable[[set[str]], Iterable[Option]],
+        example: str,
+        command: type[Command] = Command,
+        **more: Any,
+    ) -> None:
         super().__init__(subcommand_metavar="PRESET [OPTIONS]", **more)
-        self.work, self.options, self.example = work, options, example
+        self.work, self.options, self.example, self.command_type = work, options, example, command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from sgdlimits.problem.presets import PRESETS
@@ -72,7 +81,7 @@ class Presets(Group):
 
         params: list[click.Parameter] = [*own, *self.options(set(parameters))]
         text = f"{words.summary}\n\n\b\nExample:\n  {line}"
-        return Command(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
+        return self.command_type(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
 
 
 def preset_options(preset: Callable) -> list[Option]:

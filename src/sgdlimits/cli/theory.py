@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -171,9 +172,20 @@ def print_equations(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 
 def latex_options(taken: set[str]) -> list[Option]:
-    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise` is the label noise of a preset."""
-    words = "print the noise of SGD too: the covariance of the increments of one sample"
+    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise NUMBER` is a preset's label noise."""
+    words = "print the noise of SGD too: the covariance of the increments of one sample; --noise without a number is the same"
     return [*optimiser_options(taken), Option("--with-noise", is_flag=True, heading="The equations", help=words)]
+
+
+class LatexCommand(Command):
+    """Command of a preset that takes `--noise` without a number for `--with-noise`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        following = [*args[1:], "--"]
+        bare = lambda arg, after: arg == "--noise" and re.match(r"-(?![\d.])", after)
+        return super().parse_args(
+            ctx, ["--with-noise" if bare(arg, after) else arg for arg, after in zip(args, following, strict=True)]
+        )
 
 
 @click.group(
@@ -182,6 +194,7 @@ def latex_options(taken: set[str]) -> list[Option]:
     work=print_equations,
     options=latex_options,
     example="--width 2",
+    command=LatexCommand,
 )
 def latex() -> None:
     """Print the ODE of a preset as LaTeX: its equations, the definitions of their letters, and the parameters.
@@ -190,7 +203,7 @@ def latex() -> None:
     Examples:
       sgdlimits latex phase_retrieval --lr 0.1 --noise 0.2
       sgdlimits latex committee --width 2 --teachers 2 --activation erf
-      sgdlimits latex phase_retrieval --width 2 --with-noise
+      sgdlimits latex phase_retrieval --width 2 --noise
 
     Each preset has its own options: see sgdlimits latex PRESET --help.
     """

@@ -69,7 +69,9 @@ class Chain(Level):
 @singledispatch
 def chain_process(problem: Problem, d: int) -> Process:
     """Return the Markov chain of a problem's statistics in dimension d; register a function for a new kind of problem."""
-    raise BadInput(f"no exact chain is known for {type(problem).__name__}. Use ODE(), or register one with chain_process.")
+    raise BadInput(
+        f"no exact chain is known for {type(problem).__name__}. Use ODE() or SDE(d), or register one with chain_process."
+    )
 
 
 class FrameChain(Process):

@@ -99,7 +99,7 @@ def check_drawable(d: int) -> int:
 @singledispatch
 def sgd_process(problem: Problem, d: int) -> Process:
     """Return SGD on the weights of a problem in R^d as a process; register a function for a new kind of problem."""
-    raise BadInput(f"SGD does not support {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
+    raise BadInput(f"SGD does not support {type(problem).__name__}. Use ODE() or SDE(d), or register one with sgd_process.")
 
 
 class WeightState(eqx.Module):

@@ -171,6 +171,7 @@ PAPER_OF_MODULE = {
     "slides.claims.mean_field": "slides",
     "new_results.claims.exits": "new_results",
     "new_results.claims.landscapes": "new_results",
+    "new_results.claims.dynamics": "new_results",
 }
 """Paper of the claims in each module, by module, in printing order."""
 

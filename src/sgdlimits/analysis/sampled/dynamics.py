@@ -187,7 +187,8 @@ class SampledDynamics:
             raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (32, 64, 128, 256).")
         family = [self.with_d(d) for d in dimensions]
         drawn = [np.stack([each._row(each.draw_weights(i)) for i in range(states)]) for each in family]
-        return family_report([each.user for each in family], drawn, self.exponent, self.samples, self.seed)
+        users = [each.user for each in family]
+        return family_report(users, drawn, self.exponent, self.slowed, self.samples, self.seed)
 
     @checked
     def fit(

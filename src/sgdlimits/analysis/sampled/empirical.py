@@ -12,8 +12,9 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.sampled.estimates import StepScales
-from sgdlimits.analysis.sampled.lift import lift_differentiably
+from sgdlimits.analysis.sampled.lift import lift, lift_differentiably
 from sgdlimits.analysis.sampled.loss import UserLoss
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
@@ -115,6 +116,12 @@ class EmpiricalCoordinates(Coordinates):
     def fits(self, stats):
         check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).")
         super().fits(stats)
+        if any(map(is_traced, jax.tree.leaves((self.problem, stats)))):
+            return
+        user, u = self.problem.user, np.asarray(stats.u, float)
+        if not lift(user, np.asarray(user.row(self.problem.weights))[None], u[None])[1].all():
+            given = ", ".join(f"{name} = {value:.4g}" for name, value in zip(user.names, u, strict=True))
+            raise BadInput(f"no weights near those of the problem have the statistics {given}. Give statistics of weights.")
 
     def check(self, stats):
         check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).", runs=True)

@@ -13,6 +13,9 @@ from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import SampleMoments
 from sgdlimits.text import table
 
+ALIKE = 1e-12
+"""A spread over samples, relative to their size and to 1, that is rounding."""
+
 
 @dataclass(frozen=True, repr=False)
 class SampleAverage:
@@ -127,7 +130,10 @@ class DynamicsEstimates:
         rows: list[tuple[str, ...]] = [("statistic", "value", "f", "g", "h = -f + g", "Sigma")]
         for i, (name, u) in enumerate(zip(self.names, flat(self.u), strict=True)):
             rows.append((name, f"{u:.4g}", *(format_with_error(value[i], error[i]) for value, error in (*pairs, noise))))
-        return f"{self.samples} samples; averages ± standard errors\n{table(rows, '<>')}"
+        # a sampler that draws with NumPy gives one sample for all keys, and errors of rounding
+        alike = self.risk.error <= ALIKE * abs(float(self.risk)) and not (np.abs(noise[0]) > ALIKE).any()
+        head = ", all of them the same: sample does not use its key" if alike else ""
+        return f"{self.samples} samples{head}; averages ± standard errors\n{table(rows, '<>')}"
 
 
 def estimates_at(user: UserLoss, scales: StepScales, moments: SampleMoments, point: int, u: np.ndarray) -> DynamicsEstimates:

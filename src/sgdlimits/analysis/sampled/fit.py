@@ -14,6 +14,7 @@ from sgdlimits.analysis.sampled.estimates import StepScales, format_with_error
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import SampleMoments, moments
+from sgdlimits.checks import as_numbers
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.basis import Basis, GridSplines, Polynomials
 from sgdlimits.problem.surrogate import Surrogate
@@ -106,9 +107,11 @@ def find_weights(user: UserLoss, drawn: np.ndarray, targets: np.ndarray) -> tupl
 def sample_region(names: tuple[str, ...], region: Mapping[str, tuple[float, float]], points: int, seed: int) -> np.ndarray:
     """Return Sobol points in a region, shape (points, k), from an interval for each statistic by name."""
     _check_names("region", names, region)
-    bounds = np.array([region[name] for name in names], float)
-    if bounds.shape != (len(names), 2) or not (bounds[:, 0] < bounds[:, 1]).all() or not np.isfinite(bounds).all():
-        raise BadInput(f"region must have two increasing numbers for each statistic; got {dict(region)}. Give (low, high).")
+    each = [np.asarray(as_numbers(f"region[{name!r}]", region[name]), float) for name in names]
+    for name, interval in zip(names, each, strict=True):
+        if interval.shape != (2,) or not interval[0] < interval[1] or not np.isfinite(interval).all():
+            raise BadInput(f"region[{name!r}] must be two increasing numbers; got {interval.tolist()}. Give (low, high).")
+    bounds = np.stack(each)
     power = max(0, int(np.ceil(np.log2(points))))
     spread = qmc.Sobol(len(names), seed=seed).random_base2(power)[:points]
     return bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * spread
@@ -117,7 +120,7 @@ def sample_region(names: tuple[str, ...], region: Mapping[str, tuple[float, floa
 def grid_points(names: tuple[str, ...], grid: Mapping[str, np.ndarray]) -> tuple[GridSplines, np.ndarray]:
     """Return splines on a grid, and the points of the grid in the order of the splines, shape (points, k)."""
     _check_names("grid", names, grid)
-    axes = [np.asarray(grid[name], float) for name in names]
+    axes = [np.asarray(as_numbers(f"grid[{name!r}]", grid[name]), float) for name in names]
     for name, axis in zip(names, axes, strict=True):
         if axis.ndim != 1 or axis.size < 4 or not (np.diff(axis) > 0).all():
             raise BadInput(f"grid[{name!r}] must be at least four increasing numbers; got {axis.tolist()}. Give more values.")

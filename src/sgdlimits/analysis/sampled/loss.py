@@ -63,15 +63,7 @@ class UserLoss(eqx.Module):
         weights = as_weights("at", weights)
         layout = Layout.of(weights)
         at = f"weights of shape {', '.join(map(str, layout.shapes))}"
-        try:
-            x = sample(jax.random.key(0), d)
-        except Exception as reason:
-            raise BadInput(f"sample fails on a key and d = {d}: {describe_error(reason)}") from reason
-        for leaf in jax.tree.leaves(x):
-            if not np.isfinite(as_numbers("sample", leaf)).all():
-                raise BadInput(
-                    f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Look at sample(key, {d})."
-                )
+        x = _try_sample(sample, d)
         values = _with_d(statistics, d)
         try_function("statistics", values, at, weights, shape=None)
         try_function("loss", loss, f"{at} and one sample", weights, x)
@@ -135,9 +127,29 @@ class UserLoss(eqx.Module):
         return size + points * (size + 8 * self.size)
 
 
+def _try_sample(sample: Callable, d: int) -> PyTree:
+    """Return one sample; raise `BadInput` unless it is finite and the same again for the same key."""
+    try:
+        x, again = (sample(jax.random.key(0), d) for _ in range(2))
+    except Exception as reason:
+        raise BadInput(f"sample fails on a key and d = {d}: {describe_error(reason)}") from reason
+    for leaf, same in zip(*map(jax.tree.leaves, (x, again)), strict=True):
+        if not np.isfinite(as_numbers("sample", leaf)).all():
+            got = np.asarray(leaf).ravel()[:3]
+            raise BadInput(f"sample must return finite numbers; got {got} ... Look at sample(key, {d}).")
+        # compiled once, such a sampler would give the same numbers for every key
+        if not np.array_equal(leaf, same):
+            raise BadInput(
+                "sample must return the same numbers for the same key; got others. Draw with jax.random and the key."
+            )
+    return x
+
+
 def as_weights(name: str, weights: Any) -> PyTree:
-    """Weights as arrays of finite real numbers, or `BadInput`."""
+    """Weights as arrays of finite real numbers, or `BadInput`; a list of plain numbers is one array."""
     leaves = jax.tree.leaves(weights)
+    if isinstance(weights, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in leaves):
+        leaves = [weights := np.asarray(as_numbers(name, weights), float)] if leaves else []
     if not leaves:
         raise BadInput(f"{name} has no entries. Give weights, as an array or a dictionary of arrays.")
     for leaf in leaves:
