@@ -22,6 +22,7 @@ import matplotlib as mpl
 from PIL import Image
 
 import sgdlimits as sl
+from sgdlimits.papers.produce import produce
 
 FOLDER = Path(__file__).parent / "_static"
 LABELS = {"sgd": "SGD on the weights", "chain": "exact chain", "ode": r"ODE, $d\to\infty$"}
@@ -32,6 +33,9 @@ VIEWS = {
 }
 SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Index of the starting point of phase retrieval in each screenshot."""
+FIGURES = ("optimal-dropout", "optimal-replay", "schedule-escape", "schedule-muon")
+FIGURE_WIDTH = 1800
+"""Width of these figures in pixels, for columns of half as many on screens of two pixels a point."""
 
 
 def still(folder: Path) -> Path:
@@ -43,12 +47,15 @@ def still(folder: Path) -> Path:
     return path
 
 
-def figure(name: str, folder: Path = Path("sgdlimits-figures")) -> Path:
-    """Save a figure of a page, with fewer colours and half as large."""
+def figure(name: str) -> Path:
+    """Save a figure of `sgdlimits figure` with fewer colours and pixels, to reduce the file size."""
+    made = Path("sgdlimits-figures")
+    for line in produce(name, made):
+        print(line)
     path = FOLDER / f"{name}.png"
-    picture = Image.open(folder / f"{name}.png").convert("RGB")
-    picture.thumbnail((1600, 1600))
-    picture.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture = Image.open(made / f"{name}.png").convert("RGB")
+    smaller = picture.resize((FIGURE_WIDTH, FIGURE_WIDTH * picture.height // picture.width), Image.Resampling.LANCZOS)
+    smaller.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 
@@ -124,7 +131,6 @@ def main() -> None:
         print(f"{each.name}: {each.stat().st_size / 1024:.0f} KiB")
 
 
-FIGURES = ("schedule-escape", "schedule-muon")
 DEMO = {"four-levels": still, "escape": film}
 
 if __name__ == "__main__":

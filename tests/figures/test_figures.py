@@ -85,6 +85,12 @@ TINY = {
         cap=4.0,
         saves=8,
     ),
+    "optimal-dropout": dict(
+        pieces=2, coarse=2, rates=(1.0,), shown=(1.0,), spans=(5.0,), starts=1, gradients=12, d=40, runs={"theirs": 4}
+    ),
+    "optimal-replay": dict(
+        similarities=(0.5,), shown=(0.5,), first=5.0, span=2.0, pieces=2, starts=1, gradients=12, draws=2, d=40, runs=4
+    ),
     "plateau-exits": dict(d=40, runs=4, geometries=("phase retrieval, one unit on the sphere",)),
     "staircase": dict(d=(100, 150), harder=(100, 150), runs=4, names=("x1 x2", "x1 + x1 x2")),
     "staircase-correlated": dict(correlations=(0.0, 0.3), d=(400, 600), harder=(400, 600), runs=4),

@@ -12,6 +12,9 @@ numbers, and `make(size, seed, keep) -> DrawnFigure`; its name is below.
 .. [12] Berthier, Montanari, Zhou, *Learning time-scales in two-layers neural networks*.
 .. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
    inference*.
+.. [17] Lee, Sarao Mannelli, Clopath, Goldt, Saxe, *Maslow's hammer for catastrophic forgetting*.
+.. [18] Lee, Goldt, Saxe, *Continual learning in the teacher-student setup: impact of task similarity*.
+.. [19] Mignacco, Mori, *A statistical physics framework for optimal learning*.
 """
 
 FIGURE_NAMES = {
@@ -29,7 +32,8 @@ FIGURE_NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        plateau-exits schedule-escape schedule-muon single-index staircase staircase-correlated which-optimiser
+        optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon single-index staircase
+        staircase-correlated which-optimiser
         which-optimiser-why
     """,
 }
