@@ -14,6 +14,7 @@ import numpy as np
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, is_traced, shorten
 from sgdlimits.schedule import as_schedule
 from sgdlimits.size import describe_excess
+from sgdlimits.text import SCHEDULE_TEXT
 
 Check = Callable[[str, Any], Any]
 """Function of an argument's name and value that returns the value to use, or raises `BadInput`."""
@@ -30,18 +31,30 @@ def number(**bounds: Any) -> Check:
 
 
 class OverTime:
-    """Check of a number that may also be given as a schedule or a function of time, whose values pass `values`."""
+    """Check of a number that may also be given as a schedule, as text or as a function of time; values pass `values`."""
 
     def __init__(self, check: Check, values: Check | None = None) -> None:
         self.check, self.values = check, values or check
 
     def __call__(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and SCHEDULE_TEXT.search(value):
+            value = _parse_schedule(name, value)
         schedule = as_schedule(name, value)
         if schedule is None:
             return self.check(name, value)
         for example in schedule.examples():
             self.values(name, example)
         return schedule
+
+
+def _parse_schedule(name: str, value: str) -> Any:
+    """Return the schedule in the text of an argument, or the number if it is one."""
+    from sgdlimits.schedule_text import read_schedule  # here, because schedules check their own arguments
+
+    try:
+        return read_schedule(value)
+    except BadInput as reason:
+        raise BadInput(f"{name} must be a number or a schedule; {reason}") from None
 
 
 def integer(**bounds: Any) -> Check:

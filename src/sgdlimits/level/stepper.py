@@ -94,8 +94,8 @@ class ProcessStepper(Stepper):
     """Stepper that advances a batch of runs by steps of a Markov chain (a `Process`), executed by a kernel.
 
     `carry` holds the runs that are still computed, `kept` their indices in the batch, and `full_carry` all runs as they were
-    when ended runs were last dropped. `done` counts the steps made, `base` those up to the last saved time, and `first` those up
-    to the present segment, which may begin at a knot.
+    when ended runs were last dropped. `done` counts the steps made, `base` those up to the last saved time, and `first` those
+    up to the present segment, which may begin at a knot.
     """
 
     def __init__(self, process: Process, starts: PyTree, request: Request, segments: Segments, state=None) -> None:
