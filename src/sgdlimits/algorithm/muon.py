@@ -23,7 +23,7 @@ class Muon(Descent):
     Parameters
     ----------
     lr : length of the step of each unit, times :math:`\sqrt d`: then its effect is comparable to that of the lr of SGD
-    beta : momentum coefficient, from 0 to below 1; 0 stores no velocity
+    beta : momentum coefficient, from 0 to below 1
     lr_second, ridge, sphere, batch : as for `OnePassSGD`; the ridge is decoupled, and the second layer has plain momentum
 
     Notes
