@@ -184,5 +184,6 @@ def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegat
     if not is_traced(rows) and not np.isfinite(rows).all():
         raise BadInput(f"means must be finite; got {np.asarray(rows).tolist()}. Give finite means.")
     if is_schedule(variance):
-        return Mixture(shares, rows, Root(variance))
+        root: Any = Root(variance)  # type: ignore[arg-type]
+        return Mixture(shares, rows, root)
     return Mixture(shares, rows, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

@@ -92,7 +92,7 @@ def _signal_to_noise_ratio(problem: Any) -> Any:
     """Return the signal-to-noise ratio of a problem's Gaussian mixture, a number or a schedule."""
     spread = problem.data.spread
     if is_schedule(spread):  # the preset has computed the root of 1 / snr, whose `right` is the schedule snr
-        square = spread.square if isinstance(spread, Root) else spread**2
+        square: Any = spread.square if isinstance(spread, Root) else spread**2
         return square.right if getattr(square, "operation", "") == "truediv" else 1 / square
     return float("inf") if spread is None else float(f"{1 / float(spread) ** 2:.12g}")  # removes rounding
 
