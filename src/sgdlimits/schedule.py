@@ -211,7 +211,7 @@ class Root(Schedule):
     def __call__(self, t):
         square = self.square(t)
         positive = square > 0
-        return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
+        return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), jnp.where(square < 0, jnp.nan, 0.0))
 
     @property
     def knots(self):

@@ -205,3 +205,22 @@ def test_a_variance_may_fall_to_zero():
     assert float(problem.at(1.0).risk(stats)) == pytest.approx(float(still.risk(stats)), rel=1e-12)
     assert "sigma=Linear(times=[0, 1], values=[0.5, 0]) ** 0.5" in repr(problem)
     assert from_json(to_json(problem)) == problem
+
+
+def test_a_variance_or_snr_below_zero_is_refused_before_anything_runs():
+    problem = sl.presets.binary_mixture(snr=lambda t: 2.0 - t)
+    with pytest.raises(sl.BadInput, match="the schedule of sigma leaves its domain"):
+        sl.simulate(problem, sl.Chain(40), sl.RandomInit(40), t_max=5, progress=False)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda problem: sl.trust(problem, sl.FixedInit(0.1), d=300, t_max=1),
+        lambda problem: sl.theory.mediocrity.exit_time(problem, d=300, threshold=0.5, average="annealed"),
+    ],
+    ids=["trust", "exit_time"],
+)
+def test_results_for_constant_numbers_say_so(ask):
+    with pytest.raises(sl.BadInput, match="lr changes with time, as Cosine"):
+        ask(sl.presets.phase_retrieval(lr=sl.Cosine(0.05, 0.01, 5.0)))
