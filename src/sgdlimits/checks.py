@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ def number(**bounds: Any) -> Check:
     return check
 
 
+SCHEDULE_TEXT_MODULE = "sgdlimits.schedule_text"
+"""Module that parses schedules, imported only for text: schedules check their own arguments by this module."""
+
+
 class OverTime:
     """Check of a number that may also be given as a schedule, as text or as a function of time; values pass `values`."""
 
@@ -49,10 +54,8 @@ class OverTime:
 
 def _parse_schedule(name: str, value: str) -> Any:
     """Return the schedule in the text of an argument, or the number if it is one."""
-    from sgdlimits.schedule_text import read_schedule  # here, because schedules check their own arguments
-
     try:
-        return read_schedule(value)
+        return import_module(SCHEDULE_TEXT_MODULE).read_schedule(value)
     except BadInput as reason:
         raise BadInput(f"{name} must be a number or a schedule; {reason}") from None
 
