@@ -28,14 +28,16 @@ def test_an_unknown_activation_is_one_sentence_on_the_command_line(line, command
 
 
 def test_a_polynomial_is_written_in_words():
-    from sgdlimits.cli.files import _in_words
+    from sgdlimits.cli.files import _format_stored
     from sgdlimits.run.record import _encode
 
-    assert _in_words(_encode(Polynomial([0, -3, 0, 1]))) == "Polynomial(coefficients=[0, -3, 0, 1])"
+    assert _format_stored(_encode(Polynomial([0, -3, 0, 1]))) == "Polynomial(coefficients=[0, -3, 0, 1])"
 
 
 def test_latex_writes_the_noise_too(command):
-    plain, noisy = (command(f"latex phase_retrieval --lr 0.1 {flag}") for flag in ("", "--with-noise"))
+    lines = ("", "--with-noise", "--noise", "--noise --width 1", "--noise 0 --noise")
+    plain, noisy, *others = (command(f"latex phase_retrieval --lr 0.1 {flag}") for flag in lines)
     assert plain.exit_code == noisy.exit_code == 0
+    assert all(each.stdout == noisy.stdout for each in others)
     assert r"\Sigma^{mm}" in noisy.stdout
     assert r"\Sigma" not in plain.stdout

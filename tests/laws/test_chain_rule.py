@@ -85,13 +85,23 @@ def test_statistics_that_do_not_close_are_told_with_what_they_miss():
 
 def test_functions_that_cannot_be_statistics_are_refused():
     for wrong, words in (
-        (lambda u: u.W, "no attribute 'W'"),
+        (lambda u: u.W, "no attribute 'W'.*no closed dynamics"),
+        (lambda u: u.M[7, 0], "out of bounds"),
         (lambda u: "m", "statistics fails on Overlaps"),
         (lambda u: jnp.sqrt(u.M[0, 0] - 0.5), "no finite derivative of u"),
+        (lambda u: np.arccos(u.M[0, 0]), "it calls NumPy"),
+        (lambda u: float(u.M[0, 0]), "it needs the value"),
+        (lambda u: u.M > 0, "got bools"),
+        (lambda u: 1j * u.M, "got complex numbers"),
+        (lambda u: None, "got nothing"),
+        (lambda u: {}, "got nothing"),
     ):
-        with pytest.raises(sl.BadInput, match=words):
+        with pytest.raises(sl.BadInput, match=words) as told:
             sl.effective_dynamics(PROBLEM, statistics=wrong).f(STATE)
-    with pytest.raises(sl.BadInput, match="statistics of your own"):
+        assert "\n" not in str(told.value)
+    with pytest.raises(sl.BadInput, match="not for functions of them"):
+        sl.effective_dynamics(PROBLEM, statistics=CHOSEN["m^2"]).localizability()
+    with pytest.raises(sl.BadInput, match="needs statistics="):
         sl.effective_dynamics(PROBLEM, d=100)
     above = sl.effective_dynamics(PROBLEM, 0.5, statistics=CHOSEN["m^2"])
     with pytest.raises(sl.BadInput, match="no limit at the exponent"):

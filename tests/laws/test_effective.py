@@ -168,6 +168,35 @@ def test_growing_signals_and_growing_noise_are_found_out(say):
     assert abs(noise.critical_exponent - 2) < 0.02
 
 
+@pytest.mark.parametrize(("order", "power"), [(2, 0.25), (3, 0.25), (3, 0.5), (3, 0.75), (4, 1.0), (4, 1.25)])
+def test_magnified_overlaps_have_a_limit_up_to_the_growth_of_the_published_threshold(order, power):
+    """With snr Lambda d^a the drift of u = sqrt(d) m is 2 k u (Lambda u^(k-2) d^(a - (k-2)/2) - 1) at r2 = 1."""
+    family = lambda d: sl.presets.spiked_tensor(order, snr=1.2 * d**power)
+    report = sl.effective_dynamics(family).localizability(magnify={"m": 0.5}, around=sl.Spike(0.0, 1.0), samples=256)
+    above = power - (order - 2) / 2
+    assert report.limit == ("diffusive" if above <= 0 else "none")
+    assert report.drift.exponent == pytest.approx(max(above, 0.0), abs=0.05)
+    assert report.volatility.exponent == pytest.approx(1.0, abs=0.01)
+    chosen = sl.effective_dynamics(family, statistics=lambda u, d: {"u": jnp.sqrt(d) * u.m})
+    d, u = 10**8, 0.7
+    here = sl.Spike(u / np.sqrt(d), 1.0)
+    expected = 2 * order * u * (1.2 * u ** (order - 2) * d**above - 1)
+    assert float(chosen.at(d).h(here)["u"]) == pytest.approx(expected, rel=1e-5)
+    assert float(chosen.at(d).diffusion(here)[0, 0]) == pytest.approx(4 * order, rel=1e-5)
+
+
+def test_the_limit_of_the_presets_is_ballistic_and_that_of_magnified_deviations_is_diffusive():
+    dynamics = sl.effective_dynamics(sl.presets.phase_retrieval())
+    assert dynamics.localizability(samples=256).limit == "ballistic"
+    assert dynamics.localizability(samples=256, magnify={"M": 0.5}).limit is None
+    saddle = sl.Overlaps([1.0], [[0.0]], [[1.0]])
+    assert dynamics.localizability(samples=256, magnify={"M": 0.5}, around=saddle).limit.startswith("diffusive")
+    moving = sl.Overlaps([1.0], [[0.5]], [[1.0]])
+    assert dynamics.localizability(samples=256, magnify={"M": 0.5}, around=moving).limit == "none"
+    with pytest.raises(sl.BadInput, match="must be Overlaps"):
+        dynamics.localizability(magnify=0.5, around=sl.Spike(0.0, 1.0))
+
+
 def test_a_problem_of_ones_own_with_an_infinite_moment_is_found_out():
     """Labels exp(c l^2) have a fourth moment only for c < 1/8; everything else is bounded."""
 

@@ -9,6 +9,7 @@ from scipy.special import erf
 import sgdlimits as sl
 from sgdlimits.analysis.plateau import find_plateau
 from sgdlimits.analysis.plateau_exits import LAW_STARTS, law_times
+from sgdlimits.problem import Polynomials
 
 theory = sl.theory.mediocrity
 
@@ -41,6 +42,50 @@ def test_a_stable_end_and_a_random_second_layer_are_refused():
     problem = sl.presets.phase_retrieval(lr=1 / 12)
     with pytest.raises(sl.BadInput, match="second layer of this start is random"):
         find_plateau(problem, sl.RandomInit(100, second=1.0, positive=0.5))
+
+
+def fitted_matrix(snr: float = 3.0):
+    """The spiked matrix at the learning rate 1, fitted to its loss in R^40."""
+    import jax
+    import jax.numpy as jnp
+
+    dynamics = sl.effective_dynamics(
+        loss=lambda x, Y: ((Y - jnp.outer(x, x)) ** 2).sum(),
+        sample=lambda key, d: jax.random.normal(key, (d, d)).at[0, 0].add(snr),
+        statistics=lambda x: {"m": x[0], "r2": (x[1:] ** 2).sum()},
+        at=lambda key, d: jax.random.normal(key, (d,)) / np.sqrt(d), lr=1.0, d=40, samples=2048,
+    )  # fmt: skip
+    return dynamics.fit(3, region={"m": (-1.8, 1.8), "r2": (0.2, 1.5)}).problem
+
+
+def test_a_fitted_problem_has_the_exits_of_the_problem_itself(say):
+    """No chain is known of it; its SDE is beside its law, and beside the closed chain's, within 15 %."""
+    problem, exact, d = fitted_matrix(), sl.presets.spiked_tensor(2, 3.0, lr=1.0), 1000
+    start = problem.state(m=0.0, r2=1.0)
+    table = sl.plateau_exits(problem, d, 3e-4, start=start, plateau=start, runs=128, progress=False)
+    say(table)
+    assert table.data.source.values.tolist() == ["SDE", "ODE", "noisy law"]
+    mean = table.data.t.sel(statistic="mean")
+    assert float(mean.sel(source="SDE")) == pytest.approx(float(mean.sel(source="noisy law")), rel=0.15)
+    assert table.plateau.rates.real.max() == pytest.approx(4 * (3.0 - 1.0), rel=0.05)
+    sde = sl.simulate(problem, sl.SDE(d), start, t_max=1.5, runs=256, save=301, progress=False)
+    chain = sl.simulate(exact, sl.Chain(d), sl.Spike(0.0, 1.0), t_max=1.5, runs=256, seed=1, save=301, progress=False)
+    ours, theirs = (
+        float(sl.exit_times(sde, lambda s: s.u[0] ** 2 - 0.04).t.mean()),
+        float(sl.exit_times(chain, lambda s: s.m**2 - 0.04).t.mean()),
+    )
+    say(f"m^2 = 0.04 at t = {ours:.3f}, chain {theirs:.3f}")
+    assert ours == pytest.approx(theirs, rel=0.15)
+    with pytest.raises(sl.BadInput, match="over a floor of 0"):
+        sl.plateau_exits(problem, d, 0.5, start=start, plateau=start, progress=False)
+
+
+def test_a_way_out_of_the_region_of_a_fit_is_told():
+    """For x' = x the ODE from 0.5 leaves the region up to 1, and with its margin ends at 1.2."""
+    slopes = np.array([[0.0], [1.0]])
+    problem = sl.Surrogate(("x",), Polynomials(1, np.ones(1)), slopes, 0 * slopes, 0 * slopes, np.zeros(2), [-1], [1])
+    with pytest.raises(sl.BadInput, match=r"not finite on the way of the ODE .* from t = 0.8"):
+        find_plateau(problem, problem.state(x=0.5))
 
 
 def committee_exits(d: int, lr: float, risk: float, runs: int, t_max: float, seed: int) -> np.ndarray:

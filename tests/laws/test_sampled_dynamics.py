@@ -184,6 +184,43 @@ def test_drift_is_that_of_one_step_in_numpy(say):
         assert abs(float(ours.g[name])) > 4 * error
 
 
+def test_standard_errors_are_those_of_the_estimates(say):
+    """Deviations of 25 seeds from closed forms, relative to their standard errors, have unit spread: 0.85 to 1.15.
+
+    At two weights the 250 numbers are partly the same samples, so that their spread is known to about 6 %.
+    """
+    model, d = MODELS["matrix"](), 12
+    exact, at = sl.effective_dynamics(model.problem), sampled(model, d=d)
+    weights = [at.draw_weights(i) for i in range(2)]
+    away = []
+    for seed in range(25):
+        for w, ours in zip(weights, sampled(model, d=d, samples=512, seed=seed).estimates_of(weights), strict=True):
+            stats = model.stats(w)
+            pairs = [
+                *((ours.f[name], getattr(exact.f(stats), name)) for name in ("m", "r2")),
+                (ours.g["r2"], exact.g(stats).r2 * model.share_of_g(stats, d)),
+                *((ours.volatility[i, j], exact.Sigma(stats)[i, j]) for i, j in ((0, 0), (1, 1))),
+            ]
+            away += [(float(mine) - float(theirs)) / float(mine.error) for mine, theirs in pairs]
+    say(f"{len(away)} numbers: mean {np.mean(away):.3f}, deviation {np.std(away):.3f}, largest {np.abs(away).max():.2f}")
+    assert len(away) == 250
+    assert abs(np.mean(away)) < 0.3
+    assert 0.85 < np.std(away) < 1.15
+
+
+def test_a_sampler_without_its_key_is_told_in_the_table():
+    model, Y = MODELS["matrix"](), np.random.default_rng(0).normal(size=(4, 4))
+    model.sample = lambda key, d: jnp.asarray(Y)
+    assert "all of them the same: sample does not use its key" in repr(sampled(model, d=4, samples=64))
+    assert "all of them the same" not in repr(sampled(MODELS["matrix"](), d=4, samples=64))
+
+
+def test_a_list_of_plain_numbers_is_one_array_of_weights():
+    model = MODELS["matrix"]()
+    listed, array = (sampled(model, at=at, samples=64).f() for at in ([1, 0, 0.5], np.array([1.0, 0, 0.5])))
+    assert listed.value == array.value
+
+
 def test_chunks_and_seeds(monkeypatch):
     """The same seed gives the same numbers however samples are split, and another seed others within the errors."""
     model = MODELS["matrix"]()
@@ -408,6 +445,37 @@ def test_a_growing_signal_has_a_diffusive_limit_of_the_magnified_overlap(say):
     assert abs(here.diffusion.value[1, 1] - 4 * (k * R2**2 + k * (k - 1) * R2 * u**2 / 64)) < 4 * here.diffusion.error[1, 1]
 
 
+def test_slower_time_shows_the_limit_of_a_statistic_that_only_diffuses():
+    """For L = w.x the first weight is a random walk: nothing on the scale of d samples, and a diffusion on that of d^2."""
+    family = dict(
+        loss=lambda w, x: w @ x, sample=lambda key, d: jax.random.normal(key, (d,)), statistics=lambda w: {"w": w[0]}, lr=0.5,
+        at=lambda key, d: jax.random.normal(key, (d,)) / np.sqrt(d), d=8, samples=1024,
+    )  # fmt: skip
+    plain, slow = (sl.effective_dynamics(**family, slowed=slowed) for slowed in (0.0, 1.0))
+    found = [each.localizability((8, 16, 32), states=2) for each in (plain, slow)]
+    assert [each.limit for each in found] == ["ballistic, without corrector", "diffusive, without corrector"]
+    assert found[1].critical_exponent == pytest.approx(1.0, abs=0.05)
+    assert slow.with_d(32).diffusion()[0, 0] == pytest.approx(0.25, rel=0.2)
+
+
+@pytest.mark.full
+def test_moments_of_heavy_tails_are_neither_zero_nor_known():
+    """Of three degrees of freedom the fourth moment is infinite, and no number of samples shows more than that it is large."""
+
+    def sample(key, d):
+        normal, length = jax.random.split(key)
+        return jax.random.normal(normal, (d,)) * jnp.sqrt(3 / jax.random.chisquare(length, 3.0))
+
+    found = sl.effective_dynamics(
+        loss=lambda w, x: jnp.logaddexp(0.0, w @ x), sample=sample, statistics=lambda w: {"norm2": (w**2).sum()}, lr=0.5,
+        at=lambda key, d: jax.random.normal(key, (d,)) / np.sqrt(d), d=8, samples=512,
+    ).localizability((8, 16, 32), states=2)  # fmt: skip
+    fourth = found.conditions[3]
+    assert fourth.measured > -np.inf
+    assert fourth.name in found.uncertain
+    assert "hardly determine the fourth moment of the first-order term" in repr(found)
+
+
 def test_growth_of_exact_powers_and_of_shifted_ones():
     from sgdlimits.analysis.sampled.family import fit_growth
 
@@ -422,7 +490,7 @@ def test_growth_of_exact_powers_and_of_shifted_ones():
 
 
 def test_bad_input_is_one_sentence():
-    model = MODELS["matrix"]()
+    model, rng = MODELS["matrix"](), np.random.default_rng(0)
     good = dict(loss=model.loss, sample=model.sample, statistics=model.statistics, at=np.ones(6) / 3, lr=0.5)
     for change, words in (
         ({"loss": lambda x, Y: Y - jnp.outer(x, x)}, "loss must return one number; got shape"),
@@ -430,32 +498,37 @@ def test_bad_input_is_one_sentence():
         ({"loss": lambda x, Y: jnp.log(-(x**2).sum())}, "loss must return finite numbers"),
         ({"sample": lambda key, d: jnp.full((d, d), jnp.nan)}, "sample must return finite numbers"),
         ({"sample": lambda key: jnp.ones(2)}, "sample fails on a key and d = 6"),
+        ({"sample": lambda key, d: rng.normal(size=(d, d))}, "the same numbers for the same key"),
         ({"statistics": lambda x: "m"}, "statistics"),
         ({"statistics": lambda x: x[9]}, "statistics fails on weights of shape"),
         ({"statistics": lambda x: jnp.sqrt(x[0] - 1 / 3)}, "no finite first derivative"),
         ({"at": np.array([1.0, np.nan])}, "at must be finite"),
-        ({"at": lambda key, d: jax.random.normal(key, (d,))}, "d is needed"),
-        ({"at": {}}, "at has no numbers"),
+        ({"at": lambda key, d: jax.random.normal(key, (d,))}, "d= is missing"),
+        ({"at": {}}, "at has no entries"),
         ({"lr": -1.0}, "lr must be"),
-        ({"lr": None}, "a loss needs lr"),
-        ({"statistics": None}, "a loss needs statistics"),
+        ({"lr": None}, "loss= needs lr="),
+        ({"statistics": None}, "loss= needs statistics="),
     ):
         with pytest.raises(sl.BadInput, match=words):
             sl.effective_dynamics(**good | change)
-    with pytest.raises(sl.BadInput, match="loss stands beside a problem"):
+    with pytest.raises(sl.BadInput, match="problem= and loss= are both given"):
         sl.effective_dynamics(model.problem, **good)
-    with pytest.raises(sl.BadInput, match="belongs to a loss"):
+    with pytest.raises(sl.BadInput, match="needs loss="):
         sl.effective_dynamics(model.problem, lr=0.1)
     dynamics = sl.effective_dynamics(**good)
     for wrong, words in (
         (lambda: dynamics.f(np.ones(5)), "weights must have the shapes"),
-        (lambda: dynamics.with_d(9), "weights in 6 dimensions are none in 9"),
+        (lambda: dynamics.with_d(9), "weights in 6 dimensions, not in 9"),
         (lambda: dynamics.localizability(), "weights in 6 dimensions"),
-        (lambda: dynamics.fit(region={"m": (0, 1)}), "region must have an entry for each of m, r2"),
+        (lambda: dynamics.fit(region={"m": (0, 1)}), "region= must be a dictionary with the keys m, r2"),
         (lambda: dynamics.fit(region={"m": (1, 0), "r2": (0, 1)}), "two increasing numbers"),
-        (lambda: dynamics.fit(region={"m": (-1, 1), "r2": (-2, -1)}), "points of the region are statistics of weights"),
+        (lambda: dynamics.fit(region={"m": 1, "r2": (0, 1)}), r"region\['m'\] must be two increasing numbers"),
+        (lambda: dynamics.fit(region={"m": "ab", "r2": (0, 1)}), r"region\['m'\] must be real numbers"),
+        (lambda: dynamics.tabulate({"m": "abcd", "r2": (0, 1, 2, 3)}), r"grid\['m'\] must be real numbers"),
+        (lambda: dynamics.fit(region={"m": (-1, 1), "r2": (-2, -1)}), "weights were found for only"),
         (lambda: dynamics.tabulate({"m": [0, 1], "r2": [0, 1]}), "at least four increasing numbers"),
         (lambda: dynamics.closure(tolerance=2), "tolerance"),
+        (lambda: dynamics.empirical(16).drift(sl.Values([0.1, -0.5])), "have the statistics m = 0.1, r2 = -0.5"),
     ):
         with pytest.raises(sl.BadInput, match=words):
             wrong()

@@ -55,7 +55,7 @@ class Muon(Descent):
         # without momentum there is no memory to read or to return
         velocity = self.beta * now["velocity"] + now.gradient() if self.remembers else now.gradient()
         push, decay = (
-            self.scale_by_minus_lr(velocity.orthogonal()),
+            self.scale_by_minus_lr(velocity.orthogonalise()),
             (self.ridge * now.inv_d) * self.scale_by_minus_lr(now.student),
         )
         student = self.normalise_on_sphere(now.student + push + decay)

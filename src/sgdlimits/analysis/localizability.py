@@ -1,4 +1,4 @@
-r"""Are the conditions of the limit theorem met? Measured at growing dimension.
+r"""Conditions of the limit theorem, measured at growing dimension.
 
 The conditions of Definition 2.1 of Ben Arous, Gheissari and Jagannath bound, on compact sets of the statistics, how fast
 derivatives of the statistics and moments of one sample's gradient may grow as the step size :math:`\delta = \text{lr}\,d^{-s}`
@@ -8,7 +8,7 @@ shrinks. Each is measured at random states for several d, and its exponent in d 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -41,10 +41,10 @@ STEEPEST = 40.0
 
 @dataclass(frozen=True)
 class Requirement:
-    """One condition: the exponent of d that was measured and the one allowed, and the statistic that decides.
+    """Condition of the limit theorem: measured and allowed exponent of d, and the statistic `worst` with the largest value.
 
-    An exponent is -inf for what is zero, and inf for a moment that is not finite. `error` is its standard error where it is an
-    estimate; such an exponent passes unless it is above the one allowed by more than two of these.
+    The measured exponent is -inf for a quantity that is zero, and inf for an infinite moment. `error` is its standard error,
+    zero if it is not an estimate.
     """
 
     name: str
@@ -55,12 +55,32 @@ class Requirement:
 
     @property
     def passed(self) -> bool:
+        """Whether the measured exponent is at most the allowed one, up to slack and standard errors."""
         return self.measured - ERRORS * self.error <= self.allowed + SLACK
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Exponent of d with which a quantity grows, and its standard error; -inf for a quantity that is zero."""
+
+    exponent: float
+    error: float = 0.0
+
+    def above(self, exponent: float) -> bool:
+        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
+        return self.exponent - ERRORS * self.error > exponent + SLACK
+
+    def reaches(self, exponent: float) -> bool:
+        """Whether it is not below an exponent by more than these."""
+        return self.exponent + ERRORS * self.error > exponent - SLACK
+
+    def __repr__(self) -> str:
+        return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
 
 
 @dataclass(frozen=True, repr=False)
 class Localizability:
-    r"""What was measured: the conditions with their exponents, and the critical exponent.
+    r"""What was measured: the conditions with their exponents, the critical exponent, and what is left of the dynamics.
 
     Parameters
     ----------
@@ -69,6 +89,9 @@ class Localizability:
         one, of the statistics without magnification
     exponent : s, that of the step size
     dimensions, values : where each condition was measured, and what, shape (conditions, dimensions)
+    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
+        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest.
+        None where statistics are magnified, and not around a point
     """
 
     conditions: tuple[Requirement, ...]
@@ -76,6 +99,28 @@ class Localizability:
     exponent: float
     dimensions: tuple[int, ...]
     values: np.ndarray
+    drift: Growth | None
+    corrector: Growth | None
+    volatility: Growth | None
+
+    @property
+    def allowed(self) -> tuple[float, float]:
+        """Exponents at which the drift, and at which corrector and noise, are of order one."""
+        return 0.0, self.exponent
+
+    @property
+    def limit(self) -> str | None:
+        """Limit at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none".
+
+        None where statistics are magnified, and not around a point.
+        """
+        if self.drift is None or self.corrector is None or self.volatility is None:
+            return None
+        of_drift, most = self.allowed
+        if not self.passed or self.drift.above(of_drift) or self.corrector.above(most) or self.volatility.above(most):
+            return "none"
+        kind = "diffusive" if self.volatility.reaches(most) else "ballistic"
+        return kind if self.corrector.reaches(most) else f"{kind}, without corrector"
 
     @property
     def passed(self) -> bool:
@@ -88,14 +133,15 @@ class Localizability:
         for each in self.conditions:
             measured = {-np.inf: "zero", np.inf: "infinite"}.get(each.measured, f"{each.measured:.2f}")
             rows.append((each.name, measured, f"{each.allowed:.2f}", verdict[each.passed], each.worst))
+        limit = f"; limit: {self.limit}" if self.limit else ""
         return (
             f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; "
-            f"critical exponent {self.critical_exponent:.2f}\n{table(rows, '<>><')}"
+            f"critical exponent {self.critical_exponent:.2f}{limit}\n{table(rows, '<>><')}"
         )
 
 
 class MomentSizes(NamedTuple):
-    """What the conditions bound, at one d and for each state: derivatives, the population gradient, moments, curvature."""
+    """Quantities that the conditions bound, for each state at one d: derivatives, population gradient, moments, curvature."""
 
     hessian: Float[Array, "states n"]
     third: Float[Array, "states n"]
@@ -104,6 +150,8 @@ class MomentSizes(NamedTuple):
     spread: Float[Array, "states n"]
     curvature: Float[Array, "states n"]
     far: Float[Array, "states 2"]
+    drift: Float[Array, "states n"]
+    volatility: Float[Array, "states n"]
 
 
 def measure(
@@ -114,10 +162,12 @@ def measure(
     samples: int,
     seed: int,
     magnify: float | Mapping[str, float],
+    around: PyTree | None = None,
 ) -> Localizability:
-    """The conditions at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
+    """Measure the conditions of the limit theorem at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
 
     They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
+    Around a point deviations are divided by the powers of d that magnify them: a compact set of the magnified statistics.
     """
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:
@@ -125,19 +175,31 @@ def measure(
     check_memory([("states", states), ("samples", samples)], "Take fewer samples or states.")
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
-        raise BadInput(f"dimensions must be at least {laws[0].span}, that of all directions; got {dimensions[0]}. Give larger.")
+        raise BadInput(
+            f"dimensions must be at least {laws[0].span}, the number of directions; got {dimensions[0]}. Give larger ones."
+        )
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
-    sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
     names = laws[0].problem.coordinates.names(take_run(points))
+    powers = _powers(magnify, names)
+    at = lambda law, d: points if around is None else _shrink(law.problem, points, around, float(d) ** -powers)
+    sizes = [_sizes(law, at(law, d), law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
-    return _compare(together, dimensions, names, _powers(magnify, names), exponent)
+    found = _compare(together, dimensions, names, powers, exponent)
+    return replace(found, drift=None, corrector=None, volatility=None) if powers.any() and around is None else found
+
+
+def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray) -> PyTree:
+    """Return states with their deviations from a point scaled, each statistic by its own factor."""
+    problem.coordinates.fits(around)
+    middle = problem.vector(around)
+    return jax.vmap(lambda one: problem.from_vector(middle + scale * (problem.vector(one) - middle), one))(points)
 
 
 def _compare(
     sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
 ) -> Localizability:
-    """The report on sizes with the dimensions first, for statistics magnified by powers of d."""
+    """Return the report on the sizes at all dimensions (first axis), for statistics multiplied by powers of d."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
     is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE
@@ -156,13 +218,16 @@ def _compare(
         conditions.append(Requirement(name, measured, allowed, worst))
         values.append(largest.max(1))
     critical = growth(d, np.asarray(sizes.curvature).max((1, 2)))
-    return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values))
+    fastest = lambda value: Growth(max(growth(d, each) for each in np.asarray(value).max(1).T))
+    parts = (sizes.drift * magnified, sizes.curvature * magnified, sizes.volatility * magnified**2)
+    return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values), *map(fastest, parts))
 
 
 def growth(d: np.ndarray, value: np.ndarray) -> float:
-    r"""The exponent c of values that grow as :math:`A + B d^c`, from the three largest d; of a power law if they fall.
+    r"""Return the exponent c of values that grow as :math:`A + B d^c`, from the three largest d; of a power law if they fall.
 
-    The constant matters: inputs have a length of order one along the means of their classes besides :math:`\sigma^2 d` outside.
+    The constant A matters: the squared length of inputs has a part of order one along the class means, besides
+    :math:`\sigma^2 d` orthogonal to them.
 
     >>> growth(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
     1.0
@@ -195,15 +260,17 @@ def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
         gradient = jnp.sqrt((terms.gradient[:, :count].mean(1) ** 2).sum())[None]
         fourth = ((first - first.mean(1, keepdims=True)) ** 4).mean(1)
         far = [_share(terms.first[:, count:] ** 4, weights, outer), _share(terms.second[:, count:] ** 2, weights, outer)]
+        problem = sample.problem
         return MomentSizes(
-            *sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far)
-        )
+            *sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far),
+            jnp.abs(problem.vector(problem.drift_parts(stats)[0])), first.var(1),
+        )  # fmt: skip
 
     return jax.vmap(one)(points)
 
 
 def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Array, " samples"]]:
-    """The samples moved to lengths spread evenly up to FARTHEST, their weights up to a factor, and which are beyond FAR."""
+    """Return draws with norms up to `FARTHEST`, their importance weights, and a mask of norms above `FAR`."""
     rows, count = draws.points.shape
     length = FARTHEST * (jnp.arange(count) + 0.5) / count
     points = draws.points * (length / jnp.sqrt((draws.points**2).sum(0)))
@@ -211,20 +278,21 @@ def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Arr
 
 
 def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
-    """The largest share, over statistics, of a mean that comes from samples that do not occur."""
+    """Return the largest share, over statistics, of a weighted mean of values that samples in the mask `outer` contribute."""
     parts = values * weights
     total = parts.sum(1)
     return jnp.nan_to_num((parts * outer).sum(1) / jnp.where(total == 0, 1.0, total), nan=1.0).max()
 
 
 def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
-    """The power of d that multiplies each statistic."""
+    """Return the power of d by which each statistic is multiplied."""
     if not isinstance(magnify, Mapping):
         check_number("magnify", magnify, at_least=0)
         return np.full(len(names), float(magnify))
     kinds = [name.split("[")[0] for name in names]
     for kind, power in magnify.items():
         if kind not in kinds:
-            raise BadInput(f"magnify names {kind!r}, no statistic here. The statistics are {', '.join(sorted(set(kinds)))}.")
+            known = ", ".join(sorted(set(kinds)))
+            raise BadInput(f"magnify= names {kind!r}, which is not a statistic of the problem. The statistics are {known}.")
         check_number(f"magnify[{kind!r}]", power, at_least=0)
     return np.array([float(magnify.get(kind, 0.0)) for kind in kinds])

@@ -45,7 +45,7 @@ MAX_DRIFT = 1e-9
 MAX_DISTANCE = 0.05
 """Largest distance of the plateau from the end of the path, relative to the norm of the plateau."""
 MAX_DOUBLINGS = 12
-"""Number of times that the path in time doubles at most in the search for the plateau."""
+"""Largest number of times that the length of the path is doubled in the search for the plateau."""
 MAX_NEWTON_STEPS = 30
 """Largest number of Newton steps to a fixed point; convergence is quadratic."""
 MAX_GROWTH = 12.0
@@ -58,7 +58,7 @@ NODE_COUNT = 4
 
 @dataclass(frozen=True)
 class Departure:
-    r"""A saddle of the ODE that a start approaches, with the noise of the linear departure from it.
+    r"""Saddle of the ODE that a start approaches, with the noise of the linear departure from it.
 
     Attributes
     ----------
@@ -109,22 +109,30 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     b, J = slopes(base[free])
     fastest = np.abs(np.linalg.eigvals(J)).max() + np.abs(b).max()
     if not fastest > 0:
-        raise BadInput("nothing moves at the centre of the start: there is no linear escape from it. Give a larger lr.")
+        raise BadInput("all rates vanish at the centre of the start, so that runs do not escape from it. Give a larger lr.")
     given = None if point is None else np.asarray(problem.vector(problem.coordinates.in_limit(point)))[free]
     pieces: list[Any] = []
     # follow the ODE, each piece as long as all before, until Newton's method finds a fixed point near its end
     t, x, span = 0.0, base[free], float(4 / fastest)
-    for _ in range(MAX_DOUBLINGS):
+    found = None if given is None else _find_fixed_point(slopes, given, fastest)
+    near = lambda found, x: np.linalg.norm(found - x) <= MAX_DISTANCE * max(1e-3, float(np.linalg.norm(found)))
+    # a start at the given plateau needs no path, which errors of a fitted drift would carry away from it
+    for _ in range(0 if found is not None and near(found, x) else MAX_DOUBLINGS):
         piece = solve_ivp(drift, (t, t + span), x, "DOP853", dense_output=True, rtol=PATH_TOLERANCE, atol=PATH_TOLERANCE / 100)
+        if not piece.success:
+            raise BadInput(
+                f"the drift is not finite on the way of the ODE from the centre of the start, from t = {piece.t[-1]:.3g} on. "
+                "Give another start; with fitted functions, start=problem.state(...) within their region."
+            )
         pieces.append(piece)
         t, x, span = t + span, piece.y[:, -1], t + span
         found = _find_fixed_point(slopes, x if given is None else given, fastest)
-        if found is not None and np.linalg.norm(found - x) <= MAX_DISTANCE * max(1e-3, float(np.linalg.norm(found))):
+        if found is not None and near(found, x):
             break
         if given is None and float(np.linalg.eigvals(slopes(x)[1]).real.max()) * float(t) > MAX_GROWTH:
             found = x
             break
-    else:
+    if found is None or (pieces and not near(found, x)):
         raise BadInput(
             "the ODE from the centre of the start settles nowhere" + ("" if given is None else " near the given plateau")
             + ", so that there is no plateau. Simulate, and use exit_times."
@@ -139,7 +147,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
             "which runs do not leave at a rate. Give a smaller lr, or another start; or simulate, and use exit_times."
         )
     L, A = Z[:, :unstable].T, T[:unstable, :unstable].T
-    ell, noise = _integrate_back(problem, slopes, stats, pieces, L, A, Sigma)
+    ell, noise = _integrate_back(problem, slopes, stats, pieces, free, L, A, Sigma)
     rates = np.linalg.eigvals(A)
     risk = float(problem.risk(stats(found)))
     return Departure(stats(found), centre, risk, rates[np.argsort(-rates.real)], ell, (noise + noise.T) / 2)
@@ -151,7 +159,10 @@ def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
     if isinstance(start, RandomInit):
         law, (scale, _) = problem.directions.initial, start.scale_and_norm(problem)
         if start.positive is not None or (law.second_spread and start.second is None):
-            raise BadInput("the second layer of this start is random, so that runs follow different paths. Give second=...")
+            raise BadInput(
+                "the second layer of this start is random, so that runs follow different paths. "
+                "Fix it, for instance with RandomInit(d, second=1.0)."
+            )
         p, k = problem.directions.width, problem.directions.fixed
         first = take_run(start.overlaps(problem, Stream.of(0, np.arange(1))))
         M, Q = np.zeros((1, p, k)), float(scale) ** 2 * np.eye(p)[None]
@@ -214,7 +225,7 @@ def _find_fixed_point(slopes: Any, x: np.ndarray, fastest: float) -> np.ndarray 
 
 
 def _integrate_back(
-    problem: Problem, slopes: Any, stats: Any, pieces: list, L: np.ndarray, A: np.ndarray, Sigma: np.ndarray
+    problem: Problem, slopes: Any, stats: Any, pieces: list, free: np.ndarray, L: np.ndarray, A: np.ndarray, Sigma: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Solve the equation of :math:`\ell` backwards along the path; return :math:`\ell(0)` and the noise K.
 
@@ -222,7 +233,6 @@ def _integrate_back(
     """
     u, n = L.shape
     covariance = jit_bound(_covariance, problem)
-    free = np.flatnonzero(problem.coordinates.moves(stats(pieces[0].y[:, 0])))
     K, ell = scipy.linalg.solve_continuous_lyapunov(A, L @ Sigma @ L.T), L
     nodes, weights = np.polynomial.legendre.leggauss(NODE_COUNT)
 

@@ -18,6 +18,7 @@ from sgdlimits.checks import integer
 from sgdlimits.domain import Fraction, Seed, Size, Statistics, checked
 from sgdlimits.errors import BadInput, CensoredWarning
 from sgdlimits.level import ODE, SDE, Chain
+from sgdlimits.level.chain import chain_process
 from sgdlimits.level.condition import RiskBelow
 from sgdlimits.problem.base import Problem
 from sgdlimits.run import simulate
@@ -61,7 +62,7 @@ class PlateauExits:
         sources = data.source.values.tolist()
         rows = [("t", *sources)]
         for name in data.statistic.values.tolist():
-            cells = [self._cell(data.sel(source=source, statistic=name)) for source in sources]
+            cells = [self._format_cell(data.sel(source=source, statistic=name)) for source in sources]
             rows.append((name, *cells))
         samples = data.t.sel(statistic="mean") * a["d"]
         rows.append(("samples, mean", *(f"{value:.4g}" for value in samples.values)))
@@ -77,7 +78,7 @@ class PlateauExits:
         return "\n".join(lines)
 
     @staticmethod
-    def _cell(at: xr.Dataset) -> str:
+    def _format_cell(at: xr.Dataset) -> str:
         """Format one entry of the table: an exit time with its interval."""
         value, low, high = (float(at[name]) for name in ("t", "low", "high"))
         return "inf" if np.isinf(value) else f"{value:.4g} [{low:.4g}, {high:.4g}]"
@@ -104,7 +105,8 @@ def plateau_exits(
 
     Parameters
     ----------
-    problem : any problem whose starts approach a linearly unstable fixed point of the ODE
+    problem : any problem whose starts approach a linearly unstable fixed point of the ODE; the table of a fitted one, which has
+        no chain, starts with the SDE
     d : dimension
     threshold : T, the share of the plateau's excess risk that is lost at the exit
     start : where runs start; None takes `RandomInit(d)`, and statistics start all runs there
@@ -135,9 +137,14 @@ def plateau_exits(
         )
     law = law_times(problem, saddle, start, d, risk, seed)
     if not np.isfinite(law).any():
-        raise BadInput(f"the ODE never loses the share {threshold:g} of the plateau's excess risk. Give a smaller threshold.")
+        excess = f"{saddle.risk - floor:.4g} over a floor of {floor:.4g}"
+        raise BadInput(
+            f"the ODE never loses the share {threshold:g} of the plateau's excess risk, {excess}. Give a smaller threshold."
+        )
     t_max = END_FACTOR * float(law[np.isfinite(law)].max())
     levels = {"chain": Chain(d), "SDE": SDE(d), "ODE": ODE()}
+    if chain_process.dispatch(type(problem)) is chain_process.dispatch(object):
+        del levels["chain"]
     how = dict[str, Any](t_max=t_max, seed=seed, until=RiskBelow(risk), progress=progress)
     exits = {
         name: exit_times(simulate(problem, level, start, runs=runs, **how), RiskBelow(risk)) for name, level in levels.items()

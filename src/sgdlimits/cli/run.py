@@ -9,7 +9,7 @@ import click
 
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
-from sgdlimits.cli.options import Command, File, Group, Option, echo, make_option, number, option_type
+from sgdlimits.cli.options import Command, File, Group, Option, echo, make_option, number_option, option_type
 from sgdlimits.cli.work import check_apart, check_output, check_picture, format_summary, simulate_and_save
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.text import table as columns
@@ -18,10 +18,10 @@ from sgdlimits.text import table as columns
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 PATH_TYPE = File()
 RUN_OPTIONS = [
-    number("--runs", RUNS, "number of independent runs", default=64),
-    number("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
-    number("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
-    number("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
+    number_option("--runs", RUNS, "number of independent runs", default=64),
+    number_option("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
+    number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
+    number_option("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
     Option("--out", type=PATH_TYPE, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
     Option("--plot", type=PATH_TYPE, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
@@ -34,16 +34,25 @@ class Presets(Group):
 
     Parameters
     ----------
-    work : called with the preset's name, the problem, and all options as given
-    options : returns further options, given the names of the preset's own
-    example : some of these, for the example in the help
+    work : function that is called with the preset's name, the problem, and a dict of all options
+    options : function that returns further options, given the names of the preset's options
+    example : options for the example in the help page
+    command : class of the commands
     """
 
     noun = "preset"
 
-    def __init__(self, *, work: Callable, options: Callable[[set[str]], Iterable[Option]], example: str, **more: Any) -> None:
+    def __init__(
+        self,
+        *,
+        work: Callable,
+        options: Callable[[set[str]], Iterable[Option]],
+        example: str,
+        command: type[Command] = Command,
+        **more: Any,
+    ) -> None:
         super().__init__(subcommand_metavar="PRESET [OPTIONS]", **more)
-        self.work, self.options, self.example = work, options, example
+        self.work, self.options, self.example, self.command_type = work, options, example, command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from sgdlimits.problem.presets import PRESETS
@@ -73,7 +82,7 @@ class Presets(Group):
         params: list[click.Parameter] = [*own, *self.options(set(parameters))]
         schedule = "A SCHEDULE is a number, or a number over time such as 'cosine(0.1, 0, 50)' or '0.1/(1 + t/20)'."
         text = f"{words.summary}\n\n{schedule}\n\n\b\nExample:\n  {line}"
-        return Command(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
+        return self.command_type(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
 
 
 def preset_options(preset: Callable) -> list[Option]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
 import click
 
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
-from sgdlimits.cli.options import Command, Number, Option, echo, number
+from sgdlimits.cli.options import Command, Number, Option, echo, number_option
 from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
@@ -16,14 +17,16 @@ from sgdlimits.errors import BadInput
 # heading of the help page
 SEARCH_HEADING = "The search"
 OPTIONS = [
-    number(
+    number_option(
         "--count", SEARCH_HEADING, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"
     ),
-    number("--seed", SEARCH_HEADING, "an integer; the same seed gives the same answer", default=0),
+    number_option("--seed", SEARCH_HEADING, "an integer; the same seed gives the same answer", default=0),
     Option("--each", is_flag=True, heading=SEARCH_HEADING, help="list images under symmetries one by one"),
     Option("--gradient-flow", is_flag=True, heading=SEARCH_HEADING, help="leave out the effect of the step size"),
-    number("--basins", SEARCH_HEADING, "dimension d of random starts, which are followed to find the basins of attraction"),
-    number("--runs", SEARCH_HEADING, "number of random starts for the basins", default=400),
+    number_option(
+        "--basins", SEARCH_HEADING, "dimension d of random starts, which are followed to find the basins of attraction"
+    ),
+    number_option("--runs", SEARCH_HEADING, "number of random starts for the basins", default=400),
     Option(
         "--json",
         "as_json",
@@ -31,7 +34,7 @@ OPTIONS = [
         heading=SEARCH_HEADING,
         help="print the table as JSON; eigenvalues are [real, imaginary]",
     ),
-    number("--seconds", SEARCH_HEADING, "time limit, after which the results so far are printed", whole=False),
+    number_option("--seconds", SEARCH_HEADING, "time limit, after which the results so far are printed", whole=False),
 ]
 
 
@@ -98,7 +101,7 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
 
     # counts are linear in d, but a spectrum needs its value
     if spectra and d is None:
-        raise BadInput("spectra must have a dimension. Give --d.")
+        raise BadInput("--spectra needs a dimension, which is missing. Give --d, such as --d 1000.")
     found = critical_points(quadratic_network(width, teachers, noise=noise))
     echo(found.table(d))
     if d is not None and spectra:
@@ -169,9 +172,20 @@ def print_equations(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 
 def latex_options(taken: set[str]) -> list[Option]:
-    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise` is the label noise of a preset."""
-    words = "print the noise of SGD too: the covariance of the increments of one sample"
+    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise NUMBER` is a preset's label noise."""
+    words = "print the noise of SGD too: the covariance of the increments of one sample; --noise without a number is the same"
     return [*optimiser_options(taken), Option("--with-noise", is_flag=True, heading="The equations", help=words)]
+
+
+class LatexCommand(Command):
+    """Command of a preset that takes `--noise` without a number for `--with-noise`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        following = [*args[1:], "--"]
+        bare = lambda arg, after: arg == "--noise" and re.match(r"-(?![\d.])", after)
+        return super().parse_args(
+            ctx, ["--with-noise" if bare(arg, after) else arg for arg, after in zip(args, following, strict=True)]
+        )
 
 
 @click.group(
@@ -180,6 +194,7 @@ def latex_options(taken: set[str]) -> list[Option]:
     work=print_equations,
     options=latex_options,
     example="--width 2",
+    command=LatexCommand,
 )
 def latex() -> None:
     """Print the ODE of a preset as LaTeX: its equations, the definitions of their letters, and the parameters.
@@ -188,7 +203,7 @@ def latex() -> None:
     Examples:
       sgdlimits latex phase_retrieval --lr 0.1 --noise 0.2
       sgdlimits latex committee --width 2 --teachers 2 --activation erf
-      sgdlimits latex phase_retrieval --width 2 --with-noise
+      sgdlimits latex phase_retrieval --width 2 --noise
 
     Each preset has its own options: see sgdlimits latex PRESET --help.
     """

@@ -1,7 +1,7 @@
-r"""Definition 2.1 measured for a loss and a sampler: exponents in d, fitted over a family of dimensions.
+r"""Conditions of Definition 2.1 for a loss and a sampler: exponents of d, fitted over a family of dimensions.
 
-At every d the same statistics are looked at: weights are drawn and moved until they have those of the smallest d. Operator
-norms of derivatives of the statistics are found by power iteration, so that no array of size n x n is made.
+Statistics have the same values at every d: weights are drawn and moved until they have those of the smallest d. Operator norms
+of derivatives of the statistics are computed by power iteration, so that no array of size n x n is made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from scipy.optimize import least_squares
 
-from sgdlimits.analysis.localizability import ERRORS, SLACK, Localizability, Requirement
+from sgdlimits.analysis.localizability import Growth, Localizability, Requirement
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import GROUPS, SampleMoments, moments
@@ -29,56 +29,37 @@ MISFIT = 2.5
 DETECTED = 4
 """A value of fewer standard errors at the largest d counts as zero."""
 ZERO = 1e-12
+FOURTH, SPREAD = "3. fourth moment of the first-order term", "3. variance of the second-order term"
 RATES = ("drift", "corrector", "volatility")
-
-
-@dataclass(frozen=True)
-class Growth:
-    """The exponent of d with which something grows, and its standard error; -inf for what is zero."""
-
-    exponent: float
-    error: float
-
-    def above(self, exponent: float) -> bool:
-        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
-        return self.exponent - ERRORS * self.error > exponent + SLACK
-
-    def reaches(self, exponent: float) -> bool:
-        """Whether it is not below an exponent by more than these."""
-        return self.exponent + ERRORS * self.error > exponent - SLACK
-
-    def __repr__(self) -> str:
-        return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
+POSITIVE = (FOURTH, SPREAD, "volatility")
+"""Averages of squares, which are zero only where every sample is."""
 
 
 @dataclass(frozen=True, repr=False)
 class SampledLocalizability(Localizability):
-    r"""The conditions of Definition 2.1 with fitted exponents and their errors, and what is left of the dynamics as d grows.
+    r"""Conditions of Definition 2.1 with fitted exponents of d and their errors, and the limit that remains as d grows.
 
     Parameters
     ----------
-    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
-        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest
     value_errors : standard errors of `values`
+    slowed : time is in d^(s + slowed) samples
     """
 
-    drift: Growth
-    corrector: Growth
-    volatility: Growth
     value_errors: np.ndarray
+    slowed: float = 0.0
 
     @property
-    def limit(self) -> str:
-        """What the limit is at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none"."""
-        if (
-            not self.passed
-            or self.drift.above(0)
-            or self.corrector.above(self.exponent)
-            or self.volatility.above(self.exponent)
-        ):
-            return "none"
-        kind = "diffusive" if self.volatility.reaches(self.exponent) else "ballistic"
-        return kind if self.corrector.reaches(self.exponent) else f"{kind}, without corrector"
+    def allowed(self) -> tuple[float, float]:
+        """Exponents at which the drift, and at which corrector and noise, are of order one in this unit of time."""
+        return -self.slowed or 0.0, self.exponent - self.slowed
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """Conditions on moments that the samples hardly determine: those of heavy tails, which may be infinite."""
+        parts = zip(self.conditions, self.values, self.value_errors, strict=False)
+        return tuple(
+            each.name for each, value, error in parts if each.name in POSITIVE and (error > np.abs(value) / DETECTED).any()
+        )
 
     def __repr__(self) -> str:
         verdict = {True: "passed", False: "FAILED"}
@@ -87,36 +68,40 @@ class SampledLocalizability(Localizability):
             rows.append(
                 (each.name, repr(Growth(each.measured, each.error)), f"{each.allowed:.2f}", verdict[each.passed], each.worst)
             )
-        parts = (
-            ("drift", self.drift, 0.0),
-            ("corrector", self.corrector, self.exponent),
-            ("noise", self.volatility, self.exponent),
-        )
+        of_drift, most = self.allowed
+        parts = (("drift", self.drift, of_drift), ("corrector", self.corrector, most), ("noise", self.volatility, most))
         rows += [(f"limit of the {name}", repr(growth), f"{most:.2f}", "", "") for name, growth, most in parts]
+        note = ""
+        if self.uncertain:
+            names = " and ".join(name.partition(" ")[2] for name in self.uncertain)
+            note = f"\nThe samples hardly determine the {names}: with tails as heavy it may be infinite. Give more samples."
         return (
             f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; critical exponent "
-            f"{self.critical_exponent:.2f}; limit: {self.limit}\n{table(rows, '<>><')}"
+            f"{self.critical_exponent:.2f}; limit: {self.limit}\n{table(rows, '<>><')}{note}"
         )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Something at some states and for each statistic, with standard errors, shape (states, numbers)."""
+    """Values and standard errors of a quantity, one row per state and one column per statistic."""
 
     value: np.ndarray
     error: np.ndarray
 
     @property
     def largest(self) -> tuple[np.ndarray, np.ndarray]:
-        """The largest value over states of each number, and its error."""
+        """Largest value of each column over the states, and its standard error."""
         at = self.value.argmax(0), np.arange(self.value.shape[1])
         return self.value[at], self.error[at]
 
 
 def family_report(
-    users: list[UserLoss], drawn: list[np.ndarray], exponent: float, samples: int, seed: int
+    users: list[UserLoss], drawn: list[np.ndarray], exponent: float, slowed: float, samples: int, seed: int
 ) -> SampledLocalizability:
-    """Measure the conditions at users' functions of growing d, at rows of weights drawn for each d."""
+    """Measure the conditions of Definition 2.1, and return the report.
+
+    `users` has the user's functions at increasing dimensions, `drawn` as many arrays of weights, one row per state.
+    """
     dimensions = tuple(user.d for user in users)
     at_all = []
     targets = np.asarray(jax.vmap(users[0].u)(drawn[0]))
@@ -129,13 +114,13 @@ def family_report(
         "1. second derivatives of the statistics": exponent / 2,
         "1. third derivatives of the statistics": 0.0,
         "2. gradient of the population loss": 0.0,
-        "3. fourth moment of the first-order term": 2 * exponent,
-        "3. variance of the second-order term": 3 * exponent,
+        FOURTH: 2 * exponent,
+        SPREAD: 3 * exponent,
     }
     fits, values, errors, worst = {}, [], [], {}
     for part in at_all[0]:
         value, error = (np.stack(each) for each in zip(*(here[part].largest for here in at_all), strict=True))
-        each = [fit_growth(d, value[:, i], error[:, i]) for i in range(value.shape[1])]
+        each = [fit_growth(d, value[:, i], error[:, i], part in POSITIVE) for i in range(value.shape[1])]
         top = int(np.argmax([growth.exponent for growth in each])) if part in RATES else int(value[-1].argmax())
         fits[part] = each[top]
         worst[part] = names[top] if value.shape[1] == len(names) and each[top].exponent > -np.inf else ""
@@ -147,7 +132,7 @@ def family_report(
     corrector, volatility = fits["corrector"], fits["volatility"]
     return SampledLocalizability(
         conditions=conditions,
-        critical_exponent=max(corrector.exponent, volatility.exponent),
+        critical_exponent=max(corrector.exponent, volatility.exponent) + slowed,
         exponent=exponent,
         dimensions=dimensions,
         values=np.stack(values),
@@ -155,11 +140,12 @@ def family_report(
         corrector=corrector,
         volatility=volatility,
         value_errors=np.stack(errors),
+        slowed=slowed,
     )
 
 
 def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
-    """What the conditions bound, and the three parts of the dynamics, at rows of weights."""
+    """Return the quantities that the conditions bound, and drift, corrector and volatility, at rows of weights."""
     n = measured.samples
     second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
     centred = measured.first - measured.first.mean(0)
@@ -170,8 +156,8 @@ def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[
         "1. second derivatives of the statistics": exact(second),
         "1. third derivatives of the statistics": exact(third),
         "2. gradient of the population loss": _gradient_norm(measured.gradients),
-        "3. fourth moment of the first-order term": mean(centred**4),
-        "3. variance of the second-order term": mean((bends - bends.mean(0)) ** 2),
+        FOURTH: mean(centred**4),
+        SPREAD: mean((bends - bends.mean(0)) ** 2),
         "drift": mean(measured.first),
         "corrector": mean(bends / 2),
         "volatility": mean(centred**2),
@@ -179,7 +165,7 @@ def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[
 
 
 def _gradient_norm(gradients: np.ndarray) -> Measured:
-    """The norm of the mean gradient at each point: the root of the mean product of two groups, which has no bias."""
+    """Return the norm of the mean gradient at each point, from products of the means of two groups, which are unbiased."""
     sums = gradients.sum(0)
     square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (GROUPS * (GROUPS - 1))
     without = []
@@ -192,7 +178,7 @@ def _gradient_norm(gradients: np.ndarray) -> Measured:
 
 
 def _norms(user: UserLoss, rows, key):
-    """Operator norms of the second and third derivatives of each statistic at each row, shape (P, k) each."""
+    """Return operator norms of second and of third derivatives of each statistic at each row, shapes (P, k)."""
     starts = jax.random.normal(key, (DIRECTIONS, user.size))
     unit = lambda v: v / jnp.where((size := jnp.linalg.norm(v)) > 0, size, 1.0)
 
@@ -214,8 +200,10 @@ def _norms(user: UserLoss, rows, key):
     return jax.vmap(lambda w: lax.map(lambda i: at(w, i), jnp.arange(len(user.names))))(rows)
 
 
-def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
+def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray, positive: bool = False) -> Growth:
     """Fit a power of d to values with standard errors, or a power of d plus a constant where that misses them.
+
+    A value within its errors of zero counts as zero, unless all values are known to be positive.
 
     >>> d = np.array([50.0, 100.0, 200.0, 400.0])
     >>> fit_growth(d, 3 * d**1.5, 0.01 * d**1.5)
@@ -223,7 +211,7 @@ def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray) -> Growth:
     >>> fit_growth(d, 100 + d, 0.001 * d)
     1.00 ± 0.00
     """
-    if value[-1] <= max(DETECTED * error[-1], ZERO) or (value <= 0).any():
+    if value[-1] <= max(0.0 if positive else DETECTED * error[-1], ZERO) or (value <= 0).any():
         return Growth(-np.inf, 0.0)
     spread = np.maximum(error, 1e-4 * value)
     x, y, weight = np.log(d / d[-1]), np.log(value), value / spread
