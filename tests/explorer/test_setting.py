@@ -83,7 +83,7 @@ SCHEDULED = [
 
 @pytest.mark.parametrize("given", SCHEDULED, ids=lambda given: given["preset"])
 def test_python_and_command_line_have_the_schedules_of_the_page(given):
-    setting = Setting.read(given)
+    setting = Setting.from_message(given)
     assert to_json(problem_of(setting.as_python())[0]) == to_json(setting.problem)
     words = shlex.split(setting.as_command())
     values = {**given["parameters"], **given.get("optimiser_parameters", {})}
