@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
 MOST_BYTES = 5e6
 CACHES = re.compile(r"__pycache__|\.py[co]$|_cache/|/\.(?!gitignore)|/docs/(_build|generated|auto_examples)/|\.egg-info|~$")
-PAGE = ("index.html", "page.css", "page.js", "plots.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
+PAGE = ("index.html", "page.css", "page.js", "plots.js", "rate.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
 
 
 def look_into(folder: Path) -> tuple[Path, str]:

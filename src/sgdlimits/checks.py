@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, is_traced, shorten
 from sgdlimits.schedule import as_schedule
 from sgdlimits.size import describe_excess
+from sgdlimits.text import SCHEDULE_TEXT
 
 Check = Callable[[str, Any], Any]
 """Function of an argument's name and value that returns the value to use, or raises `BadInput`."""
@@ -29,19 +31,33 @@ def number(**bounds: Any) -> Check:
     return check
 
 
+SCHEDULE_TEXT_MODULE = "sgdlimits.schedule_text"
+"""Module that parses schedules, imported only for text: schedules check their own arguments by this module."""
+
+
 class OverTime:
-    """Check of a number that may also be given as a schedule or a function of time, whose values pass `values`."""
+    """Check of a number that may also be given as a schedule, as text or as a function of time; values pass `values`."""
 
     def __init__(self, check: Check, values: Check | None = None) -> None:
         self.check, self.values = check, values or check
 
     def __call__(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and SCHEDULE_TEXT.search(value):
+            value = _parse_schedule(name, value)
         schedule = as_schedule(name, value)
         if schedule is None:
             return self.check(name, value)
         for example in schedule.examples():
             self.values(name, example)
         return schedule
+
+
+def _parse_schedule(name: str, value: str) -> Any:
+    """Return the schedule in the text of an argument, or the number if it is one."""
+    try:
+        return import_module(SCHEDULE_TEXT_MODULE).read_schedule(value)
+    except BadInput as reason:
+        raise BadInput(f"{name} must be a number or a schedule; {reason}") from None
 
 
 def integer(**bounds: Any) -> Check:

@@ -75,6 +75,8 @@ NotNegative = Annotated[float, not_negative]
 NotNegativeInTime = Annotated[InTime, OverTime(not_negative)]
 Rate = Annotated[InTime, RATE]
 Rates = Annotated[Any, rate_or_rates]
+MomentumInTime = Annotated[InTime, OverTime(number(at_least=0, below=1))]
+"""Momentum coefficient, or decay of an average."""
 SignalToNoise = Annotated[InTime, OverTime(number(above=0, infinite=True))]
 Fraction = Annotated[float, check_share]
 """Number between 0 and 1, both excluded."""

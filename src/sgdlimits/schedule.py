@@ -203,6 +203,25 @@ class Shifted(Schedule):
         return self.as_argument()
 
 
+class Root(Schedule):
+    """Square root of a schedule of numbers of at least 0, rounded as that of a number; its slope at 0 is set to 0."""
+
+    square: Schedule
+
+    def __call__(self, t):
+        square = self.square(t)
+        positive = square > 0
+        return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), jnp.where(square < 0, jnp.nan, 0.0))
+
+    @property
+    def knots(self):
+        return self.square.knots
+
+    def as_argument(self):
+        inside = as_source(self.square)
+        return f"{f'({inside})' if isinstance(self.square, Combined) else inside} ** 0.5"
+
+
 def is_function(value: Any) -> bool:
     """Return whether a value is a plain function, which may be meant as a function of time."""
     return callable(value) and not isinstance(value, (type, Part, np.ndarray, np.generic, jax.Array))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
 NUMBER_WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
 """Words that tables print for NaN and infinite numbers."""
+SCHEDULE_TEXT = re.compile(r"\(|\bt\b")
+"""Pattern in text that is meant as a schedule, and not as a number or a name: a bracket, or the time t."""
 
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sgdlimits.problem.presets import PRESETS
+from sgdlimits.schedule_text import read_schedule
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
@@ -184,3 +185,39 @@ def test_a_number_out_of_its_domain_is_refused_in_a_sentence_and_the_page_goes_o
         page.wait_for_selector("#error", state="hidden")
     finish(page)
     assert not page.locator(".wrong").count()
+
+
+def test_a_rate_is_drawn_as_a_line_and_typed_as_a_schedule(page):
+    """A stroke of the pointer, an arrow key and a text: each is the schedule of the simulation."""
+    choose(page, "phase_retrieval")
+    page.click("#A-lr-draw")
+    box = page.locator("#A-lr-line").bounding_box()
+    page.mouse.move(box["x"] + 1, box["y"] + 0.3 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.7 * box["height"], steps=5)
+    page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 0.7 * box["height"], steps=5)
+    page.mouse.up()
+    drawn = page.input_value("#A-lr")
+    schedule = read_schedule(drawn)
+    low, high = 1e-3, 20.0
+    for t, share in ((0.0, 0.7), (2.0, 0.3), (4.0, 0.3)):
+        assert float(schedule(t)) == pytest.approx(low * (high / low) ** share, rel=0.25), drawn
+    finish(page)
+    assert page.is_hidden("#error")
+    assert f"lr={drawn!r}" in page.inner_text("#code")
+    page.focus("#A-lr-line")
+    page.keyboard.press("ArrowUp")
+    assert page.input_value("#A-lr") != drawn
+    page.fill("#A-lr", "cosine(1/12, 0, 50)")
+    page.press("#A-lr", "Tab")
+    finish(page)
+    assert page.is_hidden("#error")
+    page.fill("#A-lr", "cosine(1/12, 0)")
+    page.press("#A-lr", "Tab")
+    page.wait_for_selector("#A-lr.wrong")
+    assert "cosine takes (first, last, span)" in page.inner_text("#error")
+    page.fill("#A-lr", "0.05")
+    page.press("#A-lr", "Tab")
+    page.wait_for_selector("#error", state="hidden")
+    page.click("#A-lr-draw")
+    finish(page)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 import sgdlimits as sl
@@ -19,6 +21,8 @@ BAD = {
     "large d": {"d": 2**40}, "text": {"d": "many"}, "list": {"parameters": {"lr": [1]}}, "unknown": {"parameters": {"x": 1}},
     "no preset": {"preset": "x"}, "no optimiser": {"optimiser": ["muon"]}, "half an optimiser": {"optimiser": "sam"},
     "not an object": [1],
+    "half a schedule": {"parameters": {"lr": "cosine(1/12, 0)"}}, "no end to a schedule": {"parameters": {"lr": "(" * 5000}},
+    "scheduled width": {"parameters": {"width": "cosine(1, 2, 3)"}},
     "by zero": {"parameters": {"lr": "1/0"}}, "no end": {"t_max": float("inf")}, "threshold": {"threshold": 2},
     "optimiser of a tensor": {"preset": "spiked_tensor", "optimiser": "muon"}, "half a run": {"runs": 1.5},
 }  # fmt: skip
@@ -67,6 +71,24 @@ def test_every_preset_and_optimiser_has_controls_and_scenes():
         for each in preset["controls"]:
             assert each["kind"] in ("tick", "words", "number")
             assert each["help"], each["name"]
+
+
+SCHEDULED = [
+    {"preset": "phase_retrieval", "parameters": {"lr": "cosine(1/12, 0, 50)", "noise": "steps([1], [0, 1/3])"}},
+    {"preset": "committee", "parameters": {"lr": "linear([0, 3], [1/3, 0.1])"}, "optimiser": "heavy_ball",
+     "optimiser_parameters": {"beta": "0.9 - 0.1*t/(1 + t)"}},
+    {"preset": "spiked_tensor", "parameters": {"lr": "warmup(0.3, 1)", "snr": "power(1.2, 0.1, 3)"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", SCHEDULED, ids=lambda given: given["preset"])
+def test_python_and_command_line_have_the_schedules_of_the_page(given):
+    setting = Setting.from_message(given)
+    assert to_json(problem_of(setting.as_python())[0]) == to_json(setting.problem)
+    words = shlex.split(setting.as_command())
+    values = {**given["parameters"], **given.get("optimiser_parameters", {})}
+    assert all(words[words.index(f"--{name}") + 1] == text for name, text in values.items())
+    assert to_json(setting.final_problem) == to_json(setting.problem.at(setting.t_max))
 
 
 SLOW = ("xor_mixture", "binary_mixture")

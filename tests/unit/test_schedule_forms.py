@@ -158,7 +158,8 @@ def test_functions_of_time_are_schedules():
         (lambda: sl.presets.committee(lr=lambda t: -1.0 - t), "lr must be a finite number of at least 0; got -1"),
         (lambda: sl.presets.committee(lr=lambda t: jnp.ones(2)), "lr must be one number"),
         (lambda: sl.presets.committee(width=lambda t: 2), "width must be one number|width must be a whole number"),
-        (lambda: sl.Muon(0.1, beta=LINE), "beta cannot change with time"),
+        (lambda: sl.Muon(0.1, beta=2 * LINE), "beta must be .* below 1; got 1"),
+        (lambda: sl.presets.phase_retrieval(rho=LINE), "rho cannot change with time"),
         (lambda: sl.OnePassSGD(0.1, lr_second={"a": LINE - 1}), "lr_second"),
     ],
 )
@@ -176,3 +177,50 @@ def test_a_scheduled_snr_is_a_variance():
     stats = sl.RandomInit(d=50).one(problem)
     other = sl.presets.binary_mixture(snr=25.0)
     np.testing.assert_allclose(problem.drift(stats, 3.0).M, other.drift(stats).M, rtol=1e-12)
+
+
+def with_variance(variance):
+    return sl.ProjectionProblem(
+        data=sl.mixture([[1.0, 0.0], [0.0, 1.0]], variance=variance),
+        target=sl.Target(sl.CommitteeReadout("erf"), 2),
+        network=sl.TwoLayer(2, "erf"),
+        loss=sl.SquaredLoss(),
+        algorithm=sl.OnePassSGD(0.5),
+    )
+
+
+def test_a_constant_variance_is_the_number_bit_for_bit():
+    go = lambda x: sl.simulate(with_variance(x), sl.Chain(40), sl.RandomInit(40), t_max=1, save=3, progress=False)
+    one, other = go(0.3), go(sl.Steps([0.5], [0.3, 0.3]))
+    for name in ("M", "Q", "risk"):
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_variance_may_fall_to_zero():
+    """There the drift is that of inputs at the means of their classes, which has a structure of its own."""
+    problem, still = with_variance(sl.Linear([0.0, 1.0], [0.5, 0.0])), with_variance(0.0)
+    stats = sl.RandomInit(d=40).one(problem)
+    for one, other in zip(jax.tree.leaves(problem.drift(stats, 1.0)), jax.tree.leaves(still.drift(stats)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-14)
+    assert float(problem.at(1.0).risk(stats)) == pytest.approx(float(still.risk(stats)), rel=1e-12)
+    assert "sigma=Linear(times=[0, 1], values=[0.5, 0]) ** 0.5" in repr(problem)
+    assert from_json(to_json(problem)) == problem
+
+
+def test_a_variance_or_snr_below_zero_is_refused_before_anything_runs():
+    problem = sl.presets.binary_mixture(snr=lambda t: 2.0 - t)
+    with pytest.raises(sl.BadInput, match="the schedule of sigma leaves its domain"):
+        sl.simulate(problem, sl.Chain(40), sl.RandomInit(40), t_max=5, progress=False)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda problem: sl.trust(problem, sl.FixedInit(0.1), d=300, t_max=1),
+        lambda problem: sl.theory.mediocrity.exit_time(problem, d=300, threshold=0.5, average="annealed"),
+    ],
+    ids=["trust", "exit_time"],
+)
+def test_results_for_constant_numbers_say_so(ask):
+    with pytest.raises(sl.BadInput, match="lr changes with time, as Cosine"):
+        ask(sl.presets.phase_retrieval(lr=sl.Cosine(0.05, 0.01, 5.0)))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Wrapper, delegate_to_base
-from sgdlimits.checks import number
-from sgdlimits.domain import Positive, checked
+from sgdlimits.domain import MomentumInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import as_floats
@@ -38,10 +36,8 @@ class Averaged(Wrapper):
     :math:`\dot{\bar u} = (u - \bar u)\,\text{rate}`, and the mean :math:`\dot{\bar u} = (u - \bar u)/t`.
     """
 
-    decay: Annotated[Float[Array, ""] | float, number(at_least=0, below=1)] | None = eqx.field(
-        converter=as_floats, default=None
-    )
-    rate: Positive | None = eqx.field(converter=as_floats, default=None, kw_only=True)
+    decay: MomentumInTime | None = eqx.field(converter=as_floats, default=None)
+    rate: PositiveInTime | None = eqx.field(converter=as_floats, default=None, kw_only=True)
     elapsed: Any = eqx.field(init=False, default_factory=Time)
     """Time since the start, for the mean of all weights: a schedule, which `at(t)` replaces by a number."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Descent, StepNeeds
-from sgdlimits.checks import OverTime, number
-from sgdlimits.domain import Positive, checked
+from sgdlimits.domain import MomentumInTime, Positive, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import square_root
 from sgdlimits.statistics.trees import as_floats
@@ -135,10 +134,8 @@ class Adam(Coordinatewise):
     follow SGD at the rates :math:`\text{lr}/\sqrt{s_j}`.
     """
 
-    beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] = eqx.field(
-        converter=as_floats, default=0.9
-    )
-    rate: Positive = eqx.field(converter=as_floats, default=1.0, kw_only=True)
+    beta: MomentumInTime = eqx.field(converter=as_floats, default=0.9)
+    rate: PositiveInTime = eqx.field(converter=as_floats, default=1.0, kw_only=True)
     begin: Positive = eqx.field(static=True, converter=float, default=1.0, kw_only=True)
 
     @property

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.weights import StepContext, Weights
-from sgdlimits.checks import OverTime, number
-from sgdlimits.domain import PositiveInTime, checked
+from sgdlimits.domain import MomentumInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import is_schedule
 from sgdlimits.statistics.trees import as_floats
@@ -45,9 +43,7 @@ class HeavyBall(Descent):
     1.0
     """
 
-    beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] | None = eqx.field(
-        converter=as_floats, default=None
-    )
+    beta: MomentumInTime | None = eqx.field(converter=as_floats, default=None)
     friction: PositiveInTime | None = eqx.field(converter=as_floats, default=None, kw_only=True)
 
     memory: ClassVar[dict[str, str]] = {"velocity": "zero"}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Any
 
 import equinox as eqx
 
 from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.checks import number
-from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput
+from sgdlimits.domain import MomentumInTime, NotNegativeInTime, Rate, Rates, Size, checked
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import as_source
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -35,24 +35,34 @@ class Muon(Descent):
     averages over about 1/(1 - beta) samples, whose gradient noise does not vanish.
     """
 
-    beta: Annotated[float, number(at_least=0, below=1)] = eqx.field(static=True, converter=float, default=0.0)
+    beta: Any = eqx.field(converter=as_floats)
+    remembers: bool = eqx.field(static=True, init=False)
+    """Whether there is a velocity, which must not depend on a traced value."""
+
+    def __init__(
+        self, lr: Rate, beta: MomentumInTime = 0.0, *, lr_second: Rates | None = None, ridge: NotNegativeInTime = 0.0,
+        sphere: bool = False, batch: Size = 1,
+    ) -> None:  # fmt: skip
+        self.lr, self.lr_second, self.ridge, self.sphere, self.batch = lr, lr_second, ridge, sphere, batch
+        self.beta, self.remembers = beta, is_traced(beta) or float(beta) != 0
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
         """Names of the groups of directions that are stored beside the students, with their initial value, zero."""
-        return {"velocity": "zero"} if self.beta else {}
+        return {"velocity": "zero"} if self.remembers else {}
 
     def step(self, now):
-        velocity = self.beta * now["velocity"] + now.gradient() if self.beta else now.gradient()
+        # without momentum there is no memory to read or to return
+        velocity = self.beta * now["velocity"] + now.gradient() if self.remembers else now.gradient()
         push, decay = (
             self.scale_by_minus_lr(velocity.orthogonalise()),
             (self.ridge * now.inv_d) * self.scale_by_minus_lr(now.student),
         )
-        step = {"student": self.normalise_on_sphere(now.student + push + decay), "velocity": velocity}
-        return step if self.beta else {"student": step["student"]}  # without momentum there is no memory to return
+        student = self.normalise_on_sphere(now.student + push + decay)
+        return {"student": student, "velocity": velocity} if self.remembers else {"student": student}
 
     @property
     def limit(self) -> Algorithm:
-        if self.beta:
+        if self.remembers:
             raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), at any d.")
         return self

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from sgdlimits.algorithm.base import Descent
-from sgdlimits.domain import Positive, checked
+from sgdlimits.domain import PositiveInTime, checked
 from sgdlimits.statistics.trees import as_floats
 
 
@@ -51,7 +51,7 @@ class AdaGradNorm(Descent):
     The usual :math:`\eta\, g/\sqrt{b_0^2 + \sum|g|^2}` has :math:`\eta` = lr and :math:`b_0^2` = offset :math:`d^2`.
     """
 
-    offset: Positive = eqx.field(converter=as_floats, default=1.0)
+    offset: PositiveInTime = eqx.field(converter=as_floats, default=1.0)
     numbers: ClassVar[dict[str, float]] = {"sum": 0.0}
 
     def step(self, now):

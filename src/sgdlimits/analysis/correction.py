@@ -31,6 +31,7 @@ from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import to_json
 from sgdlimits.start import Start, as_start
@@ -80,6 +81,7 @@ def expansion(
     if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
+    fix_time(problem, None, "Compare ODE() with Chain(d).")
     point = as_start(start).one(problem, seed=seed)
     problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)

@@ -14,19 +14,23 @@ import click
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, escape_controls, suggest_name
+from sgdlimits.text import SCHEDULE_TEXT, among, escape_controls, suggest_name
 
 
 class Number(click.ParamType):
-    """Type of options that take a number, written as 0.05, 1e9 or 1/12; with `whole`, 1e3 becomes an integer."""
+    """Type of options that take a number, written as 0.05, 1e9 or 1/12; with `whole`, 1e3 becomes an integer.
+
+    With `over_time` it may also be the text of a schedule, which the argument's own check parses.
+    """
 
     name = "number"
 
-    def __init__(self, whole: bool = False) -> None:
-        self.whole = whole
+    def __init__(self, whole: bool = False, over_time: bool = False) -> None:
+        self.whole, self.over_time = whole, over_time
+        self.name = "schedule" if over_time else "number"
 
     def __repr__(self) -> str:
-        return "NUMBER"
+        return self.name.upper()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert the text of an option to a number; integers of any size stay exact."""
@@ -39,6 +43,8 @@ class Number(click.ParamType):
         try:
             result = float(top) / float(bottom) if slash else float(value)
         except (ValueError, ZeroDivisionError):
+            if self.over_time and SCHEDULE_TEXT.search(value):
+                return value
             self.fail(f"{value!r} is not a number. Write it like 0.05, 1e9 or 1/12.", param, ctx)
         # 1e9 for an integer option
         return int(result) if self.whole and result.is_integer() else result
@@ -141,13 +147,16 @@ def option_type(annotation: Any) -> click.ParamType | None:
 
     >>> option_type(float | None), option_type(bool), option_type(typing.Literal["erf", "relu"]), option_type(list)
     (NUMBER, BOOL, Choice(['erf', 'relu']), None)
+    >>> option_type(float | typing.Any)
+    SCHEDULE
     """
     if typing.get_origin(annotation) is typing.Literal:
         return click.Choice([str(value) for value in typing.get_args(annotation)])
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     members = typing.get_args(annotation) if union else (annotation,)
     # bool first, as it is a subclass of int; floats before ints, as they accept both
-    known = ((bool, click.BOOL), (float, Number()), (int, Number(whole=True)), (str, click.STRING))
+    real = Number(over_time=typing.Any in members)
+    known = ((bool, click.BOOL), (float, real), (int, Number(whole=True)), (str, click.STRING))
     return next((option for member, option in known if member in members), None)
 
 

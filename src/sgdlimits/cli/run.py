@@ -80,7 +80,8 @@ class Presets(Group):
             self.work(preset.__name__, preset(**mine), given)
 
         params: list[click.Parameter] = [*own, *self.options(set(parameters))]
-        text = f"{words.summary}\n\n\b\nExample:\n  {line}"
+        schedule = "A SCHEDULE is a number, or a number over time such as 'cosine(0.1, 0, 50)' or '0.1/(1 + t/20)'."
+        text = f"{words.summary}\n\n{schedule}\n\n\b\nExample:\n  {line}"
         return self.command_type(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
 
 

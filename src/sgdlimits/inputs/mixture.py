@@ -15,6 +15,7 @@ from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.kernel.random import Purpose
 from sgdlimits.part import is_schedule
+from sgdlimits.schedule import Root
 from sgdlimits.statistics.frame import Coordinates, FieldFactor, cholesky_factor
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.trees import as_floats
@@ -183,5 +184,6 @@ def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegat
     if not is_traced(rows) and not np.isfinite(rows).all():
         raise BadInput(f"means must be finite; got {np.asarray(rows).tolist()}. Give finite means.")
     if is_schedule(variance):
-        return Mixture(shares, rows, variance**0.5)
+        root: Any = Root(variance)  # type: ignore[arg-type]
+        return Mixture(shares, rows, root)
     return Mixture(shares, rows, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

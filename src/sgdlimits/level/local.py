@@ -25,7 +25,8 @@ from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Process, Segments, SteppingEngine
+from sgdlimits.level.process import Process, SteppingEngine
+from sgdlimits.level.segments import Segments
 from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
@@ -104,7 +105,7 @@ class LocalEngine(SteppingEngine):
         gaps = np.diff(request.clock.t)
         # a gap of a whole number of dt up to rounding gets no additional step
         counts = np.ones(gaps.size, np.int64) if request.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        segments = Segments(counts, gaps / counts, request.clock.t[:-1], np.zeros(gaps.size))
+        segments = Segments.between(counts, gaps / counts, request.clock.t[:-1])
         block = 1 if request.until is None else 16
         return ProcessStepper(self._process(segments.sizes, block), starts, request, segments, state)
 

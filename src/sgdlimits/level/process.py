@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -128,27 +128,3 @@ class SteppingEngine(Engine):
                 f"t_max must be at least one step, {samples}/d = {self.step_time:g}; got {times[-1]:g}. Give a larger t_max."
             )
         return Clock(steps * samples / self.d, steps)
-
-
-class Segments(NamedTuple):
-    """Steps to make between each saved time and the next: how many, of which size in t, and from which time on.
-
-    A saved time may lie a fraction of a step after the last whole step of its segment: `remainders` has that time, or zero.
-    """
-
-    counts: np.ndarray
-    sizes: np.ndarray
-    begins: np.ndarray
-    remainders: np.ndarray
-
-    @classmethod
-    def on_grid(cls, times: np.ndarray, size: float) -> Segments:
-        """Return the segments between saved times, with steps on the time grid 0, `size`, 2 `size`, ..."""
-        steps = np.floor(times / size + 1e-9)  # times on the grid up to rounding count as on it
-        remainders = np.where(times - steps * size > 1e-9 * size, times - steps * size, 0.0)
-        return cls(np.diff(steps).astype(np.int64), np.full(steps.size - 1, size), steps[:-1] * size, remainders[1:])
-
-    def time_after(self, steps: np.ndarray) -> np.ndarray:
-        """Return the times that are reached after the given numbers of steps from the first saved time."""
-        ends = self.begins[-1:] + self.counts[-1:] * self.sizes[-1:]
-        return np.interp(steps, np.concatenate([[0], np.cumsum(self.counts)]), np.concatenate([self.begins, ends]))

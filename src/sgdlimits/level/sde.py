@@ -70,7 +70,8 @@ class SDE(Level):
     Parameters
     ----------
     d : dimension
-    dt : step in t; None takes a fortieth of the fastest time scale of the drift at the start, and at least one step of SGD
+    dt : step in t; None takes a fortieth of the fastest time scale of the drift at the start, and at least one step of SGD.
+        Between two knots of schedules the steps are equal, the longest that are not above it
     samples : N, an even number of fresh samples behind the noise of each step: more make the noise of a single step closer to
         Gaussian; None takes Gaussian noise for a closed covariance of few statistics, and four samples otherwise
 
@@ -159,8 +160,8 @@ class Diffusion(Process):
     def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
         """Apply half of the noise, a Heun step of the drift, and the same half of the noise again.
 
-        Both drifts are evaluated at the time of the middle of the step: the order is the same, and a drift that diverges as 1/t
-        at time zero is not evaluated there.
+        Both drifts are evaluated at the time of the middle of the step: the order is the same, a drift that diverges as 1/t
+        at time zero is not evaluated there, and a step that ends at a knot of a schedule sees one side of it only.
         """
         size, t = now.size, now.t + now.size / 2
         half = self.noise(state, variates, jnp.sqrt(size / self.d) / 2, t)

@@ -34,8 +34,10 @@ from sgdlimits.level.base import (
 )
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
-from sgdlimits.level.process import MAX_STEPS, Process, Segments, SteppingEngine, reports_problem_risk
+from sgdlimits.level.process import MAX_STEPS, Process, SteppingEngine, reports_problem_risk
+from sgdlimits.level.segments import Segments
 from sgdlimits.problem.base import Problem
+from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import take_run
 
 CALL_SECONDS = 0.1
@@ -76,13 +78,13 @@ class ProcessEngine(SteppingEngine):
         return starts
 
     def segments(self, clock: Clock) -> Segments:
-        """Return the steps to make between neighbouring saved times."""
+        """Return the steps to make between neighbouring saved times; steps of length `dt` end at the knots of schedules."""
         if self.dt is None:
             counts = np.diff(clock.step)
-            return Segments(counts, np.full(counts.size, self.step_time), clock.t[:-1], np.zeros(counts.size))
+            return Segments.between(counts, np.full(counts.size, self.step_time), clock.t[:-1])
         if clock.t[-1] > MAX_STEPS * self.dt:
             raise BadInput(f"dt = {self.dt:g} needs more than 2^53 steps up to t = {clock.t[-1]:g}. Use a larger dt.")
-        return Segments.on_grid(clock.t, self.dt)
+        return Segments.on_grid(clock.t, self.dt, knots_of(self.problem))
 
     def stepper(self, starts, request, state=None):
         return ProcessStepper(self.process, starts, request, self.segments(request.clock), state)
@@ -92,7 +94,8 @@ class ProcessStepper(Stepper):
     """Stepper that advances a batch of runs by steps of a Markov chain (a `Process`), executed by a kernel.
 
     `carry` holds the runs that are still computed, `kept` their indices in the batch, and `full_carry` all runs as they were
-    when ended runs were last dropped. `done` counts the steps made, and `base` those up to the last saved time.
+    when ended runs were last dropped. `done` counts the steps made, `base` those up to the last saved time, and `first` those
+    up to the present segment, which may begin at a knot.
     """
 
     def __init__(self, process: Process, starts: PyTree, request: Request, segments: Segments, state=None) -> None:
@@ -113,11 +116,13 @@ class ProcessStepper(Stepper):
         self.base, self.done = 0, 0
         if state is not None:
             carry, self.base, self.done = self._restore_carry(carry, state)
+        self.first = self.base
         # padding runs are inactive
         active = np.asarray(carry.moving) & (self.kept < len(request.runs))
         self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
         self.full_carry, self.origin = self.carry, self.base
         self.segment, self.total = 0, int(segments.counts.sum())
+        self._pass_knots()
         self.stepping = choose_kernel(process, request.until, self.carry, request.kernel)
         self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.indices).seed, Pace(process.block)
 
@@ -138,11 +143,20 @@ class ProcessStepper(Stepper):
         """Steps up to the next saved time, or the fraction of a step that is left before it; None if no run needs a step."""
         if self.finished or not np.asarray(self.carry.moving).any():
             return None
-        count, size, t, remainder = (part[self.segment] for part in self.segments)
-        end = self.base + int(count)
+        count, size, t, remainder, _ = (part[self.segment] for part in self.segments)
+        end = self.first + int(count)
         if self.done < end:
-            return StepRange(self.done, end - self.done, t + (self.done - self.base) * size, size)
+            return StepRange(self.done, end - self.done, t + (self.done - self.first) * size, size)
         return StepRange(end, 1, t + count * size, remainder) if remainder else None
+
+    def _pass_knots(self) -> None:
+        """Turn to the next segment where the present one ends at a knot and no run has steps left in it."""
+        still = not np.asarray(self.carry.moving).any()
+        while not self.finished and not self.segments.saved[self.segment]:
+            end = self.first + int(self.segments.counts[self.segment])
+            if self.done < end and not still:
+                return
+            self.segment, self.first, self.done = self.segment + 1, end, max(end, self.done)
 
     def advance(self):
         return self.advance_many([self])[0]
@@ -161,21 +175,24 @@ class ProcessStepper(Stepper):
 
     def _accept_steps(self, carry: Carry, wanted: StepRange, steps: int, seconds: float) -> list[Snapshot]:
         """Store the state that a kernel call returned, and return a snapshot if it is at the next saved time."""
-        end = self.base + int(self.segments.counts[self.segment])
+        end = self.first + int(self.segments.counts[self.segment])
         if wanted.first == end:  # a fraction of a step is only observed: the next segment begins with the whole step
             return [self._save_snapshot(carry)]
         self.carry, self.done = carry, self.done + steps  # one statement, so that Ctrl-C leaves the two consistent
         self.pace.note(steps, seconds)
+        self._pass_knots()
         return [self._save_snapshot(carry)] if self.next_steps is None else []
 
     def _save_snapshot(self, carry: Carry) -> Snapshot:
         """Return the snapshot at the next saved time, and turn to the segment of steps after it."""
-        count, size, t, remainder = (part[self.segment] for part in self.segments)
+        self._pass_knots()
+        count, size, t, remainder, _ = (part[self.segment] for part in self.segments)
         observed = self._observe_on_host(carry.state, self._run_times(carry, t + count * size + remainder))
         self.shown = _replace_runs(self.shown, observed, self.kept)
         snapshot = self._to_snapshot(self.shown)
-        end = self.base + int(count)
-        self.segment, self.base, self.done = self.segment + 1, end, end
+        end = self.first + int(count)
+        self.segment, self.base, self.first, self.done = self.segment + 1, end, end, end
+        self._pass_knots()
         return snapshot
 
     @property

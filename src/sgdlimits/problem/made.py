@@ -18,6 +18,7 @@ from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part, as_source, constructor_arguments, is_default, is_schedule
 from sgdlimits.renamed import rename_changes
+from sgdlimits.schedule import Root
 
 MAKERS: dict[str, Callable] = {}
 """Functions that build the presets, by name; the package of presets, which imports this module, adds them."""
@@ -90,8 +91,9 @@ def _teacher_activation_argument(problem: Any) -> Any:
 def _signal_to_noise_ratio(problem: Any) -> Any:
     """Return the signal-to-noise ratio of a problem's Gaussian mixture, a number or a schedule."""
     spread = problem.data.spread
-    if is_schedule(spread):  # the preset has computed 1 / snr**0.5, of which `left.right` is the schedule snr
-        return spread.left.right if getattr(getattr(spread, "left", None), "operation", "") == "truediv" else 1 / spread**2
+    if is_schedule(spread):  # the preset has computed the root of 1 / snr, whose `right` is the schedule snr
+        square: Any = spread.square if isinstance(spread, Root) else spread**2
+        return square.right if getattr(square, "operation", "") == "truediv" else 1 / square
     return float("inf") if spread is None else float(f"{1 / float(spread) ** 2:.12g}")  # removes rounding
 
 
@@ -153,7 +155,9 @@ def format_arguments(problem: Any) -> str:
     else:
         own = all_arguments(problem)
         of_algorithm = all_arguments(own.get("algorithm"))
-        shown = {name: own[name] for name in (*ALWAYS_PRINTED, "algorithm") if name in own and name not in of_algorithm}
+        scheduled = [name for name, value in own.items() if is_schedule(value) and name not in ALWAYS_PRINTED]
+        names = (*ALWAYS_PRINTED, *scheduled, "algorithm")
+        shown = {name: own[name] for name in names if name in own and name not in of_algorithm}
     return ", ".join(f"{name}={as_source(value)}" for name, value in shown.items())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.checks import integer
-from sgdlimits.domain import NotNegativeInTime, Positive, Rate, checked
+from sgdlimits.domain import NotNegativeInTime, PositiveInTime, Rate, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import at_start
 from sgdlimits.problem.base import Problem
@@ -58,7 +58,7 @@ class SpikedTensor(Problem):
     """
 
     order: Annotated[int, integer(at_least=2)] = eqx.field(static=True, default=2)
-    snr: Positive = eqx.field(converter=as_floats, default=1.2)
+    snr: PositiveInTime = eqx.field(converter=as_floats, default=1.2)
     lr: Rate = eqx.field(converter=as_floats, default=1.0)
     ridge: NotNegativeInTime = eqx.field(converter=as_floats, default=0.0)
     direct: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)

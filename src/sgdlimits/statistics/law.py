@@ -102,9 +102,10 @@ class FieldLaw(eqx.Module):
         if self.unit is None:  # the covariance is zero and has no Cholesky factor
             p, k = self.shape
             return ConditionalLaw(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
-        C = self.blocks
-        L = cholesky_factor(C.fixed)
-        return ConditionalLaw(*split_by_frame(C.cross, C.students, L), L)
+        C, positive = self.blocks, self.unit > 0
+        # a schedule may take the variance to zero, where any frame serves as the factor that divides
+        L = cholesky_factor(jnp.where(positive, C.fixed, jnp.eye(len(C.fixed))))
+        return ConditionalLaw(*split_by_frame(C.cross, C.students, L), jnp.where(positive, L, 0.0))
 
     def student_columns(self) -> Float[Array, "n p"]:
         """Return the first p columns of the triangular factor of the covariance, students first; it may be singular."""

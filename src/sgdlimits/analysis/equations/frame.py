@@ -26,6 +26,7 @@ from sgdlimits.errors import is_traced
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.part import is_schedule
+from sgdlimits.schedule import Root
 
 
 class MomentRows(NamedTuple):
@@ -144,7 +145,7 @@ def _printed_variance(data: Any, variance: Any) -> Any:
     # print sigma^2 as the schedule the user gave, not its square root squared
     root = data.spread
     if is_schedule(root):  # the root of a variance, unless it was made of something else
-        return root.left if getattr(root, "operation", "") == "pow" and is_schedule(root.left) else variance
+        return root.square if isinstance(root, Root) else variance
     return None if is_traced(variance) else float(f"{float(variance):.12g}")
 
 

@@ -6,9 +6,11 @@ import typing
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS
+from sgdlimits.checks import OverTime
 from sgdlimits.cli.explorer.scenes import SCENES
 from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_parameters, preset_parameters
 from sgdlimits.docstring import describe
+from sgdlimits.domain import checks_of
 from sgdlimits.model.activation import ACTIVATIONS
 from sgdlimits.problem.presets import PRESETS
 
@@ -42,8 +44,16 @@ def describe_control(name: str, annotation: Any, default: Any, words: str) -> di
 def preset_controls(name: str) -> list[dict[str, Any]]:
     """Return a dict for the control of each argument of a preset."""
     words = describe(PRESETS[name]).parameters
-    arguments = preset_parameters(name).items()
-    return [describe_control(key, each.annotation, each.default, words.get(key, "")) for key, each in arguments]
+    return [
+        describe_control(key, each.annotation, each.default, words.get(key, "")) | _over_time(PRESETS[name], key)
+        for key, each in preset_parameters(name).items()
+    ]
+
+
+def _over_time(thing: Any, name: str) -> dict[str, bool]:
+    """Return whether an argument may be a schedule, and whether users may draw it as a line."""
+    scheduled = isinstance(checks_of(thing).get(name), OverTime)
+    return {"schedule": scheduled, "drawn": scheduled and name.startswith("lr")}
 
 
 def optimiser_controls(name: str) -> list[dict[str, Any]]:
@@ -54,7 +64,7 @@ def optimiser_controls(name: str) -> list[dict[str, Any]]:
         default = each.default
         initial = INITIAL_VALUES.get(key) if default is each.empty or (key == "beta" and default is None) else default
         annotation = bool if isinstance(default, bool) else float | None if default is None else float
-        controls.append(describe_control(key, annotation, initial, words.get(key, "")))
+        controls.append(describe_control(key, annotation, initial, words.get(key, "")) | _over_time(ALGORITHMS[name], key))
     return controls
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -20,10 +21,12 @@ from sgdlimits.docstring import constructor_fields, typed_parameters
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level import ODE, SDE, Level, MeanField
 from sgdlimits.level.condition import check_threshold
+from sgdlimits.part import is_schedule
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.spec import EXAMPLES, Constructor, Spec
 from sgdlimits.start import STARTS as START_CLASSES, Start
+from sgdlimits.text import SCHEDULE_TEXT
 
 # More saved times than the first number make pieces of the chain come often, some hundredths of a second apart.
 MIN_SAVED_TIMES, MAX_SAVED_TIMES = 400, 2000
@@ -44,6 +47,8 @@ STARTS: dict[str, tuple[str, float | None]] = {
     for number in Constructor.of("start", name).required
 }
 """Name of the number that each start takes, and its default value. The default is None for d, which is that of the chain."""
+MAX_SCHEDULE_LENGTH = 4000
+"""Maximum number of characters in the text of a schedule."""
 CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORITHMS, "start_from": STARTS}
 """Known presets, optimisers and starts by name, for each entry of a setting that names one."""
 
@@ -60,8 +65,16 @@ def optimiser_parameters(name: str) -> dict[str, inspect.Parameter]:
 
 
 def parse_value(name: str, value: Any) -> Any:
-    """Convert a value in a message to a number, a string or a bool; strings such as "1/12" or "inf" become numbers."""
+    """Convert a value in a message to a number, a string or a bool; strings such as "1/12" or "inf" become numbers.
+
+    The text of a schedule, such as cosine(1/12, 0, 50), stays as it is.
+    """
     if isinstance(value, str):
+        if SCHEDULE_TEXT.search(value):
+            if len(value) > MAX_SCHEDULE_LENGTH:
+                got = f"{len(value)} characters"
+                raise BadInput(f"{name} must be a schedule of at most {MAX_SCHEDULE_LENGTH} characters; got {got}. Shorten it.")
+            return value
         top, slash, bottom = value.partition("/")
         try:
             value = float(top) / float(bottom) if slash else float(value)
@@ -139,6 +152,11 @@ class Setting:
         return self._built_parts["problem"]
 
     @property
+    def final_problem(self) -> Problem:
+        """Learning problem with its schedules at the end of the runs, for fixed points and phase portraits."""
+        return self.problem.at(self.t_max)
+
+    @property
     def start(self) -> Start:
         """Start of the runs."""
         return self._built_parts["start"]
@@ -174,7 +192,8 @@ class Setting:
     def as_python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
         """Return a Python program that makes the page's datasets and prints its headline numbers."""
         own = [f"{name}={_python_text(value)}" for name, value in self.parameters.items()]
-        own += [] if self.optimiser == "sgd" else [f"algorithm={_python_text(cast(Any, self.problem).algorithm)}"]
+        texts = {name: each for name, each in {**self.parameters, **self.optimiser_parameters}.items() if isinstance(each, str)}
+        own += [] if self.optimiser == "sgd" else [f"algorithm={_python_text(cast(Any, self.problem).algorithm, texts)}"]
         how = lambda level: ", ".join(f"{name}={value!r}" for name, value in self.stream_arguments(level).items())
         call = lambda name: f"sl.simulate(problem, {_python_text(self.levels[name])}, start, {how(name)})"
         made = "\n".join(f"{name} = {call(name)}" for name in levels)
@@ -192,7 +211,8 @@ class Setting:
         optimiser = {option_name("optimiser", name, taken): value for name, value in self.optimiser_parameters.items()}
         for name, value in (*self.parameters.items(), *optimiser.items()):
             flag = name.replace("_", "-")
-            words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]
+            switch = [f"--{'' if value else 'no-'}{flag}"]
+            words += switch if isinstance(value, bool) else [f"--{flag}", shlex.quote(f"{value}")]
         words += ["--optimiser", self.optimiser] if self.optimiser != "sgd" else []
         words += ["--level", level.replace("_", "-")]
         words += ["--d", str(self.d)] if level in ("chain", "sde") or self.start_from == "random" else []
@@ -221,8 +241,11 @@ def _read_entry(name: str, value: Any) -> Any:
     return LIMITS[name](name, value) if name in LIMITS else number()(name, value)
 
 
-def _python_text(value: Any) -> str:
-    """Format a value or an object of the package as Python code, leaving out arguments that have their default."""
+def _python_text(value: Any, texts: Mapping[str, str] | None = None) -> str:
+    """Format a value or an object of the package as Python code, leaving out arguments that have their default.
+
+    `texts` has the texts of schedules, by the names of the arguments for which they were given.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if not dataclasses.is_dataclass(value):
@@ -230,7 +253,10 @@ def _python_text(value: Any) -> str:
     words = []
     for field in constructor_fields(value):
         own = getattr(value, field.name)
-        own = float(own) if getattr(own, "ndim", None) == 0 else own
+        if is_schedule(own):
+            own = (texts or {}).get(field.name, own)
+        elif getattr(own, "ndim", None) == 0:
+            own = float(own)
         if field.default is dataclasses.MISSING or own != field.default:
-            words.append(f"{field.name}={_python_text(own)}")
+            words.append(f"{field.name}={_python_text(own, texts)}")
     return f"sl.{type(value).__name__}({', '.join(words)})"

@@ -141,7 +141,7 @@ def find_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
     """Find fixed points of a setting's ODE, for at most `SEARCH_SECONDS` and only while `wanted()` is true."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run_search(CancellableWatch(setting.preset, wanted), setting.problem.limit, count=32)
+        return run_search(CancellableWatch(setting.preset, wanted), setting.final_problem.limit, count=32)
 
 
 def describe_search(found: FixedPoints | None) -> str:
@@ -167,7 +167,7 @@ def build_portrait(
     ode, chain : trajectories to draw
     plane : names of the two statistics, as sent by the page; invalid ones are replaced
     """
-    problem = setting.problem.limit
+    problem = setting.final_problem.limit
     ode = ode.isel(run=ode.status.values != DIVERGED)
     if not ode.sizes["run"]:
         raise BadInput("All runs of the ODE diverged: there is no flow to draw. Take a smaller lr.")
@@ -251,6 +251,7 @@ def build_spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
     if not isinstance(setting.problem, ProjectionProblem):
         raise BadInput("The Hessian is known for networks, not for spiked tensors. Choose another problem to see one.")
     stats = jax.tree.map(lambda leaf: np.asarray(leaf)[0, -1], statistics(piece))
-    found = hessian_spectrum(setting.problem, setting.problem.coordinates.in_limit(stats), setting.d)
+    now = setting.problem.at(float(piece.t.values[-1]))
+    found = hessian_spectrum(now, setting.problem.coordinates.in_limit(stats), setting.d)
     return {"t": as_lists(piece.t.values[-1]), "run": int(piece.run.values[0]), "values": as_lists(found.eigenvalues),
             "counts": found.multiplicities.tolist(), "index": list(found.index)}  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from sgdlimits.checks import integer
-from sgdlimits.domain import NotNegativeInTime, Positive, Rate, checked
+from sgdlimits.domain import NotNegativeInTime, PositiveInTime, Rate, checked
 from sgdlimits.problem.spiked import SpikedTensor
 
 
 @checked
 def spiked_tensor(
     order: Annotated[int, integer(at_least=2)] = 2,
-    snr: Positive = 1.2,
+    snr: PositiveInTime = 1.2,
     lr: Rate = 1.0,
     ridge: NotNegativeInTime = 0.0,
     direct: bool = False,

@@ -252,6 +252,9 @@ def _assemble_points(parts: list[xr.Dataset], places, dims: list[str], sizes: tu
     extent: dict[str, int] = {}
     for part in parts:
         extent |= {str(dim): max(size, extent.get(str(dim), 0)) for dim, size in part.sizes.items()}
+    # the values over time of a schedule have the name of the parameter that the sweep varies
+    taken = {name: f"scheduled_{name}" for name in coords}
+    parts = [part.rename({name: taken[str(name)] for name in part.variables if name in taken}) for part in parts]
     found = {}
     for name in dict.fromkeys(str(name) for part in parts for name in part.variables):
         if name in ("run", "time", "t") and not (name == "t" and times_differ):

@@ -19,6 +19,7 @@ from sgdlimits.docstring import constructor_fields
 from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level.condition import as_condition
+from sgdlimits.part import is_schedule
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.renamed import present_parameter_name
@@ -203,6 +204,8 @@ def as_coordinate(value: Any) -> Any:
         return value
     if value is None:
         return "none"
+    if is_schedule(value):
+        return repr(value)
     if isinstance(value, eqx.Module):
         shown = ", ".join(f"{each.name}={as_coordinate(getattr(value, each.name))}" for each in constructor_fields(value))
         return f"{type(value).__name__}({shown})"

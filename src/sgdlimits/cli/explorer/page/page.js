@@ -82,6 +82,8 @@ function parse(typed) {
   return Number.isFinite(number) && typed.trim() !== "" ? number : typed.trim();
 }
 
+const rates = new Map();  // the rates that are drawn at present, by the ids of their boxes
+
 function row(c, values, id) {
   const label = element("label", { htmlFor: id, title: c.help, textContent: c.name.replaceAll("_", " ") });
   const set = (value) => { values[c.name] = value; ask(); };
@@ -97,7 +99,7 @@ function row(c, values, id) {
     list.addEventListener("change", () => set(list.value || null));
     return element("div", { className: "row" }, label, list);
   }
-  const box = element("input", { type: "text", inputMode: "decimal", id, value: text(values[c.name]), title: values[c.name] ?? "", spellcheck: false, maxLength: 40 });
+  const box = element("input", { type: "text", inputMode: "decimal", id, value: text(values[c.name]), title: values[c.name] ?? "", spellcheck: false, maxLength: c.schedule ? 4000 : 40 });
   if (c.kind === "box") {
     box.classList.add("wide");
     box.addEventListener("change", () => set(parse(box.value)));
@@ -109,7 +111,17 @@ function row(c, values, id) {
   slider.addEventListener("input", () => { const value = fromSlider(c, Number(slider.value)); box.value = text(value); set(value); say(); });
   box.addEventListener("change", () => { const value = parse(box.value); slider.value = toSlider(c, value); set(value); say(); });
   say();
-  return element("div", { className: "row" }, label, slider, box);
+  const made = element("div", { className: "row" }, label, slider, box);
+  if (c.drawn) {
+    const line = new RateLine(c, () => values[c.name], (value) => { box.value = text(value); slider.value = toSlider(c, value); set(value); say(); });
+    const open = element("button", { type: "button", className: "draw", id: `${id}-draw`, textContent: "over time", title: `draw ${c.name} as a line over time` });
+    const show = (is) => { line.canvas.hidden = !is; open.setAttribute("aria-expanded", is); if (is) { rates.set(id, line); line.draw(); } else rates.delete(id); };
+    open.addEventListener("click", () => show(line.canvas.hidden));
+    line.canvas.id = `${id}-line`;
+    made.append(open, line.canvas);
+    show(rates.has(id));
+  }
+  return made;
 }
 
 function sideControls(side) {
@@ -140,6 +152,7 @@ function build() {
   form.replaceChildren(sideControls("A"), ...(state.B ? [sideControls("B")] : []), element("p", { className: "buttons" }, both, again), runs);
   $("preset").value = state.preset;
   $("log").checked = state.log; $("logt").checked = state.logt;
+  rates.forEach((line, id) => { if ($(id)) line.draw(); else rates.delete(id); });
 }
 
 function scenes() {
@@ -153,6 +166,7 @@ const message = (side) => ({ preset: state.preset, ...side, d: state.d, t_max: s
 function ask(now) {
   clearTimeout(waiting);
   document.body.dataset.done = "";
+  rates.forEach((line) => line.read());
   toLink();
   job += 1;  // from now on what comes of the settings before is not shown
   waiting = setTimeout(() => {

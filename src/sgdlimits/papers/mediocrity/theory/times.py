@@ -21,6 +21,7 @@ from sgdlimits.expectation.gaussian.quadrature import overlap_rule
 from sgdlimits.papers.mediocrity import noisy_start
 from sgdlimits.papers.mediocrity.theory.rates import increment_variance, linear_rates, noise_gain, optimal_lr
 from sgdlimits.papers.mediocrity.theory.start import draw_start_sums, mean_log_overlap
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import PhaseRetrieval, recognise_phase_retrieval
 from sgdlimits.start import RandomInit
@@ -93,6 +94,8 @@ def exit_time(
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
     if start is not None and average not in ("ode", "sde", "backward"):
         raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got {average!r}. Leave start out.")
+
+    fix_time(problem, None, "Use Chain(d) and exit_times.")
 
     def one(d, T, m):
         """Return the mean exit time at one dimension, threshold and initial overlap (None for random starts)."""
