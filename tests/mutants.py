@@ -38,7 +38,10 @@ SPIKED = "tests/laws/test_spiked_tensor.py"
 MUTANTS = (
     # algorithm/
     Mutant(
-        "algorithm/limit.py", "jnp.prod(jnp.stack([law.weights[i] for i in c]))", "jnp.asarray(0.5**b)", MIXTURE + "normalised"
+        "algorithm/limit.py",
+        "jnp.prod(jnp.stack([inputs.class_probabilities[i] for i in c]))",
+        "jnp.asarray(0.5**b)",
+        MIXTURE + "normalised",
     ),
     Mutant("algorithm/limit.py", "jnp.full(b, model.data.squared_length)", "jnp.ones(b)", MIXTURE + "normalised"),
     Mutant("algorithm/limit.py", "(C * variances) @ C.T", "C @ C.T", MIXTURE + "normalised"),
@@ -140,7 +143,10 @@ MUTANTS = (
         "tests/unit/analysis/test_exit_times.py",
     ),
     Mutant(
-        "run/sweeps/unit.py", "hash_of([recipe.seed, model])", "hash_of([recipe.seed])", "tests/unit/run/sweeps/test_sweep.py"
+        "run/sweeps/unit.py",
+        "hash_json([recipe.seed, model])",
+        "hash_json([recipe.seed])",
+        "tests/unit/run/sweeps/test_sweep.py",
     ),
 )
 

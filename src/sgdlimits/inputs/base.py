@@ -16,7 +16,7 @@ from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
 
 
-class Sizes(NamedTuple):
+class StepSizes(NamedTuple):
     """Numbers of samples, inputs, directions and orthogonal components in one step.
 
     Parameters
@@ -24,7 +24,7 @@ class Sizes(NamedTuple):
     samples : b, the number of labelled inputs
     inputs : L, the number of samples and of standard normal vectors for the algorithm's own noise
     fixed, directions : k fixed directions and n trained ones
-    rests : r, the number of linear combinations of components orthogonal to all directions on which the step depends
+    rests : r, the number of linear combinations of the inputs' orthogonal components on which the step depends
     """
 
     samples: int
@@ -97,7 +97,7 @@ class Inputs(Part):
         """
 
     @abc.abstractmethod
-    def draw(self, stream: Stream, sizes: Sizes, d: Float[Array, ""]) -> Coordinates:
+    def draw(self, stream: Stream, sizes: StepSizes, d: Float[Array, ""]) -> Coordinates:
         """Draw the random variates that determine the inputs in dimension d, with the steps on the first axis."""
 
     @abc.abstractmethod
@@ -109,7 +109,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def vectors(
-        self, stream: Stream, sizes: Sizes, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
+        self, stream: Stream, sizes: StepSizes, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
     ) -> tuple[Float[Array, "steps inputs runs d"], Float[Array, "steps samples runs"], Int[Array, "steps samples runs"]]:
         """Draw input vectors in R^d, label noise and classes for several steps.
 

@@ -97,7 +97,7 @@ class Mixture(Inputs):
         shape = (stream.steps, samples, stream.runs.size)
         if self.classes == 1:  # one class draws no random variates
             return jnp.zeros(shape, jnp.int32)
-        u = stream.per_sample(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+        u = stream.split_into_samples(samples).uniform(Purpose.CLASS, 1).reshape(shape)
         # The last edge is left out, so that a sum of weights just below 1 cannot give a class too many.
         return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
 
@@ -139,7 +139,7 @@ class Mixture(Inputs):
 
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
-        normal = stream.per_sample(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        normal = stream.split_into_samples(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         # The last entry of each row is the label noise, drawn together with its input.
         c = self.draw_class(stream, b)
         x = self.sigma * normal[:, :b, :, :-1]
@@ -173,10 +173,10 @@ def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegat
     """
     rows: Any = as_floats(means)
     if rows.ndim != 2 or not rows.size:
-        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row a class.")
+        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row for each class.")
     shares: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
     if shares.shape != rows.shape[:1]:
-        raise BadInput(f"weights must have shape {rows.shape[:1]}, one a class; got {shares.shape}. Give such weights.")
+        raise BadInput(f"weights must have shape {rows.shape[:1]}, one for each class; got {shares.shape}. Give one for each.")
     known = [] if is_traced(shares) else [shares]
     for each in shares.examples() if is_schedule(shares) else known:
         probabilities("weights", each)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked
 from sgdlimits.inputs.base import Inputs
-from sgdlimits.inputs.masks import MaskedInputs, kept_units
+from sgdlimits.inputs.masks import MaskedInputs, decode_masks
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
@@ -109,7 +109,7 @@ class Model(Part):
         kept = None
         if self.network.mask_rate is not None:
             c, mask = c % self.classes, c // self.classes
-            kept = kept_units(mask, self.width)
+            kept = decode_masks(mask, self.width)
         return self.loss(self.network.output(fields, a, c, kept), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:

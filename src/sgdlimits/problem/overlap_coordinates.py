@@ -10,7 +10,7 @@ from jax.tree_util import tree_flatten_with_path
 
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
-from sgdlimits.statistics.frame import admissible, frame_of
+from sgdlimits.statistics.frame import frame_of, make_admissible
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
 from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
@@ -33,7 +33,7 @@ class OverlapCoordinates(Coordinates):
         is_copy = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
         M = np.concatenate([overlaps.M * copied for copied in is_copy], axis=-2)
         Q = np.block([[overlaps.Q * (one and other) for other in is_copy] for one in is_copy])
-        trained = algorithm.trained(overlaps.a)
+        trained = algorithm.select_trained(overlaps.a)
         kept = {
             name: jax.tree.map(lambda leaf, copied=copied: leaf * copied, trained)
             for name, copied in zip(algorithm.names, is_copy, strict=True)
@@ -60,7 +60,7 @@ class OverlapCoordinates(Coordinates):
         rows = [f"{'' if name == STUDENT else f'{name} '}{j}" for name in stats.names for j in range(p)]
         pairs = zip(*np.triu_indices(n), strict=True)
         names = [f"M[{j},{r}]" for j in rows for r in range(k)] + [f"Q[{rows[j]},{rows[l]}]" for j, l in pairs]
-        for path, leaf in tree_flatten_with_path((self.problem.algorithm.trained(stats.a), stats.kept))[0]:
+        for path, leaf in tree_flatten_with_path((self.problem.algorithm.select_trained(stats.a), stats.kept))[0]:
             name = " ".join(key.key for key in path[1:]) or "a"
             names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
         return tuple(names)
@@ -84,7 +84,7 @@ class OverlapCoordinates(Coordinates):
         return free
 
     def admissible(self, stats):
-        return admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
+        return make_admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
 
     def fits(self, stats: Any) -> None:
         """Raise `BadInput` unless `stats` are overlaps of one run, traced or not, with the shapes of the problem."""
