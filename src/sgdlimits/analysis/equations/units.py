@@ -28,7 +28,7 @@ from sgdlimits.analysis.equations.base import (
     root_latex,
     sum_latex,
 )
-from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows
+from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, variance_latex
 from sgdlimits.analysis.equations.polynomial import derivative_means
 from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean_latex
 from sgdlimits.expectation.additive import additive_integrals
