@@ -1,7 +1,8 @@
 """CPU time of plain SGD in this checkout over that in an earlier one: `python benchmarks/against.py v0.1.0`.
 
 Two processes, one of each, take turns on one core; the ratio is that of their best times. The earlier version must run with
-the packages that are installed, and know the presets below.
+the packages that are installed, and know the presets below. JAX is set up in both as the command line does (`setup_jax`), which
+importing version 0.2 did: without asynchronous dispatch, whose threads would count.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ CASES = {
     "SGD, d = 1000, erf 8/4": "sl.presets.committee(width=8, teachers=4), sl.SGD(1000), sl.RandomInit(1000), runs=16, t_max=1",
     "chain, p = 1": "sl.presets.phase_retrieval(lr=0.08), sl.Chain(3000), sl.RandomInit(3000), runs=256, t_max=20",
     "chain, erf 8/4": "sl.presets.committee(width=8, teachers=4), sl.Chain(3000), sl.RandomInit(3000), runs=256, t_max=0.5",
+    "chain, p = 5": "sl.presets.phase_retrieval(width=5, lr=0.05), sl.Chain(3000), sl.RandomInit(3000), runs=128, t_max=2",
     "chain, p = 20": "sl.presets.phase_retrieval(width=20, lr=0.02), sl.Chain(3000), sl.RandomInit(3000), runs=64, t_max=0.5",
     "chain, classes": "sl.presets.binary_mixture(10.0, 0.1), sl.Chain(3000), sl.RandomInit(3000), runs=64, t_max=1",
 }  # fmt: skip
@@ -30,6 +32,7 @@ import resource, sys, warnings
 import sgdlimits as sl
 
 warnings.simplefilter("ignore")
+getattr(sl, "setup_jax", lambda: None)()
 for line in sys.stdin:  # a turn: the case, run until its first call has compiled
     call = lambda: eval(f"sl.simulate({line.strip()}, progress=False)")
     before = resource.getrusage(resource.RUSAGE_SELF)

@@ -23,6 +23,8 @@ ORDER = (
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but papers and
 cli; these alone use them."""
 LEAVES = ("papers", "cli")
+NUMBERS_OF_INPUTS = {"sigma", "spread", "means", "weights", "centre", "squared_length", "class_probabilities"}
+MOST_READERS = 30
 MOST_FOLDERS = 12
 ROOT = Path(sgdlimits.__file__).parent
 MODULES = {
@@ -81,6 +83,22 @@ def test_the_compiler_knows_nothing_of_problems():
 def test_the_top_of_the_package_fits_on_a_page():
     folders = [path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()]
     assert len(folders) <= MOST_FOLDERS, sorted(folders)
+
+
+def test_few_lines_read_the_numbers_of_the_inputs():
+    """All others see the law of the fields, or ask the inputs. Counted are `data.sigma`, `model.inputs.means` and the like;
+    `inputs` in `expectation.class...` are nodes, and `data` of analyses and papers are datasets.
+    """
+    found = set()
+    for module, path in MODULES.items():
+        if part(module) in ("inputs", "papers") or module.startswith("sgdlimits.expectation.class"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in NUMBERS_OF_INPUTS:
+                owner = ast.unparse(node.value).split(".")
+                if owner[-1] in ("data", "inputs") and owner[0] not in ("found", "table"):
+                    found.add(f"{module}:{node.lineno}")
+    assert 5 < len(found) <= MOST_READERS, sorted(found)
 
 
 def test_no_module_imports_itself_in_a_circle():

@@ -20,7 +20,7 @@ from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.size import check_memory
-from sgdlimits.statistics.frame import cholesky_factor, frame_of
+from sgdlimits.statistics.frame import PSD_TOLERANCE, cholesky_factor
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
 from sgdlimits.statistics.trees import as_floats, count_runs, repeat_run, take_run
@@ -230,7 +230,10 @@ class OrthogonalInit(Start):
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
         stats = Overlaps(units.a, units.M, as_floats(np.tile(np.eye(p), (stream.runs.size, 1, 1))))
-        _check_weights_exist(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
+        m = np.linalg.solve(cholesky_factor(problem.directions.gram), np.swapaxes(units.M, -1, -2))
+        m = np.clip(np.nan_to_num(m, nan=2.0), -2.0, 2.0)  # entries above 1 are refused anyway, and large ones overflow
+        largest = np.linalg.norm(m, 2, axis=(-2, -1)) ** 2  # Q - M P^-1 M^T has the smallest eigenvalue 1 - largest
+        _check_weights_exist(largest, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
         return stats
 
     def particles(self, problem, stream):
@@ -268,9 +271,8 @@ class FixedInit(Start):
         with np.errstate(over="ignore", invalid="ignore"):  # _check_weights_exist reports overlaps that overflow
             inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
             Q = inside + np.diag(1 - np.diagonal(inside))
-        stats = repeat_run(Overlaps(one.a, one.M, Q), stream.runs.size)
-        _check_weights_exist(stats, problem, "FixedInit", "Give smaller overlaps.")
-        return stats
+        _check_weights_exist(np.diagonal(inside), "FixedInit", "Give smaller overlaps.")
+        return repeat_run(Overlaps(one.a, one.M, Q), stream.runs.size)
 
     def particles(self, problem, stream):
         p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
@@ -365,9 +367,10 @@ def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
     return {name: np.tile(value(name), (runs, *(1 for _ in np.shape(scalars[name])))) for name in scalars}
 
 
-def _check_weights_exist(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:
-    """Raise `BadInput` unless some weights have the given overlaps."""
-    try:
-        frame_of(stats, cholesky_factor(problem.directions.gram), problem.directions.width)
-    except BadInput:
-        raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}") from None
+def _check_weights_exist(squares: np.ndarray, what: str, remedy: str) -> None:
+    """Raise `BadInput` unless all squared norms within the span of the fixed directions are at most 1.
+
+    Weights of norm 1 then exist; levels factor their overlaps once, when runs begin.
+    """
+    if not (squares <= 1 + PSD_TOLERANCE).all():
+        raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}")

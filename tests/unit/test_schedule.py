@@ -101,7 +101,12 @@ def test_ode_is_the_integral_by_hand_through_knots():
 
 def test_mean_field_is_the_integral_by_hand():
     data = sl.simulate(linear(), sl.MeanField(), START, t_max=T, save=SAVED, progress=False)
-    np.testing.assert_allclose(data.M.values[0, :, 0, 0], by_hand(SAVED)[:, 0], atol=2e-8)
+    M = by_hand(SAVED)[:, 0]
+    np.testing.assert_allclose(data.M.values[0, :, 0, 0], M, atol=2e-8)
+    # units are independent outside the fixed direction, so that their mean is M times its field
+    np.testing.assert_allclose(
+        data.risk.values[0], [risk_by_hand(t, m, m**2) for t, m in zip(SAVED, M, strict=True)], atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("level", [sl.Chain(D), sl.SGD(D)], ids=["chain", "sgd"])
@@ -131,6 +136,7 @@ def risk_by_hand_of(data, t):
 
 def test_diffusion_has_the_mean_of_the_limit():
     data, expected = follow(sl.SDE(D, dt=0.01), runs=RUNS // 4), by_hand(SAVED)
+    np.testing.assert_allclose(data.risk.values, risk_by_hand_of(data, data.t.values), rtol=1e-6)
     for name, mean in zip("MQ", expected.T, strict=True):
         found = data[name].values[:, :, 0, 0]
         assert (np.abs(found.mean(0) - mean) < 4.5 * found.std(0) / np.sqrt(len(found)) + 3e-3).all()

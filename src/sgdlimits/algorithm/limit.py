@@ -193,8 +193,7 @@ def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps,
 
     The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic.
     """
-    names, b = algorithm.names, algorithm.batch
-    p = model.width
+    names, b, p = algorithm.names, algorithm.batch, model.width
     # different inputs are orthogonal as d grows, so that their Gram matrix over d is diagonal
     variances = jnp.concatenate([jnp.full(b, model.data.squared_length), jnp.ones(x.fixed.shape[1] - b)])
     part = {name: slice(i * p, (i + 1) * p) for i, name in enumerate(names)}
@@ -387,17 +386,16 @@ class StepAverages(NamedTuple):
 
     def _mean_over_classes(self, f):
         """Average f over all assignments of the samples of a batch to classes, with their probabilities."""
-        inputs, b = self.model.inputs, self.algorithm.batch
-        if inputs.classes**b > MAX_CLASS_COMBINATIONS:
+        inputs, classes, b = self.model.inputs, self.model.inputs.classes, self.algorithm.batch
+        if classes**b > MAX_CLASS_COMBINATIONS:
             what = "classes" if self.model.network.mask_rate is None else "classes and masks of units"
             raise BadInput(
-                f"{inputs.classes} {what} in batches of {b} are too many to average over, which "
+                f"{classes} {what} in batches of {b} are too many to average over, which "
                 f"{type(self.algorithm).__name__} needs as d grows. Use Chain(d), or a smaller batch."
             )
-        combinations = list(itertools.product(range(inputs.classes), repeat=b))
+        combinations = list(itertools.product(range(classes), repeat=b))
         weights = [jnp.prod(jnp.stack([inputs.class_probabilities[i] for i in c])) for c in combinations]
         if len(combinations) > MAX_UNROLLED_COMBINATIONS:
             values = jax.lax.map(f, np.array(combinations))
             return jax.tree.map(lambda leaves: jnp.tensordot(jnp.stack(weights), leaves, 1), values)
-        weighted_sum = lambda *leaves: sum(leaf * w for leaf, w in zip(leaves, weights, strict=True))
-        return jax.tree.map(weighted_sum, *map(f, combinations))
+        return jax.tree.map(lambda *each: sum(leaf * w for leaf, w in zip(each, weights, strict=True)), *map(f, combinations))

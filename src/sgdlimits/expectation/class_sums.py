@@ -27,8 +27,8 @@ from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import RiskDerivatives
+from sgdlimits.inputs.masks import enumerate_masks, mask_probabilities
 from sgdlimits.inputs.mixture import Mixture
-from sgdlimits.model.masks import enumerate_masks, mask_probabilities
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import (
@@ -113,7 +113,7 @@ def is_split(model: Model) -> bool:
 
 def has_tasks(model: Model) -> bool:
     """Return whether a model has several classes, with a readout or a head for each."""
-    return model.data.classes > 1 and (isinstance(model.target.readout, ClassReadouts) or model.network.head_count > 1)
+    return model.classes > 1 and (isinstance(model.target.readout, ClassReadouts) or model.network.head_count > 1)
 
 
 def class_models(model: Model) -> tuple[ClassModel, ...]:
@@ -128,7 +128,7 @@ def class_models(model: Model) -> tuple[ClassModel, ...]:
     if network.head_count > 1:
         assert isinstance(network, TwoLayer)
         network = TwoLayer(network.width, network.activation, network.mean, bias=network.bias)
-    return tuple(_class_model(model, network, i) for i in range(model.data.classes))
+    return tuple(_class_model(model, network, i) for i in range(model.classes))
 
 
 def _class_model(model: Model, network: Any, i: int) -> ClassModel:

@@ -114,10 +114,11 @@ def target_function(target: Target, data: Inputs) -> Activation:
 
     Raises `BadInput` for several teachers, or for data with classes.
     """
-    if target.teachers != 1 or not data.centred:
+    centred, classes = data.centred, data.classes
+    if target.teachers != 1 or not centred:
         raise BadInput(
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "
-            f"{data.classes} classes. Give the target's function itself."
+            f"{classes} classes. Give the target's function itself."
         )
     norm = (float(data.squared_length) * float(target.gram[0, 0])) ** 0.5
     readout = target.readout

@@ -142,9 +142,10 @@ class SoftmaxCrossEntropy(Loss):
             _check_classes(target, C)
         if labels is None or is_traced(labels):
             return
-        if len(labels) != data.classes or not np.isin(labels, np.arange(C)).all():
+        classes = data.classes
+        if len(labels) != classes or not np.isin(labels, np.arange(C)).all():
             raise BadInput(
-                f"labels must be {data.classes} integers, one for each class of the data, from 0 to {C - 1} for {C} outputs; "
+                f"labels must be {classes} integers, one for each class of the data, from 0 to {C - 1} for {C} outputs; "
                 f"got {labels.tolist()}. Give ClassLabels(range(C)), and C outputs."
             )
 

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 from sgdlimits.checks import OverTime, array, by_name, number
 from sgdlimits.domain import InTime, Size, Width, checked
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.inputs.masks import MAX_MASKED_WIDTH
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
-from sgdlimits.model.masks import MAX_MASKED_WIDTH
 from sgdlimits.part import Part, is_schedule
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import as_floats

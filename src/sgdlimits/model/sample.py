@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked
 from sgdlimits.inputs.base import Inputs
+from sgdlimits.inputs.masks import MaskedInputs, decode_masks
 from sgdlimits.model.loss import Loss
-from sgdlimits.model.masks import MaskedInputs, decode_masks
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.part import Part
@@ -49,6 +49,11 @@ class Model(Part):
     def teachers(self) -> int:
         """The number of fixed directions, k."""
         return self.target.teachers
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of the inputs, without masks of units."""
+        return self.data.classes
 
     @property
     def centred(self) -> bool:
@@ -99,11 +104,11 @@ class Model(Part):
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
         """Evaluate the loss of samples with student fields, fixed fields, network scalars, label noise z and class c.
 
-        With dropout, c also encodes the mask of units (see `model.masks`).
+        With dropout, c also encodes the mask of units (see `inputs.masks`).
         """
         kept = None
         if self.network.mask_rate is not None:
-            c, mask = c % self.data.classes, c // self.data.classes
+            c, mask = c % self.classes, c // self.classes
             kept = decode_masks(mask, self.width)
         return self.loss(self.network.output(fields, a, c, kept), self.target.label(fixed, z, c))
 

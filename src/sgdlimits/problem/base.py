@@ -30,9 +30,7 @@ CHECK_TIME = array(at_least=0, ndim=0)
 def compiled_at_time(method: Method) -> Method:
     """Decorate a method of a problem that takes statistics and a time t: check its arguments, and compile it.
 
-    One compilation serves all times.
-
-    The time is traced, so that another one needs no compilation. For t = None, schedules have their initial value.
+    The time is traced, so that one compilation serves all times. For t = None, schedules have their initial value.
     """
     compiled_method = eqx.filter_jit(method)
     needs_limit = method.__name__ != "risk"

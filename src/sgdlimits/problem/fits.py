@@ -19,14 +19,15 @@ from sgdlimits.part import at_start
 def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
     """Raise `BadInput` if the data, target, network, loss and algorithm of a problem do not fit together."""
     data.check(target.teachers)
+    classes = data.classes
     if isinstance(target.readout, ClassLabels) and not is_traced(target.readout.labels):
         labels = np.shape(target.readout.labels)
-        if labels != (data.classes,):
+        if labels != (classes,):
             raise BadInput(
-                f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. "
+                f"labels must be {classes} numbers, one for each class of the data; got shape {labels}. "
                 "Give one label for each class."
             )
-    _check_tasks(data, target, network)
+    _check_tasks(data, classes, target, network)
     if isinstance(loss, Loss):
         loss.check(data, at_start(target), network.shape)
     check_memory(algorithm, RESERVED_NAMES | {"a"})
@@ -38,7 +39,7 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
         raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {scalars}")
 
 
-def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
+def _check_tasks(data: Inputs, classes: int, target: Target, network: AnyNetwork) -> None:
     """Raise `BadInput` if readouts or heads by class do not match the classes of the data."""
     readout, heads = target.readout, network.head_count
     readouts, turns = (readout.classes, readout.turns) if isinstance(readout, ClassReadouts) else (None, None)
@@ -46,12 +47,10 @@ def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
         return
     if not isinstance(data, Mixture):
         raise BadInput(f"readouts and heads of classes need a mixture; got {type(data).__name__}. Make it with mixture(means).")
-    if readouts is not None and readouts != data.classes:
-        raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {readouts}. Give one for each.")
-    if heads not in (1, data.classes):
-        raise BadInput(
-            f"heads must be 1, or {data.classes}, the number of classes of the data; got {heads}. Give one of the two."
-        )
+    if readouts is not None and readouts != classes:
+        raise BadInput(f"readouts must be {classes}, one for each class of the data; got {readouts}. Give one for each.")
+    if heads not in (1, classes):
+        raise BadInput(f"heads must be 1, or {classes}, the number of classes of the data; got {heads}. Give one of the two.")
     if turns is not None and turns.shape[1] != target.teachers:
         k, rows = target.teachers, turns.shape[1]
         raise BadInput(

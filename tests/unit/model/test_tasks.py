@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.model.masks import decode_masks, enumerate_masks, mask_probabilities
+from sgdlimits.inputs.masks import decode_masks, enumerate_masks, mask_probabilities
 from sgdlimits.model.target import FunctionReadout, TimedReadout
 from sgdlimits.run.record import from_json, to_json
 

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.kernel.random import Stream
+from sgdlimits.level import chain, sgd
+from sgdlimits.problem import overlap_coordinates
+from sgdlimits.statistics import frame
 
 PROBLEM = sl.presets.phase_retrieval()
 
@@ -47,3 +51,42 @@ def test_second_layer_with_signs_by_lot():
     run = sl.simulate(problem, sl.Chain(100), sl.RandomInit(d=100, positive=0.5), t_max=0.1, runs=4, save=2)
     np.testing.assert_array_equal(run.a.values[:, 0], sl.RandomInit(d=100, positive=0.5).sample(problem, runs=4).a)
     np.testing.assert_array_equal(sl.rerun(run).a, run.a)
+
+
+@pytest.mark.parametrize(
+    "start", [sl.RandomInit(30), sl.FixedInit(0.2), sl.OrthogonalInit(0.1)], ids=lambda start: type(start).__name__
+)
+@pytest.mark.parametrize("level", [sl.Chain(30), sl.SGD(30), sl.SDE(30), sl.ODE()], ids=lambda level: level.name)
+def test_overlaps_of_a_start_are_factored_once(level, start, monkeypatch):
+    """By the chain and SGD to begin, and by others to check that weights with them exist."""
+    calls = []
+
+    def count(*arguments):
+        calls.append(arguments)
+        return frame.frame_of(*arguments)
+
+    for module in (chain, sgd, overlap_coordinates):
+        monkeypatch.setattr(module, "frame_of", count)
+    problem = sl.presets.committee(2, 1)
+    sl.simulate(problem, level, start, t_max=0.2, runs=2, save=2, progress=False)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("gram", [None, [[1.0, 0.6], [0.6, 1.0]]])
+def test_starts_of_norm_one_exist_or_are_refused(gram):
+    """Overlaps on the border of what unit vectors have, against the smallest eigenvalue of Q - M P^-1 M^T."""
+    P = np.eye(2) if gram is None else np.array(gram)
+    problem = sl.ProjectionProblem(
+        sl.Target(sl.CommitteeReadout("erf"), 2, gram=gram), sl.TwoLayer(1, "erf"), sl.SquaredLoss(), sl.OnePassSGD(0.1)
+    )
+    border = 1 / np.sqrt(np.ones(2) @ np.linalg.solve(P, np.ones(2)))
+    assert sl.FixedInit(border).one(problem).M.shape == (1, 2)
+    for overlap in (1.001 * border, 1e200):
+        with pytest.raises(sl.BadInput, match="FixedInit gives overlaps that no weights of norm 1 have"):
+            sl.FixedInit(overlap).one(problem)
+    draws = sl.OrthogonalInit(1.0).particles(problem, Stream.of(3, np.arange(1))).M[0, 0]
+    border = float(1 / np.sqrt(draws @ np.linalg.solve(P, draws)))
+    assert sl.OrthogonalInit(0.999 * border).one(problem, seed=3).Q.item() == 1.0
+    for spread in (1.001 * border, 1e200):
+        with pytest.raises(sl.BadInput, match="gives overlaps that no weights of norm 1 have"):
+            sl.OrthogonalInit(spread).one(problem, seed=3)

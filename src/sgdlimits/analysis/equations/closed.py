@@ -15,7 +15,7 @@ from sgdlimits.analysis.equations.base import (
     reciprocal_latex,
     sum_latex,
 )
-from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
+from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, variance_latex
 from sgdlimits.analysis.equations.units import additive_moments
 from sgdlimits.analysis.equations.words import (
     activation_rows,
@@ -71,7 +71,8 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     model, k = setting.model, setting.model.teachers
     w, R, P = model.loss.weight, np.asarray(model.target.readout.quadratic(k)), np.asarray(model.target.gram)
     equal = np.allclose(R, np.eye(k) / k, rtol=1e-14) and np.array_equal(P, np.eye(k))
-    four, two = ("", "") if is_one(model.data.squared_length) else (r"\sigma^{4}", r"\sigma^{2}")
+    two = variance_latex(model)
+    four = two and r"\sigma^{4}"
 
     def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
         """Format a sum over pairs (s, u) of fixed directions: the readout matrix R_su times `left` and `right`."""
@@ -128,7 +129,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
 def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
     """Return the moments for inputs without noise, each the mean of its class: sums over the classes."""
     model = setting.model
-    C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"
+    C = r"\sum_{c=1}^{" + str(model.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"
     layer = setting.unit_factor("j")
     where = [

@@ -87,11 +87,16 @@ def has_noise(model: Model) -> bool:
     return model.centred or not is_zero(model.target.noise)
 
 
+def variance_latex(model: Model) -> str:
+    """Return the variance of the inputs as LaTeX, an empty string if it is 1."""
+    return "" if is_one(model.data.squared_length) else r"\sigma^{2}"
+
+
 def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     """Return the ODE of plain SGD, given the moments of one sample as LaTeX."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
-    ridge, sigma = not is_zero(algorithm.ridge), "" if is_one(model.data.squared_length) else r"\sigma^{2}"
+    ridge, sigma = not is_zero(algorithm.ridge), variance_latex(model)
     decay = lambda letter, factor=1: product_latex(factor, r"\alpha", letter) if ridge else ""
     # brackets only around several terms
     pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket_latex(sum_latex(terms))
@@ -140,10 +145,10 @@ def _second_rate_latex(setting: EquationSetting, name: str) -> str:
     return rf"\gamma_{{\text{{{escape_latex(name)}}}}}" if own else r"\gamma_{2}"
 
 
-def _printed_variance(data: Any, variance: Any) -> Any:
+def _printed_variance(data: Any) -> Any:
     """Return the variance of the inputs for printing: a float, a schedule, or None if it is traced by JAX."""
     # print sigma^2 as the schedule the user gave, not its square root squared
-    root = data.spread
+    root, variance = data.spread, data.squared_length
     if is_schedule(root):  # the root of a variance, unless it was made of something else
         return root.square if isinstance(root, Root) else variance
     return None if is_traced(variance) else float(f"{float(variance):.12g}")
@@ -166,7 +171,6 @@ def list_parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...
         found.append(("noise", r"\Delta", model.target.noise))
     if not is_zero(algorithm.ridge):
         found.append(("ridge", r"\alpha", algorithm.ridge))
-    variance = model.data.squared_length
-    if not is_one(variance):
-        found.append(("variance", r"\sigma^{2}", _printed_variance(model.data, variance)))
+    if letter := variance_latex(model):
+        found.append(("variance", letter, _printed_variance(model.data)))
     return tuple(found)

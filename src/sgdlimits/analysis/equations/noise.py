@@ -21,7 +21,7 @@ import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Row, bracket_latex, power_latex, product_latex, sum_latex
-from sgdlimits.analysis.equations.frame import EquationSetting, is_one
+from sgdlimits.analysis.equations.frame import EquationSetting, variance_latex
 from sgdlimits.analysis.equations.polynomial import (
     Terms,
     double_factorial,
@@ -104,11 +104,6 @@ def _sphere_rows(setting: EquationSetting) -> list[Row]:
     return rows
 
 
-def _length_latex(setting: EquationSetting) -> str:
-    """Write the squared length of an input over d; an empty string if it is 1."""
-    return "" if is_one(setting.model.data.squared_length) else r"\sigma^{2}"
-
-
 def _squares_rows(setting: EquationSetting) -> list[Row]:
     r"""Return the rows of the covariances of squared units, by :math:`D_{gh} = \mathrm{Cov}[D^gvv, D^hvv]`.
 
@@ -116,7 +111,7 @@ def _squares_rows(setting: EquationSetting) -> list[Row]:
     :math:`E[D^nvv^\top] = n!\sum\zeta_aU_b` and :math:`E[D^nvvvv] = n!\sum\zeta_aT_{bc}`, where T is Wick's sum of three
     products of :math:`U_b` and :math:`U_c`, and :math:`\zeta` the series of :math:`e^{\sum_b\theta_bs^b/b}`.
     """
-    model, sigma = setting.model, _length_latex(setting)
+    model, sigma = setting.model, variance_latex(setting.model)
     w, k = model.loss.weight, model.teachers
     R = np.asarray(model.target.readout.quadratic(k))
     equal = np.array_equal(R, np.diag(np.diagonal(R))) and np.ptp(np.diagonal(R)) == 0
@@ -204,7 +199,7 @@ def _series_letter(n: int) -> str:
 
 def _expectation_rows(setting: EquationSetting) -> list[Row]:
     """Return the rows of the covariances as expectations over one sample that are not evaluated."""
-    model, sigma = setting.model, _length_latex(setting)
+    model, sigma = setting.model, variance_latex(setting.model)
     cov = lambda left, right: rf"\mathrm{{Cov}}\left[{left}, {right}\right]"
     fixed = lambda j, r: rf"G_{{{j}}} \lambda_{{{r}}}"
 

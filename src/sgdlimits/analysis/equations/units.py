@@ -28,7 +28,7 @@ from sgdlimits.analysis.equations.base import (
     root_latex,
     sum_latex,
 )
-from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
+from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, variance_latex
 from sgdlimits.analysis.equations.polynomial import derivative_means
 from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean_latex
 from sgdlimits.expectation.additive import additive_integrals
@@ -73,7 +73,7 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
 
 def field_covariance(setting: EquationSetting) -> tuple[str, list[Row]]:
     r"""Return the letter for the covariance of the fields, and its definition unless it is :math:`\Omega` itself."""
-    return (r"\Omega", []) if is_one(setting.model.data.squared_length) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
+    return (r"\Omega", []) if not variance_latex(setting.model) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
 
 
 @singledispatch
@@ -94,7 +94,7 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     same, C, rows = student == teacher, "C", []
     # 0.5 rather than 0.5000000000000001, from a gain 1/sqrt(2)
     square = float(f"{student**2:.14g}")
-    variance = "" if is_one(setting.model.data.squared_length) else r"\sigma^{2}"
+    variance = variance_latex(setting.model)
     if same and square == 1 and not variance:
         C, ratio, gain_product = r"\Omega", "", lambda j, l: ""
     elif same:

@@ -15,7 +15,7 @@ from sgdlimits.analysis.equations.base import (
     reciprocal_latex,
     sum_latex,
 )
-from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, is_one
+from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, variance_latex
 from sgdlimits.analysis.equations.schedules import schedule_latex
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLinear, Polynomial
@@ -153,7 +153,7 @@ def label_rows(model: Model) -> list[Row]:
         case ClassLabels():
             text = "y_{c}"
         case ClassReadouts(turns=turns):
-            c, time = "_{c}" if model.data.classes > 1 else "", "(t)" if is_schedule(turns) else ""
+            c, time = "_{c}" if model.classes > 1 else "", "(t)" if is_schedule(turns) else ""
             text = rf"r{c}(\lambda^{{*}})" if turns is None else rf"r{c}(T{c}{time} \lambda^{{*}})"
         case other:
             text = rf"{function_name(type(other))}(\lambda^{{*}})"
@@ -166,7 +166,8 @@ def label_rows(model: Model) -> list[Row]:
 
 def law_rows(model: Model) -> list[Row]:
     """Return the lines of LaTeX with the law of the fields and of the label noise."""
-    sigma = "" if is_one(model.data.squared_length) else r"\sigma^{2} "
+    variance = variance_latex(model)
+    sigma = variance and f"{variance} "
     omega = r"\begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
     both = r"(\lambda, \lambda^{*})"
     noise = [Row(r"z \sim N(0, 1)")] if has_noise(model) else []
@@ -192,8 +193,9 @@ def gram_rows(model: Model) -> list[Row]:
 def class_rows(model: Model) -> list[Row]:
     """Return LaTeX lines with the classes' probabilities, means and labels, and the Gram matrix of the fixed directions."""
     data: Any = model.data
+    weights, means = data.weights, data.means
     labels = getattr(model.target.readout, "labels", None)
-    if any(is_traced(each) and not is_schedule(each) for each in (data.weights, data.means, labels)):
+    if any(is_traced(each) and not is_schedule(each) for each in (weights, means, labels)):
         return []
     y = "" if labels is None else rf", \quad y = {number_latex(labels)}"
-    return [Row(rf"\pi = {schedule_latex(data.weights)}, \quad b = {number_latex(data.means)}{y}"), *gram_rows(model)]
+    return [Row(rf"\pi = {schedule_latex(weights)}, \quad b = {number_latex(means)}{y}"), *gram_rows(model)]

@@ -162,8 +162,9 @@ def _classifier_problem(
     """
     variance = 1 / (snr if is_traced(snr) else float(snr))  # zero for snr = inf
     data, labels = mixture(means, weights, variance), np.asarray(labels, float)
-    if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
-        wanted = f"{data.classes} numbers between 0 and 1, one a class"
+    classes = data.classes
+    if labels.shape != (classes,) or not ((labels >= 0) & (labels <= 1)).all():
+        wanted = f"{classes} numbers between 0 and 1, one a class"
         raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give one label for each class.")
     # the paper's initial weights have the variance of the inputs, unless that is zero
     scale = value_at(data.spread, 0.0) if as_inputs and data.spread is not None else 1.0
