@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -42,15 +43,18 @@ class Directions(NamedTuple):
     initial : law of the trained directions at the start
     scalars : initial values of named scalars, for networks with more scalars than a second layer; otherwise None
     trained : names of the scalars that are trained
+    sizes : function from d to the numbers of dimensions in each block of variances, on the first axis of `gram`; None for
+        inputs without blocks
     """
 
     width: int
-    gram: Float[Array, "k k"] | Float[np.ndarray, "k k"]
+    gram: Float[Array, "*blocks k k"] | Float[np.ndarray, "*blocks k k"]
     initial: InitialWeights
     scalars: dict[str, Any] | None = None
     trained: tuple[str, ...] = ()
+    sizes: Callable[[int], tuple[int, ...]] | None = None
 
     @property
     def fixed(self) -> int:
         """Number of fixed directions."""
-        return self.gram.shape[0]
+        return self.gram.shape[-1]
