@@ -19,7 +19,16 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random.transform import array_module
-from sgdlimits.statistics.frame import Frame, admissible, cholesky_factor, frame_of, overlaps_of, project_to_cone
+from sgdlimits.statistics.frame import (
+    FieldFactor,
+    Frame,
+    admissible,
+    cholesky_factor,
+    factor_fields,
+    frame_of,
+    overlaps_of,
+    project_to_cone,
+)
 from sgdlimits.statistics.overlaps import Overlaps
 
 MIN_SHARE = 1e-12
@@ -98,6 +107,14 @@ def admissible_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], unit: i
         norms = jnp.sqrt(jnp.einsum("bjj...->j...", Q)).at[unit:].set(1.0)
         M, Q = M / norms[:, None], Q / (norms[:, None] * norms[None])
     return _from_axes(_with(stats, M, Q), B, runs_first=False)
+
+
+def block_field_factors(stats: Overlaps, B: Float[Array, "blocks k k"]) -> FieldFactor:
+    """Factor the Gram matrix of all directions in each block, with the runs on the last axis."""
+    inside, one = _to_axes(stats, B, runs_first=False), jnp.eye(B.shape[-1])
+    student = jax.vmap(lambda M, Q: factor_fields(_with(stats, M, Q), one).student)(inside.M, inside.Q)
+    fixed = jnp.pad(B, ((0, 0), (0, 0), (0, student.shape[2] - B.shape[2])))
+    return FieldFactor(student, jnp.broadcast_to(fixed[..., None], (*fixed.shape, student.shape[-1])))
 
 
 @singledispatch
