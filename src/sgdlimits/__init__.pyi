@@ -105,6 +105,9 @@ from .expectation.gaussian import (
     GaussHermite as GaussHermite,
     Sobol as Sobol,
 )
+from .inputs import (
+    Spectrum as Spectrum,
+)
 from .level import (
     ODE as ODE,
     SDE as SDE,

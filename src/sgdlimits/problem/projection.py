@@ -22,6 +22,7 @@ from sgdlimits.expectation.choose import choose_without_dropout
 from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
+from sgdlimits.expectation.right_class import is_closed
 from sgdlimits.inputs import Blocks, Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
