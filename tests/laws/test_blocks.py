@@ -112,8 +112,7 @@ def test_blocks_smaller_than_the_number_of_units():
     assert_same_law(*([runs[each].values[:, -1] for each in ("M", "Q")] for runs in (ours, theirs)))
 
 
-ODE_PLAIN = {"ridge": 0.0, "lr_second": 0.0}
-CASES = {
+DRIFTS = {
     "means, second layer, ridge": (problem(expectation=None), START),
     "averages": (problem(sl.Averaged(sl.OnePassSGD(1.0), decay=0.5), expectation=None), START),
     "units that coincide": (
@@ -125,10 +124,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", ODE_CASES)
+@pytest.mark.parametrize("name", DRIFTS)
 def test_drift_is_the_mean_increment_of_the_chain(name):
     """One step of many runs of the exact chain at large d, minus the start, times d."""
-    own, start = ODE_CASES[name]
+    own, start = DRIFTS[name]
     d, runs = 10**7, 40_000
     step = sl.simulate(own, sl.Chain(d), start, t_max=1 / d, runs=runs, seed=2, save=[1 / d], progress=False)
     drift = own.drift(own.coordinates.in_limit(start))

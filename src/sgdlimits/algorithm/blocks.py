@@ -6,8 +6,8 @@ only, so that Gaussian conditioning gives its products with the fields of each b
 
 .. math:: E[G\lambda_b^\top] = E[G]\mu_b^\top + E[G(\lambda - \mu)^\top]\, C_c^+\, v_{cb}\Omega_b ,
 
-from the moments of a problem without blocks. A step adds :math:`\text{lr}^2 s_b v_{cb} E[GG^\top]` to the Gram matrix of block b,
-the share :math:`s_b` of the dimensions.
+from the moments of a problem without blocks. A step adds :math:`\text{lr}^2 s_b v_{cb} E[GG^\top]` to the Gram matrix of
+block b, which has the share :math:`s_b` of the dimensions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BlockMoments(NamedTuple):
     shares : fraction of the dimensions in each block
     coefficients : of the fields of all directions, trained ones first, on the centred total fields
     rest : covariance of these fields given the total ones
-    means : of the fields of all directions in each block, and of the total fields of students and fixed directions; None for zero
+    means : of the fields of all directions in each block, and of the total fields of students and fixed directions, or None
     """
 
     variance: Float[Array, " blocks"]
@@ -49,9 +49,7 @@ class BlockMoments(NamedTuple):
         """Compute the coefficients in class i at statistics with a block axis; None stands for all classes."""
         n, p, v = stats.M.shape[1], stats.width, inputs.variances(i)
         across = jnp.swapaxes(stats.M, 1, 2)
-        omega = jnp.concatenate(
-            [jnp.concatenate([stats.Q, stats.M], axis=2), jnp.concatenate([across, gram], axis=2)], axis=1
-        )
+        omega = jnp.concatenate([jnp.concatenate([stats.Q, stats.M], axis=2), jnp.concatenate([across, gram], axis=2)], axis=1)
         at = np.r_[np.arange(n)[rows_of(stats.names, STUDENT, p)], np.arange(n, n + gram.shape[-1])]
         own = v[:, None, None] * omega
         total = own[:, at][:, :, at].sum(0)
@@ -68,8 +66,8 @@ class BlockMoments(NamedTuple):
     def spread(self, moments: Moments, mean_gradient: Any) -> Moments:
         """Convert products with total fields to products with the fields in each block, on a first axis.
 
-        Products of gradients are multiplied by the variance and the share of each block. `mean_gradient` is E[G], with which the
-        mean fields enter; trailing axes of samples are kept.
+        Products of gradients are multiplied by the variance and the share of each block. `mean_gradient` is E[G], by which
+        the mean fields are multiplied; trailing axes of samples are kept.
         """
         with_fields = jnp.concatenate([moments.gradient_field, moments.gradient_fixed], axis=1)
         if self.means is not None:
@@ -107,9 +105,7 @@ def block_increments(
     """
 
     def in_block(M, Q, gradient_fixed, gradient_field, gradient_gradient):
-        own = sums._replace(
-            gradient_fixed=gradient_fixed, gradient_field=gradient_field, gradient_gradient=gradient_gradient
-        )
+        own = sums._replace(gradient_fixed=gradient_fixed, gradient_field=gradient_field, gradient_gradient=gradient_gradient)
         at = Overlaps(stats.a, M, Q, stats.kept, stats.names)
         return free_step_increments(algorithm, t, 1.0, at, own, total)
 

@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from sgdlimits.analysis.spectrum import TOLERANCE, Spectrum as Spectrum, spectrum_of
+from sgdlimits.analysis.spectrum import TOLERANCE, HessianSpectrum as HessianSpectrum, spectrum_of
 from sgdlimits.checks import array, finite_scalars, point_or_weights
 from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
@@ -134,7 +134,7 @@ class Hessian:
     units: Float[np.ndarray, "p n"]
     sphere: bool
 
-    def spectrum(self, d: int, tolerance: float = TOLERANCE) -> Spectrum:
+    def spectrum(self, d: int, tolerance: float = TOLERANCE) -> HessianSpectrum:
         """Return all eigenvalues in dimension `d`, on the sphere those of the tangent space; the cost does not depend on d."""
         p, n = self.units.shape
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
@@ -263,7 +263,7 @@ def hessian_spectrum(
     sphere: bool | None = None,
     tolerance: NotNegative = TOLERANCE,
     t: NotNegative | None = None,
-) -> Spectrum:
+) -> HessianSpectrum:
     r"""Return the eigenvalues of the landscape's Hessian in dimension `d`, with exact multiplicities.
 
     The block in the frame of the n directions that the statistics span has p n eigenvalues, and the p-by-p block outside has p,

@@ -248,6 +248,10 @@ class ClassSums(Expectation):
         return values[0] if len(values) == 1 else sum(shares[i] * each for i, each in enumerate(values))
 
     def slopes(self, model, a, S):
+        if isinstance(model.data, Blocks):
+            raise BadInput(
+                "derivatives of the risk in the weights are not written for variances by block or class. Use problem.drift."
+            )
         total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
         keeps, rates = _masks_and_probabilities(model)
         weights = np.asarray(model.coordinates.weights)

@@ -1,7 +1,7 @@
 r"""Gaussian inputs whose variance differs between blocks of coordinates and between classes.
 
-The d dimensions are split into B blocks, the same for all classes. Given the class c, the coordinates in block b are independent
-with variance :math:`v_{cb}`, around a mean in the span of the fixed directions. With the Gram matrices :math:`\Omega_b` of the
+The d dimensions are split into B blocks, the same for all classes. Given the class c, the coordinates in block b are
+independent with variance :math:`v_{cb}`, around a mean in the span of the fixed directions. With the Gram matrices :math:`\Omega_b` of the
 trained and fixed directions within each block, the fields have the covariance :math:`\sum_b v_{cb}\Omega_b`.
 """
 
@@ -26,7 +26,9 @@ from sgdlimits.statistics.trees import as_floats
 
 
 class Blocks(Inputs):
-    r"""Gaussian classes with a variance for each block of coordinates: :math:`x_b = \sum_r \beta_r^{(c)} e_{rb} + \sqrt{v_{cb}}\, g_b`.
+    r"""Gaussian classes with a variance for each block of coordinates.
+
+    In block b an input of class c is :math:`x_b = \sum_r \beta_r^{(c)} e_{rb} + \sqrt{v_{cb}}\, g_b`, with a standard normal g.
 
     Statistics have a leading axis for the blocks, and are Euclidean within each: they are not weighted by the variance. With
     one block, whose variance depends on the class, they have no such axis.

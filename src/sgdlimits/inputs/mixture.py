@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.checks import probabilities
-from sgdlimits.domain import NotNegativeInTime, Reals, RealsInTime, checked
-from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.errors import is_traced
 from sgdlimits.inputs.base import Inputs, check_means, draw_classes
 from sgdlimits.kernel.random import Purpose
-from sgdlimits.part import is_schedule
 from sgdlimits.statistics.frame import Coordinates, FieldFactor, cholesky_factor
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.trees import as_floats
-from sgdlimits.text import count
 
 
 class Mixture(Inputs):

@@ -310,9 +310,7 @@ class BlockDiffusion(SampledDiffusion):
         c = variates.c[0] % data.classes
         y = variates.points[0].reshape(len(data.shares), -1, *c.shape)
         variance = data.variance.T[:, c if data.variance_by_class else jnp.zeros_like(c)]
-        fields, fixed = (
-            jnp.sqrt(variance)[:, None] * jnp.einsum("bnsR,bsiR->bniR", rows, y) for rows in F
-        )
+        fields, fixed = (jnp.sqrt(variance)[:, None] * jnp.einsum("bnsR,bsiR->bniR", rows, y) for rows in F)
         if data.means is not None:
             means = data.means[c].transpose(2, 0, 1)
             fields = fields + jnp.einsum("bnrR,riR->bniR", full.M, means)

@@ -56,9 +56,9 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
         increment = lambda products, block=block, part=part: change(block.spread(part.undo_turn(products), None))
         samples = jax.tree.map(lambda leaf: leaf[..., None], moments)
         one = change(block.spread(samples, None))[:, 0]
-        slope = jax.jacfwd(lambda fields, zero=jax.tree.map(jnp.zeros_like, samples): change(_with_fields(zero, fields)))(
-            jnp.zeros((*block.coefficients.shape[:2], model.width))
-        )[:, 0]
+        from_fields = lambda fields, zero: change(_with_fields(zero, fields))[:, 0]
+        zeros = jnp.zeros((*block.coefficients.shape[:2], model.width))
+        slope = jax.jacfwd(from_fields)(zeros, jax.tree.map(jnp.zeros_like, samples))
         around = jnp.einsum("xbij,jl,bicm,ycml->xy", slope, moments.gradient_gradient, block.rest, slope)
         given = own.covariance(part.model, students.a, part.law(law), increment)
         mean = mean + weight * one
@@ -77,7 +77,8 @@ def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments
 def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
     """Return the probability of each class, and its coefficients, moments and mean gradient; one part if all are alike."""
     inputs = model.data
-    assert isinstance(inputs, Blocks) and isinstance(expectation, ClassSums)
+    assert isinstance(inputs, Blocks)
+    assert isinstance(expectation, ClassSums)
     gram = jnp.reshape(model.gram, (len(inputs.shares), model.teachers, model.teachers))
     parts = []
     for part, moments, mean in expectation.moments_by_class(model, students.a, model.law(students)):

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.domain import NotNegative, Positive, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
 
 
@@ -58,3 +59,9 @@ class Directions(NamedTuple):
     def fixed(self) -> int:
         """Number of fixed directions."""
         return self.gram.shape[-1]
+
+
+def check_no_blocks(problem: Any, what: str, remedy: str = "Use ODE(), SDE(d), Chain(d) or SGD(d), or linearise.") -> None:
+    """Raise `BadInput` if the inputs of a problem have blocks of variances, for which `what` is not written."""
+    if problem.directions.sizes is not None:
+        raise BadInput(f"{what} is written for inputs without blocks of variances. {remedy}")

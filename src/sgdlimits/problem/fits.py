@@ -57,7 +57,7 @@ def _check_blocks(data: Inputs, target: Target, network: AnyNetwork) -> None:
         values = np.linalg.eigvalsh(P)
         if (values[:, 0] <= 1e-12 * values[:, -1]).any():
             raise BadInput(
-                "the fields of the fixed directions are dependent in a class, since their variance is 0 where directions differ. "
+                "the fields of the fixed directions are dependent in a class, where their variance is 0 in some block. "
                 "Give a variance above 0, or gram with the directions in other blocks."
             )
 

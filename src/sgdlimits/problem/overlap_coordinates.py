@@ -80,12 +80,26 @@ class OverlapCoordinates(Coordinates):
         """Return a mask of the vector's entries that training changes: all but the norms of students on the sphere."""
         *blocks, n, k = stats.M.shape
         free = np.ones(len(self.names(stats)), bool)
-        if self.problem.algorithm.sphere and not blocks:  # in blocks, the sum over these is what does not change
+        if blocks:
+            free[: np.size(stats.M)] = self._moving_overlaps(n)
+        elif self.problem.algorithm.sphere:
             row, column = np.triu_indices(n)
             student = np.arange(n)[rows_of(stats.names, STUDENT, self.problem.network.width)]
             # in `vector`, the upper triangle of Q follows the n k entries of M
             free[n * k :][: row.size] = ~((row == column) & np.isin(row, student))
         return free
+
+    def _moving_overlaps(self, n: int) -> np.ndarray:
+        """Return a mask of the entries of M, block by block: all but those with directions that have no part in the block."""
+        if self.problem.algorithm.sphere:
+            raise BadInput("the free coordinates on the sphere are not known for blocks of variances. Use sphere=False.")
+        gram = np.asarray(self.problem.model.gram)
+        there = np.diagonal(gram, axis1=1, axis2=2) > 0
+        if any(np.linalg.matrix_rank(P, hermitian=True) < own.sum() for P, own in zip(gram, there, strict=True)):
+            raise BadInput(
+                "the free coordinates are not known where fixed directions are dependent within a block. Give another gram."
+            )
+        return np.repeat(there[:, None], n, axis=1).ravel()
 
     def admissible(self, stats):
         return admissible_by_block(stats, self.problem.frames, self.problem.network.width if self.problem.sphere else 0)

@@ -1,8 +1,8 @@
 r"""Overlaps in blocks of coordinates: frames, factors and checks, with the blocks on the first axis of one run.
 
-In block b the fixed directions have the Gram matrix :math:`P_b = B_bB_b^\top`, which is singular where they have no components.
-They are combinations, with coefficients :math:`B_b`, of k orthonormal axes of the block, along which the trained directions have
-coordinates m with :math:`M_b = mB_b^\top`. Axes that no fixed direction has are arbitrary, and may be along any vectors.
+In block b the fixed directions have the Gram matrix :math:`P_b = B_bB_b^\top`, which is singular where they have no
+components. They are combinations, with coefficients :math:`B_b`, of k orthonormal axes of the block, along which the trained
+directions have coordinates m with :math:`M_b = mB_b^\top`. Axes along which no fixed direction has a part are arbitrary.
 
 A matrix B of two axes stands for statistics without a block axis, to which each function applies as well.
 """
@@ -82,7 +82,9 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
     frames = [
         frame_of(_with(stats, inside.M[:, b], inside.Q[:, b]), np.eye(k), rank) for b, rank in enumerate(np.ravel(max_ranks))
     ]
-    return Frame(frames[0].a, *(np.stack([getattr(each, name) for each in frames]) for name in "mT"), frames[0].kept, stats.names)
+    return Frame(
+        frames[0].a, *(np.stack([getattr(each, name) for each in frames]) for name in "mT"), frames[0].kept, stats.names
+    )
 
 
 def overlaps_by_block(frame: Frame, B: Float[Array, "*blocks k k"]) -> Overlaps:

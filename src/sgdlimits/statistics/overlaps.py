@@ -188,7 +188,7 @@ def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
 
 
 def to_vector(stats: Overlaps, second_layer: bool | tuple[str, ...]) -> Float[Array, "n *batch"]:
-    """Flatten overlaps to vectors: M and the upper triangle of Q row by row (block by block), trained scalars, memory of the algorithm.
+    """Flatten overlaps to vectors: M and the upper triangle of Q row by row, trained scalars, memory of the algorithm.
 
     `second_layer` says which scalars are trained: all, none, or those with the given names. Trailing axes are kept.
     """

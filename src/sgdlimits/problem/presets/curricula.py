@@ -39,14 +39,14 @@ def easy_and_hard(
     r"""Easy and hard samples of one task, whose order is a curriculum [19]_.
 
     A share :math:`\rho` of the inputs is relevant, with variance 1, and the teacher acts on these alone:
-    :math:`y = \mathrm{sign}(w\cdot x) + \sqrt\Delta z`, with :math:`|w| = 1`. The other inputs are irrelevant. Their variance is
-    `easy` in a share `weights[0]` of the samples and `hard` in the others, so that easy samples of variance zero show which inputs
-    matter. The student is one erf unit, :math:`f = \mathrm{erf}(u\cdot x/\sqrt2)`, and the loss :math:`\frac12(y-f)^2`, with weight
-    decay. A schedule of the weights is a curriculum: `Steps([6.0], [[1.0, 0.0], [0.0, 1.0]])` shows the easy samples first.
+    :math:`y = \mathrm{sign}(w\cdot x) + \sqrt\Delta z`, with :math:`|w| = 1`. The other inputs are irrelevant. Their variance
+    is `easy` in a share `weights[0]` of the samples and `hard` in the others: easy samples of variance zero show which inputs
+    matter. The student is one erf unit, :math:`f = \mathrm{erf}(u\cdot x/\sqrt2)`, and the loss :math:`\frac12(y-f)^2`, with
+    weight decay. A schedule of the weights is a curriculum: `Steps([6.0], [[1.0, 0.0], [0.0, 1.0]])` shows easy samples first.
 
     Saglietti, Sarao Mannelli and Saxe write the student as :math:`\mathrm{erf}(W\cdot x/\sqrt{2N})`: their
-    :math:`W/\sqrt N` is u, and their time, samples over N, is t. Statistics and datasets have an axis of two blocks, the relevant
-    inputs first, and the risk on easy and on hard samples is `task_risk`.
+    :math:`W/\sqrt N` is u, and their time, samples over N, is t. Statistics and datasets have an axis of two blocks, the
+    relevant inputs first, and the risk on easy and on hard samples is `task_risk`.
 
     Parameters
     ----------
