@@ -56,7 +56,7 @@ class BlockMoments(NamedTuple):
         # The pseudo-inverse, since students may coincide: the fields of a block vary only where the total ones do.
         coefficients = own[:, :, at] @ jnp.linalg.pinv(total, hermitian=True)
         explained = jnp.einsum("bim,cjm->bicj", coefficients, own[:, :, at])
-        same = np.eye(len(own))[:, None, :, None]
+        same = jnp.eye(len(own))[:, None, :, None]
         means = None
         if inputs.means is not None and i is not None:
             each = jnp.concatenate([stats.M, gram], axis=1) @ inputs.means[i]

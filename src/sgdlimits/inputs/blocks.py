@@ -1,8 +1,9 @@
 r"""Gaussian inputs whose variance differs between blocks of coordinates and between classes.
 
 The d dimensions are split into B blocks, the same for all classes. Given the class c, the coordinates in block b are
-independent with variance :math:`v_{cb}`, around a mean in the span of the fixed directions. With the Gram matrices :math:`\Omega_b` of the
-trained and fixed directions within each block, the fields have the covariance :math:`\sum_b v_{cb}\Omega_b`.
+independent with variance :math:`v_{cb}`, around a mean in the span of the fixed directions. With the Gram matrices
+:math:`\Omega_b` of the trained and fixed directions within each block, the fields have the covariance
+:math:`\sum_b v_{cb}\Omega_b`.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Blocks(Inputs):
         dof = jnp.maximum(jnp.reshape(d, (B, 1)) - k - n - np.arange(r), 0.0)
         outside = stream.chi_square(Purpose.CHI, dof.ravel()).reshape(stream.steps, B, r, -1)
         below = below * (dof[:, column] > 0)[:, :, None]
-        x = inside, along, outside, below
+        x: tuple[Array, ...] = (inside, along, outside, below)
         if self.blocks is None:
             x = tuple(part[:, 0] for part in x)
         return Coordinates(*x, normal[:, B * each :], self.draw_class(stream, b))

@@ -32,7 +32,7 @@ from sgdlimits.statistics.blocks import frame_by_block
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_scalars, rows_of
 from sgdlimits.statistics.rows import products, row_products
-from sgdlimits.statistics.trees import runs_first, runs_last
+from sgdlimits.statistics.trees import as_floats, runs_first, runs_last
 
 GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
 """Number of runs per group, by the dimension from which on it is used: the smallest that cost hardly more per run."""
@@ -139,7 +139,7 @@ class WeightProcess(Process):
 
     def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
         self.problem, self.reuse, algorithm = problem, reuse, problem.algorithm
-        self.frame = np.concatenate(problem.frames, axis=1) if problem.data.blocks is not None else problem.frame
+        self.frame = problem.frame if problem.data.blocks is None else as_floats(np.concatenate(problem.frames, axis=1))
         if reuse is not None and input_count(algorithm, problem.network.width) != algorithm.batch:
             raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave out reuse.")
         self.d = check_drawable(check_dimension(d, problem.target.teachers))
@@ -202,7 +202,7 @@ class WeightProcess(Process):
         for b, (size, room) in enumerate(zip(sizes, rooms, strict=True)):
             own = np.concatenate([at.m[:, b], at.T[:, b].swapaxes(1, 2)[:, :, :room]], axis=2)
             blocks.append(np.pad(own, ((0, 0), (0, 0), (0, size - own.shape[2]))))
-        return WeightState(at.a, np.concatenate(blocks, axis=2), at.kept, stats.names)
+        return WeightState(at.a, as_floats(np.concatenate(blocks, axis=2)), at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.model.inputs):

@@ -212,11 +212,11 @@ ACTIVATIONS: dict[str, Activation] = {
     **{f"he{n}": hermite(n) for n in range(1, MAX_HERMITE + 1)},
 }
 
-SIGN = Erf(1e8)
+SIGN = Erf(1e6)
 """A label that stands for the sign of a field, whose integrals with erf units are closed forms.
 
-They differ from those of the sign by about the inverse of the scale; above 1e8 rounding would be larger. As the activation of a
-trained unit it has no useful slope.
+They differ from those of the sign by about 1e-6, the inverse of the scale; of much larger scales the derivatives would be lost
+in rounding. As the activation of a trained unit it has no useful slope.
 """
 
 NAMED_FUNCTIONS = {

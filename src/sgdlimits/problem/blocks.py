@@ -27,7 +27,7 @@ from sgdlimits.statistics.trees import add
 def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
     """Compute the gradient-flow part and the corrector of the drift, from the moments of each class by conditioning."""
     model, students, full = problem.model, stats.of(STUDENT), with_block_axis(stats)
-    sums = None
+    sums: Any = None
     for weight, (block, moments, mean) in _parts(model, expectation, students, full):
         frozen = freeze_zero_units(model, jnp.einsum("bjj->j", with_block_axis(students).Q), moments)
         each = jax.tree.map(lambda leaf, weight=weight: weight * leaf, block.spread(frozen, mean))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,8 @@ def _check_blocks(data: Inputs, target: Target, network: AnyNetwork) -> None:
         raise BadInput("blocks of variances need a network with a plain second layer. Give TwoLayer(...) without heads.")
     if not isinstance(data, Blocks) or is_traced(target.gram) or is_traced(data.variance):
         return
-    gram, variance = np.asarray(block_grams(data, target.gram)), data.variance
+    gram = np.asarray(block_grams(data, target.gram))
+    variance: Any = data.variance
     for each in variance.examples() if is_schedule(variance) else [variance]:
         P = np.einsum("cb,bij->cij", np.asarray(each), gram.reshape(len(data.shares), *gram.shape[-2:]))
         values = np.linalg.eigvalsh(P)

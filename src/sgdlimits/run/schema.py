@@ -81,6 +81,7 @@ RESERVED_VARIABLES = {
     "student",
     "student_other",
     "teacher",
+    "block",
     "output",
     "task",
     *_LONG_NAMES,

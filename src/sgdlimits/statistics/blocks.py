@@ -30,6 +30,7 @@ from sgdlimits.statistics.frame import (
     project_to_cone,
 )
 from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import as_floats
 
 MIN_SHARE = 1e-12
 """Relative size below which eigenvalues of a Gram matrix count as zero."""
@@ -79,12 +80,12 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
             "the start has overlaps with fixed directions in a block where these have no such components. "
             "Give M with zeros there, or another gram."
         )
+    one: Any = np.eye(k)
     frames = [
-        frame_of(_with(stats, inside.M[:, b], inside.Q[:, b]), np.eye(k), rank) for b, rank in enumerate(np.ravel(max_ranks))
+        frame_of(_with(stats, inside.M[:, b], inside.Q[:, b]), one, rank) for b, rank in enumerate(np.ravel(max_ranks))
     ]
-    return Frame(
-        frames[0].a, *(np.stack([getattr(each, name) for each in frames]) for name in "mT"), frames[0].kept, stats.names
-    )
+    m, T = (np.stack([np.asarray(getattr(each, name)) for each in frames]) for name in ("m", "T"))
+    return Frame(frames[0].a, as_floats(m), as_floats(T), frames[0].kept, stats.names)
 
 
 def overlaps_by_block(frame: Frame, B: Float[Array, "*blocks k k"]) -> Overlaps:

@@ -205,8 +205,7 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
 
     Raise `BadInput` if the problem has no solution of this form.
     """
-    squares = isinstance(problem, ProjectionProblem) and isinstance(problem.data, Mixture)
-    if not (squares and Squares().supports(problem.model)):
+    if not (isinstance(problem, ProjectionProblem) and isinstance(problem.data, Mixture) and Squares().supports(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
         raise BadInput(
