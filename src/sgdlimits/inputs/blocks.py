@@ -166,7 +166,7 @@ class Blocks(Inputs):
         row = np.tril_indices(r, -1)[0] if r == L else np.zeros(1, int)
         inside = scale[..., None, :, :] * inside
         if self.means is not None:
-            centre = jnp.moveaxis(jnp.einsum("cr,...rs->...sc", self.means, B)[..., c], -2, -2)
+            centre = jnp.einsum("cr,...rs->...sc", self.means, B)[..., c]
             inside = inside + jnp.pad(centre, (*[(0, 0)] * (centre.ndim - 2), (0, L - b), (0, 0)))
         return Coordinates(inside, scale[..., None, :, :] * along, own**2 * outside, own[..., row, :] * below, z, c)
 
