@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 PACKAGE = "sgdlimits"
@@ -50,6 +51,21 @@ RENAMED_MEMBERS = {
 
 They are also those of arguments of `replace`.
 """
+ALGORITHM_MEMBERS = {
+    "downhill": NewName("scale_by_minus_lr", "0.4"),
+    "held": NewName("normalise_on_sphere", "0.4"),
+    "push": NewName("gradient_step", "0.4"),
+}
+"""Present names of renamed methods of gradient algorithms, by the old names."""
+STEP_MEMBERS = {
+    "after": NewName("repeat_after", "0.4"),
+    "fields_of": NewName("fields_by_name", "0.4"),
+    "mean": NewName("mean_gradient", "0.4"),
+    "mixed": NewName("left_multiply", "0.4"),
+    "samples": NewName("sample_gradients", "0.4"),
+    "steered": NewName("with_gradients", "0.4"),
+}
+"""Present names of renamed attributes and methods of `now` and of weights in the step of an algorithm, by the old names."""
 RENAMED = {
     "theory.mediocrity.compare": NewName("exit_table", "0.3"),
     "theory.quadratic.Null": NewName("theory.quadratic.NullDirections", "0.4"),
@@ -114,15 +130,17 @@ def changes_of(changes: dict[str, Any]) -> dict[str, Any]:
     return {RENAMED_MEMBERS[name].name if name in RENAMED_MEMBERS else name: value for name, value in changes.items()}
 
 
-def attribute_of(thing: Any, name: str, *views: tuple[str, type]) -> Any:
+def attribute_of(
+    thing: Any, name: str, *views: tuple[str, type], renamed: Mapping[str, NewName] = MappingProxyType(RENAMED_MEMBERS)
+) -> Any:
     """Return an attribute that was renamed, or has moved to a view such as `problem.numerics`, with a warning.
 
-    `views` has pairs of the name of a view, such as `numerics`, and its class.
+    `views` has pairs of the name of a view, such as `numerics`, and its class; `renamed` has present names by old names.
     """
-    own = type(thing).__name__
-    if name in RENAMED_MEMBERS and hasattr(type(thing), RENAMED_MEMBERS[name].name):
-        _warn_renamed(f"{own}.{name}", f"{own}.{RENAMED_MEMBERS[name].name}", RENAMED_MEMBERS[name].until, 4)
-        return getattr(thing, RENAMED_MEMBERS[name].name)
+    own, new = type(thing).__name__, renamed.get(name)
+    if new is not None and (hasattr(type(thing), new.name) or new.name in vars(thing)):
+        _warn_renamed(f"{own}.{name}", f"{own}.{new.name}", new.until, 4)
+        return getattr(thing, new.name)
     for view, cls in views:
         if not name.startswith("_") and hasattr(cls, name):
             _warn_renamed(f"{own}.{name}", f"{own}.{view}.{name}", "0.4", 4)

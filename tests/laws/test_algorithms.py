@@ -404,7 +404,7 @@ class Bare(sl.OnePassSGD):
 
 class Flat(sl.OnePassSGD):
     def step(self, now):
-        return {"student": now.fields_of["student"]}
+        return {"student": now.fields_by_name["student"]}
 
 
 class Misshapen(sl.OnePassSGD):
@@ -437,8 +437,8 @@ class Manifold(sl.OnePassSGD):
         (Talkative, r"Talkative.step must return \['student'\]; got \['student', 'velocity'\]"),
         (Bare, "Bare.step must return"),
         (Flat, "Flat.step must return weights as 'student'"),
-        (Misshapen, r"weights of 2 units were multiplied by shape \(3,\)"),
-        (Scattered, r"along takes one number a unit and sample, \(2, 1\); got \(3, 1\)"),
+        (Misshapen, r"weights of 2 units cannot be multiplied by an array of shape \(3,\)"),
+        (Scattered, r"along takes one number for each unit and sample, shape \(2, 1\); got \(3, 1\)"),
         (Undeclared, "Declare 'velocity' in its `memory`"),
         (Manifold, r"Manifold.step must return 'sum' with the shape \(\); got \(2,\)"),
     ],
@@ -466,8 +466,6 @@ def test_a_learning_rate_that_explodes_gives_runs_that_diverged(rule):
     [
         lambda: sl.Decayed(sl.OnePassSGD(0.1, sphere=True), 1.0),
         lambda: sl.Repeated(sl.Averaged(sl.OnePassSGD(0.1)), 2),
-        lambda: sl.Repeated(sl.Private(sl.OnePassSGD(0.1), 1.0, 1.0), 2),
-        lambda: sl.Private(sl.Extragradient(0.1), 1.0, 1.0),
         lambda: sl.Averaged(sl.Averaged(sl.OnePassSGD(0.1))),
         lambda: sl.Clipped(0.1, 1.0),
         lambda: sl.HeavyBall(0.1),
@@ -477,3 +475,16 @@ def test_a_learning_rate_that_explodes_gives_runs_that_diverged(rule):
 def test_what_cannot_be_combined_is_refused(combine):
     with pytest.raises(sl.BadInput):
         combine()
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (sl.Repeated(sl.Private(sl.OnePassSGD(0.1), 1.0, 1.0), 2), "Repeated would use the same noise several times"),
+        (sl.Private(sl.Extragradient(0.1), 1.0, 1.0), "Private draws one noise vector for each batch"),
+    ],
+    ids=["Repeated", "Private"],
+)
+def test_noise_that_a_wrapper_cannot_give_is_refused_at_the_first_step(rule, sentence):
+    with pytest.raises(sl.BadInput, match=sentence):
+        run(rule, sl.Chain(12), steps=(1,), runs=2)

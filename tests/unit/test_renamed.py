@@ -6,6 +6,8 @@ import warnings
 from importlib import import_module
 from operator import attrgetter
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sgdlimits as sl
@@ -100,3 +102,24 @@ def test_the_table_leads_to_what_is_there_and_old_names_do_not_outlive_their_ver
             assert name not in dir(import_module(module))
             value = caught(lambda module=module, name=name: getattr(import_module(module), name))[0]
             assert value is attrgetter(new)(sl)
+
+
+def test_the_step_of_an_algorithm_of_0_2_still_has_its_names():
+    """`now`, weights and gradient methods answer to what they were called, in algorithms of a user's own."""
+
+    class Older(sl.OnePassSGD):
+        def step(self, now):
+            slope = now.steered(now.samples).mean(*now.samples(now.student))
+            assert len(now.fields_of["student"]) == 2
+            old = now.student.mixed(jnp.eye(2))
+            return {"student": self.held(old + self.downhill(slope)) + 0.0 * self.push(now)}
+
+    from_names = lambda algorithm: sl.simulate(
+        sl.presets.committee(2, 1, "tanh", algorithm=algorithm), sl.Chain(9), sl.FixedInit(0.3), t_max=1, progress=False
+    )
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        data = from_names(Older(0.1))
+    old = {str(each.message).split(" ")[0].split(".")[1] for each in found if each.category is DeprecationWarning}
+    assert old == {"steered", "samples", "mean", "fields_of", "mixed", "held", "downhill", "push"}
+    np.testing.assert_allclose(data.M, from_names(sl.OnePassSGD(0.1)).M, atol=1e-14)

@@ -8,7 +8,7 @@ import operator
 import os
 import traceback
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -20,6 +20,7 @@ from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
 from sgdlimits.errors import BadInput, check_count, check_number, shorten
 from sgdlimits.part import Part
+from sgdlimits.renamed import ALGORITHM_MEMBERS, attribute_of
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, select_scalars
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.trial import describe_error
@@ -59,6 +60,12 @@ class Algorithm(Part):
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     linear: ClassVar[bool] = False
     needs: ClassVar[StepNeeds | None] = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a method under its former name, with a deprecation warning."""
+            return attribute_of(self, name, renamed=ALGORITHM_MEMBERS)
 
     @abc.abstractmethod
     def step(self, now: StepContext) -> Mapping[str, Any]:

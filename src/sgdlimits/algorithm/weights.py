@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.units import safe_root
+from sgdlimits.renamed import STEP_MEMBERS, attribute_of
 from sgdlimits.statistics.overlaps import STUDENT
 from sgdlimits.statistics.trees import add
 
@@ -53,6 +54,12 @@ class Weights:
     ) -> None:
         self.now, self.past, self.inputs = now, dict(past), inputs
         self.scalars, self.slopes, self.is_unit = scalars, slopes, unit
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute under its former name, with a deprecation warning."""
+            return attribute_of(self, name, renamed=STEP_MEMBERS)
 
     def __add__(self, other: Weights) -> Weights:
         if not isinstance(other, Weights):
@@ -202,6 +209,12 @@ class StepContext:
         self._gradients_with_extra: list[bool] = []  # shared by copies of the step
         self._repeats = False
         self.sample_gradients: SampleGradients = lambda at: slope(at.fields[:, :batch], at.numbers)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute under its former name, with a deprecation warning."""
+            return attribute_of(self, name, renamed=STEP_MEMBERS)
 
     @property
     def t(self) -> Float[Array, ""]:
