@@ -26,6 +26,7 @@ from sgdlimits.checks import array, finite_scalars, point_or_weights
 from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import pad_units, refuse_zero_weights
+from sgdlimits.inputs import Blocks
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
 from sgdlimits.problem.projection import ProjectionProblem
@@ -325,6 +326,8 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
 
 
 def _check_problem(problem: Problem) -> None:
-    """Raise `BadInput` unless the problem is a projection problem."""
+    """Raise `BadInput` unless the problem is a projection problem whose inputs have one variance."""
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of those.")
+    if isinstance(problem.data, Blocks):
+        raise BadInput("the Hessian is not written for variances by block or class. Use linearise for the rates of the ODE.")

@@ -147,10 +147,9 @@ class Blocks(Inputs):
         dof = jnp.maximum(jnp.reshape(d, (B, 1)) - k - n - np.arange(r), 0.0)
         outside = stream.chi_square(Purpose.CHI, dof.ravel()).reshape(stream.steps, B, r, -1)
         below = below * (dof[:, column] > 0)[:, :, None]
-        x: tuple[Array, ...] = (inside, along, outside, below)
         if self.blocks is None:
-            x = tuple(part[:, 0] for part in x)
-        return Coordinates(*x, normal[:, B * each :], self.draw_class(stream, b))
+            inside, along, outside, below = (part[:, 0] for part in (inside, along, outside, below))
+        return Coordinates(inside, along, outside, below, normal[:, B * each :], self.draw_class(stream, b))
 
     def place(self, variates, B):
         inside, along, outside, below, z, c = variates

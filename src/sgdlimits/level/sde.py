@@ -337,10 +337,5 @@ def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) ->
     cheap_root = problem.numerics.closed_covariance and problem.vector(first).size <= MAX_STATISTICS_FOR_ROOT
     if samples is None and cheap_root:
         return CovarianceDiffusion(problem, d, first)
-    blocks = isinstance(problem.data, Blocks)
-    if blocks and not is_linear(problem.algorithm, problem.network.width):
-        raise BadInput(
-            f"the SDE of {type(problem.algorithm).__name__} is not written for variances by block or class. Use Chain(d)."
-        )
-    diffusion: type[SampledDiffusion] = BlockDiffusion if blocks else SampledDiffusion
+    diffusion: type[SampledDiffusion] = BlockDiffusion if isinstance(problem.data, Blocks) else SampledDiffusion
     return diffusion(problem, d, samples or DEFAULT_SAMPLE_COUNT)

@@ -16,6 +16,7 @@ from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments, is_timed, linear_step_increments
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
 from sgdlimits.expectation.choose import choose_without_dropout
@@ -206,6 +207,10 @@ class ProjectionProblem(ModelProblem):
         """The problem in the limit of large d, where the algorithm and the statistics may differ from those at finite d."""
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
+        if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
+            raise BadInput(
+                f"the limit of {type(other).__name__} is not written for variances by block or class. Use Chain(d) or SGD(d)."
+            )
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     @property

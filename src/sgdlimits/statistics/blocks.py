@@ -81,9 +81,7 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
             "Give M with zeros there, or another gram."
         )
     one: Any = np.eye(k)
-    frames = [
-        frame_of(_with(stats, inside.M[:, b], inside.Q[:, b]), one, rank) for b, rank in enumerate(np.ravel(max_ranks))
-    ]
+    frames = [frame_of(_with(stats, inside.M[:, b], inside.Q[:, b]), one, rank) for b, rank in enumerate(np.ravel(max_ranks))]
     m, T = (np.stack([np.asarray(getattr(each, name)) for each in frames]) for name in ("m", "T"))
     return Frame(frames[0].a, as_floats(m), as_floats(T), frames[0].kept, stats.names)
 

@@ -27,7 +27,7 @@ def two_blocks(**target):
     ("make", "words"),
     [
         (lambda: sl.Spectrum([1.0, -1.0], [0.5, 0.5]), "0 or larger"),
-        (lambda: sl.Spectrum([], []), "eigenvalues must be one for each block"),
+        (lambda: sl.Spectrum([], []), "eigenvalues is empty"),
         (lambda: sl.Spectrum([0.0, 0.0], [0.5, 0.5]), "not 0 in all blocks"),
         (lambda: sl.Spectrum([1.0, np.nan], [0.5, 0.5]), "eigenvalues"),
         (lambda: sl.Spectrum([1.0, 2.0], [0.5, 0.6]), "sum to 1"),
@@ -41,30 +41,26 @@ def two_blocks(**target):
         (lambda: EASY(label="tanh"), "label must be sign or erf"),
         (lambda: two_blocks(gram=np.ones((3, 1, 1))), "gram has 3 blocks"),
         (lambda: two_blocks(gram=np.array([[[1.0]], [[-1.0]]])), "gram"),
-        (lambda: sl.Target(sl.CommitteeReadout("erf"), gram=np.ones((2, 1, 1))).gram[0] and sl.presets.committee(1, 1), None),
         (lambda: sl.simulate(EASY(), sl.Chain(1), ONE_UNIT, t_max=1.0), "dimensions for a block"),
         (lambda: sl.simulate(EASY(), sl.MeanField(), ONE_UNIT, t_max=1.0), "MeanField is not written"),
         (lambda: sl.simulate(EASY(), sl.ODE(), sl.FixedInit(0.5), t_max=1.0), "FixedInit has no blocks"),
         (lambda: sl.simulate(EASY(algorithm=sl.Adam(0.1)), sl.SGD(20), ONE_UNIT, t_max=1.0), "coordinates separately"),
-        (lambda: sl.simulate(EASY(algorithm=sl.Muon(0.1)), sl.ODE(), ONE_UNIT, t_max=1.0), "one variance"),
+        (lambda: sl.simulate(EASY(algorithm=sl.Muon(0.1)), sl.ODE(), ONE_UNIT, t_max=1.0), "limit of Muon is not written"),
         (lambda: sl.simulate(EASY(), sl.ODE(), sl.Overlaps([1.0], [[0.1]], [[1.0]]), t_max=1.0), "shape"),
         (
             lambda: sl.simulate(EASY(), sl.ODE(), sl.Overlaps([1.0], [[[0.1]], [[0.3]]], [[[0.5]], [[0.5]]]), t_max=1.0),
             "no such components",
         ),
         (lambda: sl.fixed_points(EASY()), "fixed points is written for inputs without blocks"),
-        (lambda: sl.hessian_spectrum(EASY(), ONE_UNIT, 100), "without blocks|not written|one variance"),
+        (lambda: sl.hessian_spectrum(EASY(), ONE_UNIT, 100), "Hessian is not written"),
         (lambda: sl.trust(EASY(), ONE_UNIT, 100, 1.0), "expansion in 1/d"),
         (lambda: sl.expansion(EASY(), ONE_UNIT, 1.0), "expansion in 1/d"),
         (lambda: sl.latex(EASY()), "one variance|without blocks"),
         (lambda: sl.information_exponent(EASY()), "one variance|without blocks"),
-        (lambda: sl.recommended_lr(EASY(), 100), "one variance|without blocks"),
+        (lambda: sl.recommended_lr(EASY(), 100), "not written for variances"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(make, words):
-    if words is None:
-        make()
-        return
     with pytest.raises(sl.BadInput, match=words):
         make()
 

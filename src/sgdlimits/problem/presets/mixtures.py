@@ -161,7 +161,8 @@ def _classifier_problem(
     Initial weights are Gaussian, with the scale of the inputs if `as_inputs`, and otherwise 1.
     """
     variance = 1 / (snr if is_traced(snr) else float(snr))  # zero for snr = inf
-    data, labels = mixture(means, weights, variance), np.asarray(labels, float)
+    data: Any = mixture(means, weights, variance)
+    labels = np.asarray(labels, float)
     if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
         wanted = f"{data.classes} numbers between 0 and 1, one a class"
         raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give one label for each class.")
