@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.checks import number
 from sgdlimits.domain import NotNegative, NotNegativeInTime, Rate, RealsInTime, checked
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.inputs import mixture
@@ -23,6 +23,16 @@ from sgdlimits.problem.projection import ProjectionProblem
 LABELS: dict[str, Activation] = {"sign": SIGN, "erf": Erf()}
 
 
+def _check_label(name: str, value: Any) -> str:
+    """Return the value if it names a label, or raise `BadInput`."""
+    if not isinstance(value, str) or value not in LABELS:
+        raise BadInput(f"{name} must be sign or erf; got {shorten(value)}. Give one of these.")
+    return value
+
+
+Label = Annotated[str, _check_label]
+
+
 @checked
 def easy_and_hard(
     relevant: Annotated[float, number(above=0, below=1)] = 0.5,
@@ -32,7 +42,7 @@ def easy_and_hard(
     lr: Rate = 1.0,
     ridge: NotNegativeInTime = 0.0,
     noise: NotNegativeInTime = 0.0,
-    label: Literal["sign", "erf"] = "sign",
+    label: Label = "sign",
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
@@ -66,8 +76,6 @@ def easy_and_hard(
     >>> problem.drift(start).Q.ravel()[1].item()                  # easy samples leave irrelevant weights alone
     0.0
     """
-    if label not in LABELS:
-        raise BadInput(f"label must be sign or erf; got {label!r}. Give one of these.")
     return ProjectionProblem(
         data=mixture(np.zeros((2, 1)), weights, np.array([[1.0, easy], [1.0, hard]]), [relevant, 1 - relevant]),
         target=Target(CommitteeReadout(LABELS[label]), noise=noise, gram=np.array([[[1.0]], [[0.0]]])),
