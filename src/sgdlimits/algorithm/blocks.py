@@ -103,15 +103,15 @@ def block_increments(
     sums : weighted sums over samples of products of gradients, with the fields in each block (see `BlockMoments.spread`)
     total : sum of the weights; trailing axes broadcast
     """
+    rate = step_rates(algorithm, t)
 
     def in_block(M, Q, gradient_fixed, gradient_field, gradient_gradient):
         own = sums._replace(gradient_fixed=gradient_fixed, gradient_field=gradient_field, gradient_gradient=gradient_gradient)
         at = Overlaps(stats.a, M, Q, stats.kept, stats.names)
-        return free_step_increments(algorithm, t, 1.0, at, own, total)
+        return free_step_increments(algorithm, rate, 1.0, at, own, total)
 
     parts = jax.vmap(in_block)(stats.M, stats.Q, sums.gradient_fixed, sums.gradient_field, sums.gradient_gradient)
-    unit = step_rates(algorithm, t).unit
-    population, corrector = (project_out_norms(unit, stats, _change_of_all_blocks(part)) for part in parts)
+    population, corrector = (project_out_norms(rate.unit, stats, _change_of_all_blocks(part)) for part in parts)
     return population, corrector
 
 

@@ -93,13 +93,13 @@ def linear_step_increments(
 
     See `free_step_increments`.
     """
-    parts = free_step_increments(algorithm, t, length, stats, sums, total)
-    unit = step_rates(algorithm, t).unit
-    return project_out_norms(unit, stats, parts[0]), project_out_norms(unit, stats, parts[1])
+    rate = step_rates(algorithm, t)
+    population, corrector = free_step_increments(algorithm, rate, length, stats, sums, total)
+    return project_out_norms(rate.unit, stats, population), project_out_norms(rate.unit, stats, corrector)
 
 
 def free_step_increments(
-    algorithm: Algorithm, t: Any, length: Float[Array, ""] | float, stats: Overlaps, sums: Moments, total: Any = 1.0
+    algorithm: Algorithm, rate: StepRates, length: Float[Array, ""] | float, stats: Overlaps, sums: Moments, total: Any = 1.0
 ) -> tuple[Overlaps, Overlaps]:
     """Compute the changes of the statistics by a step that is linear in the gradient, as d grows, in two parts.
 
@@ -109,11 +109,12 @@ def free_step_increments(
 
     Parameters
     ----------
+    rate : coefficients of the step
     length : limit of |x|^2/d
     sums : weighted sums over samples of products of gradients and fields, the latter with a column for each direction
     total : sum of the weights; trailing axes broadcast
     """
-    rate, names = step_rates(algorithm, t), algorithm.names
+    names = algorithm.names
     groups = lambda rows: jnp.split(rows, len(names)) if len(names) > 1 else [rows]
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
     past = lambda rows: join([sum(c * part for c, part in zip(row, groups(rows), strict=True)) for row in rate.past])
