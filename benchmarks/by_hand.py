@@ -113,7 +113,7 @@ def sphere_by_hand() -> Callable[[int], int] | None:
 def units_by_hand(problem: Any, d: int, runs: int = RUNS) -> tuple[Callable[[int], int], Callable[[], tuple]] | None:
     """Steps of error functions, or of squares on the sphere, and a function that gives M and Q."""
     import sgdlimits as sl
-    from sgdlimits.kernel.compiler.elementary import ERF_ABOVE, ERF_BELOW
+    from sgdlimits.kernel.compiler.elementary import ERF_DENOMINATOR, ERF_NUMERATOR
 
     p, k, squares = problem.network.width, problem.target.teachers, problem.algorithm.sphere
     call = library("units.cpp", f"-DP={p}", f"-DK={k}", *["-DSQUARES"] * squares)
@@ -124,7 +124,7 @@ def units_by_hand(problem: Any, d: int, runs: int = RUNS) -> tuple[Callable[[int
     M, Q = np.asarray(start.M), np.asarray(start.Q)
     factor = np.linalg.cholesky(Q - M @ M.swapaxes(1, 2))[:, low[0], low[1]]
     states = np.concatenate([M.reshape(runs, -1), factor], axis=1).reshape(runs // 16, 16, -1).swapaxes(1, 2).copy()
-    erf, (lr, noise) = np.array(ERF_ABOVE + ERF_BELOW), map(float, (problem.algorithm.lr, problem.target.noise))
+    erf, (lr, noise) = np.array(ERF_NUMERATOR + ERF_DENOMINATOR), map(float, (problem.algorithm.lr, problem.target.noise))
 
     def go(steps: int) -> int:
         call(states.ctypes.data, runs // 16, steps, d, lr, noise, 0, erf.ctypes.data)

@@ -31,7 +31,7 @@ def prepared(problem, d: int, runs: int, name: str, until: Any = None) -> tuple:
     import numpy as np
 
     import sgdlimits as sl
-    from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.choose import choose_kernel
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
@@ -39,7 +39,7 @@ def prepared(problem, d: int, runs: int, name: str, until: Any = None) -> tuple:
     few = engine.process.start(engine.starts(sl.RandomInit(d), Stream.of(0, np.arange(1000))))
     state = jax.tree.map(lambda leaf: jnp.tile(leaf, -(-runs // 1000))[..., :runs], few)
     carry = initial_carry(engine.process, until, state)
-    return kernel_for(engine.process, until, carry, name), carry, engine.step_time
+    return choose_kernel(engine.process, until, carry, name), carry, engine.step_time
 
 
 def rate(problem, d: int, runs: int, steps: int, name: str, turns: int = 3) -> float:

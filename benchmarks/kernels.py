@@ -41,7 +41,7 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
     import sgdlimits as sl
     from sgdlimits.errors import BadInput
     from sgdlimits.kernel.base import StepRange
-    from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.choose import choose_kernel
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
@@ -55,7 +55,7 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
             carry = initial_carry(process, until, process.start(engine.starts(sl.RandomInit(d), stream)))
             middle = cpu()
             try:
-                kernel = kernel_for(process, until, carry, name)
+                kernel = choose_kernel(process, until, carry, name)
             except BadInput:
                 continue
 
@@ -106,13 +106,13 @@ def two_threads(problem, d: int, runs: int) -> float:
 
     import sgdlimits as sl
     from sgdlimits.kernel.base import StepRange
-    from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.choose import choose_kernel
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
     engine, stream = sl.Chain(d).bind(problem, sl.RandomInit(d), None), Stream.of(0, np.arange(runs))
     carry = initial_carry(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))
-    kernel, every, best = kernel_for(engine.process, None, carry, "lanes"), os.sched_getaffinity(0), {}
+    kernel, every, best = choose_kernel(engine.process, None, carry, "lanes"), os.sched_getaffinity(0), {}
     for _ in range(4):
         for count, cores in ((1, {min(every)}), (len(every), every)):
             os.sched_setaffinity(0, cores)

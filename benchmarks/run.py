@@ -83,7 +83,7 @@ def stepper(level, width: int, runs: int):
 
     import sgdlimits as sl
     from sgdlimits.kernel.base import StepRange
-    from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.choose import choose_kernel
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
@@ -95,7 +95,7 @@ def stepper(level, width: int, runs: int):
     starts = start.sample(problem, runs=runs)
     carry, stream = initial_carry(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
     span = lambda n: StepRange(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
-    kernel = kernel_for(process, None, carry)
+    kernel = choose_kernel(process, None, carry)
     call = lambda n: kernel.advance(carry, stream.seed, stream.runs, span(n))
     return call, process.block * runs, size * level.d
 

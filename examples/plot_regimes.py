@@ -15,7 +15,7 @@ import sgdlimits as sl
 
 for exponents in ((0, 0.5), (0, 0), (0, -0.25), (0, -0.5)):
     print(f"kappa = {exponents[0]:g}, delta = {exponents[1]:g}:", sl.theory.regimes.regime(*exponents), sep="\n")
-print("in numbers:", sl.theory.regimes.of(sl.presets.committee(width=2, teachers=1, lr=0.1), d=1000), sep="\n")
+print("in numbers:", sl.theory.regimes.term_sizes(sl.presets.committee(width=2, teachers=1, lr=0.1), d=1000), sep="\n")
 
 plt.rcParams.update(sl.plot.PAPER)
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.5), layout="constrained", sharey=True)

@@ -140,7 +140,10 @@ MUTANTS = (
         "tests/unit/analysis/test_exit_times.py",
     ),
     Mutant(
-        "run/sweeps/unit.py", "hash_of([recipe.seed, model])", "hash_of([recipe.seed])", "tests/unit/run/sweeps/test_sweep.py"
+        "run/sweeps/unit.py",
+        "hash_json([recipe.seed, model])",
+        "hash_json([recipe.seed])",
+        "tests/unit/run/sweeps/test_sweep.py",
     ),
 )
 

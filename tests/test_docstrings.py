@@ -16,7 +16,7 @@ DESCRIBED = re.compile(
 )
 """Third persons and participles of the verbs with which functions are described."""
 TWICE = {
-    "Coordinates", "Part", "Sizes", "Weights",
+    "Coordinates", "Part", "Weights",
 }  # fmt: skip
 """Class names that still stand for two things."""
 

@@ -7,9 +7,9 @@ SDE of a single run would follow another vector field. `pyproject.toml` refuses 
 same is given the option that turns the pass off, before XLA reads its options for the only time.
 
 Releases before it report two tuning hints of some processors, "prefer-no-gather" and "prefer-no-scatter", as errors whenever
-they load kept code, several lines of a thousand letters at a time (seen with 0.9.2, 0.10.0 and 0.10.1). Nothing is wrong then.
-XLA looks at its level of messages when it is loaded: `settings.setup_jax`, which lets JAX keep code, silences the lines if it
-is called before JAX is imported.
+they load cached code, several lines of a thousand characters at a time (seen with 0.9.2, 0.10.0 and 0.10.1). Nothing is wrong
+then. XLA looks at its level of messages when it is loaded: `settings.setup_jax`, which lets JAX keep code, silences the lines
+if it is called before JAX is imported.
 """
 
 from __future__ import annotations

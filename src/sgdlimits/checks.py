@@ -69,9 +69,9 @@ def flag(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any) -> str:
-    """Check that an argument is text, and return it."""
+    """Check that an argument is a string, and return it."""
     if not isinstance(value, str):
-        raise BadInput(f"{name} must be text; got {shorten(value)}. Put it in quotes.")
+        raise BadInput(f"{name} must be a string; got {shorten(value)}. Put it in quotes.")
     return value
 
 
@@ -83,14 +83,14 @@ def function(name: str, value: Any) -> Any:
 
 
 def mapping(name: str, value: Any) -> Any:
-    """Check that an argument is a dictionary whose keys are text, and return it."""
+    """Check that an argument is a dictionary whose keys are strings, and return it."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise BadInput(f"{name} must be a dictionary with names as its keys; got {shorten(value)}. Give such a dictionary.")
     return value
 
 
 def by_name(check: Check) -> Check:
-    """Make a check that an argument is a dictionary whose keys are text and whose values pass `check`."""
+    """Make a check that an argument is a dictionary whose keys are strings and whose values pass `check`."""
 
     def all_of(name: str, value: Any) -> Any:
         return {key: check(f"{name}[{key!r}]", each) for key, each in mapping(name, value).items()}
@@ -101,14 +101,14 @@ def by_name(check: Check) -> Check:
 def path(name: str, value: Any) -> Any:
     """Check that an argument is a path of a file or folder, which need not exist, and return it."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
-        raise BadInput(f"{name} must be a path; got {shorten(value)}. Give it as text or as a pathlib.Path.")
+        raise BadInput(f"{name} must be a path; got {shorten(value)}. Give a string or a pathlib.Path.")
     return value
 
 
 def as_numbers(name: str, value: Any) -> Any:
     """Convert an argument to an array of real numbers; raise `BadInput` if it is anything else.
 
-    Text, complex numbers, None, and rows of different lengths are refused.
+    Strings, complex numbers, None, and rows of different lengths are refused.
     """
     if is_traced(value):
         return value
@@ -237,7 +237,9 @@ def quantile_pair(name: str, value: Any) -> tuple[float, float]:
     """Check that an argument is a pair of numbers between 0 and 1, the smaller one first, and return it."""
     low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
     if not low < high:
-        raise BadInput(f"{name} must be two shares, the smaller one first; got {shorten(value)}. Give, say, (0.1, 0.9).")
+        raise BadInput(
+            f"{name} must be two numbers between 0 and 1, the smaller one first; got {shorten(value)}. Give, say, (0.1, 0.9)."
+        )
     return low, high
 
 
@@ -255,7 +257,7 @@ named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", 
 some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
 expectation = either(
     "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
-    "Leave it out to have it chosen.",
+    "Leave it out to choose one automatically.",
     instance("sgdlimits.expectation.gaussian.base", "Rule", "", ""),
     instance("sgdlimits.expectation.base", "Expectation", "", ""),
 )

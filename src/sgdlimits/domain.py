@@ -53,7 +53,7 @@ from sgdlimits.checks import (
 )
 from sgdlimits.errors import BadInput, check_share, is_traced, shorten
 from sgdlimits.part import is_schedule
-from sgdlimits.renamed import arguments_of
+from sgdlimits.renamed import argument_renamer
 
 Checked = TypeVar("Checked", bound=Callable)
 T = TypeVar("T")
@@ -174,7 +174,7 @@ class Checks(Mapping[str, Check]):
 
 
 def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
-    """Return the check that an annotation carries, or None if it has none; the annotation is given as text.
+    """Return the check that an annotation carries, or None if it has none; the annotation is given as a string.
 
     Only the member of a union that carries a check is evaluated, since other types may be imported for type checkers alone.
 
@@ -243,7 +243,7 @@ def checked(thing: Checked, /) -> Checked:
 def _add_checks(fn: Callable, cls: type | None = None) -> Any:
     """Wrap a function, or the constructor of `cls`, so that each call renames old keywords and checks the arguments."""
     checks = Checks(fn, cls)
-    renamed = arguments_of(fn)
+    renamed = argument_renamer(fn)
 
     def check_argument(name: str, value: Any) -> Any:
         check = checks.by_name.get(name)
@@ -284,7 +284,9 @@ def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> No
             continue
         if own is None or float(own) != float(bool(value) if name == "train_second" else value):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
-            raise BadInput(f"{name} = {shown} stands beside {shorten(algorithm)}, which has its own. Give it to the algorithm.")
+            raise BadInput(
+                f"{name} = {shown} would be ignored: {shorten(algorithm)} has its own {name}. Give it to the algorithm."
+            )
 
 
 def _algorithm_argument(algorithm: Any, name: str) -> Any:

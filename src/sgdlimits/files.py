@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sgdlimits.errors import BadInput
 
-HOST = re.sub(r"\W", "_", platform.node())
+HOST_NAME = re.sub(r"\W", "_", platform.node())
 """Name of this machine, which is part of the names of partial files.
 
 In a shared folder the process numbers of other machines mean nothing here.
@@ -32,7 +32,7 @@ def atomic_replacement(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = check_plain_file(path)
     remove_partial_files(path.parent, f".{path.stem}.")
-    partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST}.part{path.suffix}")
+    partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST_NAME}.part{path.suffix}")
     try:
         yield partial
         with open(partial, "rb+") as file:
@@ -60,10 +60,10 @@ def check_plain_file(path: str | os.PathLike) -> Path:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise BadInput(f"the folder {path.parent} does not exist. Make it, or give another path.") from None
+            raise BadInput(f"the folder {path.parent} does not exist. Create it, or give another path.") from None
         return path
     except (OSError, ValueError) as reason:
-        raise BadInput(f"{str(path)!r} is no path of a file: {reason}. Give another path.") from reason
+        raise BadInput(f"{str(path)!r} is not a valid file path: {reason}. Give another path.") from reason
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a device"
         raise BadInput(f"{path} is {kind}, which is not replaced. Give the name of a plain file.")
@@ -75,7 +75,7 @@ def remove_partial_files(folder: str | os.PathLike, head: str = ".") -> None:
 
     Only names that begin with `head` count.
     """
-    ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST)}\.part(\.\w+)?")
+    ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST_NAME)}\.part(\.\w+)?")
     with os.scandir(os.fspath(folder)) as entries:
         left = [entry for entry in entries if entry.name.startswith(head)]
     for entry in left:

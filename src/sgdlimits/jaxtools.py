@@ -72,8 +72,9 @@ def _supported_options() -> dict[str, str] | None:
 def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: Any, runs: PyTree) -> PyTree:
     """Apply a function to a batch of runs in groups of `size` runs, one after another; None applies it to all at once.
 
-    Results are then the same bit by bit for any number of runs: XLA compiles a loop over all runs as it suits their number,
-    and may round in other places. Only the groups of the first `wanted` runs are computed; results of the others are zeros.
+    Results are then the same bit by bit for any number of runs: XLA compiles a loop over all runs differently for each
+    number of runs, and may then round differently. Only the groups of the first `wanted` runs are computed; results of the
+    others are zeros.
     """
     if size is None:
         return function(runs)

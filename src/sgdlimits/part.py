@@ -50,7 +50,9 @@ class Part(eqx.Module):
 
     def __hash__(self) -> int:
         if any(map(is_traced, jax.tree.leaves(self))):
-            raise TypeError(f"{type(self).__name__} has traced numbers and no hash. Hash it outside of jax.jit and jax.vmap.")
+            raise TypeError(
+                f"{type(self).__name__} has traced numbers and thus no hash. Hash it outside of jax.jit and jax.vmap."
+            )
         return hash((type(self), _hashable_content(self)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -63,7 +65,7 @@ class Part(eqx.Module):
         return super().__reduce_ex__(protocol)
 
     def as_argument(self) -> str:
-        """Return the text of the object as an argument of another object's constructor."""
+        """Return the source text of the object as it is printed among the arguments of another object."""
         return repr(self)
 
 
@@ -82,7 +84,7 @@ def at_start(part: Any) -> Any:
     return Part.at(part, 0.0) if isinstance(part, Part) else part
 
 
-def arguments(module: Any) -> Iterator[tuple[str, Any]]:
+def constructor_arguments(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the constructor arguments with which an object was made.
 
     Values are attributes of the same names, or of those in the dictionary `recorded` of the class.
@@ -103,7 +105,7 @@ def format_constructor(module: Any) -> str:
     """
     parameters = inspect.signature(type(module)).parameters
     usual = lambda name, value: is_default(value, parameters[name].default) or (isinstance(value, dict) and not value)
-    given = [f"{name}={as_source(value)}" for name, value in arguments(module) if not usual(name, value)]
+    given = [f"{name}={as_source(value)}" for name, value in constructor_arguments(module) if not usual(name, value)]
     return f"{type(module).__name__}({', '.join(given)})"
 
 

@@ -55,6 +55,7 @@ ALGORITHM_MEMBERS = {
     "downhill": NewName("scale_by_minus_lr", "0.4"),
     "held": NewName("normalise_on_sphere", "0.4"),
     "push": NewName("gradient_step", "0.4"),
+    "trained": NewName("select_trained", "0.4"),
 }
 """Present names of renamed methods of gradient algorithms, by the old names."""
 STEP_MEMBERS = {
@@ -62,13 +63,17 @@ STEP_MEMBERS = {
     "fields_of": NewName("fields_by_name", "0.4"),
     "mean": NewName("mean_gradient", "0.4"),
     "mixed": NewName("left_multiply", "0.4"),
+    "numbers": NewName("updated_scalars", "0.4"),
+    "orthogonal": NewName("orthogonalise", "0.4"),
     "samples": NewName("sample_gradients", "0.4"),
+    "spread": NewName("scaled_gram", "0.4"),
     "steered": NewName("with_gradients", "0.4"),
 }
 """Present names of renamed attributes and methods of `now` and of weights in the step of an algorithm, by the old names."""
 RENAMED = {
     "theory.mediocrity.compare": NewName("exit_table", "0.3"),
     "theory.quadratic.Null": NewName("theory.quadratic.NullDirections", "0.4"),
+    "theory.regimes.of": NewName("theory.regimes.term_sizes", "0.4"),
     "theory.single_index.exit_time(threshold)": NewName("overlap", "0.3"),
     "ProjectionProblem(rule)": NewName("expectation", "0.4"),
     "presets.committee(rule)": NewName("expectation", "0.4"),
@@ -96,7 +101,7 @@ def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callabl
     return find_renamed
 
 
-def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+def argument_renamer(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
     """Return a function that renames old keyword arguments in a call of `fn`; None if `fn` has no renamed arguments.
 
     It warns of old names.
@@ -113,7 +118,7 @@ def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | N
     return translate if new else None
 
 
-def parameter_of(name: str) -> str:
+def present_parameter_name(name: str) -> str:
     """Return the present name of a sweep's parameter such as `rule` or `rule.beta`, with a warning if it was renamed."""
     first, dot, rest = name.partition(".")
     if first not in PARAMETERS:
@@ -123,17 +128,17 @@ def parameter_of(name: str) -> str:
     return f"{new.name}{dot}{rest}"
 
 
-def changes_of(changes: dict[str, Any]) -> dict[str, Any]:
+def rename_changes(changes: dict[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of a problem's `replace` by their present names, with a warning for each old one."""
     for old in RENAMED_MEMBERS.keys() & changes.keys():
         _warn_renamed(f"The argument {old} of replace", RENAMED_MEMBERS[old].name, RENAMED_MEMBERS[old].until, 4)
     return {RENAMED_MEMBERS[name].name if name in RENAMED_MEMBERS else name: value for name, value in changes.items()}
 
 
-def attribute_of(
+def find_renamed_attribute(
     thing: Any, name: str, *views: tuple[str, type], renamed: Mapping[str, NewName] = MappingProxyType(RENAMED_MEMBERS)
 ) -> Any:
-    """Return an attribute that was renamed, or has moved to a view such as `problem.numerics`, with a warning.
+    """Return an attribute of an object by its old name, or one that has moved to a view such as `problem.numerics`, and warn.
 
     `views` has pairs of the name of a view, such as `numerics`, and its class; `renamed` has present names by old names.
     """

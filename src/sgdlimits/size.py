@@ -1,4 +1,4 @@
-"""Limits of memory: errors for computations that do not fit, before anything is allocated."""
+"""Memory limits: errors for computations that do not fit into memory, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from sgdlimits.errors import BadInput
 from sgdlimits.text import format_bytes
 
-MAX_MEMORY_SHARE = 0.8
+MAX_MEMORY_FRACTION = 0.8
 """Fraction of the machine's memory that one computation is allowed to take."""
 
 
@@ -44,12 +44,12 @@ def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
 
 
 def describe_excess(numbers: float) -> str:
-    """Return a phrase which says that so many floats do not fit into memory, or an empty text if they do.
+    """Return a phrase which says that so many floats do not fit into memory, or an empty string if they do.
 
     >>> describe_excess(10)
     ''
     """
     total = available_memory()
-    if 8 * numbers <= MAX_MEMORY_SHARE * total:
+    if 8 * numbers <= MAX_MEMORY_FRACTION * total:
         return ""
     return f"{format_bytes(8 * numbers)}, more than this machine's {format_bytes(total)} allow"

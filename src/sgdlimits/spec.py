@@ -18,12 +18,12 @@ from sgdlimits.algorithm.sgd import inherit_arguments
 from sgdlimits.domain import checks_of
 from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.level import LEVELS
-from sgdlimits.part import arguments
+from sgdlimits.part import constructor_arguments
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
 
-INHERITED = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
+INHERITED_ARGUMENTS = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
 """Arguments of optimisers that are taken from the preset's SGD: rates, ridge, sphere, batch, or that SGD as `base`."""
 EXAMPLES: dict[str, float] = {"d": 3000, "times": 3, "spread": 0.01, "overlap": 0.1}
 """Example values of required parameters, for messages and as defaults of the explorer."""
@@ -51,7 +51,7 @@ class Constructor:
         """Return the constructor with a given name, or that of a given object, with the object's arguments as defaults."""
         if isinstance(given, str):
             return CONSTRUCTORS[part][check_choice(part, given, CONSTRUCTORS[part])]
-        return cls(part, type(given), type(given).__name__, dict(arguments(given)))
+        return cls(part, type(given), type(given).__name__, dict(constructor_arguments(given)))
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -59,9 +59,11 @@ class Constructor:
         return inspect.signature(self.make).parameters
 
     @property
-    def own(self) -> dict[str, inspect.Parameter]:
-        """Parameters that users have to give here; those that an optimiser takes from the preset's SGD are left out."""
-        return {name: each for name, each in self.parameters.items() if self.part != "optimiser" or name not in INHERITED}
+    def own_parameters(self) -> dict[str, inspect.Parameter]:
+        """Parameters of this constructor, without those that an optimiser takes from the preset's SGD."""
+        return {
+            name: each for name, each in self.parameters.items() if self.part != "optimiser" or name not in INHERITED_ARGUMENTS
+        }
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class Constructor:
     def required(self) -> list[str]:
         """Names of the parameters that have no default and are not given yet."""
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return [name for name, each in self.own.items() if name not in self.defaults and each.kind in named]
+        return [name for name, each in self.own_parameters.items() if name not in self.defaults and each.kind in named]
 
     def check_complete(self, values: Mapping[str, Any], remedy: str = "Give it.") -> None:
         """Raise `BadInput` if a required parameter has no value in `values`."""
@@ -100,7 +102,7 @@ class Spec:
         """Return the constructors of the parts of a simulation from their names; level and start may also be objects.
 
         >>> spec = Spec.of("phase_retrieval", "chain", "random", "heavy_ball")
-        >>> spec.users("d"), spec.users("lr"), spec.users("beta"), spec.users("start.d")
+        >>> spec.parts_that_take("d"), spec.parts_that_take("lr"), spec.parts_that_take("beta"), spec.parts_that_take("start.d")
         (['level', 'start'], ['problem'], ['optimiser'], ['start'])
         """
         given = {"problem": preset, "level": level, "start": start} | ({} if optimiser is None else {"optimiser": optimiser})
@@ -112,10 +114,10 @@ class Spec:
         found = {"problem": self.problem, "level": self.level, "start": self.start}
         return found if self.optimiser is None else {**found, "optimiser": self.optimiser}
 
-    def users(self, name: str) -> list[str]:
+    def parts_that_take(self, name: str) -> list[str]:
         """Return which parts of the simulation take a parameter; `start.d` means the d of the start alone.
 
-        What both the problem and the optimiser take is the problem's: its preset hands it on.
+        A parameter of both the problem and the optimiser is given to the problem, whose preset passes it to the optimiser.
         """
         part, _, bare = name.rpartition(".")
         users = [each for each, constructor in self.parts.items() if bare in constructor.parameters]
@@ -124,7 +126,7 @@ class Spec:
     def check(self, name: str, value: Any) -> None:
         """Raise `BadInput` if a value is not valid for a parameter, in any part of the simulation that takes it."""
         bare = name.rpartition(".")[2]
-        for part in self.users(name):
+        for part in self.parts_that_take(name):
             checks = checks_of(self.parts[part].make)
             if bare in checks:
                 checks[bare](name, value)
@@ -136,7 +138,7 @@ class Spec:
         """
         found = {part: {} if part == "optimiser" else each.defaults for part, each in self.parts.items()}
         for name, value in values.items():
-            for part in self.users(name):
+            for part in self.parts_that_take(name):
                 found[part][name.rpartition(".")[2]] = value
         for part, constructor in self.parts.items():
             constructor.check_complete(found[part], remedy)

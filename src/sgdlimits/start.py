@@ -218,7 +218,7 @@ class RandomInit(Start):
     def _draw_by_law(self, law: Bernoulli, problem, stream) -> Any:
         """Draw the second layer from a law of its entries."""
         if problem.directions.scalars is not None or self.positive is not None:
-            raise BadInput("Bernoulli is for a plain second layer, without positive. Give low and high, or arrays by name.")
+            raise BadInput("Bernoulli is for a plain second layer, without positive=. Give low= and high=, or arrays by name.")
         return law.draw(stream, problem.directions.width)
 
     def _with_random_signs(self, constant: Any, spread: float, stream) -> Any:
@@ -228,7 +228,7 @@ class RandomInit(Start):
         """
         share = check_share("positive", self.positive)
         if isinstance(constant, dict) or (spread and self.second is None):
-            raise BadInput("positive needs a second layer of one size. Give second=..., or explicit statistics.")
+            raise BadInput("positive= needs second-layer entries of one size. Give second=..., or explicit statistics.")
         normal = stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
         # ndtr(-normal) is uniform on (0, 1)
         return np.where(scipy.special.ndtr(-normal) < share, constant, -constant)
@@ -337,7 +337,7 @@ class Given(Start):
         if given is None:
             return repeat_run(self.stats, stream.runs.size)
         if last >= given:
-            raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give those of one run, or runs={given}.")
+            raise BadInput(f"the start has {given} runs, but run {last} is needed. Give the start of one run, or runs={given}.")
         if any(np.shape(leaf)[:1] != (given,) for leaf in jax.tree.leaves(self.stats)):
             shapes = sorted({np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.stats)})
             raise BadInput(f"the arrays of the start have different numbers of runs, {shapes}. Give all for the same runs.")

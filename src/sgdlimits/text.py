@@ -11,7 +11,7 @@ NUMBER_WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
 
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
-    """Return the rows of a table as lines of text with aligned columns, which are separated by two blanks.
+    """Format the rows of a table as lines with aligned columns, which are separated by two spaces.
 
     Parameters
     ----------
@@ -33,10 +33,10 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
     return "\n".join((indent + line).rstrip() for line in lines)
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return text from an untrusted source with its control characters, which a terminal would obey, escaped.
 
-    >>> print(printable("a\x1b[31mb\u202ec"))
+    >>> print(escape_controls("a\x1b[31mb\u202ec"))
     a\\x1b[31mb\\u202ec
     """
     safe = lambda letter: letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -66,7 +66,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def among(words: Sequence[str]) -> str:
-    """Return words joined as an enumeration with commas and "and".
+    """Join words into an enumeration with commas and "and", such as "sgd, chain and sde".
 
     >>> among(["sgd", "chain", "sde"]), among(["ode"])
     ('sgd, chain and sde', 'ode')
@@ -75,7 +75,7 @@ def among(words: Sequence[str]) -> str:
 
 
 def suggest_name(wrong: str, names: Iterable[str]) -> str:
-    """Return a question that suggests the known name closest to a wrong one, or an empty text if none is close.
+    """Return a question that suggests the known name closest to a wrong one, or an empty string if none is close.
 
     >>> suggest_name("rum", ["run", "plot"]), suggest_name("x", ["run"])
     ('Did you mean run? ', '')

@@ -86,6 +86,6 @@ def describe_error(reason: Exception) -> str:
     return ERROR_EXPLANATIONS.get(type(reason).__name__, f"{first}. {remedy}.")
 
 
-def fields(count: int) -> np.ndarray:
-    """Return fixed numbers of both signs, typical of standard normal fields, as an example for trying functions."""
+def example_fields(count: int) -> np.ndarray:
+    """Return an example of `count` fields, fixed numbers of both signs, on which functions of users are tried."""
     return 1.7 * np.cos(2.1 * np.arange(count) + 2.1)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.cli import main
-from sgdlimits.cli.levels import levels
+from sgdlimits.cli.levels import available_levels
 from sgdlimits.cli.options import Number
 
 INVALID_VALUES = {
@@ -33,7 +33,8 @@ INVALID_FOLDERS = ["x.nc", "x.nc/y", "a" * 300]
 FIRST_WORK = [
     ("analysis.fixed_points.find", "draw_starts"), ("papers.mediocrity.figures.mediocrity_2", "make"),
     ("papers.mediocrity.figures.demo", "make"),
-    ("analysis.plot.overview", "label_datasets"), ("analysis.single_index", "exit_time"), ("cli.explorer.serve", "application"),
+    ("analysis.plot.overview", "label_datasets"), ("analysis.single_index", "exit_time"),
+    ("cli.explorer.serve", "build_application"),
 ]  # fmt: skip
 """Functions with which work begins after all checks of arguments."""
 
@@ -77,7 +78,7 @@ def command_line(path, option):
     line += ["x.nc" if isinstance(each.type, click.Path) else names[each.name] for each in needed]
     if path[0] == "run" and option.name != "level_d":
         line += ["--d", "30"]
-    for what, known in (("level", levels()), ("optimiser", ALGORITHMS)):
+    for what, known in (("level", available_levels()), ("optimiser", ALGORITHMS)):
         field = option.name.removeprefix(f"{what}_")
         owner = [name for name, cls in known.items() if field in getattr(cls, "__dataclass_fields__", {})]
         if option.name.startswith(f"{what}_") and owner and field != "d":

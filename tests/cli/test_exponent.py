@@ -28,10 +28,10 @@ def test_an_unknown_activation_is_one_sentence_on_the_command_line(line, command
 
 
 def test_a_polynomial_is_written_in_words():
-    from sgdlimits.cli.files import _in_words
+    from sgdlimits.cli.files import _format_stored
     from sgdlimits.run.record import _encode
 
-    assert _in_words(_encode(Polynomial([0, -3, 0, 1]))) == "Polynomial(coefficients=[0, -3, 0, 1])"
+    assert _format_stored(_encode(Polynomial([0, -3, 0, 1]))) == "Polynomial(coefficients=[0, -3, 0, 1])"
 
 
 def test_latex_writes_the_noise_too(command):

@@ -40,7 +40,7 @@ BAD = {
         "11 mistakes", "t_max must be a finite number above 0; got -1", "objective must be risk, exit", "check.d is missing",
         "strts is not a key of an optimisation. Did you mean starts?", "fixed.width must be", "fixed.lr is a control as well",
         "controls.lr: low must be below high", "controls.noise must be a finite number of at least 0; got -1",
-        "controls.nois is no parameter of the problem. Did you mean noise?", "budgets.ridge is the budget of no control",
+        "controls.nois is not a parameter of the problem. Did you mean noise?", "budgets.ridge is the budget of no control",
         "d is missing, which the start random needs",
     ]),
     "no controls": (GOOD.split("controls")[0], ["controls is missing"]),

@@ -52,11 +52,11 @@ BAD = {
     "many": (MANY, [
         "x.toml has 6 mistakes", "preset must be one of phase_retrieval", "Did you mean phase_retrieval?",
         "levl is not a key of a sweep. Did you mean level?", "runs must be a whole number of at least 1; got 0",
-        "keep must name what to keep; got 'final_rsk'", "points Input should be a valid list",
+        "keep must name values to store; got 'final_rsk'", "points Input should be a valid list",
     ]),
     "values": (GOOD.replace("0.5, 1]", "-1]\nwidht = [1]\nsnr = {from = 1, to = 2}"), [
         "4 mistakes", "grid.snr.count is missing", "grid.noise must be a finite number of at least 0; got -1",
-        "grid.widht is no parameter of this sweep",
+        "grid.widht is not a parameter of this sweep",
     ]),
     "keys": (KEYS, [
         "9 mistakes", "save must be a number of times", "common Input should be a valid boolean", "kernel must be one of xla",

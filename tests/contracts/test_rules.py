@@ -9,7 +9,7 @@ import pytest
 from contracts.matrix import PROBLEMS, some
 
 import sgdlimits as sl
-from sgdlimits.expectation import AtMeans, ClassIntegrals, FieldIntegrals, NodeSums, Squares, choose
+from sgdlimits.expectation import AtMeans, ClassIntegrals, FieldIntegrals, NodeSums, Squares, choose_expectation
 
 
 def grid(problem):
@@ -70,7 +70,7 @@ def chosen():
     def look_up(name, stats):
         if name not in known:
             problem = plain(PROBLEMS[name]())
-            known[name] = averages(problem.with_expectation(choose(problem.model)), stats)
+            known[name] = averages(problem.with_expectation(choose_expectation(problem.model)), stats)
         return known[name]
 
     return look_up

@@ -13,7 +13,7 @@ import sgdlimits as sl
 from sgdlimits.analysis.fixed_points import FixedPoints
 from sgdlimits.cli.explorer.export import export_page
 from sgdlimits.cli.explorer.setting import Setting
-from sgdlimits.cli.explorer.views import describe_search, exits, headline_numbers, portrait, spectrum
+from sgdlimits.cli.explorer.views import build_exits, build_portrait, build_spectrum, describe_search, headline_numbers
 from sgdlimits.cli.explorer.worker import PageJob
 
 
@@ -21,14 +21,15 @@ from sgdlimits.cli.explorer.worker import PageJob
 def job() -> PageJob:
     """Two settings whose chains have ended, and the ODE of the first."""
     small = {"d": 50, "t_max": 60, "runs": 6}
-    made = PageJob(1, [Setting.read({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
+    made = PageJob(1, [Setting.from_message({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
     for side, level in ((0, "chain"), (0, "ode"), (1, "chain")):
         one = made.settings[side]
-        made.pieces[side, level] = [sl.simulate(one.problem, one.levels[level], one.start, **one.how(level), progress=False)]
+        how = one.stream_arguments(level)
+        made.pieces[side, level] = [sl.simulate(one.problem, one.levels[level], one.start, **how, progress=False)]
         made.ended.add((side, level))
     for side, one in enumerate(made.settings):
-        made.views["exits", side] = exits(one, made.datasets(side))
-        made.views["spectrum", side] = spectrum(one, made.datasets(side)["chain"])
+        made.views["exits", side] = build_exits(one, made.datasets(side))
+        made.views["spectrum", side] = build_spectrum(one, made.datasets(side)["chain"])
     return made
 
 
@@ -77,7 +78,7 @@ def test_a_phase_portrait_with_more_of_the_chain_compiles_nothing(job):
         lambda name, seconds, **more: compiled.append(name) if "backend_compile" in name else None
     )
     for times in (7, 30, 31):
-        seen = portrait(job.settings[0], None, ode, chain.isel(t=slice(times)), None)["chain"][0]
+        seen = build_portrait(job.settings[0], None, ode, chain.isel(t=slice(times)), None)["chain"][0]
         np.testing.assert_allclose([seen[0][0], seen[-1][0]], chain.M[0, [0, times - 1], 0, 0], rtol=1e-6)
         if times == 7:
             compiled.clear()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sgdlimits.cli.explorer.server import MAX_MESSAGE_BYTES, Guard, application
+from sgdlimits.cli.explorer.server import MAX_MESSAGE_BYTES, Guard, build_application
 
 websockets = pytest.importorskip(
     "websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'"
@@ -79,7 +79,8 @@ def serving(host: str, **more):
 
     with _listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        config = uvicorn.Config(application(host, port, **more), log_level="error", ws="websockets-sansio", lifespan="off")
+        application = build_application(host, port, **more)
+        config = uvicorn.Config(application, log_level="error", ws="websockets-sansio", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -131,9 +132,9 @@ def test_another_host_needs_the_token():
             self.cookies = {}
 
     guard = Guard("0.0.0.0", 80, "secret")
-    assert "token" in guard.refusal(Asked(""))
-    assert "token" in guard.refusal(Asked("wrong"))
-    assert guard.refusal(Asked("secret")) == ""
+    assert "token" in guard.refusal_reason(Asked(""))
+    assert "token" in guard.refusal_reason(Asked("wrong"))
+    assert guard.refusal_reason(Asked("secret")) == ""
 
 
 def test_bad_messages_are_answered_and_the_page_goes_on(address):
@@ -197,8 +198,9 @@ def test_the_newest_setting_cancels_the_one_before_and_its_pieces_are_those_of_s
             if (message["job"], message["level"]) == (7, "chain"):
                 mean.update(zip(message["t"], message["curves"]["risk"]["mean"], strict=True))
         assert message["job"] == 7
-    setting = Setting.read(newest)
-    here = simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
+    setting = Setting.from_message(newest)
+    how = setting.stream_arguments("chain")
+    here = simulate(setting.problem, setting.levels["chain"], setting.start, **how, progress=False)
     np.testing.assert_allclose(list(mean.values()), here.risk.values.mean(0), rtol=1e-6)
 
 
@@ -215,7 +217,7 @@ def test_a_message_to_a_process_that_is_ending_reaches_the_next_one():
         gone.kill()
         gone.join()
         gone.is_alive = lambda: True
-        await asyncio.to_thread(session.ask, {"kind": "nothing"})
+        await asyncio.to_thread(session.send, {"kind": "nothing"})
         try:
             while True:
                 message = await asyncio.wait_for(session.inbox.get(), 120)

@@ -6,12 +6,12 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
-from sgdlimits.cli.explorer.controls import contents
+from sgdlimits.cli.explorer.controls import page_contents
 from sgdlimits.cli.explorer.setting import Setting
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.run.record import to_json
 
-CONTENTS = contents()
+CONTENTS = page_contents()
 SCENES = [(name, scene) for name, preset in CONTENTS["presets"].items() for scene in preset["scenes"]]
 BAD = {
     "nan": {"parameters": {"lr": float("nan")}}, "negative": {"parameters": {"noise": -1}},
@@ -40,23 +40,23 @@ def problem_of(text: str):
 @pytest.mark.parametrize("given", BAD.values(), ids=BAD)
 def test_what_cannot_be_shown_is_refused_in_a_sentence(given):
     with pytest.raises(sl.BadInput, match=r"\. \w"):
-        _ = Setting.read(given).problem
+        _ = Setting.from_message(given).problem
 
 
 @pytest.mark.parametrize(("preset", "scene"), SCENES, ids=[f"{name}: {scene['title']}" for name, scene in SCENES])
 def test_python_builds_the_problem_of_each_scene(preset, scene):
     for other in ({}, scene["other"] or {}):
-        setting = Setting.read({"preset": preset, **scene["setting"], **other})
-        problem, start = problem_of(setting.python())
+        setting = Setting.from_message({"preset": preset, **scene["setting"], **other})
+        problem, start = problem_of(setting.as_python())
         assert (to_json(problem), to_json(start)) == (to_json(setting.problem), to_json(setting.start))
 
 
 @pytest.mark.parametrize("optimiser", ALGORITHMS)
 def test_python_builds_the_problem_of_each_optimiser(optimiser):
-    setting = Setting.read(
+    setting = Setting.from_message(
         {"preset": "committee", "parameters": {"noise": 0.1}, "optimiser": optimiser, "optimiser_parameters": usual(optimiser)}
     )
-    assert to_json(problem_of(setting.python())[0]) == to_json(setting.problem)
+    assert to_json(problem_of(setting.as_python())[0]) == to_json(setting.problem)
 
 
 def test_every_preset_and_optimiser_has_controls_and_scenes():
@@ -80,12 +80,13 @@ def test_the_command_line_is_the_same_simulation(preset, tmp_path, monkeypatch):
     from sgdlimits.cli import main
 
     few = {"width": 1} if preset in SLOW else {}
-    setting = Setting.read({"preset": preset, "parameters": few, "d": 60, "t_max": 0.5, "runs": 2})
+    setting = Setting.from_message({"preset": preset, "parameters": few, "d": 60, "t_max": 0.5, "runs": 2})
     monkeypatch.chdir(tmp_path)
-    answer = CliRunner().invoke(main, [*setting.command().split()[1:], "--out", "it.nc", "--quiet"])
+    answer = CliRunner().invoke(main, [*setting.as_command().split()[1:], "--out", "it.nc", "--quiet"])
     assert answer.exit_code == 0, answer.output
     attributes = sl.load("it.nc").attrs
-    here = sl.simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
+    how = setting.stream_arguments("chain")
+    here = sl.simulate(setting.problem, setting.levels["chain"], setting.start, **how, progress=False)
     assert {name: attributes[name] for name in ("problem", "start", "level_parameters", "seed")} == {
         name: here.attrs[name] for name in ("problem", "start", "level_parameters", "seed")
     }
@@ -94,5 +95,5 @@ def test_the_command_line_is_the_same_simulation(preset, tmp_path, monkeypatch):
 
 def test_a_parameter_of_preset_and_optimiser_is_two_options():
     noisy = {"optimiser": "private", "optimiser_parameters": {"norm": 1, "noise": 0.2}}
-    command = Setting.read({"preset": "committee", "parameters": {"noise": 0.1}, **noisy}).command()
+    command = Setting.from_message({"preset": "committee", "parameters": {"noise": 0.1}, **noisy}).as_command()
     assert " --noise 0.1 --norm 1 --optimiser-noise 0.2 --optimiser private " in command

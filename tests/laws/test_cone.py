@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.statistics.frame import admissible
+from sgdlimits.statistics.frame import make_admissible
 
 LEAST = -1e-12
 """Relative to the largest entry of Q where that is above 1."""
@@ -144,10 +144,10 @@ def test_statistics_of_weights_are_left_as_they_are(random_overlaps):
     problem = sl.presets.committee(3, 2, "erf")
     one = random_overlaps(problem, 1)
     runs = lambda stats: jax.tree.map(lambda leaf: np.asarray(leaf)[..., None], stats)
-    same = admissible(runs(one), problem.frame)
+    same = make_admissible(runs(one), problem.frame)
     np.testing.assert_allclose(same.Q[..., 0], one.Q, rtol=1e-13)
     worse = sl.Overlaps(one.a, one.M, one.Q - 0.9 * np.diag(np.diag(one.Q)))
-    held = admissible(runs(worse), problem.frame)
+    held = make_admissible(runs(worse), problem.frame)
     rest = held.Q[..., 0] - held.M[..., 0] @ held.M[..., 0].T
     assert np.linalg.eigvalsh(rest).min() > -1e-14
     np.testing.assert_array_equal(held.M[..., 0], one.M)

@@ -77,7 +77,7 @@ def test_points_on_a_ring_of_parallel_units_are_connected():
     ring = [sl.Overlaps(a * share, M * share[:, None], Q * np.outer(share, share)) for share in shares]
     problem = sl.presets.binary_mixture(snr=5.0, ridge=0.01)
     system = System.of(problem, draw_starts(problem, 16, 0), True, Watch("", None, False))
-    x = roots_near(system, system.rows(jax.tree.map(lambda *each: np.stack(each), *ring))).x
+    x = roots_near(system, system.flatten_batch(jax.tree.map(lambda *each: np.stack(each), *ring))).x
     assert are_connected(system, x[:2], x[1:]).all()
 
 
@@ -194,11 +194,11 @@ def test_a_wrong_jacobian_is_not_believed():
     batch = draw_starts(problem, 8, 0)
     system = System.of(problem, batch, True, watch)
     near = sl.Overlaps(np.full((1, 2), 0.876), np.full((1, 2, 1), 0.733), np.full((1, 2, 2), 0.556))
-    root = roots_near(system, system.rows(near))
+    root = roots_near(system, system.flatten_batch(near))
     wrong = root._replace(jacobian=root.jacobian + 0.1 * np.eye(system.size))
     assert root.found.all()
     assert wrong.spectra[0][0, 0] > 0
-    assert stability_of(system, wrong, 0, system.rows(batch)) == "stable"
+    assert stability_of(system, wrong, 0, system.flatten_batch(batch)) == "stable"
 
 
 @pytest.mark.full  # searches and saddles: as above for phase retrieval and the binary mixture

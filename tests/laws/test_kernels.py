@@ -14,14 +14,14 @@ from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.kernel import cache, lanes
-from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.kernel.compiler import llvm
 
 D, STEPS = 200, 1000
 GO = {"t_max": STEPS / D, "runs": 5, "save": 3, "progress": False}
 
 
-NO_GPU = pytest.mark.skipif(not gpu_present(), reason="no GPU, or no CuPy")
+NO_GPU = pytest.mark.skipif(not is_gpu_available(), reason="no GPU, or no CuPy")
 
 
 @pytest.fixture(params=["lanes", pytest.param("cuda", marks=NO_GPU)])
@@ -33,7 +33,7 @@ def fast(request):
 @pytest.fixture(autouse=True)
 def optimised(monkeypatch):
     """Compiled steps are those that users have, also where what JAX compiles is not optimised."""
-    monkeypatch.setattr(llvm, "optimisation_is_off", lambda: False)
+    monkeypatch.setattr(llvm, "is_optimisation_off", lambda: False)
 
 
 def run(problem, kernel, d=D, level=None, **changes):
@@ -98,7 +98,7 @@ def test_the_diffusion_has_the_paths_of_xla(name, fast):
 
 def test_a_step_of_too_many_operations_is_left_to_xla(fast):
     """A drift that is a sum over many nodes."""
-    with pytest.raises(sl.BadInput, match=f"kernel='{fast}' does not take more than 50000 operations"):
+    with pytest.raises(sl.BadInput, match=f"kernel='{fast}' does not support more than 50000 operations"):
         run(PROBLEMS["own_mixture"](), fast, level=sl.SDE(D, dt=0.01))
 
 
@@ -177,7 +177,7 @@ def test_one_step_after_the_other_has_the_paths_of_the_loop(fast):
 
 def test_the_kernel_is_chosen_asked_for_and_recorded(monkeypatch):
     problem = sl.presets.phase_retrieval()
-    assert run(problem, None).attrs["kernel"] == ("cuda" if gpu_present() else "lanes")
+    assert run(problem, None).attrs["kernel"] == ("cuda" if is_gpu_available() else "lanes")
     monkeypatch.setenv("SGDLIMITS_KERNEL", "xla")
     assert run(problem, None).attrs["kernel"] == "xla"
     monkeypatch.setenv("SGDLIMITS_KERNEL", "lanes")
@@ -187,25 +187,25 @@ def test_the_kernel_is_chosen_asked_for_and_recorded(monkeypatch):
     with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes, cuda, each with :f32 or without; got 'gpu'"):
         run(problem, "gpu")
     muon = sl.presets.committee(9, 2, algorithm=sl.Muon(0.1))
-    with pytest.raises(sl.BadInput, match="kernel='lanes' does not take eigh"):
+    with pytest.raises(sl.BadInput, match="kernel='lanes' does not support eigh"):
         run(muon, "lanes")
 
 
-@pytest.mark.skipif(gpu_present(), reason="there is a GPU")
+@pytest.mark.skipif(is_gpu_available(), reason="there is a GPU")
 def test_where_no_gpu_is_there_a_sentence_says_what_to_do():
     with pytest.raises(sl.BadInput, match=r"needs an NVIDIA GPU and CuPy.* Install sgdlimits\[gpu\]"):
         run(sl.presets.phase_retrieval(), "cuda")
 
 
 def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
     problem, made = sl.presets.phase_retrieval(1, lr=0.077, noise=0.3), []
-    machine = lanes._machine()
-    whole = type(machine).object_code
-    monkeypatch.setattr(type(machine), "object_code", lambda self, text: made.append(1) or whole(self, text))
+    machine = lanes._host_machine()
+    whole = type(machine).compile_object
+    monkeypatch.setattr(type(machine), "compile_object", lambda self, text: made.append(1) or whole(self, text))
 
     def again():
-        lanes._compiled_code.cache_clear()
+        lanes._load_compiled_code.cache_clear()
         return run(problem, "lanes")
 
     def damage(entry):

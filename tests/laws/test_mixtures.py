@@ -10,8 +10,8 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.papers.effective import theory as effective
-from sgdlimits.papers.effective.figures.effective_2 import optimal as optimal_binary
-from sgdlimits.papers.effective.figures.effective_3 import optimal as optimal_xor
+from sgdlimits.papers.effective.figures.effective_2 import has_found_optimum as optimal_binary
+from sgdlimits.papers.effective.figures.effective_3 import has_found_optimum as optimal_xor
 from sgdlimits.papers.effective.figures.effective_ridge import build_classifier, find_classifier
 
 FEW = sl.Sobol(5, 4)

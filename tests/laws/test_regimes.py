@@ -167,7 +167,7 @@ def test_regimes_have_the_lines_of_the_theorem(kappa, delta, name):
 
 def test_sizes_of_a_problem_have_the_exponents_of_its_regime():
     """Constant width and lr = d^-1/2: over two decades each size has its exponent, and the measured ratio that of lr/p."""
-    sizes = [regimes.of(sl.presets.phase_retrieval(width=4, lr=d**-0.5, noise=0.5), d) for d in (10**4, 10**6)]
+    sizes = [regimes.term_sizes(sl.presets.phase_retrieval(width=4, lr=d**-0.5, noise=0.5), d) for d in (10**4, 10**6)]
     expected = regimes.regime(0, 0.5)
     powers = {name: np.log(getattr(sizes[1], name) / getattr(sizes[0], name)) / np.log(100) for name in sizes[0]._fields}
     for name in ("corrector", "step", "fluctuation", "samples"):
@@ -183,7 +183,7 @@ def test_sizes_of_a_problem_have_the_exponents_of_its_regime():
         (lambda: regimes.phase_diagram([0], []), "deltas"),
         (lambda: regimes.phase_diagram([-1], [0]), "kappas"),
         (lambda: regimes.phase_diagram([0], [0], widths=(4, 2)), "widths"),
-        (lambda: regimes.of("committee", 100), "problem"),
+        (lambda: regimes.term_sizes("committee", 100), "problem"),
     ],
 )
 def test_wrong_exponents_get_a_sentence(call, part):

@@ -434,26 +434,26 @@ def test_bad_input_is_one_sentence():
         ({"statistics": lambda x: x[9]}, "statistics fails on weights of shape"),
         ({"statistics": lambda x: jnp.sqrt(x[0] - 1 / 3)}, "no finite first derivative"),
         ({"at": np.array([1.0, np.nan])}, "at must be finite"),
-        ({"at": lambda key, d: jax.random.normal(key, (d,))}, "d is needed"),
-        ({"at": {}}, "at has no numbers"),
+        ({"at": lambda key, d: jax.random.normal(key, (d,))}, "d= is missing"),
+        ({"at": {}}, "at has no entries"),
         ({"lr": -1.0}, "lr must be"),
-        ({"lr": None}, "a loss needs lr"),
-        ({"statistics": None}, "a loss needs statistics"),
+        ({"lr": None}, "loss= needs lr="),
+        ({"statistics": None}, "loss= needs statistics="),
     ):
         with pytest.raises(sl.BadInput, match=words):
             sl.effective_dynamics(**good | change)
-    with pytest.raises(sl.BadInput, match="loss stands beside a problem"):
+    with pytest.raises(sl.BadInput, match="problem= and loss= are both given"):
         sl.effective_dynamics(model.problem, **good)
-    with pytest.raises(sl.BadInput, match="belongs to a loss"):
+    with pytest.raises(sl.BadInput, match="needs loss="):
         sl.effective_dynamics(model.problem, lr=0.1)
     dynamics = sl.effective_dynamics(**good)
     for wrong, words in (
         (lambda: dynamics.f(np.ones(5)), "weights must have the shapes"),
-        (lambda: dynamics.with_d(9), "weights in 6 dimensions are none in 9"),
+        (lambda: dynamics.with_d(9), "weights in 6 dimensions, not in 9"),
         (lambda: dynamics.localizability(), "weights in 6 dimensions"),
-        (lambda: dynamics.fit(region={"m": (0, 1)}), "region must have an entry for each of m, r2"),
+        (lambda: dynamics.fit(region={"m": (0, 1)}), "region= must be a dictionary with the keys m, r2"),
         (lambda: dynamics.fit(region={"m": (1, 0), "r2": (0, 1)}), "two increasing numbers"),
-        (lambda: dynamics.fit(region={"m": (-1, 1), "r2": (-2, -1)}), "points of the region are statistics of weights"),
+        (lambda: dynamics.fit(region={"m": (-1, 1), "r2": (-2, -1)}), "weights were found for only"),
         (lambda: dynamics.tabulate({"m": [0, 1], "r2": [0, 1]}), "at least four increasing numbers"),
         (lambda: dynamics.closure(tolerance=2), "tolerance"),
     ):

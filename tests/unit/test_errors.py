@@ -81,7 +81,7 @@ BAD = {
     "start must be RandomInit": lambda: run(start=0.3),
     "problem must be a Problem": lambda: run(problem="phase_retrieval"),
     "unknown activation 'relux'": lambda: sl.TwoLayer(1, "relux"),
-    "acts on each entry alone": lambda: sl.TwoLayer(1, jnp.sum),
+    "acts entry by entry": lambda: sl.TwoLayer(1, jnp.sum),
     "the loss must return one number; got shape (2,)": lambda: projection(lambda f, y: jnp.stack([f, y])),
     "the loss fails on two numbers": lambda: projection(lambda f: f),
     "the readout must return one number": lambda: target(readout=lambda fixed: fixed),

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.files import HOST, atomic_replacement, write
+from sgdlimits.files import HOST_NAME, atomic_replacement, write
 
 
 def leftovers(folder):
@@ -42,9 +42,9 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_write(tmp_path):
     code += "with files.atomic_replacement(sys.argv[1]) as partial: partial.write_bytes(b'x'); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 9
     assert len(leftovers(tmp_path)) == 1
-    mine = path.with_name(f".a.{os.getppid()}@{HOST}.part.nc")
+    mine = path.with_name(f".a.{os.getppid()}@{HOST_NAME}.part.nc")
     mine.touch()  # of a process that lives
-    theirs = path.with_name(f".a.{2**22 + 1}@another{HOST}.part.nc")
+    theirs = path.with_name(f".a.{2**22 + 1}@another{HOST_NAME}.part.nc")
     theirs.touch()  # of a process of another machine, of which nothing is known here
     write(path, b"new")
     assert leftovers(tmp_path) == sorted([mine.name, theirs.name])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.trial import fields
+from sgdlimits.trial import example_fields
 
 PROBLEM = sl.presets.phase_retrieval(width=2)
 STATE = sl.FixedInit(0.3).one(PROBLEM)
@@ -87,9 +87,9 @@ def test_functions_with_numbers_that_are_traced_pass():
     """Under `jax.grad` there is no value to look at."""
 
     def risk(scale):
-        return sl.Target(lambda fixed: scale * fixed[0]).label(fields(1), 0.0, 0)
+        return sl.Target(lambda fixed: scale * fixed[0]).label(example_fields(1), 0.0, 0)
 
-    assert float(jax.grad(risk)(2.0)) == fields(1)[0]
+    assert float(jax.grad(risk)(2.0)) == example_fields(1)[0]
 
 
 def test_a_family_must_give_problems():

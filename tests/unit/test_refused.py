@@ -55,7 +55,7 @@ BAD = {
     "data must be Inputs": lambda: own(data=np.ones(3)),
     "network must be a network": lambda: own(network=3),
     "second must be one number": lambda: sl.RandomInit(20, second="x"),
-    "kernel must be text": lambda: run(kernel=3),
+    "kernel must be a string": lambda: run(kernel=3),
     "kernel must be one of": lambda: run(level=sl.ODE(), kernel="nosuch"),
     "observe cannot use the name 'state'": lambda: run(observe={"state": lambda stats: stats.M[0, 0]}),
     "observe cannot use the name 'student'": lambda: run(observe={"student": lambda stats: stats.M[0, 0]}),
@@ -65,7 +65,7 @@ BAD = {
     "t must be finite numbers of at least 0; got -1": lambda: sl.flow(PROBLEM, STATE, -1.0),
     "t must be finite numbers of at least 0; got nan": lambda: sl.flow(PROBLEM, STATE, np.nan),
     "t must be a number or an increasing array": lambda: sl.flow(PROBLEM, STATE, [2.0, 1.0]),
-    "band must be two shares": lambda: sl.plot.risk(run(), band=(0.9, 0.1)),
+    "band must be two numbers between 0 and 1": lambda: sl.plot.risk(run(), band=(0.9, 0.1)),
     "paper_time must be": lambda: own(paper_time=np.nan),
     "the means of the data have 2 coefficients": lambda: own(data=sl.mixture([[1.0, 0.0]])),
     "have different numbers of runs": lambda: run(
@@ -76,10 +76,10 @@ BAD = {
     "t must be finite numbers of at least 0; got -1.": lambda: sl.theory.quadratic.risk_on_plateau(
         sl.presets.quadratic_network(), t=-1, spread=0.1
     ),
-    "Text begins 'v' as 'one'": lambda: own(Text(0.1)),
-    "Taken cannot remember 'risk'": lambda: own(Taken(0.1)),
+    "Text.memory['v'] must be 'zero', or 'copy' of the students; got 'one'": lambda: own(Text(0.1)),
+    "Taken cannot store 'risk'": lambda: own(Taken(0.1)),
     "Own.step fails in line": lambda: run(own(Own(0.1))),
-    "lr = 0.3 stands beside HeavyBall": lambda: sl.presets.committee(algorithm=sl.HeavyBall(0.1, 0.9), lr=0.3),
+    "lr = 0.3 would be ignored: HeavyBall": lambda: sl.presets.committee(algorithm=sl.HeavyBall(0.1, 0.9), lr=0.3),
     "pieces must be of one simulation": lambda: sl.join(other_pieces()),
     "resume has runs at t = 0.5": lambda: run(resume=run(), t_max=0.2),
     "needs labels that are classes": lambda: own(loss=sl.SoftmaxCrossEntropy(), network=sl.TwoLayer(2, outputs=2)),
@@ -92,9 +92,9 @@ BAD = {
     "Q must be real numbers; got 'one'": lambda: sl.Overlaps([1.0], [[1.0]], "one"),
     "ax must be axes of matplotlib": lambda: sl.plot.risk(run(), ax=3),
     "path must be a path": lambda: sl.load(None),
-    "sphere = True stands beside Muon": lambda: sl.presets.committee(algorithm=sl.Muon(0.1), sphere=True),
-    "batch = 4 stands beside Clipped": lambda: sl.presets.committee(algorithm=sl.Clipped(sl.OnePassSGD(0.1), 1.0), batch=4),
-    "train_second = True stands beside HeavyBall": lambda: sl.presets.committee(
+    "sphere = True would be ignored: Muon": lambda: sl.presets.committee(algorithm=sl.Muon(0.1), sphere=True),
+    "batch = 4 would be ignored: Clipped": lambda: sl.presets.committee(algorithm=sl.Clipped(sl.OnePassSGD(0.1), 1.0), batch=4),
+    "train_second = True would be ignored: HeavyBall": lambda: sl.presets.committee(
         algorithm=sl.HeavyBall(0.1, 0.9), train_second=True
     ),
     "CrossEntropy needs labels between 0 and 1; got -1": lambda: own(
@@ -123,7 +123,7 @@ BAD = {
     "observe must be a dictionary": lambda: run(observe=[lambda stats: stats.M[0, 0]]),
     "must return one array; got several": lambda: run(observe={"x": lambda stats: {"y": stats.M[0, 0]}}),
     "rtol must be a finite number of at least 1e-14 and below 1": lambda: sl.ODE(rtol=2.0),
-    "the start has d = 30, and d is 100": lambda: sl.trust(PROBLEM, sl.RandomInit(30), 100, 1.0),
+    "start= has d = 30, but d= is 100": lambda: sl.trust(PROBLEM, sl.RandomInit(30), 100, 1.0),
     "save must be a whole number of at least 2": lambda: sl.expansion(PROBLEM, STATE, 1.0, save=[0.1, 0.2]),
     "phases needs three": lambda: sl.phases(run()),
     "the landscape is written for projection problems": lambda: sl.hessian_spectrum(
@@ -132,11 +132,11 @@ BAD = {
     "d must be a whole number": lambda: sl.effective_dynamics(family).at("x"),
     "problem must be a Problem, or a function of d": lambda: sl.EffectiveDynamics(3),
     "pieces have run 0 at t = 0 twice": lambda: sl.join([run(), run()]),
-    "lr is no argument of simulate": lambda: sl.rerun(run(), lr=0.3),
-    "which files do not hold": lambda: sl.save(run().assign_attrs(mine={"a": 1}), "x.nc"),
-    "was made from None": lambda: sl.problem_of(run().assign_attrs(problem="null")),
-    "axes must be two": lambda: sl.plot.overview(run(), axes=sl.plot.overview(run())[:1]),
-    "colour is no option": lambda: sl.plot.overview(run(), colour="red"),
+    "lr is not an argument of simulate": lambda: sl.rerun(run(), lr=0.3),
+    "which files cannot store": lambda: sl.save(run().assign_attrs(mine={"a": 1}), "x.nc"),
+    "records None as its problem": lambda: sl.problem_of(run().assign_attrs(problem="null")),
+    "axes= must be two axes": lambda: sl.plot.overview(run(), axes=sl.plot.overview(run())[:1]),
+    "colour= is not an option": lambda: sl.plot.overview(run(), colour="red"),
     "threshold must be between 0 and 1": lambda: sl.theory.mediocrity.minimal_samples(1, 0.1, 100, 1.5),
     "spread must be below 0.797": lambda: sl.theory.quadratic.escape_time(sl.presets.quadratic_network(), 100.0),
     "m must be cosines": lambda: sl.theory.single_index.drift_parts(PROBLEM, [5.0]),

@@ -49,9 +49,9 @@ class Averaged(Wrapper):
 
     def __check_init__(self) -> None:
         if "average" in self.base.memory:
-            raise BadInput("Averaged has one average. Give a base without one.")
+            raise BadInput("Averaged cannot average an algorithm that is averaged already. Give a base without Averaged.")
         if self.decay is not None and self.rate is not None:
-            raise BadInput("Averaged takes decay or rate, not both. Give one of them, or none for the mean.")
+            raise BadInput("Averaged takes decay or rate, not both. Give one of them, or neither for the mean.")
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -20,7 +20,7 @@ from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
 from sgdlimits.errors import BadInput, check_count, check_number, shorten
 from sgdlimits.part import Part
-from sgdlimits.renamed import ALGORITHM_MEMBERS, attribute_of
+from sgdlimits.renamed import ALGORITHM_MEMBERS, find_renamed_attribute
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, select_scalars
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.trial import describe_error
@@ -65,7 +65,7 @@ class Algorithm(Part):
 
         def __getattr__(self, name: str) -> Any:
             """Return a method under its former name, with a deprecation warning."""
-            return attribute_of(self, name, renamed=ALGORITHM_MEMBERS)
+            return find_renamed_attribute(self, name, renamed=ALGORITHM_MEMBERS)
 
     @abc.abstractmethod
     def step(self, now: StepContext) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class Algorithm(Part):
         """Scalars of the network that are trained: True for all, False for none, or their names."""
         return self.trains_second
 
-    def trained(self, scalars: Scalars) -> Scalars:
+    def select_trained(self, scalars: Scalars) -> Scalars:
         """Select the trained scalars of the network, or the gradients with respect to these; () if none are trained."""
         return select_scalars(scalars, self.trained_scalars)
 
@@ -135,10 +135,12 @@ class Algorithm(Part):
 class Update(eqx.Module):
     """New weights of one group of directions after a step, as coefficients of the old weights and of the inputs.
 
+    A step maps all directions W to AW + CX with inputs X.
+
     Parameters
     ----------
     name : "student", or a name in `memory`
-    past : coefficients of the old weights, by name: rows of the matrix A
+    past : coefficients of the old weights, by name: rows of A
     inputs : coefficients of the inputs, times d: rows of C
     scalars : new trained scalars
     unit : whether each direction is then normalised
@@ -198,13 +200,13 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(
-                f"{_class_name(algorithm)} cannot remember {name!r}: the name is in use, or not an identifier. "
-                "Give another one."
+                f"{_class_name(algorithm)} cannot store {name!r}: the name is in use, or not an identifier. Give another name."
             )
     for name, begins in algorithm.memory.items():
         if not isinstance(begins, str) or begins not in ("zero", "copy"):
             raise BadInput(
-                f"{_class_name(algorithm)} begins {name!r} as {shorten(begins)}. Give 'zero', or 'copy' of the students."
+                f"{_class_name(algorithm)}.memory[{name!r}] must be 'zero', or 'copy' of the students; "
+                f"got {shorten(begins)}. Give one of the two."
             )
     for name, value in algorithm.numbers.items():
         check_number(f"{name!r} of {_class_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
@@ -213,7 +215,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
 def _as_update(name: str, weights: Weights, p: int) -> Update:
     """Convert the weights that a step returned for one group of directions to an `Update`."""
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
-    return Update(name, weights.past, inputs, weights.numbers, weights.is_unit)
+    return Update(name, weights.past, inputs, weights.updated_scalars, weights.is_unit)
 
 
 def _class_name(algorithm: Algorithm) -> str:
@@ -221,10 +223,10 @@ def _class_name(algorithm: Algorithm) -> str:
     return type(algorithm).__name__
 
 
-def is_lower_triangular(updates: Sequence[Update]) -> bool:
-    """Return whether the matrix that multiplies the old directions in the updates of many runs is lower triangular.
+def has_lower_triangular_past(updates: Sequence[Update]) -> bool:
+    """Return whether the matrix A, which multiplies the old directions in the updates of many runs, is lower triangular.
 
-    It is if no group of directions depends on later groups, and none on itself through a matrix.
+    It is if no group of directions depends on later groups, nor on itself through a matrix.
     """
     place = {update.name: i for i, update in enumerate(updates)}
     earlier = lambda update, name: place[name] < place[update.name] or (name == update.name and update.past[name].ndim < 3)
@@ -350,5 +352,5 @@ class Wrapper(Algorithm):
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):
             raise BadInput(
-                f"{_class_name(self)} changes another algorithm; got {type(self.base).__name__}. Give OnePassSGD(lr)."
+                f"{_class_name(self)} needs an algorithm as its base; got {type(self.base).__name__}. Give OnePassSGD(lr)."
             )

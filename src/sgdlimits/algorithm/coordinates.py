@@ -37,7 +37,9 @@ class Coordinatewise(Descent):
 
     def __check_init__(self) -> None:
         if self.sphere or self.trains_second:
-            raise BadInput(f"{type(self).__name__} trains the first layer, off the sphere. Leave out sphere and lr_second.")
+            raise BadInput(
+                f"{type(self).__name__} trains the first layer only, without normalisation. Leave out sphere and lr_second."
+            )
 
     def step(self, now):
         raise BadInput(
@@ -88,7 +90,7 @@ class DiffuseSign(Descent):
 
     def step(self, now):
         slope = now.gradient()
-        gram = slope.spread()
+        gram = slope.scaled_gram()
         # a unit without gradient does not move
         norm = jnp.sqrt(jnp.diagonal(gram))
         inverse = jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0)
@@ -167,7 +169,7 @@ class DiffuseAdam(Descent):
 
     def step(self, now):
         slope, square = now.gradient(), now["square"]
-        square = square + self.rate * self.batch * now.inv_d * (jnp.diagonal(slope.spread()) - square)
+        square = square + self.rate * self.batch * now.inv_d * (jnp.diagonal(slope.scaled_gram()) - square)
         return {
             "student": now.student * (1 - self.lr * self.ridge * now.inv_d) - slope.times(self.lr / jnp.sqrt(square), 0.0),
             "square": square,

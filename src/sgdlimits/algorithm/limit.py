@@ -28,7 +28,7 @@ from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.gaussian.base import Group, square_root
-from sgdlimits.expectation.symmetries import symmetries
+from sgdlimits.expectation.symmetries import model_symmetries
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import FieldFactor, split_by_frame
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
@@ -51,9 +51,10 @@ class StepRates(NamedTuple):
 
     Parameters
     ----------
-    past : the matrix :math:`A_1`
-    gradient : coefficient of the gradient for each name
-    second : both for the scalars, with the gradient in the last column; a dictionary if scalars have their own rates
+    past : the matrix :math:`A_1`: with :math:`A = 1 + A_1/d` a step maps directions W to AW plus gradients
+    gradient : coefficient of the gradient for each group of directions
+    second : the same coefficients for the scalars, that of the gradient in the last column; a dictionary if scalars have rates
+        of their own
     unit : whether the directions of each name are normalised
     """
 
@@ -127,9 +128,9 @@ def free_step_increments(
     still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
     a, kept = still
     if algorithm.trains_second:
-        scalars = [algorithm.trained(stats.a) if name == STUDENT else stats.kept[name] for name in names]
+        scalars = [algorithm.select_trained(stats.a) if name == STUDENT else stats.kept[name] for name in names]
         before = (jax.tree.map(lambda leaf: total * leaf, part) for part in scalars)
-        terms = [*before, algorithm.trained(sums.gradient_second)]
+        terms = [*before, algorithm.select_trained(sums.gradient_second)]
         new = {name: _combine_terms(rate.second, i, terms) for i, name in enumerate(names)}
         a, kept = replace_scalars(a, new.pop(STUDENT)), {**kept, **new}
     population = Overlaps(a, M, Q + across(Q), kept, stats.names)
@@ -255,11 +256,11 @@ def make_context(
     names, a, kept, b, p = at.names, at.a, at.kept, algorithm.batch, model.width
     fields = {name: x.fields[i * p : (i + 1) * p] for i, name in enumerate(names)}
     trained = algorithm.trains_second
-    scalars = {name: (algorithm.trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
+    scalars = {name: (algorithm.select_trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
 
     def compute_gradients(fields, numbers):
         G, slopes = model.gradient(fields, x.fixed[:, :b], repeat_for_samples(replace_scalars(a, numbers), b), x.z, x.c)
-        return G, algorithm.trained(slopes)
+        return G, algorithm.select_trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}
     return StepContext(inv_d, t, fields, x.fixed, compute_gradients, b, scalars, numbers, gram_of, inputs_gram)
@@ -306,7 +307,7 @@ def measure_jumps(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, 
     def jump_of(update: Update) -> Float[Array, ""]:
         one = jnp.eye(model.width)
         past = [apply_coefficient(update.past.get(name, 0.0), one) - one * (name == update.name) for name in algorithm.names]
-        before = algorithm.trained(stats.a) if update.name == STUDENT else stats.kept[update.name]
+        before = algorithm.select_trained(stats.a) if update.name == STUDENT else stats.kept[update.name]
         scalars = add(update.scalars, before, -1.0) if algorithm.trains_second else ()
         finite = jnp.isfinite(update.inputs).all()  # inputs enter with C/d: at 1/d = 0, C only has to stay finite
         return jnp.where(finite, largest(*past, *jax.tree.leaves(scalars)), jnp.inf)
@@ -322,7 +323,7 @@ def _make_trial_step(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[
     """
     names, p, k, b, L = algorithm.names, model.width, model.teachers, algorithm.batch, input_count(algorithm, model.width)
     a, n = model.network.initial(1.0), len(names) * p
-    kept = {name: algorithm.trained(a) for name in algorithm.memory}
+    kept = {name: algorithm.select_trained(a) for name in algorithm.memory}
     numbers = {name: jnp.full(p, *value) if isinstance(value, tuple) else value for name, value in algorithm.numbers.items()}
     stats = Overlaps(a, jnp.zeros((n, k)), jnp.eye(n), {**kept, **jax.tree.map(jnp.asarray, numbers)}, names)
     fields, fixed, z = np.split(np.random.default_rng(0).standard_normal((n + k + 1, L)), [n, n + k])
@@ -381,7 +382,7 @@ class StepAverages(NamedTuple):
         if algorithm.batch < L or len(algorithm.names) > 1:
             return dim, None
         # the symmetry of one sample acts on all samples of the batch at once
-        each = np.asarray(symmetries(model))
+        each = np.asarray(model_symmetries(model))
         size = each.shape[1]
         lifted = np.concatenate([np.sign(each) * (np.abs(each) + i * size) for i in range(L)], axis=1)
         return dim, tuple(map(tuple, lifted.tolist()))

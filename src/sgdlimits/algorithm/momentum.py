@@ -55,7 +55,7 @@ class HeavyBall(Descent):
 
     def __check_init__(self) -> None:
         if (self.beta is None) == (self.friction is None):
-            raise BadInput(f"{type(self).__name__} needs beta or friction, one of them. Give beta=0.9, for instance.")
+            raise BadInput(f"{type(self).__name__} needs either beta or friction. Give beta=0.9, for instance.")
 
     def step(self, now):
         # the stored velocity is d v, so the gradient step, which is over d, has the factor d; with friction d times c/d

@@ -45,7 +45,7 @@ class Muon(Descent):
     def step(self, now):
         velocity = self.beta * now["velocity"] + now.gradient() if self.beta else now.gradient()
         push, decay = (
-            self.scale_by_minus_lr(velocity.orthogonal()),
+            self.scale_by_minus_lr(velocity.orthogonalise()),
             (self.ridge * now.inv_d) * self.scale_by_minus_lr(now.student),
         )
         step = {"student": self.normalise_on_sphere(now.student + push + decay), "velocity": velocity}

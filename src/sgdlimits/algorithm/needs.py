@@ -86,7 +86,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
-def _rebuild(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
+def _rebuild_algorithm(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
     """Rebuild an algorithm from its structure and leaves, with `arrays` in place of shapes."""
     remaining = iter(arrays)
     leaves = [next(remaining) if isinstance(kind, jax.ShapeDtypeStruct) else kind for kind in kinds]
@@ -113,9 +113,11 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
             return super().noise()
 
     def step(arrays: list) -> None:
-        algorithm = _rebuild(structure, kinds, arrays)
+        algorithm = _rebuild_algorithm(structure, kinds, arrays)
         L = algorithm.batch + width
-        try_step(algorithm, _Probe.draw(algorithm, width, L, jnp.zeros, 1.0).context(algorithm, jnp.ones(()), RecordingStep))
+        try_step(
+            algorithm, _Probe.draw(algorithm, width, L, jnp.zeros, 1.0).make_context(algorithm, jnp.ones(()), RecordingStep)
+        )
 
     jax.eval_shape(step, _array_shapes(kinds))
     return StepNeeds("gram" in used, "noise" in used)
@@ -164,7 +166,7 @@ class _Probe(NamedTuple):
         G = self.scale * jnp.sin(1 + 2 * fields / self.scale)
         return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
 
-    def context(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
+    def make_context(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
         """Return the context of a step with these values."""
         t, b = jnp.ones(()), algorithm.batch
         samples = self.fields, self.fixed, self.gradients, b
@@ -185,7 +187,7 @@ def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
         return False
     rng = np.random.default_rng(0)
     arrays = [rng.uniform(0.1, 0.9, kind.shape).astype(kind.dtype) for kind in _array_shapes(kinds)]
-    algorithm = _rebuild(structure, kinds, arrays)
+    algorithm = _rebuild_algorithm(structure, kinds, arrays)
     with jax.ensure_compile_time_eval():
         found = [_measure_coefficients(algorithm, width, seed, scale) for seed, scale in enumerate(PROBE_SCALES)]
     first = found[0]
@@ -205,7 +207,7 @@ def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: fl
     probe = _Probe.draw(algorithm, width, b, lambda shape: jnp.asarray(rng.standard_normal(shape)), scale)
 
     def step(inv_d):
-        updates, _ = compute_updates(algorithm, probe.context(algorithm, inv_d))
+        updates, _ = compute_updates(algorithm, probe.make_context(algorithm, inv_d))
         past = jnp.stack(
             [jnp.stack([apply_coefficient(update.past.get(name, 0.0), jnp.eye(p)) for name in names]) for update in updates]
         )

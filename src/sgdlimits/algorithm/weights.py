@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.units import safe_root
-from sgdlimits.renamed import STEP_MEMBERS, attribute_of
+from sgdlimits.renamed import STEP_MEMBERS, find_renamed_attribute
 from sgdlimits.statistics.overlaps import STUDENT
 from sgdlimits.statistics.trees import add
 
@@ -59,12 +59,12 @@ class Weights:
 
         def __getattr__(self, name: str) -> Any:
             """Return an attribute under its former name, with a deprecation warning."""
-            return attribute_of(self, name, renamed=STEP_MEMBERS)
+            return find_renamed_attribute(self, name, renamed=STEP_MEMBERS)
 
     def __add__(self, other: Weights) -> Weights:
         if not isinstance(other, Weights):
-            raise BadInput(f"weights can be added to weights only; got {type(other).__name__}. Use now.along(...).")
-        a, b = self._normalised(), other._normalised()  # a sum is not normalised, so its terms must be
+            raise BadInput(f"cannot add {type(other).__name__} to weights. Add now.along(coefficients), or other weights.")
+        a, b = self._normalise(), other._normalise()  # a sum is not normalised, so its terms must be
         names = [name for name in self.now.names if name in a.past or name in b.past]
         past = {name: _add_coefficients(a.past.get(name), b.past.get(name)) for name in names}
         return Weights(
@@ -94,7 +94,7 @@ class Weights:
         directions : a number, a number for each row, or a matrix
         scalars : a number, or a number for each scalar by name
         """
-        now, p = self._normalised(), self.now.fields_by_name[STUDENT].shape[0]
+        now, p = self._normalise(), self.now.fields_by_name[STUDENT].shape[0]
         if jnp.shape(directions) not in {(), (p,), (p, p)}:
             raise BadInput(
                 f"weights of {p} units cannot be multiplied by an array of shape {jnp.shape(directions)}. "
@@ -122,14 +122,14 @@ class Weights:
         return Weights(self.now, self.past, self.inputs, self.scalars, self.slopes, unit=True)
 
     @property
-    def numbers(self) -> PyTree:
+    def updated_scalars(self) -> PyTree:
         """The trained scalars, with their accumulated change `slopes`, divided by d, added."""
         return self.scalars if self.slopes is None else add(self.scalars, self.slopes, self.now.inv_d)
 
     @property
     def fields(self) -> Float[Array, "p L"]:
         """Scalar products of the directions with the inputs of the step."""
-        w, now = self._normalised(), self.now
+        w, now = self._normalise(), self.now
         moved = jnp.zeros(()) if w.inputs is None else _small_matmul(w.inputs, now.inputs_gram)
         return sum((apply_coefficient(coefficient, now.fields_by_name[name]) for name, coefficient in w.past.items()), moved)
 
@@ -141,22 +141,22 @@ class Weights:
     @property
     def size(self) -> Float[Array, ""]:
         r"""Norm of all directions and scalars together, times :math:`\sqrt d`, which is of order one for a gradient."""
-        square = jnp.trace(self.spread())
+        square = jnp.trace(self.scaled_gram())
         if self.slopes is not None:
             square += self.now.inv_d * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(self.slopes))
         return safe_root(square)
 
-    def spread(self) -> Float[Array, "p p"]:
+    def scaled_gram(self) -> Float[Array, "p p"]:
         """Return d times the Gram matrix of the directions, which is of order one for a gradient."""
         return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
-    def orthogonal(self) -> Weights:
+    def orthogonalise(self) -> Weights:
         r"""Return the orthonormal directions nearest to these, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
-        return self.left_multiply(inverse_root(self.spread()))
+        return self.left_multiply(inverse_root(self.scaled_gram()))
 
     def _past_gram(self) -> Float[Array, "p p"]:
         """Return the Gram matrix of the combination of directions before the step, without the inputs."""
-        w = self._normalised()
+        w = self._normalise()
         product = lambda one, other: (
             apply_coefficient(w.past[other], apply_coefficient(w.past[one], self.now.gram_of(one, other)).T).T
         )
@@ -164,14 +164,14 @@ class Weights:
 
     def _inputs_gram_part(self) -> Float[Array, "p p"]:
         """Return d times the contribution of the inputs to the Gram matrix of the directions."""
-        w = self._normalised()
+        w = self._normalise()
         fields = sum(
             (apply_coefficient(c, self.now.fields_by_name[name]) for name, c in w.past.items()), jnp.zeros_like(w.inputs)
         )
         cross = _small_matmul(fields, w.inputs.T)
         return cross + cross.T + _small_matmul(_small_matmul(w.inputs, self.now.inputs_gram), w.inputs.T)
 
-    def _normalised(self) -> Weights:
+    def _normalise(self) -> Weights:
         """Return the weights with a pending normalisation carried out, which needs the Gram matrix of the inputs.
 
         A step that only returns normalised weights leaves it to the level, and needs no Gram matrix.
@@ -208,13 +208,13 @@ class StepContext:
         self.extra: Weights | None = None  # noise that is added to the mean gradient
         self._gradients_with_extra: list[bool] = []  # shared by copies of the step
         self._repeats = False
-        self.sample_gradients: SampleGradients = lambda at: slope(at.fields[:, :batch], at.numbers)
+        self.sample_gradients: SampleGradients = lambda at: slope(at.fields[:, :batch], at.updated_scalars)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Return an attribute under its former name, with a deprecation warning."""
-            return attribute_of(self, name, renamed=STEP_MEMBERS)
+            return find_renamed_attribute(self, name, renamed=STEP_MEMBERS)
 
     @property
     def t(self) -> Float[Array, ""]:
@@ -269,7 +269,7 @@ class StepContext:
         p, b = self.fields_by_name[STUDENT].shape[0], self.batch
         if jnp.shape(coefficients) != (p, b):
             raise BadInput(
-                f"along takes one number for each unit and sample, shape ({p}, {b}); got {jnp.shape(coefficients)}. "
+                f"now.along needs a coefficient for each unit and sample, shape ({p}, {b}); got {jnp.shape(coefficients)}. "
                 "Give such an array."
             )
         noises = self.fixed.shape[1] - b
@@ -294,7 +294,7 @@ class StepContext:
         return other
 
     def repeat_after(self, step: Mapping[str, Any]) -> StepContext:
-        """Return a copy of the context with the weights after a step and the same inputs; names not in `step` stay."""
+        """Return a copy of the context with the weights after a step and the same inputs; weights not named in `step` stay."""
         other = copy(self)
         other.weights = {name: step.get(name, old) for name, old in self.weights.items()}
         other.kept = {name: step.get(name, old) for name, old in self.kept.items()}

@@ -31,22 +31,24 @@ from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import take_run
 
 CLOSED_SHARE = 1e-5
-"""A share of the change of a closed drift that is rounding."""
-RANK = 1e-9
+"""Largest share of a drift's derivative, along directions that change no statistic, that counts as rounding."""
+RANK_TOLERANCE = 1e-9
+"""Singular values of a Jacobian below this fraction of the largest count as zero."""
 
 
 @checked
 @dataclass(frozen=True, repr=False)
 class ChosenDynamics(EffectiveDynamics):
-    """The limit of statistics of one's own, functions of a problem's: `effective_dynamics(problem, statistics=)` makes it.
+    """Effective dynamics of functions of a problem's statistics, made by `effective_dynamics(problem, statistics=...)`.
 
-    `f`, `g` and `h` take the problem's statistics and return what the function returns; `Sigma` has its numbers in order.
+    `f`, `g` and `h` take the problem's statistics u and return a tree of the form of `statistics(u)`; `names(u)` has the order
+    of the rows and columns of `Sigma`.
 
     Parameters
     ----------
-    problem, exponent : as of `EffectiveDynamics`
-    statistics : a function of the problem's statistics, or of these and of d
-    d : the dimension of the second-order term; None leaves out what vanishes as d grows
+    problem, exponent : as in `EffectiveDynamics`
+    statistics : JAX function of the problem's statistics, or of these and of d
+    d : dimension of the second-order term; None for the limit of infinite d, in which the term vanishes
     """
 
     statistics: Function = None  # type: ignore[assignment]  # a field after one with a default needs one
@@ -57,52 +59,52 @@ class ChosenDynamics(EffectiveDynamics):
         return super().__repr__().replace("EffectiveDynamics of", f"ChosenDynamics{at} of functions of the statistics of", 1)
 
     def at(self, d: int) -> ChosenDynamics:
-        """The dynamics at dimension `d`: of the family's problem there, with the second-order term of the chain rule."""
+        """Return the dynamics at dimension `d`: of the family's problem at d, with the second-order term of the chain rule."""
         d = check_count("d", d)
         return ChosenDynamics(self._at(d), self.exponent, self.statistics, d)
 
     def f(self, stats: PyTree) -> PyTree:
-        """The population drift of the chosen statistics: gradient descent on the population loss follows -f."""
+        """Return the population drift f of the chosen statistics, which gradient descent on the population loss moves by -f."""
         problem, one = self._here(stats)
         return one.tree(self._population(problem, one, stats))
 
     def g(self, stats: PyTree) -> PyTree:
-        """The corrector with the second-order term; zero below the critical step size, `BadInput` above it."""
+        """Return the corrector g, second-order term included: zero below the critical step size, `BadInput` above it."""
         problem, one = self._here(stats)
         return one.tree(self._corrector(problem, one, stats))
 
     def h(self, stats: PyTree) -> PyTree:
-        """The drift -f + g; `BadInput` above the critical step size."""
+        """Return the drift h = -f + g of the chosen statistics; raise `BadInput` above the critical step size."""
         problem, one = self._here(stats)
         return one.tree(self._drift(problem, one, stats))
 
     def Sigma(self, stats: PyTree) -> Float[Array, "n n"]:
-        r"""The diffusion matrix of the chosen statistics magnified by :math:`\sqrt d`, to first order in the noise."""
+        r"""Return the diffusion matrix of :math:`\sqrt d` times the chosen statistics, to first order in the noise."""
         self._need_limit("Sigma")
         problem, one = self._here(stats)
         jacobian = one.jacobian(problem.vector(stats))
         return float(self.regime == CRITICAL) * jacobian @ problem.covariance(stats) @ jacobian.T
 
     def diffusion(self, stats: PyTree) -> Float[Array, "n n"]:
-        """The diffusion matrix of the chosen statistics themselves at dimension d: Sigma / d, zero as d grows."""
+        """Return the diffusion matrix of the chosen statistics at dimension d, `Sigma` / d; zero if d is None."""
         Sigma = self.Sigma(stats)
         return jnp.zeros_like(Sigma) if self.d is None else Sigma / self.d
 
     def names(self, stats: PyTree) -> tuple[str, ...]:
-        """The name of each number of the chosen statistics."""
+        """Return the name of each entry of the chosen statistics, such as "m[0]"."""
         return self._here(stats)[1].names
 
     @checked
     def closure(self, states: Count = 8, seed: Seed = 0) -> Closure:
-        """Test whether the chosen statistics close: whether their drift, and at a d their diffusion, are functions of them.
+        """Test whether the drift of the chosen statistics is a function of these statistics alone, so that they close.
 
-        The derivative of the drift is taken at random states, along the directions in which no chosen statistic changes. It is
-        zero there if the drift is a function of the statistics.
+        The drift is differentiated at random states along the directions in which no chosen statistic changes: if the
+        statistics close, these derivatives vanish. At a given d the diffusion matrix is tested in the same way.
 
         Parameters
         ----------
-        states : how many random states are tried
-        seed : a whole number
+        states : number of random states
+        seed : seed of the random states
         """
         problem = self._one()
         span = problem.directions.width + problem.directions.fixed
@@ -110,7 +112,7 @@ class ChosenDynamics(EffectiveDynamics):
         shares, pulls = [], []
         for i in range(states):
             stats = jax.tree.map(np.asarray, take_run(points, i))
-            names, share, pull = self._leak(problem, stats)
+            names, share, pull = self._measure_leak(problem, stats)
             shares.append(share)
             pulls.append(pull)
         worst = np.argmax(shares, axis=0)
@@ -134,8 +136,11 @@ class ChosenDynamics(EffectiveDynamics):
     def _drift(self, problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
         return self._corrector(problem, one, stats) - self._population(problem, one, stats)
 
-    def _leak(self, problem: Problem, stats: PyTree) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
-        """(names, share of the drift's derivative along what leaves the statistics as they are, that part), at a state."""
+    def _measure_leak(self, problem: Problem, stats: PyTree) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+        """Return names, shares and derivatives of the chosen statistics' drifts along directions that change none of them.
+
+        A share is the norm of such derivatives over that of all derivatives of the drift at this state.
+        """
         _, one = self._here(stats)
         free = np.flatnonzero(problem.coordinates.moves(stats))
         x = problem.vector(stats)
@@ -152,25 +157,25 @@ class ChosenDynamics(EffectiveDynamics):
         jacobian = np.asarray(one.jacobian(x))[:, free]
         size = np.abs(jacobian).max(1, keepdims=True)
         _, values, rows = np.linalg.svd(jacobian / np.where(size > 0, size, 1.0), full_matrices=True)
-        kernel = rows[int((values > RANK * values.max(initial=0.0)).sum()) :]
+        kernel = rows[int((values > RANK_TOLERANCE * values.max(initial=0.0)).sum()) :]
         pull = slopes @ kernel.T @ kernel
         whole_change = np.sqrt((slopes**2).sum((1, 2)))
         share = np.sqrt((pull**2).sum((1, 2))) / np.where(whole_change > 0, whole_change, 1.0)
         return one.names, share, np.abs(pull).max(1)
 
     def _here(self, stats: PyTree) -> tuple[Problem, Chosen]:
-        """The problem, and the chosen statistics at a state, which were tried there."""
+        """Return the problem, and its chosen statistics after a trial at the state `stats`."""
         problem = self._one()
         problem.coordinates.fits(stats)
         needs_d = takes_d(self.statistics)
         if needs_d and self.d is None:
-            raise BadInput("the statistics depend on d, and none is given. Take at(d), for instance dynamics.at(1000).h.")
+            raise BadInput("statistics= depends on d, and no d is given. Take at(d), for instance dynamics.at(1000).h.")
         fn = (lambda u: self.statistics(u, self.d)) if needs_d else self.statistics
         return problem, Chosen.of(fn, problem, stats)
 
 
 class Chosen:
-    """A function of a problem's statistics as one of vectors, with its derivatives and the names of its numbers."""
+    """Function of a problem's statistics, as a function of vectors, with its derivatives and the names of its entries."""
 
     def __init__(self, fn: Callable[[Any], Array], names: tuple[str, ...], tree: Callable[[Any], PyTree]) -> None:
         self.fn, self.names, self.tree = fn, names, tree
@@ -196,14 +201,14 @@ class Chosen:
         return cls(along, names, tree)
 
     def along(self, x: Any, direction: Any) -> Float[Array, " n"]:
-        """The derivative along a direction."""
+        """Return the derivative of the function at the vector x along a direction."""
         return self._finite(jax.jvp(self.fn, (x,), (jnp.asarray(direction),))[1])
 
     def jacobian(self, x: Any) -> Float[Array, "n m"]:
         return self._finite(jax.jacfwd(self.fn)(x))
 
     def second(self, x: Any, covariance: Any) -> Float[Array, " n"]:
-        """The second derivatives contracted with a covariance: of each axis along that axis's column."""
+        """Return the contraction of the function's second derivatives at the vector x with a covariance matrix."""
 
         def one(axis, column):
             slope = lambda x: jax.jvp(self.fn, (x,), (axis,))[1]
@@ -214,12 +219,12 @@ class Chosen:
     def _finite(self, value: Any) -> Any:
         if not isinstance(value, jax.core.Tracer) and not np.isfinite(value).all():
             bad = self.names[int(np.argmin(np.isfinite(value).reshape(len(self.names), -1).all(1)))]
-            raise BadInput(f"statistics has no finite derivative of {bad} at this state. Give a state where it is smooth.")
+            raise BadInput(f"statistics= has no finite derivative of {bad} at this state. Give one where it is smooth.")
         return value
 
 
 def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
-    """The name of each number of what a function of statistics returns: keys, and indices of arrays.
+    """Return the name of each entry of a tree of arrays, made of dictionary keys and array indices.
 
     >>> names_of_numbers({"m": np.zeros(2), "r": 0.0})
     ('m[0]', 'm[1]', 'r')
@@ -233,7 +238,7 @@ def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
 
 
 def takes_d(fn: Callable[..., Any]) -> bool:
-    """Whether a function of statistics needs d as a second argument."""
+    """Return whether a function of statistics requires a second argument, d."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

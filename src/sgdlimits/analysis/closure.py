@@ -1,4 +1,4 @@
-"""Do statistics close: is their drift a function of them?"""
+"""Result of a closure test: whether the drift of statistics is a function of these statistics alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from sgdlimits.text import table
 
 @dataclass(frozen=True, repr=False)
 class Closure:
-    """How much of each statistic's drift is no function of the statistics, and with what it changes instead.
+    """Part of each statistic's drift that is no function of the statistics, and the coordinate on which it depends most.
 
     Parameters
     ----------
-    names : of the statistics
-    share : how much the drift changes where all statistics stay the same, relative to all of its change, shape (n,)
+    names : names of the n statistics
+    share : norm of the drift's derivatives along directions that change no statistic, relative to all of its derivatives,
+        shape (n,)
     error : standard errors of `share`; zero where expectations are closed
-    along : of each statistic, what its drift changes with most
-    tolerance : the share that counts as none
+    along : name of the coordinate with which each statistic's drift changes most in these directions
+    tolerance : largest share that counts as zero
     """
 
     names: tuple[str, ...]
@@ -30,7 +31,7 @@ class Closure:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The statistics whose drift is no function of the statistics: by more than the tolerance and five standard errors."""
+        """Names of the statistics whose `share` exceeds both the tolerance and five standard errors."""
         above = self.share > np.maximum(self.tolerance, 5 * self.error)
         return tuple(name for name, is_open in zip(self.names, above, strict=True) if is_open)
 

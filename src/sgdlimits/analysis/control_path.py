@@ -26,12 +26,13 @@ from sgdlimits.schedule_forms import Steps
 
 STAGES = DOP853.n_stages
 A, B, C = DOP853.A[:STAGES, :STAGES], DOP853.B, DOP853.C[:STAGES]
+"""Matrix, weights and nodes of the Runge-Kutta method of order 8 by Dormand and Prince."""
 END_ROUNDING = 2.0**-42
 """Relative distance of the last stage of an interval from its end, larger than the rounding of the knots of schedules."""
 
 
 class Knob(Steps):
-    """Steps of a control, recognised by `name` wherever a problem holds them."""
+    """Schedule of a control, which is found in a problem by its `name`."""
 
     name: str = eqx.field(static=True)
 
@@ -44,7 +45,7 @@ class Knob(Steps):
 
 
 class Held(Schedule):
-    """Schedule whose value at the present time has been computed already."""
+    """Schedule replaced by its value at one time."""
 
     value: Float[Array, "..."]
 
@@ -53,7 +54,7 @@ class Held(Schedule):
 
 
 class Discretisation(NamedTuple):
-    """Problem with its controls, initial statistics, ends of the intervals, and indices of the piece values in one vector."""
+    """Problem with its controls, initial statistics, interval ends, and each control's slice of the vector of piece values."""
 
     problem: Problem
     start: PyTree
@@ -62,7 +63,7 @@ class Discretisation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """Problem with its piece values, times and statistics (as vectors) at the end of each step, and ends of the intervals."""
+    """Path of the ODE: problem, times and statistics (as vectors) at the end of each step, and steps per interval."""
 
     problem: Problem
     t: Float[Array, " steps+1"]
@@ -76,7 +77,7 @@ class Path(NamedTuple):
 
 
 def interval_ends(problem: Problem, t_max: float) -> np.ndarray:
-    """Return 0, the knots of all schedules before `t_max`, and `t_max`."""
+    """Return the ends of the intervals: 0, the knots of all schedules before `t_max`, and `t_max`."""
     knots = np.asarray(knots_of(problem), float)
     return np.concatenate([[0.0], knots[knots < t_max * (1 - 1e-12)], [t_max]])
 
@@ -95,7 +96,7 @@ def with_values(problem: Problem, values: Mapping[str, Any]) -> Problem:
 
 
 def split(slices: tuple[tuple[str, int, int], ...], vector: Any) -> dict[str, Any]:
-    """Return the piece values of each control from one vector of all."""
+    """Split the vector of all piece values by control; return a dict by the control's name."""
     return {name: vector[first:last] for name, first, last in slices}
 
 
@@ -154,7 +155,7 @@ def runge_kutta(slope: Callable, y: Array, h: Any, stages: PyTree) -> Array:
 
 
 def value_and_gradient(disc: Discretisation, objective: Any, per_interval: int, vector: Array, kicks: Array):
-    """Return the objective, and its gradients with respect to the piece values and to the statistics at interval starts."""
+    """Return the objective, and its gradients with respect to piece values and to statistics at the starts of intervals."""
     value = lambda vector, kicks: objective(solve(disc, vector, kicks, per_interval))
     return jax.value_and_grad(value, argnums=(0, 1))(vector, kicks)
 

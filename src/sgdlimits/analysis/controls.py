@@ -61,20 +61,20 @@ class Budget(Part):
 
 
 def as_budgets(name: str, value: Any) -> tuple[Budget, ...]:
-    """Check for a budget or a sequence of budgets, which is returned as a tuple."""
+    """Return a budget or a sequence of budgets as a tuple, or raise `BadInput` for anything else."""
     budgets = (value,) if isinstance(value, Budget) or not np.iterable(value) else tuple(value)
     for budget in budgets:
         if not isinstance(budget, Budget):
-            raise BadInput(f"{name} must be budgets; got {shorten(budget)}. Give Budget(control, total).")
+            raise BadInput(f"{name} must be a Budget, or several; got {shorten(budget)}. Give Budget(control, total).")
     return budgets
 
 
 class FeasibleSet:
-    """Piece values within bounds and budgets, as one vector scaled to [0, 1] by the bounds."""
+    """Set of piece values within bounds and budgets; a scaled vector z has the values of all pieces, mapped to [0, 1]."""
 
     def __init__(self, controls: Mapping[str, Any], budgets: Sequence[Budget], t_max: float) -> None:
         if not controls:
-            raise BadInput('controls are missing. Give, for instance, {"lr": Control(pieces=50, low=0.0, high=4.0)}.')
+            raise BadInput('controls= is empty. Give, for instance, {"lr": Control(pieces=50, low=0.0, high=4.0)}.')
         for name, control in controls.items():
             if not isinstance(control, Control):
                 got = shorten(control)
@@ -94,30 +94,31 @@ class FeasibleSet:
             if budget.control not in self.controls:
                 hint = suggest_name(budget.control, self.controls)
                 raise BadInput(
-                    f"there is no control {budget.control!r} for a budget. {hint}The controls are {', '.join(self.controls)}."
+                    f"a budget is for {budget.control!r}, which is not a control. {hint}"
+                    f"The controls are {', '.join(self.controls)}."
                 )
             control = self.controls[budget.control]
             cap = (budget.total / self.t_max - control.low) / (control.high - control.low)
             if cap < 0:
                 raise BadInput(
-                    f"the budget of {budget.control}, {budget.total:g}, is below its least integral, "
-                    f"{control.low * self.t_max:g}. Give a larger budget or a smaller low."
+                    f"the budget of {budget.control}, {budget.total:g}, is below the smallest possible integral, "
+                    f"{control.low * self.t_max:g}. Give a larger total= or a smaller low=."
                 )
             if cap < 1:
                 caps[budget.control] = min(cap, caps.get(budget.control, 1.0))
         return caps
 
     def values(self, z: np.ndarray) -> Float[np.ndarray, " n"]:
-        """Return the piece values of a scaled vector."""
+        """Return the values of all pieces from a scaled vector."""
         return self.low + self.width * z
 
     def steps(self, z: np.ndarray) -> dict[str, Steps]:
-        """Return the schedules of a scaled vector."""
+        """Return the schedule of each control, by name, from a scaled vector."""
         values = self.values(z)
         return {name: Steps(self.times(name), values[a:b]) for name, a, b in self.slices}
 
     def times(self, name: str) -> np.ndarray:
-        """Return the times at which a control changes."""
+        """Return the times at which a control changes from one piece to the next."""
         return np.linspace(0.0, self.t_max, self.controls[name].pieces + 1)[1:-1]
 
     def constant(self, levels: np.ndarray) -> np.ndarray:
@@ -148,7 +149,7 @@ class FeasibleSet:
         return float(np.linalg.norm(self.project(z - gradient) - z))
 
     def inequalities(self) -> list[dict[str, Any]]:
-        """Return the budgets as SciPy's SLSQP takes them."""
+        """Return the budgets as constraints in the form of SciPy's SLSQP."""
         found = []
         for name, a, b in self.slices:
             if name in self.caps:

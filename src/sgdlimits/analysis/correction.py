@@ -61,10 +61,11 @@ def expansion(
 
     Returns
     -------
-    A Dataset over `t` and `statistic` (the free ones, by name). At dimension d the mean of a statistic is
-    ``ode + first / d`` and the covariance ``covariance / d``, with errors of order :math:`d^{-2}`; the same for the risk, with
-    ``risk``, ``risk_first`` and ``risk_variance``. ``size`` is the scale of a statistic: of an overlap the product of the
-    largest norms of its two directions along the path, of scalars the largest value. Values are NaN after the ODE diverged.
+    A Dataset over `t` and `statistic` (the free statistics, by name). At dimension d the mean of a statistic is
+    ``ode + first / d`` and the covariance ``covariance / d``, with errors of order :math:`d^{-2}`; mean and variance of the
+    risk follow from ``risk``, ``risk_first`` and ``risk_variance`` in the same way. ``size`` is the scale of a statistic: for
+    an overlap the product of the largest norms of its two directions along the path, for a scalar its largest value. Values are
+    NaN after the ODE diverged.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
@@ -79,7 +80,7 @@ def expansion(
     """
     if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
-        raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {name}. Use Chain(d).")
+        raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
     if isinstance(problem.data, Blocks):
         raise BadInput("the expansion in 1/d is not written for variances by block or class. Use Chain(d).")
     point = as_start(start).one(problem, seed=seed)
@@ -179,7 +180,7 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     """
     start_d = getattr(start, "d", None)
     if start_d is not None and start_d != d:
-        raise BadInput(f"the start has d = {start_d}, and d is {d}. Give both the same d.")
+        raise BadInput(f"start= has d = {start_d}, but d= is {d}. Give both the same d.")
     path = expansion(problem, start, t_max, seed=seed)
     names = [*path.statistic.values.tolist(), "risk"]
     with np.errstate(all="ignore"):

@@ -19,22 +19,22 @@ from sgdlimits.statistics.trees import add
 CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-critical"
 
 
-SOME_PROBLEM = either("a Problem, or a function of d that gives one", "Take one from sgdlimits.presets.", a_problem, function)
+PROBLEM_CHECK = either("a Problem, or a function of d that gives one", "Take one from sgdlimits.presets.", a_problem, function)
 
 
 @checked
 @dataclass(frozen=True, repr=False)
 class EffectiveDynamics:
-    r"""The limit of the statistics u at the step size :math:`\delta = \text{lr}\,d^{-s}`, with time in :math:`d^s` samples.
+    r"""Limit of the statistics u of SGD at the step size :math:`\delta = \text{lr}\,d^{-s}`, with time in :math:`d^s` samples.
 
     .. math:: \dot u = h(u), \quad h = -f + g, \qquad f = \lim\langle\nabla\Phi, \nabla u\rangle, \quad
               g = \lim\tfrac\delta2\sum_{ij} V_{ij}\,\partial_i\partial_j u,
 
-    where :math:`\Phi` is the population loss and V the covariance of one sample's gradient. All are in our clock: the factor
-    lr of the paper's time is in f, g and :math:`\Sigma`. `effective_dynamics` makes it.
+    where :math:`\Phi` is the population loss and V the covariance of one sample's gradient. The clock is that of the package:
+    the factor lr of the paper's time is in f, g and :math:`\Sigma`. `effective_dynamics` returns objects of this class.
     """
 
-    problem: Annotated[Problem | Callable[[int], Problem], SOME_PROBLEM]
+    problem: Annotated[Problem | Callable[[int], Problem], PROBLEM_CHECK]
     exponent: Positive = 1.0
 
     def __repr__(self) -> str:
@@ -43,33 +43,33 @@ class EffectiveDynamics:
 
     @property
     def regime(self) -> str:
-        """ "critical" at s = 1, "sub-critical" above it, where g and Sigma vanish, and "super-critical" below it: no limit."""
+        """Regime of the exponent s: "critical" at 1, "sub-critical" above (g and Sigma vanish), "super-critical" below."""
         if self.exponent == 1:
             return CRITICAL
         return SUB_CRITICAL if self.exponent > 1 else SUPER_CRITICAL
 
     def at(self, d: int) -> EffectiveDynamics:
-        """The dynamics of the family's problem at dimension `d`; of one problem, itself."""
+        """Return the dynamics at dimension `d` of a family of problems; for a single problem, return the dynamics itself."""
         return EffectiveDynamics(self._at(check_count("d", d)), self.exponent)
 
     def f(self, stats: PyTree) -> PyTree:
-        """The population drift, which does not depend on s: gradient descent on the population loss follows -f."""
+        """Return the population drift f, which does not depend on s: gradient descent on the population loss follows -f."""
         return jax.tree.map(lambda leaf: -leaf, self._one().drift_parts(stats)[0])
 
     def g(self, stats: PyTree) -> PyTree:
-        """The corrector, the effect of the step size: zero below the critical step size, `BadInput` above it."""
+        """Return the corrector g, the effect of the step size: zero below the critical step size, `BadInput` above it."""
         self._need_limit("g")
         return jax.tree.map(lambda leaf: float(self.regime == CRITICAL) * leaf, self._one().drift_parts(stats)[1])
 
     def h(self, stats: PyTree) -> PyTree:
-        """The drift -f + g; `BadInput` above the critical step size."""
+        """Return the drift h = -f + g; raise `BadInput` above the critical step size."""
         return add(self.g(stats), self.f(stats), -1.0)
 
     def Sigma(self, stats: PyTree) -> Float[Array, "n n"]:
-        r"""The diffusion matrix of the statistics magnified by :math:`\sqrt d` around a fixed point, as in `local_limit`.
+        r"""Return the diffusion matrix of :math:`\sqrt d\,(u - u^*)` around a fixed point u*, as in `local_limit`.
 
-        That of the statistics themselves is 1/d times this and vanishes: the limit is ballistic. Zero below the critical step
-        size, `BadInput` above it.
+        The diffusion matrix of the statistics u is 1/d times this and vanishes: the limit is ballistic. The result is zero
+        below the critical step size; above it `BadInput` is raised.
         """
         self._need_limit("Sigma")
         return float(self.regime == CRITICAL) * self._one().covariance(stats)
@@ -107,11 +107,11 @@ class EffectiveDynamics:
         try:
             return a_problem("problem(d)", self.problem(d))
         except TypeError as reason:
-            raise BadInput(f"problem fails on d = {d}: {str(reason).rstrip('.')}. Give a function of d.") from reason
+            raise BadInput(f"problem= fails on d = {d}: {str(reason).rstrip('.')}. Give a function of d.") from reason
 
     def _one(self) -> Problem:
         if not isinstance(self.problem, Problem):
-            raise BadInput("a family has a limit for each d, if any. Take one with at(d), for instance dynamics.at(1000).f.")
+            raise BadInput("problem= is a function of d, and no d is given. Take at(d), for instance dynamics.at(1000).f.")
         return self.problem
 
     def _need_limit(self, name: str) -> None:

@@ -51,33 +51,32 @@ def effective_dynamics(
     samples: Samples = DEFAULT_SAMPLES,
     seed: Seed = 0,
 ) -> EffectiveDynamics | SampledDynamics:
-    r"""The limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
+    r"""Return the limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
 
-    After Ben Arous, Gheissari and Jagannath; `local_limit` is the diffusive limit near a fixed point. Give a problem of the
-    package, or a loss, a sampler, statistics and weights of your own: the dynamics is then estimated at these weights.
+    It is the ballistic limit of Ben Arous, Gheissari and Jagannath; `local_limit` returns the diffusive one near a fixed point.
+    Give a problem, or a loss, a sampler, statistics and weights: the dynamics is then estimated at these weights.
 
     Parameters
     ----------
-    problem : what is learnt; or a function of d that gives it, for a problem that changes with the dimension
-    exponent : s; 1 is critical for problems of the package, above it only the population drift is left, below it there is no
-        limit
-    statistics : a JAX function of the problem's statistics, whose dynamics follow by the chain rule; of them and of d where it
-        magnifies with the dimension. It returns a number, an array, or a dictionary of these. Beside a loss, a function of the
-        weights, or of these and of d
-    d : with a problem, the dimension of the second-order term of the chain rule; None leaves out what vanishes as d grows. With
-        a loss, the dimension; None takes the longest last axis of the weights
-    loss : in place of a problem, a JAX function of weights and of one sample that returns a number
+    problem : a problem, or a function of d that returns one, for a problem that changes with the dimension
+    exponent : s; problems of the package have the corrector at 1, only the population drift above, and no limit below
+    statistics : with `problem`, a JAX function of its statistics, or of these and of d, whose dynamics follow by the chain
+        rule; with `loss`, a function of the weights, or of these and of d. It returns a number, an array, or a dictionary of
+        these
+    d : with `problem`, the dimension of the second-order term of the chain rule, None for its limit at infinite d; with
+        `loss`, the dimension, None for the length of the longest last axis of the weights
+    loss : instead of a problem, a JAX function of weights and of one sample that returns a number
     sample : with `loss`, a JAX function of a key and of d that draws one sample: an array or a tree of arrays
     at : with `loss`, weights: an array or a tree of arrays; or a function of a key and of d that draws weights
     lr : with `loss`, the learning rate
-    slowed : with `loss`, the unit of time is d^(exponent + slowed) samples
-    samples : with `loss`, how many samples are averaged
-    seed : with `loss`, an integer; the same seed gives the same numbers
+    slowed : with `loss`, the power of d by which time is slowed: a unit of time is d^(exponent + slowed) samples
+    samples : with `loss`, the number of samples in an average
+    seed : with `loss`, the seed of samples and weights
 
     Returns
     -------
-    `EffectiveDynamics` of a problem, with `f`, `g`, `h` and `Sigma` as functions of its statistics; `SampledDynamics` of a
-    loss, with the same as estimates at weights.
+    `EffectiveDynamics` for a problem, with drifts `f`, `g`, `h` and diffusion matrix `Sigma` as functions of its statistics;
+    `SampledDynamics` for a loss, with estimates of the same functions at weights.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5, sphere=False)
@@ -88,14 +87,14 @@ def effective_dynamics(
     >>> dynamics.regime, sl.effective_dynamics(problem, exponent=1.5).regime
     ('critical', 'sub-critical')
 
-    The cosine alone is no statistic with a drift of its own: that also changes with the length.
+    The drift of the cosine alone is not a function of the cosine: it also depends on the length of the weights.
 
     >>> cosine = lambda u: {"cosine": u.M[0, 0] / u.Q[0, 0] ** 0.5}
     >>> chosen = sl.effective_dynamics(problem, statistics=cosine)
     >>> round(float(chosen.h(u)["cosine"]), 4), chosen.closure().closed
     (0.055, False)
 
-    The same statistics from a loss and a sampler alone, here of matrix PCA at weights in R^30:
+    Drift of the statistics of matrix PCA, estimated from its loss and a sampler alone at weights in R^30:
 
     >>> import jax, jax.numpy as jnp
     >>> loss = lambda x, Y: ((Y - jnp.outer(x, x)) ** 2).sum()
@@ -111,21 +110,21 @@ def effective_dynamics(
         return _of_loss(problem, loss, sample, statistics, at, lr, d, exponent, slowed, samples, seed)
     for name, value in (("sample", sample), ("at", at), ("lr", lr)):
         if value is not None:
-            raise BadInput(f"{name} belongs to a loss of your own, and none is given. Give loss=, or leave {name} out.")
+            raise BadInput(f"{name}= needs loss=, which is missing. Give loss=, or leave {name}= out.")
     if not callable(problem) and not isinstance(problem, Problem):
         raise BadInput(f"problem must be a Problem or a function of d; got {type(problem).__name__}. Take one from presets.")
     if statistics is None:
         if d is not None:
-            raise BadInput(f"d = {d} is that of statistics of your own. Leave it out, or give statistics=.")
+            raise BadInput(f"d= needs statistics=, which is missing; got d = {d}. Give statistics=, or leave d= out.")
         return EffectiveDynamics(problem, float(exponent))
     return ChosenDynamics(problem, float(exponent), statistics, d)
 
 
 def _of_loss(problem, loss, sample, statistics, at, lr, d, exponent, slowed, samples, seed) -> SampledDynamics:
-    """The dynamics of a loss, which needs all that a problem has."""
+    """Return the dynamics of a loss, or raise `BadInput` if it comes with a problem, or without an argument it needs."""
     if problem is not None:
-        raise BadInput("loss stands beside a problem, which has its own. Give one of the two.")
+        raise BadInput("problem= and loss= are both given. Give one of them.")
     for name, value in (("sample", sample), ("statistics", statistics), ("at", at), ("lr", lr)):
         if value is None:
-            raise BadInput(f"a loss needs {name}, and none is given. Give loss=, sample=, statistics=, at= and lr=.")
+            raise BadInput(f"loss= needs {name}=, which is missing. Give loss=, sample=, statistics=, at= and lr=.")
     return SampledDynamics(loss, sample, statistics, at, float(lr), d, float(exponent), float(slowed), samples, seed)

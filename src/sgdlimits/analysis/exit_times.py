@@ -14,7 +14,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, is_reached
-from sgdlimits.run.record import condition_text, from_json
+from sgdlimits.run.record import format_condition, from_json
 from sgdlimits.run.schema import check_form, plain_variable, statistics
 
 
@@ -36,7 +36,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
 
     Parameters
     ----------
-    dataset : of `simulate`
+    dataset : a dataset of `simulate`
     threshold : T, above 0 and at most 1; or a JAX function of one run's statistics that is true, or a number of at least 0,
         where the run has exited
 
@@ -50,7 +50,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     check_form(dataset)
     condition = as_condition(threshold) if callable(threshold) or isinstance(threshold, Condition) else Exits(threshold)
     assert condition is not None
-    same_text = dataset.attrs["until"] == condition_text(condition)
+    same_text = dataset.attrs["until"] == format_condition(condition)
     if same_text and not isinstance(condition, Predicate):
         t, censored = dataset.t_end.values, dataset.status.values != STOPPED
     else:
@@ -60,7 +60,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
         "censored": plain_variable(("run",), censored, {"long_name": "whether the run had not exited"}),
     }
     coords = {name: plain_variable(("run",), dataset[name].values, dataset[name].attrs) for name in ("run", "status")}
-    passed = float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition)
+    passed = float(condition.threshold) if isinstance(condition, Exits) else format_condition(condition)
     return xr.Dataset(variables, coords, {"threshold": passed, **origin_attributes(dataset)})
 
 

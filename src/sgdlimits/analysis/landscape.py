@@ -104,7 +104,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     return np.concatenate([m, _matrix_root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
 
 
-def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
+def uses_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
     """Return whether to use the geometry of the sphere: `sphere`, or the problem's own choice if None.
 
     Raise `BadInput` if it is true and the norm of a unit is not 1.
@@ -114,7 +114,7 @@ def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) ->
     norms = (S**2).sum(1)
     if not np.allclose(norms, 1.0, atol=1e-9):
         worst = norms[np.argmax(abs(norms - 1))]
-        raise BadInput(f"on the sphere every norm is 1, but here |u_j|^2 = {worst:.6g}. Give such statistics, or sphere=False.")
+        raise BadInput(f"on the sphere every norm is 1, but here |u_j|^2 = {worst:.6g}. Give units of norm 1, or sphere=False.")
     return True
 
 
@@ -200,7 +200,7 @@ def gradient(
     problem = fix_time(problem, t)
     a, S, axes = locate(problem, at)
     slope = problem.expectation.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
-    if on_sphere(problem, S, sphere):
+    if uses_sphere(problem, S, sphere):
         slope = slope - (S * slope).sum(1, keepdims=True) * S
     return slope if axes is None else slope @ axes
 
@@ -240,7 +240,7 @@ def hessian(
     refuse_zero_weights(problem.model, S)
     slopes, ridge, one = problem.expectation.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
-    curved = on_sphere(problem, S, sphere)
+    curved = uses_sphere(problem, S, sphere)
     if curved:
         # the radial derivative, which the Riemannian Hessian subtracts
         pull = np.diag((S * (slopes.gradient + ridge * S)).sum(1))
@@ -278,7 +278,7 @@ def hessian_spectrum(
     sphere : whether the weights are constrained to the sphere, where the tangent space has p (d - 1) dimensions; by default
         as in the problem
     tolerance : eigenvalues that differ by less, relative to the largest, count as one
-    t : the time, for a problem with schedules
+    t : time at which schedules are evaluated, for problems with schedules
 
     Examples
     --------
@@ -310,16 +310,18 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
     """Return weights, fixed directions and second layer as arrays; raise `BadInput` if they do not fit the problem."""
     p, k, u = problem.network.width, problem.target.teachers, np.asarray(at.u, float)
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
-        raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")
+        raise BadInput(
+            f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row per unit."
+        )
     P, d = np.asarray(problem.target.gram), u.shape[1]
     fixed = pad_frame(problem.frame, d) if at.fixed is None else np.asarray(at.fixed, float)
     if fixed.shape != (k, d) or not np.allclose(fixed @ fixed.T, P, atol=1e-9):
-        raise BadInput(f"fixed must have shape ({k}, {d}) and the target's Gram matrix {P.tolist()}. Leave it out or rotate.")
+        raise BadInput(f"fixed must have shape ({k}, {d}) and the Gram matrix {P.tolist()} of the target. Leave fixed= out.")
     if at.a is None and problem.initial.second_spread:
-        raise BadInput(f"{problem.name} starts from a random second layer. Give a, {p} numbers.")
+        raise BadInput(f"{problem.name} starts from a random second layer. Give Weights a second layer a= of {p} numbers.")
     a = as_scalars(problem.network.initial(problem.initial.second) if at.a is None else at.a)
     if problem.network.one_array and (a.shape != (p,) or not np.isfinite(a).all()):
-        raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one a unit.")
+        raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one per unit.")
     if not problem.network.one_array:
         problem.coordinates.check(as_batch(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a
@@ -328,6 +330,8 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
 def _check_problem(problem: Problem) -> None:
     """Raise `BadInput` unless the problem is a projection problem whose inputs have one variance."""
     if not isinstance(problem, ProjectionProblem):
-        raise BadInput(f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of those.")
+        raise BadInput(
+            f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of sgdlimits.presets."
+        )
     if isinstance(problem.data, Blocks):
         raise BadInput("the Hessian is not written for variances by block or class. Use linearise for the rates of the ODE.")

@@ -1,4 +1,4 @@
-r"""Are the conditions of the limit theorem met? Measured at growing dimension.
+r"""Conditions of the limit theorem, measured at growing dimension.
 
 The conditions of Definition 2.1 of Ben Arous, Gheissari and Jagannath bound, on compact sets of the statistics, how fast
 derivatives of the statistics and moments of one sample's gradient may grow as the step size :math:`\delta = \text{lr}\,d^{-s}`
@@ -41,10 +41,10 @@ STEEPEST = 40.0
 
 @dataclass(frozen=True)
 class Requirement:
-    """One condition: the exponent of d that was measured and the one allowed, and the statistic that decides.
+    """Condition of the limit theorem: measured and allowed exponent of d, and the statistic `worst` with the largest value.
 
-    An exponent is -inf for what is zero, and inf for a moment that is not finite. `error` is its standard error where it is an
-    estimate; such an exponent passes unless it is above the one allowed by more than two of these.
+    The measured exponent is -inf for a quantity that is zero, and inf for an infinite moment. `error` is its standard error,
+    zero if it is not an estimate.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Requirement:
 
     @property
     def passed(self) -> bool:
+        """Whether the measured exponent is at most the allowed one, up to slack and standard errors."""
         return self.measured - ERRORS * self.error <= self.allowed + SLACK
 
 
@@ -95,7 +96,7 @@ class Localizability:
 
 
 class MomentSizes(NamedTuple):
-    """What the conditions bound, at one d and for each state: derivatives, the population gradient, moments, curvature."""
+    """Quantities that the conditions bound, for each state at one d: derivatives, population gradient, moments, curvature."""
 
     hessian: Float[Array, "states n"]
     third: Float[Array, "states n"]
@@ -115,7 +116,7 @@ def measure(
     seed: int,
     magnify: float | Mapping[str, float],
 ) -> Localizability:
-    """The conditions at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
+    """Measure the conditions of the limit theorem at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
 
     They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
     """
@@ -125,7 +126,9 @@ def measure(
     check_memory([("states", states), ("samples", samples)], "Take fewer samples or states.")
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
-        raise BadInput(f"dimensions must be at least {laws[0].span}, that of all directions; got {dimensions[0]}. Give larger.")
+        raise BadInput(
+            f"dimensions must be at least {laws[0].span}, the number of directions; got {dimensions[0]}. Give larger ones."
+        )
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
     sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
@@ -137,7 +140,7 @@ def measure(
 def _compare(
     sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
 ) -> Localizability:
-    """The report on sizes with the dimensions first, for statistics magnified by powers of d."""
+    """Return the report on the sizes at all dimensions (first axis), for statistics multiplied by powers of d."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
     is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE
@@ -160,9 +163,10 @@ def _compare(
 
 
 def growth(d: np.ndarray, value: np.ndarray) -> float:
-    r"""The exponent c of values that grow as :math:`A + B d^c`, from the three largest d; of a power law if they fall.
+    r"""Return the exponent c of values that grow as :math:`A + B d^c`, from the three largest d; of a power law if they fall.
 
-    The constant matters: inputs have a length of order one along the means of their classes besides :math:`\sigma^2 d` outside.
+    The constant A matters: the squared length of inputs has a part of order one along the class means, besides
+    :math:`\sigma^2 d` orthogonal to them.
 
     >>> growth(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
     1.0
@@ -203,7 +207,7 @@ def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
 
 
 def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Array, " samples"]]:
-    """The samples moved to lengths spread evenly up to FARTHEST, their weights up to a factor, and which are beyond FAR."""
+    """Return draws with norms up to `FARTHEST`, their importance weights, and a mask of norms above `FAR`."""
     rows, count = draws.points.shape
     length = FARTHEST * (jnp.arange(count) + 0.5) / count
     points = draws.points * (length / jnp.sqrt((draws.points**2).sum(0)))
@@ -211,20 +215,21 @@ def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Arr
 
 
 def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
-    """The largest share, over statistics, of a mean that comes from samples that do not occur."""
+    """Return the largest share, over statistics, of a weighted mean of values that samples in the mask `outer` contribute."""
     parts = values * weights
     total = parts.sum(1)
     return jnp.nan_to_num((parts * outer).sum(1) / jnp.where(total == 0, 1.0, total), nan=1.0).max()
 
 
 def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
-    """The power of d that multiplies each statistic."""
+    """Return the power of d by which each statistic is multiplied."""
     if not isinstance(magnify, Mapping):
         check_number("magnify", magnify, at_least=0)
         return np.full(len(names), float(magnify))
     kinds = [name.split("[")[0] for name in names]
     for kind, power in magnify.items():
         if kind not in kinds:
-            raise BadInput(f"magnify names {kind!r}, no statistic here. The statistics are {', '.join(sorted(set(kinds)))}.")
+            known = ", ".join(sorted(set(kinds)))
+            raise BadInput(f"magnify= names {kind!r}, which is not a statistic of the problem. The statistics are {known}.")
         check_number(f"magnify[{kind!r}]", power, at_least=0)
     return np.array([float(magnify.get(kind, 0.0)) for kind in kinds])

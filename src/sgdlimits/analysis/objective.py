@@ -33,11 +33,11 @@ class Objective(eqx.Module):
     until: ClassVar[Any] = None
 
     def __call__(self, path: Path) -> Array:
-        """Return the value of a path of the ODE."""
+        """Return the objective's value for a path of the ODE."""
         raise NotImplementedError
 
     def of_runs(self, problem: Problem, dataset: xr.Dataset) -> np.ndarray:
-        """Return the value of each run of a dataset, saved at the ends of the pieces and simulated with `until`."""
+        """Return the objective's value for each run of a dataset that was saved at the ends of the pieces, with `until`."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ class OfStatistics(Objective):
     title = "objective"
 
     def __call__(self, path: Path) -> Array:
-        return _one_number(self.fn(path.problem.at(path.t[-1]), path.unravel(path.rows[-1])))
+        return _as_one_number(self.fn(path.problem.at(path.t[-1]), path.unravel(path.rows[-1])))
 
     def of_runs(self, problem, dataset):
         now = problem.at(float(dataset.t[-1]))
@@ -74,7 +74,7 @@ class OfPath(Objective):
     title = "objective"
 
     def __call__(self, path: Path) -> Array:
-        return _one_number(self.fn(path.problem, *path.at_ends()))
+        return _as_one_number(self.fn(path.problem, *path.at_ends()))
 
     def of_runs(self, problem, dataset):
         return np.asarray(jax.vmap(lambda stats: self.fn(problem, stats, dataset.t.values))(statistics(dataset)))
@@ -88,7 +88,7 @@ class ExitTime(Objective):
 
     @property
     def until(self):
-        """Stop condition of simulations."""
+        """Stop condition of simulations, the exit."""
         return self.exits
 
     def of_runs(self, problem, dataset):
@@ -132,7 +132,7 @@ def _root(f: Callable, width: Array, low: Array, high: Array) -> Array:
     return (a + b) / 2
 
 
-def _one_number(value: Any) -> Array:
+def _as_one_number(value: Any) -> Array:
     """Return the value of a user's function, or raise `BadInput` unless it is one number."""
     number = jnp.asarray(value, float)
     if number.ndim:
@@ -158,7 +158,7 @@ def as_objective(name: str, value: Any) -> Objective:
 
 
 def _count_required(function: Any) -> int:
-    """Return the number of positional arguments that a function requires; 0 for what is no function."""
+    """Return the number of positional arguments that a function requires; 0 for an object that is not a function."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

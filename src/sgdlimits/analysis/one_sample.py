@@ -1,4 +1,4 @@
-r"""What one sample does to the statistics at finite dimension, term by term in the step size.
+r"""Change of the statistics by one sample at finite dimension, term by term in the step size.
 
 For statistics u of the weights and the gradient :math:`\nabla L` of one sample's loss, times the learning rate, a step of size
 :math:`\delta` is
@@ -7,7 +7,7 @@ For statistics u of the weights and the gradient :math:`\nabla L` of one sample'
           + \delta^2\, \tfrac12\langle\nabla^2 u_i, \nabla L\otimes\nabla L\rangle ,
 
 exactly where the third derivatives of u vanish. Samples are drawn as the exact chain draws them: coordinates in the span of the
-directions, and the squared length of the rest, a chi-square number.
+directions, and the squared length of the orthogonal component, a chi-square variate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sgdlimits.statistics.trees import repeat_for_samples
 
 
 class Draws(NamedTuple):
-    """Samples as the chain sees them: normal numbers in the span, the squared length outside (before sigma), classes."""
+    """Samples as the chain draws them: normal variates in the span, squared length outside in units of sigma^2, and classes."""
 
     points: Float[Array, "rows samples"]
     outside: Float[Array, " samples"]
@@ -44,7 +44,7 @@ class Draws(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Of each sample: the terms of first and second order of a step, and the gradient in an orthonormal basis of the span."""
+    """Terms of first and second order of each sample's step, and its gradient in an orthonormal basis of the span."""
 
     first: Float[Array, "n samples"]
     second: Float[Array, "n samples"]
@@ -52,14 +52,14 @@ class Terms(NamedTuple):
 
 
 class OneSample(eqx.Module):
-    """The law of one sample of a problem, and the terms of its step.
+    """Law of one sample of a problem, and the terms of its step.
 
     Parameters
     ----------
-    problem : of one kind
-    span : the dimension of the span of all directions
-    rows : how many normal numbers a sample takes
-    noise : how many of these, the last ones, are noise of the label: of them the mean gradient is free
+    problem : a problem of the kind that the class supports
+    span : dimension of the span of all directions
+    rows : number of normal variates of a sample
+    noise : number of these, the last ones, that are label noise; the mean gradient does not depend on them
     """
 
     problem: Problem
@@ -69,37 +69,37 @@ class OneSample(eqx.Module):
 
     @abc.abstractmethod
     def terms(self, stats: PyTree, draws: Draws) -> Terms:
-        """The terms at statistics of one run, in the order of `problem.vector`."""
+        """Return the terms of the samples' steps from the statistics of one run, in the order of `problem.vector`."""
 
     @abc.abstractmethod
     def derivatives(self, stats: PyTree) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Norms of the second and the third derivatives of each statistic, or bounds of them."""
+        """Return norms, or upper bounds of norms, of the second and of the third derivatives of each statistic."""
 
-    def classes(self, stream: Stream) -> Int[Array, " samples"]:
-        """The class of each sample."""
+    def draw_classes(self, stream: Stream) -> Int[Array, " samples"]:
+        """Draw the class of each sample."""
         return jnp.zeros(stream.runs.size, jnp.int32)
 
     @eqx.filter_jit
     def draw(self, stream: Stream, d: Float[Array, ""]) -> Draws:
-        """Two samples in dimension `d` for each run of the stream, which differ in the sign of the noise."""
+        """Draw two samples in dimension `d` for each run of the stream; they differ in the sign of the label noise."""
         points, outside = stream.normal(Purpose.INPUT, self.rows)[0], stream.chi_square(Purpose.CHI, d[None] - self.span)[0, 0]
         mirrored = points.at[self.rows - self.noise :].multiply(-1)
         twice = lambda numbers: jnp.concatenate([numbers, numbers])
-        return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.classes(stream)))
+        return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.draw_classes(stream)))
 
 
 @singledispatch
 def one_sample(problem: Problem) -> OneSample:
-    """The law of one sample of a problem; register one for a new kind of problem."""
+    """Return the law of one sample of a problem; register a function for a new kind of problem."""
     raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register one with one_sample.")
 
 
 class ProjectionSample(OneSample):
-    """One sample of a projection problem. On the sphere terms that do not grow with d are left out of the second order."""
+    """Law of one sample of a projection problem; on the sphere, second-order terms that do not grow with d are left out."""
 
     problem: ProjectionProblem
 
-    def classes(self, stream):
+    def draw_classes(self, stream):
         return self.problem.model.inputs.draw_class(stream, 1)[0, 0]
 
     def terms(self, stats, draws):
@@ -120,17 +120,17 @@ class ProjectionSample(OneSample):
         return Terms(
             first=-problem.vector(population),
             second=problem.vector(project_out_norms(step_rates(sgd, problem.t).unit, column, change)),
-            gradient=jnp.concatenate([gradient.reshape(-1, z.size), *self._rows(population.a, z.size)]),
+            gradient=jnp.concatenate([gradient.reshape(-1, z.size), *self._scalar_rows(population.a, z.size)]),
         )
 
     @staticmethod
-    def _rows(scalars: Scalars, samples: int) -> list[Float[Array, "n samples"]]:
-        """Scalars that may be the same for all samples, a row for each number."""
+    def _scalar_rows(scalars: Scalars, samples: int) -> list[Float[Array, "n samples"]]:
+        """Return scalars as rows of one entry per sample, repeating those that all samples share."""
         leaves = jax.tree.leaves(scalars)
         return [jnp.broadcast_to(leaf, (*leaf.shape[:-1], samples)).reshape(-1, samples) for leaf in leaves]
 
     def derivatives(self, stats):
-        """On the sphere of the covariant Hessian; third-order terms there contain u.x, do not grow, and count as zero."""
+        """Return norms of derivatives: on the sphere, those of the covariant Hessian, and zero for third derivatives."""
         p, still = stats.width, jax.tree.map(jnp.zeros_like, stats.a)
         zero = jnp.zeros_like(stats.M)
         hessian = Overlaps(still, zero, jnp.ones((p, p)) + jnp.eye(p))
@@ -147,7 +147,7 @@ def _(problem: ProjectionProblem) -> ProjectionSample:
 
 
 class SpikeSample(OneSample):
-    """One sample of a spiked tensor, in the plane of v and of the estimate x, and outside of it."""
+    """Law of one sample of a spiked tensor, in the plane of the spike v and the estimate x, and orthogonal to it."""
 
     problem: SpikedTensor
 

@@ -48,9 +48,9 @@ SHARE_OF_CONSTANTS = 0.2
 """Largest share of the gradients that the search for the best constants may take."""
 RELATIVE_CHANGE = 1e-9
 """Relative change of the objective in one iteration at which SciPy's optimisers stop."""
-RESCALE = 0.5
-"""A search whose value fell below this share of its scale begins again with the new scale."""
-HISTORY = 30
+RESCALING_FRACTION = 0.5
+"""Fraction of its initial value below which an objective is rescaled, and its search restarted."""
+LBFGS_UPDATES = 30
 """Number of updates in the approximate Hessian of L-BFGS-B."""
 
 
@@ -84,9 +84,9 @@ def optimise(
         stats) at the end; or one of (problem, path, t), where `path` has the statistics at the ends of the pieces, times first
     constraints : `Budget` of any of the controls
     starts : number of starts of the search: the best constants, a decay, and random blocks
-    gradients : largest number of gradients
+    gradients : largest number of gradients that are computed
     seed : seed of the draw, and of random starts of the search
-    progress : whether a bar is shown
+    progress : whether to show a progress bar
 
     Returns
     -------
@@ -120,7 +120,7 @@ def optimise(
     interrupted = False
     try:
         constants = search.best_constants()
-        for z in _starts(feasible, constants, starts, seed):
+        for z in _search_starts(feasible, constants, starts, seed):
             values.append(search.minimise(z, starts - len(values)))
         search.refine()
     except KeyboardInterrupt:
@@ -129,7 +129,7 @@ def optimise(
         interrupted = True
     finally:
         search.bar.close()
-    return _result(make, search, disc, values or [search.best[0]], interrupted)
+    return _build_optimum(make, search, disc, values or [search.best[0]], interrupted)
 
 
 def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
@@ -141,12 +141,12 @@ def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
         raise BadInput(f"make cannot be called with the controls {', '.join(names)}: {reason}. Name its arguments.") from None
     except ValueError:  # a builtin without a signature
         pass
-    for level, word in ((0.0, "low"), (1.0, "high")):
+    for level, word in ((0.0, "lower"), (1.0, "upper")):
         steps = feasible.steps(np.full(len(feasible.low), level))
         try:
             check_schedules(make_problem(make, steps), feasible.t_max)
         except BadInput as reason:
-            raise BadInput(f"with every control at its {word}: {reason}") from None
+            raise BadInput(f"with every control at its {word} bound: {reason}") from None
 
 
 def make_problem(make: Callable, schedules: Mapping[str, Any]) -> Problem:
@@ -172,7 +172,7 @@ def _discretise(make: Callable, start: Any, feasible: FeasibleSet, seed: int) ->
     return Discretisation(problem.numerics.refined(point), point, interval_ends(problem, feasible.t_max), feasible.slices)
 
 
-def _starts(feasible: FeasibleSet, constants: np.ndarray, number: int, seed: int) -> list[np.ndarray]:
+def _search_starts(feasible: FeasibleSet, constants: np.ndarray, number: int, seed: int) -> list[np.ndarray]:
     """Return scaled starts of the search: the best constants, a decay around them, and random values in blocks of pieces."""
     random = np.random.default_rng(seed)
     found = [feasible.constant(constants)]
@@ -187,7 +187,7 @@ def _starts(feasible: FeasibleSet, constants: np.ndarray, number: int, seed: int
 
 
 class _Spent(Exception):
-    """The gradients of one search are spent."""
+    """Exception for a search that has computed as many gradients as it may."""
 
 
 class _Search:
@@ -212,7 +212,7 @@ class _Search:
         self.gradient = jit_bound(value_and_gradient, self.disc, self.goal, per_interval, fast_compile=True)
 
     def steps_needed(self, z: np.ndarray) -> int:
-        """Return the number of steps on each interval with the tolerated error; the present one for a path that diverges."""
+        """Return the number of steps per interval that meets the tolerance; if the path diverges, the present number."""
         vector, steps = jnp.asarray(self.feasible.values(z)), self.per_interval
         coarse = np.asarray(self.march(vector, jnp.asarray(steps)))
         while steps <= MAX_STEPS_PER_INTERVAL:
@@ -225,11 +225,11 @@ class _Search:
             if steps > STEPS_OF_DIVERGENCE and not np.isfinite(coarse).all():
                 return self.per_interval
         raise BadInput(
-            f"the ODE is too stiff for {MAX_STEPS_PER_INTERVAL} steps on each piece. Give a smaller high, or more pieces."
+            f"the ODE is too stiff for {MAX_STEPS_PER_INTERVAL} steps on each piece. Give a smaller high=, or more pieces="
         )
 
     def evaluate(self, z: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the objective and its gradient in scaled values; a large value where the path diverges."""
+        """Return the objective and its gradient at a scaled vector; a large value and zero if the path diverges."""
         if self.evaluations >= self.limit:
             raise _Spent
         kicks = np.zeros((len(self.disc.ends) - 1, self.size))
@@ -267,7 +267,7 @@ class _Search:
                 of_levels(share * caps)
             best = min(found, key=lambda each: each[0])
             if not np.isfinite(self.best[0]):
-                raise BadInput("the ODE diverges at all constants that were tried. Give a smaller high.")
+                raise BadInput("the ODE diverges at all constant controls that were tried. Give Control a smaller high=.")
             self.scale = max(abs(best[0]), 1e-300)
             minimize(of_levels, best[1], jac=True, method="L-BFGS-B", bounds=[(0.0, cap) for cap in caps],
                      options={"ftol": RELATIVE_CHANGE, "gtol": 1e-8})  # fmt: skip
@@ -277,13 +277,13 @@ class _Search:
         if isinstance(self.goal, ExitTime) and value > self.feasible.t_max:
             raise BadInput(
                 f"no constant controls leave the plateau before t_max = {self.feasible.t_max:g}. "
-                "Give a larger t_max, a higher high, or a start further from the plateau."
+                "Give a larger t_max=, a larger high=, or a start further from the plateau."
             )
         self.baseline = (value, levels)
         return levels
 
     def minimise(self, z: np.ndarray, searches_left: int) -> float:
-        """Minimise from a scaled start with its share of the gradients left; return the value reached."""
+        """Minimise from a scaled start, with an equal share of the remaining gradients; return the smallest objective."""
         self.limit = self.evaluations + (self.gradients - self.evaluations) // searches_left
         before, self.best = self.best, (np.inf, z)
         try:
@@ -293,8 +293,8 @@ class _Search:
                     z = (z + before[1]) / 2
                     continue
                 self.scale = max(abs(value), 1e-300)
-                self._scipy(z)
-                if not 0 < self.best[0] < RESCALE * self.scale:
+                self._minimise_by_scipy(z)
+                if not 0 < self.best[0] < RESCALING_FRACTION * self.scale:
                     break
                 z = self.best[1]
         except _Spent:
@@ -304,8 +304,8 @@ class _Search:
             self.best = min(before, self.best, key=lambda each: each[0])
         return reached
 
-    def _scipy(self, z: np.ndarray) -> None:
-        """Minimise from a scaled start by SciPy; `best` has the result."""
+    def _minimise_by_scipy(self, z: np.ndarray) -> None:
+        """Minimise from a scaled start by SciPy, and store the result in `best`."""
         scaled = lambda z: tuple(each / self.scale for each in self.evaluate(z))
         bounds = [(0.0, 1.0)] * len(z)
         if budgets := self.feasible.inequalities():
@@ -313,11 +313,11 @@ class _Search:
             minimize(scaled, z, jac=True, method="SLSQP", bounds=bounds, constraints=budgets, options=options)
             return
         limits = {"maxfun": self.gradients, "maxiter": self.gradients}
-        options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": HISTORY, **limits}
+        options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": LBFGS_UPDATES, **limits}
         minimize(scaled, z, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
     def refine(self) -> None:
-        """Check the steps at the optimum; where they are too coarse, search again from there with more."""
+        """Increase the number of steps per interval if the optimum needs more, and search again from the optimum."""
         while (needed := self.steps_needed(self.best[1])) > self.per_interval:
             self._compile(needed)
             z, self.best = self.best[1], (np.inf, self.best[1])
@@ -325,8 +325,10 @@ class _Search:
             self.minimise(z, 1)
 
 
-def _result(make: Callable, search: _Search, disc: Discretisation, values: Sequence[float], interrupted: bool) -> Optimum:
-    """Return the optimum with its evidence: certificate, costate and the ODE solved with error control."""
+def _build_optimum(
+    make: Callable, search: _Search, disc: Discretisation, values: Sequence[float], interrupted: bool
+) -> Optimum:
+    """Return the `Optimum` with its certificate, its costate, and the ODE solved with error control."""
     feasible, goal = search.feasible, search.goal
     assert search.baseline is not None
     z, base = search.best[1], feasible.constant(search.baseline[1])

@@ -31,9 +31,9 @@ class ChainGain:
     ----------
     d, runs : dimension, and number of runs with each of the two
     gain : mean objective with the best constants minus that with the optimal schedules
-    standard_error : of the gain
+    standard_error : standard error of the gain
     predicted : gain of the ODE
-    optimum, baseline : objective of each run
+    optimum, baseline : objective of each run, with the optimal schedules and with the best constants
     """
 
     d: int
@@ -75,11 +75,11 @@ class Optimum:
     constants : best constant of each control
     problem, baseline_problem : problem with the optimal schedules, and with the best constants
     dataset : `ODE()` with the optimal schedules
-    start : statistics from which all runs begin
+    start : initial statistics of all runs
     values : objective reached from each start of the search
-    certificate : norm of the projected gradient at the optimum, 0 at a stationary point; the objective is relative to
-        its value at the best constants, by controls relative to their ranges
-    certificate_of_constants : the same at the best constants, as a scale
+    certificate : norm of the projected gradient at the optimum, 0 at a stationary point; the objective is in units of its
+        value at the best constants, the controls in units of their ranges
+    certificate_of_constants : norm of the projected gradient at the best constants, for comparison
     costate : gradient of the objective with respect to the statistics at each of `t`, times first
     t : beginnings of the intervals on which all controls are constant
     evaluations : number of gradients computed
@@ -131,7 +131,7 @@ class Optimum:
         d : dimension
         runs : number of runs with the optimal schedules, and with the best constants
         seed : runs with the optimal schedules have this seed, the others the next one
-        progress : whether a bar is shown
+        progress : whether to show a progress bar
 
         The result is also appended to `checks`. At finite d the mean of the chain differs from the ODE by O(1/d) too.
         """
@@ -152,7 +152,7 @@ class Optimum:
         rows = [
             (name, f"{self.value:.6g} (best constants {self.baseline:.6g}, gain {self.gain:.4g})"),
             ("best constants", ", ".join(f"{each} = {value:.4g}" for each, value in self.constants.items())),
-            *((each, _describe(control)) for each, control in self.controls.items()),
+            *((each, _describe_schedule(control)) for each, control in self.controls.items()),
             ("starts", f"{', '.join(f'{value:.6g}' for value in self.values)} (spread {self.spread:.2g})"),
             ("projected gradient", f"{self.certificate:.2g} (at the best constants {self.certificate_of_constants:.2g})"),
             ("difference from ODE()", f"{self.error:.1g}"),
@@ -162,7 +162,7 @@ class Optimum:
         return f"Optimum: {name}\n{table(rows, indent='  ')}"
 
 
-def _describe(control: Steps) -> str:
+def _describe_schedule(control: Steps) -> str:
     """Describe a schedule by its number of pieces and a few of its values."""
     values = np.asarray(control.values)
     places = np.unique(np.linspace(0, len(values) - 1, 6).round().astype(int))

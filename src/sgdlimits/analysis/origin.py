@@ -6,7 +6,7 @@ from typing import Any
 
 import xarray as xr
 
-from sgdlimits.run.record import find
+from sgdlimits.run.record import find_named_object
 
 # enough to make the runs again, and to convert times
 KEPT_ATTRIBUTES = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
@@ -26,4 +26,4 @@ def over_times(dataset: xr.Dataset, variables: dict[str, Any], **attrs: Any) -> 
 
 def overlap_name(dataset: xr.Dataset) -> str | None:
     """Return the name of the variable that has the overlaps with fixed directions, or None if a dataset has none."""
-    return getattr(find(dataset.attrs["statistics"]), "overlap", None)
+    return getattr(find_named_object(dataset.attrs["statistics"]), "overlap", None)

@@ -46,7 +46,7 @@ MAX_DRIFT = 1e-9
 MAX_DISTANCE = 0.05
 """Largest distance of the plateau from the end of the path, relative to the norm of the plateau."""
 MAX_DOUBLINGS = 12
-"""Number of times that the path in time doubles at most in the search for the plateau."""
+"""Largest number of times that the length of the path is doubled in the search for the plateau."""
 MAX_NEWTON_STEPS = 30
 """Largest number of Newton steps to a fixed point; convergence is quadratic."""
 MAX_GROWTH = 12.0
@@ -59,7 +59,7 @@ NODE_COUNT = 4
 
 @dataclass(frozen=True)
 class Departure:
-    r"""A saddle of the ODE that a start approaches, with the noise of the linear departure from it.
+    r"""Saddle of the ODE that a start approaches, with the noise of the linear departure from it.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     b, J = slopes(base[free])
     fastest = np.abs(np.linalg.eigvals(J)).max() + np.abs(b).max()
     if not fastest > 0:
-        raise BadInput("nothing moves at the centre of the start: there is no linear escape from it. Give a larger lr.")
+        raise BadInput("all rates vanish at the centre of the start, so that runs do not escape from it. Give a larger lr.")
     given = None if point is None else np.asarray(problem.vector(problem.coordinates.in_limit(point)))[free]
     pieces: list[Any] = []
     # follow the ODE, each piece as long as all before, until Newton's method finds a fixed point near its end
@@ -153,7 +153,10 @@ def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
     if isinstance(start, RandomInit):
         law, (scale, _) = problem.directions.initial, start.scale_and_norm(problem)
         if start.positive is not None or (law.second_spread and start.second is None):
-            raise BadInput("the second layer of this start is random, so that runs follow different paths. Give second=...")
+            raise BadInput(
+                "the second layer of this start is random, so that runs follow different paths. "
+                "Fix it, for instance with RandomInit(d, second=1.0)."
+            )
         p, k = problem.directions.width, problem.directions.fixed
         first = take_run(start.overlaps(problem, Stream.of(0, np.arange(1))))
         M, Q = np.zeros((1, p, k)), float(scale) ** 2 * np.eye(p)[None]

@@ -61,7 +61,7 @@ class PlateauExits:
         sources = data.source.values.tolist()
         rows = [("t", *sources)]
         for name in data.statistic.values.tolist():
-            cells = [self._cell(data.sel(source=source, statistic=name)) for source in sources]
+            cells = [self._format_cell(data.sel(source=source, statistic=name)) for source in sources]
             rows.append((name, *cells))
         samples = data.t.sel(statistic="mean") * a["d"]
         rows.append(("samples, mean", *(f"{value:.4g}" for value in samples.values)))
@@ -77,7 +77,7 @@ class PlateauExits:
         return "\n".join(lines)
 
     @staticmethod
-    def _cell(at: xr.Dataset) -> str:
+    def _format_cell(at: xr.Dataset) -> str:
         """Format one entry of the table: an exit time with its interval."""
         value, low, high = (float(at[name]) for name in ("t", "low", "high"))
         return "inf" if np.isinf(value) else f"{value:.4g} [{low:.4g}, {high:.4g}]"

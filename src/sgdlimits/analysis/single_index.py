@@ -62,7 +62,7 @@ def _check_cosines(name: str, value: Any) -> Any:
     """Check that a value is a one-dimensional array of floats from -1 to 1."""
     array(ndim=1)(name, value)
     if not is_traced(value) and (np.abs(value) > 1 + 1e-12).any():
-        raise BadInput(f"{name} must be cosines, from -1 to 1; got {np.max(np.abs(value)):g}. Give such numbers.")
+        raise BadInput(f"{name} must be cosines, from -1 to 1; got {np.max(np.abs(value)):g}. Divide overlaps by norms.")
     return np.asarray(value, float) if isinstance(value, (list, tuple)) else value
 
 
@@ -128,7 +128,9 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
     """
     _check_problem(problem)
     if overlap**2 * d <= 1:
-        raise BadInput(f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give more.")
+        raise BadInput(
+            f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give a larger overlap."
+        )
     drift = _Drift.of(problem, overlap)
     sign, way = _growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
@@ -184,7 +186,7 @@ def exit_time(
         )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
     drift = _Drift.of(problem, end)
-    variance = _interpolate(increment_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
+    variance = _interpolate(increment_variance(problem, jnp.asarray(_interpolation_nodes(end))), end) if noise else None
 
     def time_at(d, overlap, start):
         """Return the time for one dimension, end and start."""
@@ -247,7 +249,7 @@ class _Drift(NamedTuple):
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
         if isinstance(problem.data, Blocks):
             raise BadInput("the drift of one overlap is not written for variances by block or class. Use problem.drift.")
-        population, corrector = drift_parts(problem, jnp.asarray(_nodes(end)))
+        population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
@@ -302,7 +304,7 @@ def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n
     return jax.lax.map(variance_at, m)
 
 
-def _nodes(end: float) -> np.ndarray:
+def _interpolation_nodes(end: float) -> np.ndarray:
     """Return interpolation nodes for functions of the overlap m on [-end, end]: Chebyshev points of its angle.
 
     In the angle the drift of relu units is smooth too.
@@ -311,7 +313,7 @@ def _nodes(end: float) -> np.ndarray:
 
 
 def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function of the overlap that interpolates values at `_nodes(end)`."""
+    """Return the function of the overlap that interpolates values at `_interpolation_nodes(end)`."""
     # fit in the angle, as `_nodes`
     reach = np.arcsin(end)
     fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)
@@ -330,7 +332,7 @@ def _growing_sign(drift: _Drift, start: float) -> int:
 
 
 def _explain_no_growth(series: _Series | None) -> str:
-    """Explain in a clause of an error message why no overlap grows from the start."""
+    """Return a clause for an error message that explains why no overlap grows from the start."""
     if series is None:
         return "the population drift points towards zero there"
     if not series.joint[1:].any():
@@ -344,7 +346,7 @@ def _explain_no_growth(series: _Series | None) -> str:
 def _check_problem(problem: Any) -> None:
     """Raise `BadInput` unless the problem is a projection problem with a plain network."""
     if not isinstance(problem, ProjectionProblem):
-        raise BadInput(f"problem must be one of projections; got {problem!r}. Give, say, presets.single_index('he3').")
+        raise BadInput(f"problem must be a projection problem; got {problem!r}. Give, say, presets.single_index('he3').")
     if not problem.network.plain:
         raise BadInput("problem must have a network with one output and no bias. Give, say, presets.single_index('he3').")
 

@@ -26,7 +26,7 @@ class HessianSpectrum(NamedTuple):
 
     Parameters
     ----------
-    eigenvalues : distinct up to a tolerance times the largest, means of nearly equal ones; 0.0 if as close to zero
+    eigenvalues : distinct eigenvalues, each the mean of those closer than a tolerance times the largest; 0.0 if that close to 0
     multiplicities : number of occurrences of each, integers
 
     >>> HessianSpectrum(np.array([-4.0, 0.0]), np.array([1, 2998]))

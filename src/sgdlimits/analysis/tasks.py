@@ -29,8 +29,8 @@ def forgetting(dataset: xr.Dataset, task: Task = 0, switch: Switch | None = None
     ----------
     dataset : from `simulate`, of a problem whose datasets have `task_risk`, such as `presets.two_tasks`
     task : number of the task, 0 for the first
-    switch : time of the switch; the last saved time up to it counts. The time at which the weight of the task first falls,
-        unless given
+    switch : time of the switch, of which the last saved time up to it is used; by default the time at which the weight of the
+        task first falls
 
     Returns
     -------
@@ -130,11 +130,12 @@ def _task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
 def _switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
     """Return the first saved time at which the probability of a task has fallen, or, for the sign -1, risen."""
     if "weights" not in dataset.coords:
-        raise BadInput("the weights of the tasks do not change with time. Give the time of the switch, switch=...")
+        raise BadInput("the weights of the tasks do not change with time. Give the time of the switch, such as switch=10.0.")
     weight = sign * dataset.weights.values[:, task]
     fell = np.flatnonzero(weight[1:] < weight[0] - MIN_WEIGHT_FALL)
     if not fell.size:
-        raise BadInput(f"the weight of task {task} does not {'fall' if sign > 0 else 'rise'} at saved times. Give switch=...")
+        change = "fall" if sign > 0 else "rise"
+        raise BadInput(f"the weight of task {task} does not {change} at saved times. Give its time, such as switch=10.0.")
     return float(dataset.t.values[fell[0] + 1])
 
 

@@ -1,4 +1,4 @@
-"""The command line. Commands import JAX, xarray and matplotlib themselves, so that `--help` answers at once."""
+"""Command line of the package. Only commands that need them import JAX, xarray and matplotlib, so that `--help` is fast."""
 
 from __future__ import annotations
 

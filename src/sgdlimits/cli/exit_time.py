@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Option, Refusal, echo, number
+from sgdlimits.cli.options import Command, File, Option, Refusal, echo, number_option
 from sgdlimits.cli.run import preset_options
 from sgdlimits.cli.work import (
     INTERRUPTED_CODE,
@@ -35,16 +35,16 @@ OPTIONS = [
         "--preset", default=DEFAULT_PRESET, show_default=True, heading=PROBLEM,
         help="the problem; each has its own options: see sgdlimits exit-time --preset NAME --help",
     ),
-    number("--width", PROBLEM, "p, the number of units", default=1),
-    number("--d", PROBLEM, "dimension", default=3000),
-    number(
+    number_option("--width", PROBLEM, "p, the number of units", default=1),
+    number_option("--d", PROBLEM, "dimension", default=3000),
+    number_option(
         "--lr", PROBLEM, "learning rate; 1/12 needs the fewest samples for one unit without noise", default="1/12", whole=False
     ),
-    number("--noise", PROBLEM, "variance of the label noise", default=0, whole=False),
-    number("--threshold", PROBLEM, "T, the share of the excess risk that is lost at the exit", default=0.5, whole=False),
-    number("--runs", RUNS, "runs of chain, SDE and ODE", default=400),
-    number("--sgd-runs", RUNS, "runs of SGD on the weights, whose cost is proportional to d", default=0),
-    number("--seed", RUNS, "a whole number; the same seed gives the same numbers", default=0),
+    number_option("--noise", PROBLEM, "variance of the label noise", default=0, whole=False),
+    number_option("--threshold", PROBLEM, "T, the share of the excess risk that is lost at the exit", default=0.5, whole=False),
+    number_option("--runs", RUNS, "runs of chain, SDE and ODE", default=400),
+    number_option("--sgd-runs", RUNS, "runs of SGD on the weights, whose cost is proportional to d", default=0),
+    number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
     Option("--out", type=File(), heading=RESULTS, help="a netCDF file of the table"),
     Option("--plot", type=File(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
@@ -56,7 +56,7 @@ PHASE_RETRIEVAL_OPTIONS = ("width", "lr", "noise", "sgd_runs")
 
 
 class ExitTimeCommand(Command):
-    """A command with the options of the preset that is named by `--preset`, and those common to all presets."""
+    """Command with the options of the preset named by `--preset`, and options common to all presets."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["preset"] = read_preset(args)
@@ -73,7 +73,7 @@ class ExitTimeCommand(Command):
 
 
 def read_preset(args: list[str]) -> str:
-    """Return the preset that a command line names by `--preset`, or raise `Refusal` if there is none of that name."""
+    """Return the name of the preset in the arguments of a command line, or raise `Refusal` if there is no such preset."""
     from sgdlimits.problem.presets import PRESETS
 
     after = [args[i + 1] for i, each in enumerate(args[:-1]) if each == "--preset"]
@@ -88,7 +88,7 @@ def read_preset(args: list[str]) -> str:
     "exit-time", cls=ExitTimeCommand, params=OPTIONS, short_help="Exit times of a plateau: levels and theory in one table."
 )
 def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet, **given) -> None:
-    """How long one-pass SGD stays on a plateau: for phase retrieval, every level and every formula in one table.
+    """Compute how long one-pass SGD stays on a plateau: for phase retrieval, every level and formula in one table.
 
     SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
     Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:
@@ -119,7 +119,7 @@ def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet
 
 
 def print_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, as_json) -> None:
-    """Print the table of exit times of any preset, and save the file and the figure that were asked for."""
+    """Print the table of exit times of any preset, and save it and its figure where paths are given."""
     from sgdlimits.analysis.plateau_exits import plateau_exits
     from sgdlimits.problem.presets import PRESETS
     from sgdlimits.run.io import write_netcdf
@@ -146,7 +146,7 @@ def print_saved(out: Path | None, plot: Path | None, as_json: bool) -> None:
 
 
 def print_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, plot, as_json) -> None:
-    """Print the table of phase retrieval with all formulas, and save the file and the figure that were asked for."""
+    """Print the table of phase retrieval with all formulas, and save it and its figure where paths are given."""
     from sgdlimits.papers.mediocrity.exit_table import ExitsInterrupted, exit_table
     from sgdlimits.problem.presets import phase_retrieval
     from sgdlimits.run.io import write_netcdf

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from sgdlimits.cli.options import Command, Option, echo, number
+from sgdlimits.cli.options import Command, Option, echo, number_option
 from sgdlimits.errors import BadInput
 
 OPTIONS = [
-    number("--port", "Options", "port to listen on; 0 takes a free one", default=8321),
+    number_option("--port", "Options", "port to listen on; 0 takes a free one", default=8321),
     Option("--host", default="127.0.0.1", show_default=True, help="address to listen on; others let other machines in"),
     Option("--browser/--no-browser", default=True, show_default=True, help="whether to open the page in a browser"),
 ]
@@ -40,6 +40,6 @@ def explore(port: int, host: str, browser: bool) -> None:
             f"the page needs {missing.name}, which is not installed. Run: pip install 'sgdlimits[explore]'"
         ) from None
     try:
-        serve(host, port, browser, said=lambda address: echo(f"The explorer is at {address}\nCtrl-C ends it."))
+        serve(host, port, browser, announce=lambda address: echo(f"The explorer is at {address}\nCtrl-C ends it."))
     except KeyboardInterrupt:
         echo("The explorer has ended.", err=True)

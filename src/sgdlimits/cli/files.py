@@ -36,11 +36,11 @@ def info(file: str, as_json: bool) -> None:
       sgdlimits info phase_retrieval-chain-d3000-lr0.05-seed0.nc
     """
     from sgdlimits.run import load
-    from sgdlimits.run.record import reading
+    from sgdlimits.run.record import explain_decoding_errors
 
     dataset = load(file)
     # damaged attributes become `BadInput`
-    with reading():
+    with explain_decoding_errors():
         echo(
             json_text(_info_as_dict(dataset))
             if as_json
@@ -57,18 +57,20 @@ def _info_as_dict(dataset: xr.Dataset) -> dict[str, Any]:
 
 
 def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
-    """Return the lines that `info` prints, as pairs (name, text); the text may be empty."""
+    """Return the lines that `info` prints, as pairs of a name and a text, which may be empty."""
     attributes, times = dataset.attrs, dataset.t.values
     parts = json.loads(attributes["problem"])["fields"]
     rows = {
         "problem": attributes["problem_name"],
-        **{f"  {name}": _in_words(part) for name, part in parts.items() if name != "name" and part is not None},
-        "level": _in_words(json.loads(attributes["level_parameters"])),
-        "start": _in_words(json.loads(attributes["start"])),
+        **{f"  {name}": _format_stored(part) for name, part in parts.items() if name != "name" and part is not None},
+        "level": _format_stored(json.loads(attributes["level_parameters"])),
+        "start": _format_stored(json.loads(attributes["start"])),
         "runs": count_statuses(dataset),
         "times": f"{times.size} from {times[0]:g} to {times[-1]:g}, in samples per dimension",
         "paper time": f"{attributes['rate']:g} t",
-        "until": _in_words(json.loads(attributes["until"])) if attributes["until"].startswith("{") else attributes["until"],
+        "until": _format_stored(json.loads(attributes["until"]))
+        if attributes["until"].startswith("{")
+        else attributes["until"],
         "seed": attributes["seed"],
         "variables": ", ".join(f"{name} ({', '.join(map(str, v.dims))})" for name, v in dataset.data_vars.items()),
         "made by": f"sgdlimits {attributes['version']}",
@@ -79,10 +81,10 @@ def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
     return [(name, str(text)) for name, text in rows.items()]
 
 
-def _in_words(value: Any) -> str:
+def _format_stored(value: Any) -> str:
     """Format an object that a dataset stores as JSON like a Python call, without importing its class.
 
-    >>> _in_words({"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}})
+    >>> _format_stored({"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}})
     'Chain(d=30)'
     """
     if not isinstance(value, dict):
@@ -91,10 +93,10 @@ def _in_words(value: Any) -> str:
         numbers = str(value["array"]) if isinstance(value["array"], list) else f"{value['array']:.12g}"
         return numbers if len(numbers) <= 60 else f"{numbers[:50]}...]"
     if "tuple" in value:
-        return f"[{', '.join(map(_in_words, value['tuple']))}]"
+        return f"[{', '.join(map(_format_stored, value['tuple']))}]"
     if "function" in value:
         return value["function"].rpartition(":")[2]
-    fields = [f"{name}={_in_words(field)}" for name, field in value["fields"].items() if field is not None]
+    fields = [f"{name}={_format_stored(field)}" for name, field in value["fields"].items() if field is not None]
     return f"{value['class'].rpartition(':')[2]}({', '.join(fields)})"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sgdlimits.cli.options import Option, make_option, number, option_type
+from sgdlimits.cli.options import Option, make_option, number_option, option_type
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.errors import BadInput
 from sgdlimits.text import among
@@ -30,13 +30,13 @@ START_OPTIONS = [
         "--start", type=click.Choice(list(STARTS)), default="random", show_default=True, heading=START,
         help="; ".join(f"{name}: {words}" for name, words in STARTS.items()),
     ),
-    number("--spread", START, "standard deviation of the overlaps (orthogonal)", whole=False),
-    number("--overlap", START, "overlap of each student with each fixed direction (fixed)", whole=False),
+    number_option("--spread", START, "standard deviation of the overlaps (orthogonal)", whole=False),
+    number_option("--overlap", START, "overlap of each student with each fixed direction (fixed)", whole=False),
 ]  # fmt: skip
 
 
-def levels() -> dict[str, type[Level]]:
-    """Return the levels, by name, whose required parameters can all be given on a command line."""
+def available_levels() -> dict[str, type[Level]]:
+    """Return the levels, by name, all of whose required parameters have an option."""
     from sgdlimits.level import LEVELS
 
     required = lambda level: [each for each in typed_parameters(level).values() if each.default is each.empty]
@@ -45,8 +45,8 @@ def levels() -> dict[str, type[Level]]:
 
 def level_options(taken: set[str]) -> Iterator[Option]:
     """Yield the option `--level`, and an option for each parameter of the levels."""
-    lines = "; ".join(f"{name}: {_as_clause(describe(level).summary)}" for name, level in levels().items())
-    for each in class_options("level", LEVEL, lines, levels(), "chain", taken):
+    lines = "; ".join(f"{name}: {_as_clause(describe(level).summary)}" for name, level in available_levels().items())
+    for each in class_options("level", LEVEL, lines, available_levels(), "chain", taken):
         if each.name == "level_d":
             each.help = str(each.help).replace(")", ", and the start random)")
         yield each
@@ -127,10 +127,10 @@ def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
     for name in constructor.required:
         if name not in typed:
             example = f"{flag(name)} {EXAMPLES.get(name, 0.5)}"
-            raise BadInput(f"the {what} {title} needs {flag(name)}, which is missing. Give it, for instance {example}.")
+            raise BadInput(f"the {what} {title} needs {flag(name)}, which is missing. Give, for instance, {example}.")
 
 
 def _as_clause(sentence: str) -> str:
-    """Return a sentence as a clause: with a small first letter and without the full stop."""
+    """Return a sentence as a clause, with a lower-case first letter and without the full stop."""
     first = sentence.split()[0]
     return (sentence if first.isupper() else sentence[0].lower() + sentence[1:]).rstrip(".")

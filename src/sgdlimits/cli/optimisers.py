@@ -19,9 +19,9 @@ OPTIMISER_HEADING = "The optimiser"
 def optimiser_options(taken: set[str]) -> Iterator[Option]:
     """Yield the option `--optimiser`, and an option for each parameter that optimisers have beyond plain SGD."""
     from sgdlimits.algorithm import ALGORITHMS
-    from sgdlimits.spec import INHERITED
+    from sgdlimits.spec import INHERITED_ARGUMENTS
 
-    of_preset = INHERITED - ({"batch"} - taken)
+    of_preset = INHERITED_ARGUMENTS - ({"batch"} - taken)
     for each in class_options(
         "optimiser", OPTIMISER_HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken
     ):
@@ -49,7 +49,7 @@ def optimisers() -> None:
     from sgdlimits.algorithm import ALGORITHMS
     from sgdlimits.spec import Constructor
 
-    options = lambda name: " ".join(f"--{each}" for each in Constructor.of("optimiser", name).own)
+    options = lambda name: " ".join(f"--{each}" for each in Constructor.of("optimiser", name).own_parameters)
     echo(table((name, options(name), describe(cls).summary) for name, cls in ALGORITHMS.items()))
     echo("\nFor instance: sgdlimits run committee --d 1000 --optimiser heavy_ball --beta 0.9")
 

@@ -1,4 +1,4 @@
-"""Commands and options: numbers, headings, errors in one sentence, and options made from annotations."""
+"""Base classes of commands and options, and options made from annotations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, printable, suggest_name
+from sgdlimits.text import among, escape_controls, suggest_name
 
 
 class Number(click.ParamType):
@@ -59,12 +59,12 @@ class Refusal(click.ClickException):
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+        super().__init__(escape_controls(message))
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Print a text, without the terminal control characters that texts from files may contain."""
-    click.echo(printable(text), err=err)
+    """Print text without terminal control characters, which text from files may contain."""
+    click.echo(escape_controls(text), err=err)
 
 
 class Group(click.Group):
@@ -92,7 +92,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [self._rename_old_option(arg) for arg in args])
 
     def _rename_old_option(self, arg: str) -> str:
-        """Replace the former name of an option in an argument by its present one, with a warning."""
+        """Replace the former name of an option in a command-line argument by its present name, with a warning."""
         old, new = next(((f"--{old}", new) for old, new in PARAMETERS.items() if re.match(f"--{old}(-|=|$)", arg)), ("", None))
         if new is None or new.name not in {param.name for param in self.params}:
             return arg
@@ -130,8 +130,8 @@ class Option(click.Option):
         self.heading = heading
 
 
-def number(flag: str, heading: str, help: str, *, default: float | str | None = None, whole: bool = True) -> Option:
-    """Return an option that takes a number."""
+def number_option(flag: str, heading: str, help: str, *, default: float | str | None = None, whole: bool = True) -> Option:
+    """Return an option that takes a number, listed under a heading of the help page."""
     more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return Option(flag, type=Number(whole=whole), heading=heading, help=help, **more)
 

@@ -9,7 +9,7 @@ import click
 
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
-from sgdlimits.cli.options import Command, File, Group, Option, echo, make_option, number, option_type
+from sgdlimits.cli.options import Command, File, Group, Option, echo, make_option, number_option, option_type
 from sgdlimits.cli.work import check_apart, check_output, check_picture, format_summary, simulate_and_save
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.text import table as columns
@@ -18,10 +18,10 @@ from sgdlimits.text import table as columns
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 PATH_TYPE = File()
 RUN_OPTIONS = [
-    number("--runs", RUNS, "number of independent runs", default=64),
-    number("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
-    number("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
-    number("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
+    number_option("--runs", RUNS, "number of independent runs", default=64),
+    number_option("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
+    number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
+    number_option("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
     Option("--out", type=PATH_TYPE, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
     Option("--plot", type=PATH_TYPE, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
@@ -34,9 +34,9 @@ class Presets(Group):
 
     Parameters
     ----------
-    work : called with the preset's name, the problem, and all options as given
-    options : returns further options, given the names of the preset's own
-    example : some of these, for the example in the help
+    work : function that is called with the preset's name, the problem, and a dict of all options
+    options : function that returns further options, given the names of the preset's options
+    example : options for the example in the help page
     """
 
     noun = "preset"

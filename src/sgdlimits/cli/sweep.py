@@ -53,20 +53,20 @@ def sweep(file: str, **given: Any) -> None:
     """
     sys.path.insert(0, os.getcwd())  # FILE may name functions in a module of the current folder
     from sgdlimits.run.sweeps import collect, export
-    from sgdlimits.run.sweeps.estimate import estimate, status
+    from sgdlimits.run.sweeps.estimate import estimate_sweep, report_progress
     from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute_sweep
     from sgdlimits.run.sweeps.toml import read_spec
 
-    job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
+    job = read_spec(file).take_shard(as_shard(given["shard"] and given["shard"].split("/")))
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
-        return echo(table(status(job).items()))
+        return echo(table(report_progress(job).items()))
     engine = _choose_executor(given)
     picture_path = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
-        script = engine.script(job.folder) if given["cluster"] else ""
-        return echo(script or table(estimate(job).items()))
+        script = engine.batch_script(job.folder) if given["cluster"] else ""
+        return echo(script or table(estimate_sweep(job).items()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -83,7 +83,7 @@ def sweep(file: str, **given: Any) -> None:
         export(job.folder, given["export"])
     found = collect(job.folder, keys=[unit.key for unit in units], runs=job.runs) if units else None
     if picture_path and found is not None:
-        _draw_diagram(found, job.design.names, picture_path)
+        _draw_diagram(found, job.design.parameter_names, picture_path)
     if not given["quiet"] and found is not None:
         echo(
             f"{_format_ranges(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})"
@@ -98,7 +98,7 @@ def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
     values = [name for name, each in dataset.data_vars.items() if each.dtype.kind == "f" and not {"t", "time"} & set(each.dims)]
     numbers = [each for name in names if dataset[each := name.rpartition(".")[2]].dtype.kind in "fiu"]
     if not values or len(numbers) < 2:
-        raise BadInput("--plot needs two numerical parameters and a stored value that is one number. Draw it in Python.")
+        raise BadInput("--plot needs two numerical parameters and a scalar value. Plot the dataset in Python instead.")
     with save_drawn_figure(path):
         from sgdlimits.analysis.plot import phase_diagram
 
@@ -106,11 +106,11 @@ def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
 
 
 def _choose_executor(given: dict[str, Any]) -> Any:
-    """Return where a sweep is computed: on a dask cluster, in a number of processes, or in this process (None)."""
+    """Return the executor of a sweep: a dask cluster, a number of processes, or None for this process."""
     if given["cluster"] and given["workers"] and given["cluster"] != "local":
-        raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
+        raise BadInput("--workers, for this machine, excludes --cluster, for others. Leave one of them out.")
     if given["job"] and given["cluster"] != "slurm":
-        raise BadInput("--job is a setting of --cluster slurm. Leave it out, or give both.")
+        raise BadInput("--job needs --cluster slurm. Leave --job out, or give both.")
     if not given["cluster"]:
         return given["workers"]
     from sgdlimits.run.sweeps.cluster import Dask

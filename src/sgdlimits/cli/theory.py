@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
-from sgdlimits.cli.options import Command, Number, Option, echo, number
+from sgdlimits.cli.options import Command, Number, Option, echo, number_option
 from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
@@ -16,14 +16,16 @@ from sgdlimits.errors import BadInput
 # heading of the help page
 SEARCH_HEADING = "The search"
 OPTIONS = [
-    number(
+    number_option(
         "--count", SEARCH_HEADING, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"
     ),
-    number("--seed", SEARCH_HEADING, "an integer; the same seed gives the same answer", default=0),
+    number_option("--seed", SEARCH_HEADING, "an integer; the same seed gives the same answer", default=0),
     Option("--each", is_flag=True, heading=SEARCH_HEADING, help="list images under symmetries one by one"),
     Option("--gradient-flow", is_flag=True, heading=SEARCH_HEADING, help="leave out the effect of the step size"),
-    number("--basins", SEARCH_HEADING, "dimension d of random starts, which are followed to find the basins of attraction"),
-    number("--runs", SEARCH_HEADING, "number of random starts for the basins", default=400),
+    number_option(
+        "--basins", SEARCH_HEADING, "dimension d of random starts, which are followed to find the basins of attraction"
+    ),
+    number_option("--runs", SEARCH_HEADING, "number of random starts for the basins", default=400),
     Option(
         "--json",
         "as_json",
@@ -31,7 +33,7 @@ OPTIONS = [
         heading=SEARCH_HEADING,
         help="print the table as JSON; eigenvalues are [real, imaginary]",
     ),
-    number("--seconds", SEARCH_HEADING, "time limit, after which the results so far are printed", whole=False),
+    number_option("--seconds", SEARCH_HEADING, "time limit, after which the results so far are printed", whole=False),
 ]
 
 
@@ -98,7 +100,7 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
 
     # counts are linear in d, but a spectrum needs its value
     if spectra and d is None:
-        raise BadInput("spectra must have a dimension. Give --d.")
+        raise BadInput("--spectra needs a dimension, which is missing. Give --d, such as --d 1000.")
     found = critical_points(quadratic_network(width, teachers, noise=noise))
     echo(found.table(d))
     if d is not None and spectra:

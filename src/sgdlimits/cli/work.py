@@ -1,4 +1,4 @@
-"""Helpers of the commands: checks of output files, a simulation that survives Ctrl-C, and its table."""
+"""Helpers of commands: checks of output files, simulations that save their results on Ctrl-C, and summaries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTERRUPTED_CODE = 130
 
 
 def json_text(thing: Any) -> str:
-    """Serialise results as JSON text, with arrays as lists, and null for floats that are not finite.
+    """Serialise results as JSON, with arrays as lists, and null for floats that are not finite.
 
     >>> json_text({"t": float("inf"), "runs": 4})
     '{\\n "t": null,\\n "runs": 4\\n}'
@@ -63,7 +63,7 @@ def check_output(path: str | os.PathLike, force: bool, option: str = "--out") ->
 def check_apart(out: Path | None, plot: Path | None) -> None:
     """Raise `BadInput` if the paths of the dataset and of the picture are the same."""
     if out and plot and out.resolve() == plot.resolve():
-        raise BadInput(f"--out and --plot are both {out}. Give the picture another name.")
+        raise BadInput(f"--out and --plot are both {out}. Give --plot another name.")
 
 
 def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
@@ -73,7 +73,7 @@ def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
     path = check_output(path, force, option)
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in known:
-        raise BadInput(f"{option} {path} does not end in the name of a picture's format. Use .png, .svg or .pdf.")
+        raise BadInput(f"{option} {path} must end in the name of an image format. Use .png, .svg or .pdf.")
     return path
 
 

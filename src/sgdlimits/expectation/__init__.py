@@ -3,7 +3,7 @@
 import sgdlimits._x64
 from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
-from sgdlimits.expectation.choose import as_expectation, choose
+from sgdlimits.expectation.choose import as_expectation, choose_expectation
 from sgdlimits.expectation.class_sums import ClassSums
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
 from sgdlimits.expectation.nodes import NodeSums

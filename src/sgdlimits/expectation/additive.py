@@ -98,7 +98,7 @@ class FieldIntegrals(Expectation):
         return jnp.maximum(self._loss(model, self._coefficients(model, a), rows @ rows.T), noise)
 
     def covariance(self, model, a, law, increment):
-        return NodeSums(covariance_rule(model)).covariance(model, a, law, increment)
+        return NodeSums(choose_covariance_rule(model)).covariance(model, a, law, increment)
 
     def runs_at_once(self, model):
         return max(1, MAX_FLOATS_AT_ONCE // self._integrals(model).floats_at_once)
@@ -106,8 +106,8 @@ class FieldIntegrals(Expectation):
     def slopes(self, model, a, S):
         """Assemble the gradient and the Hessian of the risk from moments of pairs of units.
 
-        If the moments are not in closed form, a second rule with fewer nodes estimates their error, and a large one is a
-        warning.
+        If the moments are not in closed form, a second rule with fewer nodes estimates their error, and a large error
+        raises a warning.
         """
         student, teacher = model.network.activation, model.target.readout.activation
         if isinstance(student, Erf) and isinstance(teacher, Erf):
@@ -193,8 +193,8 @@ def _(student: Polynomial, teacher: Polynomial, p, k, order):
     return SmoothIntegrals(p, student, teacher, polynomial_orders(student.degree, teacher.degree), polynomials=True)
 
 
-def covariance_rule(model: Any) -> Rule:
-    """Choose a quadrature rule for the covariance of the changes by one sample: a grid if fine enough, else Sobol points."""
+def choose_covariance_rule(model: Any) -> Rule:
+    """Choose a quadrature rule for the covariance of one sample's increments: a grid if fine enough, else Sobol points."""
     student, teacher = model.network.activation, model.target.readout.activation
     finest = int(MAX_COVARIANCE_NODES ** (1 / (model.width + model.teachers + 1)))
     sufficient = MIN_GRID_ORDER

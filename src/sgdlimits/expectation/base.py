@@ -81,7 +81,7 @@ class Expectation(Part):
         return self
 
     def finer(self) -> Expectation | None:
-        """Return this expectation with more quadrature nodes, or None if it uses none or already has the maximum."""
+        """Return this expectation with more quadrature nodes; None if it uses no nodes or already the maximum."""
         return None
 
     def error(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:

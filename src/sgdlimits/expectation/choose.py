@@ -19,10 +19,10 @@ SPECIALISED_EXPECTATIONS = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegra
 """Closed forms and grids for particular kinds of models, in order of preference."""
 
 
-def choose(model: Model) -> Expectation:
+def choose_expectation(model: Model) -> Expectation:
     """Choose how to compute a model's expectations: a specialised method, a grid for few smooth fields, else Sobol points."""
     if is_split(model):
-        chosen = tuple(choose(part.model) for part in class_models(model))
+        chosen = tuple(choose_expectation(part.model) for part in class_models(model))
         return ClassSums(chosen[:1] if all(expectation == chosen[0] for expectation in chosen) else chosen)
     for expectation in SPECIALISED_EXPECTATIONS:
         if expectation.supports(model):
@@ -45,18 +45,18 @@ def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectatio
         expectation = ClassSums((expectation,))
     if not isinstance(expectation, Expectation) or not expectation.supports(at_start(model)):
         needs = given.needs if isinstance(given, Expectation) else "to be a rule or an Expectation"
-        raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
+        raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation=, or give Sobol().")
     return expectation
 
 
 def choose_without_dropout(given: Expectation | None, model: Model) -> Expectation:
     """Choose the expectation of a model without dropout: the one given for training if it supports the model.
 
-    Otherwise, or if `given` is None, return `choose(model)`.
+    Otherwise, or if `given` is None, return `choose_expectation(model)`.
     """
     if given is None:
-        return choose(model)
+        return choose_expectation(model)
     if is_split(model):
         return given
     own = given.expectations[0] if isinstance(given, ClassSums) else given
-    return own if own.supports(model) else choose(model)
+    return own if own.supports(model) else choose_expectation(model)

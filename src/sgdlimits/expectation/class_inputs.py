@@ -90,7 +90,7 @@ class ClassInputs(NamedTuple):
         zero = jnp.zeros_like(self.weights)
         return Moments(zero, G[:, None] * self.fixed, G[:, None] * self.fields, G[:, None] * G, second)
 
-    def mean(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
+    def average_products(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
         """Average over the inputs, which are columns, the product of each row of `rows` with each row of `columns`."""
         return (self.weights * rows) @ columns.T
 

@@ -28,7 +28,7 @@ from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import RiskDerivatives
 from sgdlimits.inputs import Blocks, Mixture
-from sgdlimits.model.masks import all_masks, mask_probabilities
+from sgdlimits.model.masks import enumerate_masks, mask_probabilities
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import (
@@ -63,7 +63,7 @@ class OneClassReadout(Readout):
 
 
 class ClassModel(NamedTuple):
-    """The plain model of class i, or of all classes for None, without dropout; `turn` is the matrix T of its fixed fields."""
+    """Plain model, without dropout, of class i or, if None, of all classes; `turn` is the matrix T applied to fixed fields."""
 
     i: int | None
     turn: Float[Array, "k k"] | None
@@ -108,13 +108,13 @@ def invert_turn(T: Any) -> Any:
 
 
 def is_split(model: Model) -> bool:
-    """Whether a model has readouts or heads by class, or dropout, so that its expectations are sums over plain models."""
+    """Return whether classes or dropout make the expectations of a model sums over plain models."""
     by_class = has_tasks(model) or isinstance(model.target.readout, ClassReadouts)
     return by_class or isinstance(model.data, Blocks) or model.network.mask_rate is not None
 
 
 def has_tasks(model: Model) -> bool:
-    """Whether a model has several classes, with a readout, a head or a variance for each."""
+    """Return whether a model has several classes, with a readout, a head or a variance for each."""
     own = isinstance(model.target.readout, ClassReadouts) or model.network.head_count > 1 or model.data.variance_by_class
     return model.data.classes > 1 and own
 
@@ -122,7 +122,7 @@ def has_tasks(model: Model) -> bool:
 def class_models(model: Model) -> tuple[ClassModel, ...]:
     """Split a model into plain models without dropout: one for each class if readouts or heads depend on the class, else one.
 
-    Schedules have their initial values: number and kind of these models do not depend on the time.
+    Schedules have their initial values: the number and the kinds of these models do not depend on time.
     """
     model = at_start(model)
     network, readout = model.network.without_dropout(), model.target.readout
@@ -174,7 +174,7 @@ class ClassSums(Expectation):
     expectations : expectations of the plain models of the classes, or one for all classes
     """
 
-    needs: ClassVar[str] = "classes with readouts or heads of their own, or dropout, and expectations that suit each class"
+    needs: ClassVar[str] = "classes with readouts or heads of their own, or dropout, and expectations that support each class"
     expectations: tuple[Expectation, ...]
 
     def __init__(
@@ -190,7 +190,9 @@ class ClassSums(Expectation):
         if not is_split(model):
             return False
         models = class_models(model)
-        return len(self.expectations) in (1, len(models)) and all(own.supports(part.model) for part, own in self.pairs(models))
+        return len(self.expectations) in (1, len(models)) and all(
+            own.supports(part.model) for part, own in self.pair_with_expectations(models)
+        )
 
     def moments(self, model, a, law):
         return self._average(model, a, law, lambda own, part, a, law: own.moments(part.model, a, law), _embed_moments)
@@ -225,26 +227,31 @@ class ClassSums(Expectation):
                 self._average_over_masks(model, a, law, pair, moments, _embed_moments),
                 self._average_over_masks(model, a, law, pair, mean, None),
             )
-            for pair in self.pairs(class_models(model))
+            for pair in self.pair_with_expectations(class_models(model))
         ]
 
     def risks(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " classes"]:
         """Compute the risk on each class, averaged over masks."""
         f = lambda own, part, a, law: own.risk(part.model, a, law)
-        return jnp.stack([self._average_over_masks(model, a, law, pair, f, None) for pair in self.pairs(class_models(model))])
+        return jnp.stack(
+            [
+                self._average_over_masks(model, a, law, pair, f, None)
+                for pair in self.pair_with_expectations(class_models(model))
+            ]
+        )
 
     def covariance(self, model, a, law, increment):
-        def of_part(own, part, scalars, law, select):
+        def covariance_of_part(own, part, scalars, law, select):
             change = lambda products: increment(_embed_moments(part, select, products))
             mean = change(jax.tree.map(lambda leaf: leaf[..., None], own.moments(part.model, scalars, law)))[:, 0]
             return mean, own.covariance(part.model, scalars, law, change) + mean[:, None] * mean
 
-        mean, raw = self._average(model, a, law, of_part, selects=True)
+        mean, raw = self._average(model, a, law, covariance_of_part, selects=True)
         return raw - mean[:, None] * mean
 
     def floor(self, model):
         shares = model.data.class_probabilities
-        values = [own.floor(part.model) for part, own in self.pairs(class_models(model))]
+        values = [own.floor(part.model) for part, own in self.pair_with_expectations(class_models(model))]
         return values[0] if len(values) == 1 else sum(shares[i] * each for i, each in enumerate(values))
 
     def slopes(self, model, a, S):
@@ -255,7 +262,7 @@ class ClassSums(Expectation):
         total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
         keeps, rates = _masks_and_probabilities(model)
         weights = np.asarray(model.coordinates.weights)
-        for part, own in self.pairs(class_models(model)):
+        for part, own in self.pair_with_expectations(class_models(model)):
             R = np.eye(S.shape[1])
             if part.turn is not None:
                 R[:k, :k] = np.linalg.solve(cholesky_factor(part.model.target.gram), part.turn @ np.asarray(model.frame))
@@ -280,10 +287,10 @@ class ClassSums(Expectation):
         return ClassSums(tuple(new or own for new, own in zip(finer, self.expectations, strict=True))) if any(finer) else None
 
     def tolerance(self, model):
-        return max(own.tolerance(part.model) for part, own in self.pairs(class_models(model)))
+        return max(own.tolerance(part.model) for part, own in self.pair_with_expectations(class_models(model)))
 
     def accuracy(self, model):
-        each = [own.accuracy(part.model) for part, own in self.pairs(class_models(model))]
+        each = [own.accuracy(part.model) for part, own in self.pair_with_expectations(class_models(model))]
         return min((value for value in each if value is not None), default=None)
 
     @property
@@ -292,11 +299,11 @@ class ClassSums(Expectation):
 
     def runs_at_once(self, model):
         masks = 1 if model.network.mask_rate is None else 1 << model.width
-        each = [own.runs_at_once(part.model) for part, own in self.pairs(class_models(model))]
+        each = [own.runs_at_once(part.model) for part, own in self.pair_with_expectations(class_models(model))]
         return min((max(1, runs // masks) for runs in each if runs is not None), default=None)
 
-    def pairs(self, models: Sequence[ClassModel]) -> list[tuple[ClassModel, Expectation]]:
-        """Pair the plain models with their expectations."""
+    def pair_with_expectations(self, models: Sequence[ClassModel]) -> list[tuple[ClassModel, Expectation]]:
+        """Return each plain model with its expectation."""
         return list(
             zip(models, self.expectations * len(models) if len(self.expectations) == 1 else self.expectations, strict=True)
         )
@@ -309,7 +316,10 @@ class ClassSums(Expectation):
         f : function (expectation, plain model, scalars, law); with `selects`, also of the map of derivatives to all scalars
         back : function (plain model, map, value) that converts a value to one of the whole model
         """
-        values = [self._average_over_masks(model, a, law, pair, f, back, selects) for pair in self.pairs(class_models(model))]
+        values = [
+            self._average_over_masks(model, a, law, pair, f, back, selects)
+            for pair in self.pair_with_expectations(class_models(model))
+        ]
         if len(values) == 1:
             return values[0]
         return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(law.weights, leaves, strict=True)), *values)
@@ -320,15 +330,15 @@ class ClassSums(Expectation):
         (part, own), (keeps, weights) = pair, _masks_and_probabilities(model)
         of_class = part.law(law)
 
-        def one(kept):
+        def value_given_mask(kept):
             select = _scalar_selection(model, part, kept)
             value = f(own, part, select(a), of_class, select_of(select)) if selects else f(own, part, select(a), of_class)
             return value if back is None else back(part, select_of(select), value)
 
         select_of = lambda select: lambda second: _pull_back(select, a, second)
         if keeps is None:
-            return one(None)
-        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), jax.vmap(one)(jnp.asarray(keeps)))
+            return value_given_mask(None)
+        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), jax.vmap(value_given_mask)(jnp.asarray(keeps)))
 
 
 def _mean_gradient(own: Expectation, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " p"]:
@@ -344,10 +354,10 @@ def _masks_and_probabilities(model: Model) -> tuple[Float[np.ndarray, "masks p"]
         return None, np.ones(1)
     if width > MAX_AVERAGED_WIDTH:
         raise BadInput(
-            f"averages over the masks of dropout are written for at most {MAX_AVERAGED_WIDTH} units; got {width}. "
-            "Use Chain(d) or SGD(d), which draw them, or fewer units."
+            f"dropout masks can be averaged over for at most {MAX_AVERAGED_WIDTH} units; got {width}. "
+            "Use Chain(d) or SGD(d), which draw masks at random, or use fewer units."
         )
-    return all_masks(width), mask_probabilities(rate, width)
+    return enumerate_masks(width), mask_probabilities(rate, width)
 
 
 def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Scalars], Scalars]:
@@ -355,7 +365,7 @@ def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Sc
     network = model.network
 
     def select(a):
-        own = network.mask(a if part.i is None else network.head(a, part.i), kept)
+        own = network.apply_mask(a if part.i is None else network.select_head(a, part.i), kept)
         return own["a"] if isinstance(own, dict) and part.model.network.one_array else own
 
     return select

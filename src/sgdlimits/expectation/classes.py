@@ -24,7 +24,7 @@ from sgdlimits.expectation.class_inputs import (
     kinked_class_hessian,
     smooth_class_moments,
 )
-from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
+from sgdlimits.expectation.gaussian import GaussHermite, means_where_positive, probability_both_positive
 from sgdlimits.expectation.slopes import (
     FrameNodes,
     RiskDerivatives,
@@ -108,7 +108,7 @@ class ClassIntegrals(ClassExpectation):
 
     def __init__(self, relative_error: Positive = 1e-6, orders: Sequence[int] | None = None) -> None:
         self.relative_error = float(relative_error)
-        self.orders = None if orders is None else _check_orders(orders)
+        self.orders = None if orders is None else _check_grid_orders(orders)
 
     def supports(self, model):
         few = model.network.width <= max(GRID_ORDERS) or self.orders is not None
@@ -133,10 +133,10 @@ class ClassIntegrals(ClassExpectation):
         return self.estimate(model, a, law)[1]
 
     def risk(self, model, a, law):
-        """Compute the mean loss on one grid: that of the largest order, or of the second largest for more than three units."""
+        """Compute the mean loss on the grid of the largest order, or of the second largest for more than three units."""
         if not model.network.activation.kinked:
-            return smooth_class_moments(model, a, law, self._fixed_order(model)).loss
-        inputs = grid_inputs(model, law, self._fixed_order(model))
+            return smooth_class_moments(model, a, law, self._risk_order(model)).loss
+        inputs = grid_inputs(model, law, self._risk_order(model))
         return (inputs.weights * inputs.loss(model, a)).sum()
 
     def covariance(self, model, a, law, increment):
@@ -144,7 +144,7 @@ class ClassIntegrals(ClassExpectation):
 
         The conditional variance of the fixed fields given the student fields adds the second term.
         """
-        inputs = grid_inputs(model, law, self._fixed_order(model)).with_noise()
+        inputs = grid_inputs(model, law, self._risk_order(model)).with_noise()
         products = inputs.products(*inputs.gradient(model, a))
         p, k = law.shape
         L = linearise_increment(increment, a, law.shape).gradient_fixed.reshape(-1, p * k)
@@ -156,9 +156,9 @@ class ClassIntegrals(ClassExpectation):
         n, accuracy = S.shape[1], self.accuracy(model)
         if not model.network.activation.kinked:
             # The loss depends on the student fields only, so nodes in the span of the units suffice.
-            nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._orders(model)[-1]))
+            nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._grid_orders(model)[-1]))
             return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
-        span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._orders(model)[-1])
+        span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._grid_orders(model)[-1])
         slopes = RiskDerivatives(self.gradient(model, a, S), span[:, :n, :, :n], outside)
         return check_stein(model, S, slopes, accuracy, self.remedy)
 
@@ -168,7 +168,7 @@ class ClassIntegrals(ClassExpectation):
         A batch of runs would compute the largest grid for every run, which `lax.cond` skips for single runs.
         """
         p = model.network.width
-        nodes = (2 * self._orders(model)[-1]) ** p * model.coordinates.classes
+        nodes = (2 * self._grid_orders(model)[-1]) ** p * model.coordinates.classes
         # A batched `cond` computes both branches: every run would pay for the last order.
         return 1 if p > 2 else max(1, MAX_FLOATS_AT_ONCE // (FLOATS_PER_NODE * nodes))
 
@@ -190,17 +190,17 @@ class ClassIntegrals(ClassExpectation):
             # `cond` rather than `where`: the next order is computed only if this one has not converged.
             return lax.cond(agree, lambda: (here, gap), lambda: refine(here, orders[1:]))
 
-        first, *others = self._orders(model)
+        first, *others = self._grid_orders(model)
         remainder, gap = refine(moments_at(first), others)
         return add(remainder, steps), gap
 
-    def _orders(self, model) -> tuple[int, ...]:
+    def _grid_orders(self, model) -> tuple[int, ...]:
         """Return the increasing grid orders, the numbers of nodes on each side of a kink, for the width of the network."""
         return GRID_ORDERS[model.network.width] if self.orders is None else self.orders
 
-    def _fixed_order(self, model) -> int:
-        """Return the grid order for risk and covariance, each of which is computed on a single grid."""
-        return self._orders(model)[-2 if model.network.width >= MIN_COSTLY_WIDTH else -1]
+    def _risk_order(self, model) -> int:
+        """Return the order of the single grid on which risk and covariance are computed."""
+        return self._grid_orders(model)[-2 if model.network.width >= MIN_COSTLY_WIDTH else -1]
 
 
 @checked
@@ -237,9 +237,9 @@ class AtMeans(ClassExpectation):
             G = inputs.loss_derivative(model, a) * slopes
         return Moments(
             self.risk(model, a, law),
-            inputs.mean(G, inputs.fixed),
-            inputs.mean(G, inputs.fields),
-            inputs.mean(G, G) + model.target.noise * inputs.mean(slopes, slopes),
+            inputs.average_products(G, inputs.fixed),
+            inputs.average_products(G, inputs.fields),
+            inputs.average_products(G, G) + model.target.noise * inputs.average_products(slopes, slopes),
             second @ inputs.weights,
         )
 
@@ -274,9 +274,9 @@ def _moments_in_wedges(model, a, law, order: int) -> Moments:
     slopes = inputs.unit_slopes(model, a)
     return Moments(
         (inputs.weights * inputs.loss(model, a)).sum(),
-        inputs.mean(G, inputs.fixed),
-        inputs.mean(G, inputs.fields),
-        inputs.mean(G, G) + model.target.noise * inputs.mean(slopes, slopes),
+        inputs.average_products(G, inputs.fixed),
+        inputs.average_products(G, inputs.fields),
+        inputs.average_products(G, G) + model.target.noise * inputs.average_products(slopes, slopes),
         second @ inputs.weights,
     )
 
@@ -297,9 +297,11 @@ def _split_off_steps(model, a, law):
         step = each * jnp.where(inputs.fields > 0, unit.right, unit.left)
         return Moments(
             (inputs.weights * inputs.loss(model, a)).sum(),
-            inputs.mean(G - step, inputs.fixed),
-            inputs.mean(G - step, inputs.fields),
-            inputs.mean(G, G) - inputs.mean(step, step) + model.target.noise * inputs.mean(slopes, slopes),
+            inputs.average_products(G - step, inputs.fixed),
+            inputs.average_products(G - step, inputs.fields),
+            inputs.average_products(G, G)
+            - inputs.average_products(step, step)
+            + model.target.noise * inputs.average_products(slopes, slopes),
             second @ inputs.weights,
         )
 
@@ -313,9 +315,9 @@ def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInpu
 
     # Slopes are left + step 1[x > 0], so every moment is a combination of half-space and quadrant integrals.
     def moments_of_class(weight, factor, fields, fixed):
-        both, spread = both_positive(fields, C.students), jnp.diagonal(C.students)
+        both, spread = probability_both_positive(fields, C.students), jnp.diagonal(C.students)
         single = jnp.diagonal(both)
-        first = lambda others, cross: left * others + step * positive_means(fields, spread, others, cross)
+        first = lambda others, cross: left * others + step * means_where_positive(fields, spread, others, cross)
         pair = left**2 + left * step * (single[:, None] + single) + step**2 * both
         rows = weight * factor[:, None]
         none = jnp.zeros(())
@@ -332,9 +334,11 @@ def _largest_entry(moments: Moments) -> Float[Array, ""]:
     return jnp.stack([jnp.abs(leaf).max() for leaf in moments]).max()
 
 
-def _check_orders(orders: Sequence[int]) -> tuple[int, ...]:
+def _check_grid_orders(orders: Sequence[int]) -> tuple[int, ...]:
     """Return the orders as a tuple, or raise `BadInput` unless they are two or more increasing integers up to MAX_ORDER."""
     values = each_of(check_count)("orders", orders)
     if len(values) < 2 or sorted(set(values)) != list(values) or values[-1] > MAX_ORDER:
-        raise BadInput(f"orders must be two or more growing integers up to {MAX_ORDER}; got {values}. Give, say, (8, 12, 18).")
+        raise BadInput(
+            f"orders must be two or more increasing integers up to {MAX_ORDER}; got {values}. Give, say, (8, 12, 18)."
+        )
     return values

@@ -55,7 +55,7 @@ class FieldNodes(eqx.Module):
             weights = weights * factor
         return jax.tree.map(lambda leaf: leaf @ weights, values)
 
-    def along_x(self, values: PyTree) -> PyTree:
+    def average_with_x(self, values: PyTree) -> PyTree:
         """Average the values at the nodes times 1 and times each coordinate of x, stacked on a new first axis of each leaf."""
         x = jnp.concatenate([jnp.ones_like(self.x, shape=(1, self.x.shape[1])), self.x])
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * x).T, -1, 0), values)
@@ -113,7 +113,7 @@ def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes:
     def derivatives_along_pair(pair):
         j, l = pair
         once, twice = jax.jvp(lambda fields: jax.jvp(f, (fields,), (along(j),))[1], (fields,), (along(l),))
-        return nodes.along_x(once), nodes.mean(twice)
+        return nodes.average_with_x(once), nodes.mean(twice)
 
     # One pair of units at a time: all p^2 second derivatives at every node would not fit into memory.
     first, second = lax.map(derivatives_along_pair, _triangle_indices(p))
@@ -141,7 +141,7 @@ def _differentiate_by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes:
         mirrored, without = at(one - 2 * unit[i]), at(one - unit[i])
         odd = jax.tree.map(lambda plus, minus: (plus - minus) * u[i] / (2 * h[i]), here, mirrored)
         even = jax.tree.map(lambda plus, minus, zero: (plus + minus) / 2 - zero, here, mirrored, without)
-        return nodes.along_x(odd), nodes.mean(even, (u[i] ** 2 - 1) / (2 * h[i] ** 2))
+        return nodes.average_with_x(odd), nodes.mean(even, (u[i] ** 2 - 1) / (2 * h[i] ** 2))
 
     def derivatives_along_axes(pair):
         i, l = pair

@@ -16,7 +16,7 @@ from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import Nodes, Rule
 from sgdlimits.expectation.gaussian.base import square_root, trivial_group
 from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, pad_units, slopes_at_nodes
-from sgdlimits.expectation.symmetries import symmetries
+from sgdlimits.expectation.symmetries import model_symmetries
 from sgdlimits.statistics.frame import FieldFactor
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import repeat_for_samples
@@ -64,8 +64,8 @@ class NodeSums(Expectation):
         return _mean_over_nodes(_products, model, a, law, self._nodes(model))
 
     def error(self, model, a, law):
-        F, dim, group = _symmetric_factor(law), self._variable_count(model), symmetries(model)
-        return law.over_classes(lambda c: self.rule.error(self._products_function(model, a, law, F, c), dim, group))
+        F, dim, group = _symmetric_factor(law), self._variable_count(model), model_symmetries(model)
+        return law.average_over_classes(lambda c: self.rule.error(self._products_function(model, a, law, F, c), dim, group))
 
     def covariance(self, model, a, law, increment):
         F, nodes = _symmetric_factor(law), self._nodes(model)
@@ -76,7 +76,7 @@ class NodeSums(Expectation):
             return weighted.sum(1), weighted @ change.T
 
         # Raw moments are averaged over classes first: the mean to subtract is that of all classes together.
-        mean, raw = law.over_classes(increment_moments)
+        mean, raw = law.average_over_classes(increment_moments)
         return raw - mean[:, None] * mean
 
     def risk(self, model, a, law):
@@ -95,14 +95,16 @@ class NodeSums(Expectation):
         student = jnp.hstack([F.student[:, :k], (vectors * values) @ vectors.T])
         symmetric = FieldFactor(student, F.fixed[:, : student.shape[1]])
         dim = self._variable_count(model)
-        return law.over_classes(
+        return law.average_over_classes(
             lambda c: self.rule.average(self._loss_function(model, a, law, symmetric, c), dim, trivial_group(dim))
         )
 
     def risk_error(self, model, a, law):
         """Estimate the absolute quadrature error of `risk`."""
         F, dim = _symmetric_factor(law), self._variable_count(model)
-        return law.over_classes(lambda c: self.rule.error(self._loss_function(model, a, law, F, c), dim, trivial_group(dim)))
+        return law.average_over_classes(
+            lambda c: self.rule.error(self._loss_function(model, a, law, F, c), dim, trivial_group(dim))
+        )
 
     @staticmethod
     def _loss_function(model, a, law, F, c):
@@ -131,7 +133,7 @@ class NodeSums(Expectation):
 
             return loss
 
-        return law.over_classes(lambda c: self.rule.average(loss_in_class(c), model.teachers + 1))
+        return law.average_over_classes(lambda c: self.rule.average(loss_in_class(c), model.teachers + 1))
 
     def gradient(self, model, a, S):
         # Nodes fixed in the frame, not moving with the weights: the gradient and the Hessian are then consistent sums.
@@ -144,7 +146,7 @@ class NodeSums(Expectation):
 
     def _nodes(self, model) -> Nodes:
         """Return the nodes and weights of the rule over fields and label noise, with the symmetries of the model."""
-        return self.rule.nodes(self._variable_count(model), symmetries(model))
+        return self.rule.nodes(self._variable_count(model), model_symmetries(model))
 
     @staticmethod
     def _variable_count(model) -> int:
@@ -165,7 +167,7 @@ class NodeSums(Expectation):
 def _mean_over_nodes(f, model, a, law, nodes: Nodes):
     """Average a function of the fields of a sample over nodes and classes, with the derivative of the expectation."""
     points, weights = nodes
-    k, mean, split = model.teachers, law.means, law.conditional()
+    k, mean, split = model.teachers, law.means, law.condition_on_fixed()
     at = FieldNodes(points[:k], points[k:-1], weights)
 
     def mean_in_class(c):
@@ -173,7 +175,7 @@ def _mean_over_nodes(f, model, a, law, nodes: Nodes):
         sample = Partial(f, model, a, split.L @ at.x + mean.fixed[:, c][:, None], points[-1], c)
         return field_mean(sample, mean.student[:, c], split.A, split.rest, at, smooth=is_smooth(model))
 
-    return law.over_classes(mean_in_class)
+    return law.average_over_classes(mean_in_class)
 
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
@@ -188,5 +190,5 @@ def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
 
 def _symmetric_factor(law) -> FieldFactor:
     """Factor the covariance of the fields by its symmetric root, so that nodes can have the symmetries of the model."""
-    split = law.conditional()
+    split = law.condition_on_fixed()
     return split.factor(square_root(split.rest))

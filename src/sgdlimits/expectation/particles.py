@@ -121,7 +121,7 @@ class GridExpectation(ParticleExpectation):
         return 1e-9 if self.smooth else 1e-6
 
     def moments(self, model, stats):
-        units, grid, p = units_of(model, stats), self._grid(model), stats.width
+        units, grid, p = make_unit_batch(model, stats), self._grid(model), stats.width
         # Two passes over the units: the first sums the network at the nodes, the second needs dl/df there.
         loss, slope = self._loss_and_derivative(model, grid, self._network_output(model, units, grid))
         weights = slope * grid.weights / p
@@ -135,11 +135,11 @@ class GridExpectation(ParticleExpectation):
 
     def loss(self, model, stats):
         grid = self._grid(model)
-        return self._loss_and_derivative(model, grid, self._network_output(model, units_of(model, stats), grid))[0]
+        return self._loss_and_derivative(model, grid, self._network_output(model, make_unit_batch(model, stats), grid))[0]
 
     def accuracy(self, model, stats):
         grid = self._grid(model)
-        prediction = self._network_output(model, units_of(model, stats), grid)
+        prediction = self._network_output(model, make_unit_batch(model, stats), grid)
         return grid.weights @ model.loss.probability_correct(prediction, model.target.readout(grid.fixed, grid.c))
 
     def _network_output(self, model, units: UnitBatch, grid: FixedFieldGrid) -> Float[Array, " n"]:
@@ -313,14 +313,14 @@ def unit_laws(model: Model, stats: Particles) -> UnitLaws:
 
     def law_of_unit(a, M, q):
         law = model.law(Overlaps(a[None], M[None], q[None, None]))
-        (A, rest, L), C = law.conditional(), law.blocks
+        (A, rest, L), C = law.condition_on_fixed(), law.blocks
         return UnitLaws(law.means.student[0], A[0], jnp.maximum(rest[0, 0], 0.0), C.students[0, 0], C.cross[0], L, C.fixed)
 
     axes: Any = UnitLaws._make([0, 0, 0, 0, 0, None, None])  # L and the covariance of the fixed fields have no axis of units
     return jax.vmap(law_of_unit, out_axes=axes)(stats.a, stats.M, stats.q)
 
 
-def units_of(model: Model, stats: Particles) -> UnitBatch:
+def make_unit_batch(model: Model, stats: Particles) -> UnitBatch:
     """Convert the particles of one run to a batch of units with the laws of their fields."""
     law = unit_laws(model, stats)
     return UnitBatch(stats.a, law.A, law.outside, law.mean)
@@ -378,7 +378,7 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
             return SphereExpectation(smooth, outside)
         raise BadInput(
             f"MeanField(outside=...) needs a smooth activation and at most {max(PANEL_SETTINGS)} fixed directions; got {k} and "
-            f"{'a smooth' if activation.smooth else 'another'} activation. Leave it out, or use ODE()."
+            f"{'a smooth' if activation.smooth else 'a non-smooth'} activation. Leave it out, or use ODE()."
         )
     integrals = additive_integrals(model)
     many = model.network.width > SMOOTH_LINE_RULES[2].points.size ** 2  # then pairs cost more than the grid
@@ -389,9 +389,9 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
     if activation.smooth and k <= max(PANEL_SETTINGS):
         return GridExpectation(False)
     raise BadInput(
-        "MeanField needs a squared loss and a teacher with units of the student's kind, or a smooth activation and at most "
-        f"{max(PANEL_SETTINGS)} fixed directions; got {k} and {'a smooth' if activation.smooth else 'another'} activation. "
-        "Use ODE(), at the problem's own width."
+        "MeanField needs a squared loss and a teacher with units of the student's kind, or a smooth activation and "
+        f"at most {max(PANEL_SETTINGS)} fixed directions; "
+        f"got {k} and {'a smooth' if activation.smooth else 'a non-smooth'} activation. Use ODE(), at the problem's own width."
     )
 
 

@@ -30,7 +30,7 @@ LINE_ORDER = 32
 
 
 @eqx.filter_jit
-def accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
+def compute_accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
     """Compute the probability that the predicted class is the label without its noise, with an error estimate.
 
     Nodes are processed in blocks, so that many runs need little memory, and all points of the rule are used: a scalar needs no
@@ -38,7 +38,7 @@ def accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
     without variance, need no nodes of the rule.
     """
     piecewise = _has_closed_last_field(model)
-    if is_closed(model):
+    if has_closed_accuracy(model):
         # Without variance every node has the same inputs, the means of the classes.
         one = (
             _closed_accuracy(model, a, law)
@@ -52,8 +52,8 @@ def accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
     return rule.estimate(over_blocks, dim, trivial_group(dim))
 
 
-def is_closed(model: Model) -> bool:
-    """Return whether the classification accuracy of a model needs no quadrature rule over its fields."""
+def has_closed_accuracy(model: Model) -> bool:
+    """Return whether the classification accuracy of a model is computed without a quadrature rule over its fields."""
     return model.on_means or (_has_closed_last_field(model) and model.network.width <= MAX_CLOSED_WIDTH)
 
 
@@ -79,7 +79,7 @@ def _accuracy_at(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "
         label = jnp.broadcast_to(model.target.readout(fixed, c), points.shape[1:])
         return model.loss.probability_correct(model.network.output(fields, each, c, None), label)
 
-    return law.over_classes(accuracy_in_class)
+    return law.average_over_classes(accuracy_in_class)
 
 
 def _accuracy_given_all_but_last(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "p-1 n"]) -> Float[Array, " n"]:
@@ -123,13 +123,13 @@ def _conditional_accuracy(
     rest = jnp.tensordot(outer[:-1], unit(others), 1)
     # The half-line x < 0 is the half-line x > 0 of the mirrored field, with the slope and the mean negated.
     slopes, signs = jnp.array([unit.right, -unit.left]), jnp.array([1.0, -1.0])
-    each = jax.vmap(lambda slope, sign: _both_positive(rest, slope, sign * mean, root[model.width - 1, -1]))
+    each = jax.vmap(lambda slope, sign: _probability_both_positive(rest, slope, sign * mean, root[model.width - 1, -1]))
     one = each(outer[-1] * slopes, signs).sum(0)
     label = model.target.readout(centre.fixed, centre.c)
     return label * one + (1 - label) * (1 - one)
 
 
-def _both_positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
+def _probability_both_positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
     """Compute P(x > 0, rest + slope x > 0) for a normal variate x, counting half where rest + slope x is zero."""
     flat = slope == 0
     # `where` twice: a quotient by zero in the unused branch would make its derivative NaN.

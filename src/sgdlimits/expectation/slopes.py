@@ -171,8 +171,8 @@ def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: fl
     if not is_smooth(model):
         raise BadInput(
             "the Hessian of this model cannot be averaged over nodes: its activation or loss has a kink, where the second "
-            "derivative is infinite. Take smooth ones; with a squared loss, a CommitteeReadout and centred data relu, abs and "
-            "PiecewiseLinear work too."
+            "derivative is infinite. Use smooth functions. With a squared loss, a CommitteeReadout and centred data, relu, abs "
+            "and PiecewiseLinear are supported, too."
         )
     n = S.shape[1]
     gradient, span, outside = (np.asarray(leaf) for leaf in slopes_over_nodes(model, nodes))
@@ -204,7 +204,7 @@ def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
         x, fields, fixed = nodes.inputs(model, c)
         return nodes.gradients(model, fields, fixed, c) @ x.T
 
-    return law.over_classes(gradient_in_class)
+    return law.average_over_classes(gradient_in_class)
 
 
 @eqx.filter_jit
@@ -226,4 +226,4 @@ def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Ar
         span = jnp.einsum("jln,sn,tn->jslt", second, x, x) + mean[:, None, :, None] * rest[:, None]
         return nodes.gradients(model, fields, fixed, c) @ x.T, span, variance * mean
 
-    return law.over_classes(slopes_in_class)
+    return law.average_over_classes(slopes_in_class)

@@ -38,7 +38,7 @@ class Squares(Expectation):
         series = self._series(model, a, law, order=2)
         p = a.shape[0]
         slope, second = self._gradient_factors(model, a)
-        once, twice = series.second(1), series.second(2)[:p, :p]
+        once, twice = series.second_moment(1), series.second_moment(2)[:p, :p]
         return Moments(
             loss=model.loss.weight * series.moment(2),
             gradient_fixed=slope[:, None] * once[:p, p:],
@@ -84,9 +84,9 @@ class Squares(Expectation):
         c1 = jnp.concatenate([of_fixed, fold(of_fields)], axis=1)
         c2 = jnp.concatenate([jnp.zeros_like(of_fixed), fold(of_squares)], axis=1)
         series = self._series(model, a, law, order=4)
-        mixed = c1 @ series.fourth(3, *pairs) @ c2.T
-        raw = c1 @ series.fourth(2, *pairs) @ c1.T + mixed + mixed.T + c2 @ series.fourth(4, *pairs) @ c2.T
-        mean = c1 @ series.second(1)[pairs] + c2 @ series.second(2)[pairs]
+        mixed = c1 @ series.fourth_moment(3, *pairs) @ c2.T
+        raw = c1 @ series.fourth_moment(2, *pairs) @ c1.T + mixed + mixed.T + c2 @ series.fourth_moment(4, *pairs) @ c2.T
+        mean = c1 @ series.second_moment(1)[pairs] + c2 @ series.second_moment(2)[pairs]
         return raw - mean[:, None] * mean
 
     def risk_of_factor(self, model, a, law):

@@ -41,13 +41,13 @@ TEST_POINTS = 16
 TEST_TOLERANCE = 1e-9
 
 
-def symmetries(model: Model) -> Group:
+def model_symmetries(model: Model) -> Group:
     """Return the group of signed permutations of normal coordinates under which a model's expectations are invariant.
 
     The coordinates are those along the fixed directions, those outside, and the label noise. Up to four units are permuted in
     all ways, and more of them cyclically and in reverse. A readout with array parameters, which may be traced, counts as even
-    along every direction. The first three rows of the table above enter while the group has at most 96 elements, the others
-    while it has at most 8.
+    along every direction. The first three rows of the table in this module's docstring enter while the group has at most 96
+    elements, the others while it has at most 8.
     """
     readout = None if jax.tree.leaves(model.target.readout) else model.target.readout
     return _symmetry_group(model.width, model.teachers, readout, model.network.activation, model.centred)

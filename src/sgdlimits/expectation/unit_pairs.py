@@ -32,7 +32,8 @@ LINE_RANGE = 9.0
 class UnitPlane(NamedTuple):
     """Orthonormal directions that span the weights of each student and each unit, and the coordinates of both in them.
 
-    `own`, `along` and `across` are A, B and C above. `directions` has e_1 and e_2 on its third axis, zero where a field
+    The fields are x_j = A z_1 and x_m = B z_1 + C z_2 with coordinates z of the input along the directions e_1 and e_2;
+    `own`, `along` and `across` are A, B and C. `directions` has e_1 and e_2 on its third axis, zero where a field
     vanishes or both are parallel.
     """
 
@@ -95,9 +96,9 @@ def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPla
     # One student at a time bounds the memory to a grid for each unit.
     for j in range(p):
         x = plane.along[j][:, None, None] * z[:, None] + plane.across[j][:, None, None] * z
-        here = derivatives(student, x[:p])
-        value = np.concatenate([here[0], derivatives(teacher, x[p:])[0]]) @ powers
-        _, slope, curvature = (powers.T * each for each in derivatives(student, plane.own[j] * z))
+        here = evaluate_derivatives(student, x[:p])
+        value = np.concatenate([here[0], evaluate_derivatives(teacher, x[p:])[0]]) @ powers
+        _, slope, curvature = (powers.T * each for each in evaluate_derivatives(student, plane.own[j] * z))
         firsts.append(np.stack([slope[1] @ value[..., 0].T, slope[0] @ value[..., 1].T], axis=-1))
         slopes.append(np.einsum("an,lnb->lab", slope, here[1] @ powers))
         curvatures.append(np.einsum("an,mnb->mab", curvature, value))
@@ -127,17 +128,17 @@ def kinked_pair_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plan
     return PairMoments(first, slopes, PairSpread(delta, _stack_symmetric(-delta, 0 * delta, delta)))
 
 
-def derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def evaluate_derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Evaluate an activation and its first two derivatives at each entry, as NumPy arrays."""
     if isinstance(activation, Polynomial):
         series = Series(activation.coefficients)
         return series(x), series.deriv(1)(x), series.deriv(2)(x)
-    value, slope, curvature = _derivatives(activation, jnp.asarray(x))
+    value, slope, curvature = _differentiate_twice(activation, jnp.asarray(x))
     return np.asarray(value), np.asarray(slope), np.asarray(curvature)
 
 
 @eqx.filter_jit
-def _derivatives(activation: Activation, x: Array) -> tuple[Array, Array, Array]:
+def _differentiate_twice(activation: Activation, x: Array) -> tuple[Array, Array, Array]:
     """Evaluate an activation and its first two derivatives at each entry, by forward-mode differentiation."""
 
     def derivative(f: Callable) -> Callable:

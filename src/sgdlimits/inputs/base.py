@@ -19,7 +19,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.text import count
 
 
-class Sizes(NamedTuple):
+class StepSizes(NamedTuple):
     """Numbers of samples, inputs, directions and orthogonal components in one step.
 
     Parameters
@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
     samples : b, the number of labelled inputs
     inputs : L, the number of samples and of standard normal vectors for the algorithm's own noise
     fixed, directions : k fixed directions and n trained ones
-    rests : r, the number of linear combinations of components orthogonal to all directions on which the step depends
+    rests : r, the number of linear combinations of the inputs' orthogonal components on which the step depends
     """
 
     samples: int
@@ -119,7 +119,7 @@ class Inputs(Part):
         """
 
     @abc.abstractmethod
-    def draw(self, stream: Stream, sizes: Sizes, d: Float[Array, ""]) -> Coordinates:
+    def draw(self, stream: Stream, sizes: StepSizes, d: Float[Array, ""]) -> Coordinates:
         """Draw the random variates that determine the inputs in dimension d, with the steps on the first axis."""
 
     @abc.abstractmethod
@@ -131,7 +131,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def vectors(
-        self, stream: Stream, sizes: Sizes, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
+        self, stream: Stream, sizes: StepSizes, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
     ) -> tuple[Float[Array, "steps inputs runs d"], Float[Array, "steps samples runs"], Int[Array, "steps samples runs"]]:
         """Draw input vectors in R^d, label noise and classes for several steps.
 
@@ -144,7 +144,7 @@ def draw_classes(stream: Stream, samples: int, weights: Float[Array, " classes"]
     shape = (stream.steps, samples, stream.runs.size)
     if weights.shape[0] == 1:  # one class draws no random variates
         return jnp.zeros(shape, jnp.int32)
-    u = stream.per_sample(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+    u = stream.split_into_samples(samples).uniform(Purpose.CLASS, 1).reshape(shape)
     # The last edge is left out, so that a sum of weights just below 1 cannot give a class too many.
     return (u[..., None] > jnp.cumsum(weights)[:-1]).sum(-1, dtype=jnp.int32)
 

@@ -171,7 +171,7 @@ class Blocks(Inputs):
 
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
-        normal = stream.per_sample(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        normal = stream.split_into_samples(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         c = self.draw_class(stream, b)
         roots = jnp.repeat(jnp.sqrt(self.variance), np.array(self.block_sizes(d)), axis=1, total_repeat_length=d)
         x = normal[:, :b, :, :-1] * (roots[c] if self.variance_by_class else roots[0])

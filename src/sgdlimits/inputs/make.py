@@ -58,10 +58,12 @@ def mixture(
     """
     rows: Any = as_floats(means)
     if rows.ndim != 2 or not rows.size:
-        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row a class.")
+        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row for each class.")
     probability: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
     if probability.shape != rows.shape[:1]:
-        raise BadInput(f"weights must have shape {rows.shape[:1]}, one a class; got {probability.shape}. Give such weights.")
+        raise BadInput(
+            f"weights must have shape {rows.shape[:1]}, one for each class; got {probability.shape}. Give one for each."
+        )
     known = [] if is_traced(probability) else [probability]
     for each in probability.examples() if is_schedule(probability) else known:
         probabilities("weights", each)

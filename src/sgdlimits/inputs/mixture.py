@@ -123,7 +123,7 @@ class Mixture(Inputs):
 
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
-        normal = stream.per_sample(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        normal = stream.split_into_samples(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         # The last entry of each row is the label noise, drawn together with its input.
         c = self.draw_class(stream, b)
         x = self.sigma * normal[:, :b, :, :-1]

@@ -66,8 +66,8 @@ class ProcessLike(Protocol):
     def draw(self, stream: Stream) -> PyTree:
         """Draw the random variates of the steps of a stream."""
 
-    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
-        """Return the states of runs after one step, from the random variates `numbers` of that step."""
+    def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
+        """Return the states of runs after one step, given the random variates of that step."""
 
     def statistics(self, state: PyTree) -> PyTree:
         """Compute the statistics of the states, runs first."""
@@ -85,7 +85,7 @@ class StopCondition(Protocol):
     """Interface that a stop condition, such as `sgdlimits.level.condition.Condition`, must offer to kernels."""
 
     def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]:
-        """Return for each run whether it stops, given its statistics, its time, and the memory of its start."""
+        """Return for each run whether it stops, given its statistics, the time, and the values stored at its start."""
 
 
 class Kernel(abc.ABC):

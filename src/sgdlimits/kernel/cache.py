@@ -28,18 +28,18 @@ KEY_FILE = ".key"
 """Name of the file that holds the secret key of the hashes."""
 
 
-def folder() -> Path | None:
+def cache_folder() -> Path | None:
     """Return the folder that caches compiled code: JAX's compilation cache if set, else the package's own; None if neither."""
     chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
     return Path(chosen) if chosen else own_folder()
 
 
 def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
-    """Load compiled code from the cache into memory; if it has no entry yet, compile and store it first.
+    """Load compiled code from the cache into memory; compile and store it first if the cache has no entry for it.
 
     Parameters
     ----------
-    parts : everything on which the code depends; the name of the entry is a hash of their texts
+    parts : everything on which the code depends; the name of the cache entry is a hash of their string forms
     compile_ : compiles the code
     load : loads code into memory
     """
@@ -48,7 +48,7 @@ def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load
 
 def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """Return the content of a cache entry; if it is missing, compute it by `make` and store it."""
-    place = folder()
+    place = cache_folder()
     path = place / name if place else None
     content = _read_entry(path) if path else None
     if content is None:

@@ -21,7 +21,7 @@ SINGLE_PRECISION = ":f32"
 LOGGER = logging.getLogger("sgdlimits.kernel")
 
 
-def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, requested: str | None = None) -> Kernel:
+def choose_kernel(process: ProcessLike, until: StopCondition | None, carry: Carry, requested: str | None = None) -> Kernel:
     """Return the requested kernel for a process, or the fastest one that supports it.
 
     The environment variable SGDLIMITS_KERNEL sets a preferred kernel. If `xla` replaces a kernel that lacks an operation of the
@@ -34,7 +34,7 @@ def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, 
     carry : initial state of runs, whose shapes the kernel is compiled for
     requested : name of a kernel that must be used; raise `BadInput` if it does not support the process
     """
-    wanted = requested or os.environ.get("SGDLIMITS_KERNEL") or _default_kernel()
+    wanted = requested or os.environ.get("SGDLIMITS_KERNEL") or _choose_default_kernel()
     name, single = check_kernel(wanted), wanted.endswith(SINGLE_PRECISION)
     if requested is None and process.runs_axis != -1:  # weights in R^d are too large to be unrolled into single floats
         name = "xla"
@@ -43,10 +43,10 @@ def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, 
         kernel.name = name + SINGLE_PRECISION * single
     except Untranslated as reason:
         if requested is not None:
-            raise BadInput(f"kernel={requested!r} does not take {reason}. Leave it out, or give 'xla'.") from reason
+            raise BadInput(f"kernel={requested!r} does not support {reason}. Leave it out, or give 'xla'.") from reason
         kernel = XLA(process, until, single)
         # The name goes into the attributes of datasets, so that users see why a run was slower.
-        kernel.name = f"xla{SINGLE_PRECISION * single}, since {name} does not take {reason}"
+        kernel.name = f"xla{SINGLE_PRECISION * single}, since {name} does not support {reason}"
         LOGGER.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     except Exception as reason:
         if name != "xla" and not isinstance(reason, BadInput):
@@ -61,18 +61,18 @@ def check_kernel(wanted: str) -> str:
     if name not in KERNELS:
         raise BadInput(
             f"kernel must be one of {', '.join(KERNELS)}, each with {SINGLE_PRECISION} or without; got {wanted!r}. "
-            "Leave it out to have it chosen."
+            "Leave it out to choose the fastest one."
         )
     return name
 
 
-def _default_kernel() -> str:
+def _choose_default_kernel() -> str:
     """Return the name of the kernel to try first: `cuda` with a GPU, `lanes` on a CPU, `xla` on any other device of JAX."""
-    return "cuda" if gpu_present() else "lanes" if jax.default_backend() == "cpu" else "xla"
+    return "cuda" if is_gpu_available() else "lanes" if jax.default_backend() == "cpu" else "xla"
 
 
 @lru_cache(maxsize=1)
-def gpu_present() -> bool:
+def is_gpu_available() -> bool:
     """Return whether this machine has an NVIDIA GPU and the package CuPy, which drives it."""
     if importlib.util.find_spec("cupy") is None:
         return False
@@ -92,7 +92,7 @@ def _make_kernel(name: str, process: ProcessLike, until: StopCondition | None, c
         from sgdlimits.kernel.lanes import Lanes
 
         return Lanes(process, until, carry, single)
-    if not gpu_present():
+    if not is_gpu_available():
         raise BadInput(
             "kernel='cuda' needs an NVIDIA GPU and CuPy, and one of them was not found. "
             "Install sgdlimits[gpu] on a machine with a GPU, or leave the kernel out."

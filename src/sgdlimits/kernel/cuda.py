@@ -33,10 +33,10 @@ class Cuda(FlatKernel):
         self.row = cupy.asarray(self.row)
 
     @staticmethod
-    def compile(form: ProgramSpec) -> CompiledCode:
+    def compile(spec: ProgramSpec) -> CompiledCode:
         import cupy
 
-        return _compiled_code(form, cupy.cuda.Device().compute_capability)
+        return _load_compiled_code(spec, cupy.cuda.Device().compute_capability)
 
     def to_kernel(self, leaf: Any) -> Any:
         on_device = isinstance(leaf, jax.Array) and all(device.platform == "gpu" for device in leaf.devices())
@@ -61,15 +61,17 @@ class Cuda(FlatKernel):
 
 
 @lru_cache(maxsize=64)
-def _compiled_code(form: ProgramSpec, capability: str) -> CompiledCode:
+def _load_compiled_code(spec: ProgramSpec, capability: str) -> CompiledCode:
     """Return the compiled code of a flat program for a GPU with a given compute capability."""
     from sgdlimits.kernel.compiler import llvm, ptx
 
     gpu = ptx.GPU(capability)
-    replica = form.replica(asks=False)  # code on a GPU cannot call the host
-    text = ptx.text_of(replica, gpu, MAX_COORDINATE)
-    module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load_ptx)
-    return CompiledCode(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP_SIZE, replica.numbers, replica.length)
+    replica = spec.trace_replica(can_call_host=False)  # code on a GPU cannot call the host
+    text = ptx.write_llvm(replica, gpu, MAX_COORDINATE)
+    module = cache.load_or_compile((text, gpu.key), lambda: gpu.compile_ptx(text).encode(), _load_ptx)
+    return CompiledCode(
+        module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP_SIZE, replica.parameter_indices, replica.operation_count
+    )
 
 
 def _load_ptx(code: bytes) -> Any:

@@ -1,7 +1,7 @@
 """Process-independent names of the objects that a program is made from: later processes load its code without tracing it.
 
-Objects of this package have names, as do floats, texts, arrays, and functions of JAX and NumPy. A user's own class or function
-has none, since its code may change from one process to the next without any sign.
+Objects of this package have names, as do floats, strings, arrays, and functions of JAX and NumPy. A user's own class or
+function has none, since its code may change from one process to the next without any sign.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, Ru
 from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.compiler.replica import ByBound, Replica
 from sgdlimits.kernel.stopping import HostBounds, find_bound
-from sgdlimits.kernel.trace import ParameterArrays, replica_of
+from sgdlimits.kernel.trace import ParameterArrays, trace_replica
 
 MAX_STATE_SIZE = 2048
 """Maximum number of coordinates of a state that a flat program unrolls into scalar variables."""
@@ -34,16 +34,16 @@ class CompiledCode(NamedTuple):
     """Compiled code of a flat program, with the properties that a caller needs.
 
     `call` is its function and `owner` the object that keeps its memory alive; `width` is the number of replicas in a vector,
-    `numbers` the indices of the parameters that it takes, and `length` its number of operations. If the host supplies bounds on
-    the stop condition, `bounded` has the indices of the coordinates that a step changes, else None.
+    `parameter_indices` has the parameters that the code takes, and `operation_count` is its number of operations. If the host
+    supplies bounds on the stop condition, `bounded_indices` has the coordinates that a step changes, else None.
     """
 
     call: Any
     owner: Any
     width: int
-    numbers: list[int]
-    length: int
-    bounded: list[int] | None = None
+    parameter_indices: list[int]
+    operation_count: int
+    bounded_indices: list[int] | None = None
 
 
 class FlatKernel(Kernel):
@@ -60,7 +60,7 @@ class FlatKernel(Kernel):
     def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         if process.runs_axis != -1:
             raise Untranslated("a state with the runs first")
-        self.numbers = ParameterArrays.of((process, until))
+        self.parameters = ParameterArrays.of((process, until))
         self.state = jax.tree.structure(carry.state)
         self.memory = jax.tree.structure(carry.memory)
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(carry.state)]
@@ -73,12 +73,12 @@ class FlatKernel(Kernel):
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
         bound = find_bound(process, until)  # part of the key, since a user may register another bound later
-        key = (self.numbers.program_key, self.state, like, self.memory, remembered, zero.tobytes(), bound)
-        self.form = ProgramSpec(self.numbers, *trees, single, key)
-        self.code = self.compile(self.form)
+        key = (self.parameters.program_key, self.state, like, self.memory, remembered, zero.tobytes(), bound)
+        self.spec = ProgramSpec(self.parameters, *trees, single, key)
+        self.code = self.compile(self.spec)
         self.block = int(process.block)
         self.every = int(max(1, min(process.block, float(process.check_interval))))
-        self.row = self.numbers.concatenated[self.code.numbers]
+        self.row = self.parameters.concatenated[self.code.parameter_indices]
 
     @property
     def key(self) -> Any:
@@ -86,7 +86,7 @@ class FlatKernel(Kernel):
 
     @staticmethod
     @abc.abstractmethod
-    def compile(form: ProgramSpec) -> CompiledCode:
+    def compile(spec: ProgramSpec) -> CompiledCode:
         """Return the compiled code of a flat program, from the cache if possible."""
 
     @abc.abstractmethod
@@ -118,29 +118,29 @@ class FlatKernel(Kernel):
         filled = xp.minimum(xp.arange(vectors * width), int(ends[-1]) - 1)  # the last run fills the last vector
         to_vectors = lambda parts: xp.concatenate(parts, axis=1)[:, filled].reshape(-1, vectors, width).swapaxes(0, 1)
         arrays = (to_vectors(parts) for parts in zip(*(each.pack() for each in packed), strict=True))
-        state, memory, keys, numbers = map(xp.ascontiguousarray, arrays)
+        state, memory, keys, parameters = map(xp.ascontiguousarray, arrays)
         end = xp.full(vectors * width, -1, np.int64)
-        how = xp.zeros(vectors * width, np.int64)
+        outcome = xp.zeros(vectors * width, np.int64)
         end[int(ends[-1]) :] = 0  # lanes that only fill the last vector have ended
-        self.run(KernelArrays(state, memory, keys, end, how, numbers), span)
+        self.run(KernelArrays(state, memory, keys, end, outcome, parameters), span)
         state = state.swapaxes(0, 1).reshape(-1, vectors * width)
         cuts = [slice(int(last) - each.moving.size, int(last)) for last, each in zip(ends, packed, strict=True)]
-        return [each.unpack(state[:, cut], end[cut], how[cut]) for each, cut in zip(packed, cuts, strict=True)]
+        return [each.unpack(state[:, cut], end[cut], outcome[cut]) for each, cut in zip(packed, cuts, strict=True)]
 
 
 class KernelArrays(NamedTuple):
     """Arguments of compiled code: arrays whose first axis runs over the vectors of replicas.
 
     These are states, memories of stop conditions, keys (index of the run and the two words of its seed), the step at which each
-    run ended (-1 for none), how it ended (1 stopped, 2 diverged), and parameters.
+    run ended (-1 for none), its outcome (1 stopped, 2 diverged), and parameters.
     """
 
     state: Any
     memory: Any
     keys: Any
     end: Any
-    how: Any
-    numbers: Any
+    outcome: Any
+    parameters: Any
 
 
 class PackedRuns:
@@ -161,16 +161,16 @@ class PackedRuns:
         flat = [leaf.reshape(leaf.shape[0], -1).T.astype(float) for leaf in memory]
         words = xp.broadcast_to(xp.asarray(np.asarray(self.batch.seed).astype(np.int64)[:, None]), (2, some.size))
         keys = xp.concatenate([self.kernel.to_kernel(self.batch.runs)[some].astype(np.int64)[None], words])
-        numbers = xp.broadcast_to(row[:, None], (row.size, some.size))
-        return state, xp.concatenate([*flat, xp.zeros((0, self.on.size))])[:, some], keys, numbers
+        parameters = xp.broadcast_to(row[:, None], (row.size, some.size))
+        return state, xp.concatenate([*flat, xp.zeros((0, self.on.size))])[:, some], keys, parameters
 
-    def unpack(self, state: Any, end: Any, how: Any) -> Carry:
-        """Return the carry after the steps, given the new states of the active runs and when and why they ended."""
+    def unpack(self, state: Any, end: Any, outcome: Any) -> Carry:
+        """Return the carry after the steps, given the new states of the active runs, their end steps and outcomes."""
         cuts = np.cumsum([leaf[..., 0].size for leaf in self.leaves])[:-1]
         for leaf, part in zip(self.leaves, self.xp.split(state, cuts), strict=True):
             leaf[..., self.moving] = part.reshape(*leaf.shape[:-1], -1)
         self.on[self.moving] = end < 0
-        self.stopped[self.moving] = how == 1
+        self.stopped[self.moving] = outcome == 1
         self.ends[self.moving] = end
         after = jax.tree.unflatten(self.kernel.state, [self.kernel.to_carry(leaf) for leaf in self.leaves])
         on, stopped, ends = map(self.kernel.to_host, (self.on, self.stopped, self.ends))
@@ -184,7 +184,7 @@ class Lanes(FlatKernel):
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         super().__init__(process, until, carry, single)
-        moved = self.code.bounded
+        moved = self.code.bounded_indices
         self.bounds = None if moved is None or until is None else HostBounds(process, until, carry, moved)
 
     @property
@@ -192,23 +192,23 @@ class Lanes(FlatKernel):
         return super().key if self.bounds is None else id(self)  # bounds are those of one kernel's condition
 
     @staticmethod
-    def compile(form: ProgramSpec) -> CompiledCode:
-        return _compiled_code(form, _machine().key)
+    def compile(spec: ProgramSpec) -> CompiledCode:
+        return _load_compiled_code(spec, _host_machine().key)
 
     def run(self, arrays: KernelArrays, span: StepRange) -> None:
         """Make the steps of `span` for all vectors of runs, in pieces that the cores take from a queue."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         real, vectors, width = np.array([span.t, span.size], float), len(arrays.state), self.code.width
-        small = vectors * width * int(span.steps) * self.code.length < MIN_THREADED_OPERATIONS
+        small = vectors * width * int(span.steps) * self.code.operation_count < MIN_THREADED_OPERATIONS
         pieces = min(vectors, 1 if small or cores == 1 else PIECES_PER_CORE * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
         bounds, rows = self.bounds, None
         if bounds is not None:
-            rows = bounds.coefficients_of(arrays.keys[:, 0], arrays.memory)
+            rows = bounds.stored_coefficients(arrays.keys[:, 0], arrays.memory)
 
         def advance_vectors(low: int, high: int) -> None:
             """Make all steps of the vectors from `low` to `high` - 1."""
-            # `end` and `how` have an entry for each lane, the other arrays a row for each vector.
+            # `end` and `outcome` have an entry for each lane, the other arrays a row for each vector.
             parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
             integers = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
             call = partial(self.code.call, *(part.ctypes.data for part in parts), integers.ctypes.data, real.ctypes.data)
@@ -231,13 +231,13 @@ class Lanes(FlatKernel):
 class ProgramSpec:
     """Specification of a flat program: everything on which its code depends. Equal specifications need the same program.
 
-    Parameters are those of `sgdlimits.kernel.trace.replica_of`, and a `key` for comparisons.
+    Parameters are those of `sgdlimits.kernel.trace.trace_replica`, and a `key` for comparisons.
     """
 
     def __init__(
-        self, numbers: ParameterArrays, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool, key: tuple
+        self, parameters: ParameterArrays, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool, key: tuple
     ) -> None:
-        self.numbers = numbers
+        self.parameters = parameters
         self.state = state
         self.memory = memory
         self.zero = zero
@@ -247,7 +247,7 @@ class ProgramSpec:
     @property
     def fixed(self) -> PyTree:
         """Pytree of the process and the stop condition, with their parameters."""
-        return self.numbers.rebuild(self.numbers.arrays)
+        return self.parameters.rebuild(self.parameters.arrays)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProgramSpec) and self.key == other.key
@@ -255,42 +255,42 @@ class ProgramSpec:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def replica(self, asks: bool) -> Replica:
-        """Trace the flat program of one run's step; `asks` says whether its code can call back into Python."""
-        return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
+    def trace_replica(self, can_call_host: bool) -> Replica:
+        """Trace the flat program of one run's step; `can_call_host` says whether the code can call Python."""
+        return trace_replica(self.parameters, self.state, self.memory, self.zero, self.single, can_call_host)
 
 
 @lru_cache(maxsize=64)
-def _compiled_code(form: ProgramSpec, key: tuple) -> CompiledCode:
+def _load_compiled_code(spec: ProgramSpec, key: tuple) -> CompiledCode:
     """Load the compiled code of a program, without tracing if the program has a persistent name and a cache entry."""
-    machine = _machine()
-    name = known.persistent_name(key, form.fixed, find_bound(*form.fixed), form.state, form.memory, form.zero, form.single)
-    make = lambda: _compile_program(form)
+    machine = _host_machine()
+    name = known.persistent_name(key, spec.fixed, find_bound(*spec.fixed), spec.state, spec.memory, spec.zero, spec.single)
+    make = lambda: _compile_program(spec)
     # An entry is one line of JSON, then the object code.
     about, _, code = (make() if name is None else cache.read_or_make(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)
-    width, numbers, length, bounded = json.loads(about)
+    width, parameters, length, bounded = json.loads(about)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (8 if bounded is None else 10))
-    return CompiledCode(function(address), owner, width, numbers, length, bounded)
+    return CompiledCode(function(address), owner, width, parameters, length, bounded)
 
 
-def _compile_program(form: ProgramSpec) -> bytes:
+def _compile_program(spec: ProgramSpec) -> bytes:
     """Trace and compile a program; return its properties as one line of JSON, followed by its object code.
 
     The code alone is cached by its text, since different processes may have the same program.
     """
     from sgdlimits.kernel.compiler import llvm
 
-    machine, replica = _machine(), form.replica(asks=True)
-    text = llvm.text_of(replica, machine, MAX_COORDINATE)
-    moved = replica.moved if isinstance(replica.check, ByBound) else None
-    about = llvm.width_of(replica, machine), replica.numbers, replica.length, moved
-    code = cache.load_or_compile((text, machine.key), lambda: machine.object_code(text), bytes)
+    machine, replica = _host_machine(), spec.trace_replica(can_call_host=True)
+    text = llvm.write_llvm(replica, machine, MAX_COORDINATE)
+    moved = replica.changed_indices if isinstance(replica.check, ByBound) else None
+    about = llvm.choose_vector_width(replica, machine), replica.parameter_indices, replica.operation_count, moved
+    code = cache.load_or_compile((text, machine.key), lambda: machine.compile_object(text), bytes)
     return json.dumps(about).encode() + b"\n" + code
 
 
 @lru_cache(maxsize=1)
-def _machine():
+def _host_machine():
     """Return the description of this machine's processor, which is created once."""
     from sgdlimits.kernel.compiler.llvm import Machine
 

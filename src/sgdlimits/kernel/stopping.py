@@ -37,7 +37,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from sgdlimits.jaxtools import Layout, jit_bound
 from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
-from sgdlimits.kernel.compiler.bounds import with_radius
+from sgdlimits.kernel.compiler.bounds import with_change_bound
 from sgdlimits.kernel.compiler.flatten import estimate_operations
 from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.compiler.replica import CONTINUES, STOPS, ByBound, EveryStep, WithinBall
@@ -47,8 +47,8 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 """C type of the Python function that compiled code calls. Its arguments are the index of a vector, and pointers to its
 states, to the marks of its lanes, and to their bounds."""
 # at this value erf 2/1 breaks even
-MIN_BOUNDED_SHARE = 0.15
-"""Cost of a stop condition, as a fraction of a step's, above which it is skipped while a ball proves it false."""
+MIN_BOUNDED_COST_RATIO = 0.15
+"""Cost of a stop condition, as a fraction of the cost of a step, above which it is skipped while a ball proves it false."""
 MAX_VALUE_ERROR = 1e-6
 """Error in a risk computed by quadrature for which bounds leave a margin."""
 MAX_BEND_ERROR = 1e-3
@@ -82,9 +82,9 @@ class StopBound(Protocol):
         ----------
         process : the process, whose `problem` is of the registered kind
         state : state of one run, without a batch axis
-        memory : what the condition remembers of the start of that run
-        cheap : whether to return a bound of few operations, which may be weaker but depends on every coordinate on which the
-            other one depends
+        memory : values that the condition stored at the start of that run
+        cheap : whether to return a bound of few operations, which may be weaker than the usual one but depends on at least the
+            same coordinates
         """
 
 
@@ -108,36 +108,36 @@ def find_bound(process: ProcessLike, until: StopCondition | None) -> StopBound |
 
 
 def flatten_check(
-    walk: Flattening, numbers: Any, stops: Callable, like: tuple, before: list, after: list, asks_host: bool
+    walk: Flattening, parameters: Any, stops: Callable, like: tuple, before: list, after: list, can_call_host: bool
 ) -> EveryStep | WithinBall | ByBound:
     """Add the check of a stop condition to the flat program of a step.
 
     Parameters
     ----------
     walk : the flattening, whose program has the step already
-    numbers : the `sgdlimits.kernel.trace.ParameterArrays` of the process and the condition
-    stops : whether a run stops, a function of parameters, state, memory and time
+    parameters : the `sgdlimits.kernel.trace.ParameterArrays` of the process and the condition
+    stops : function of parameters, state, memory and time that returns whether a run stops
     like : shapes of parameters, state and memory
-    before, after : places of these three before and after the step
-    asks_host : whether the code can call the host
+    before, after : node indices of parameters, state and memory before and after the step
+    can_call_host : whether the code can call the host
     """
     program, flat = walk.program, lambda places: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(places)])
     old, new = flat(before[1]), flat(after[1])  # a coordinate whose place does not change is never moved by a step
-    timed = _depends_on_time(numbers, stops, like)
-    asks_host = asks_host and not timed
-    row = _flatten_bound(walk, numbers, like, before, np.flatnonzero(old != new)) if asks_host else None
+    timed = _depends_on_time(parameters, stops, like)
+    can_call_host = can_call_host and not timed
+    row = _flatten_bound(walk, parameters, like, before, np.flatnonzero(old != new)) if can_call_host else None
     if row is not None:
         return ByBound(row)
     try:
         end = np.array(program.op("add", program.input("t"), program.input("size")))
         stop = _flatten_condition(walk, stops, like, [*jax.tree.leaves(after), end])
     except Untranslated:
-        if not asks_host or jax.eval_shape(lambda *like: _evaluate_bound(numbers, False, *like), *like) is None:
+        if not can_call_host or jax.eval_shape(lambda *like: _evaluate_bound(parameters, False, *like), *like) is None:
             raise
         return ByBound(())
     # The cost of the condition is what it needs beyond the values of the step.
     needed = program.order(new.tolist())
-    cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_SHARE * len(needed)
+    cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_COST_RATIO * len(needed)
     ball = None if cheap else _flatten_ball(walk, stops, like, before, old != new)
     return EveryStep(stop) if ball is None else ball
 
@@ -149,28 +149,28 @@ def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: l
     return int(walk.call(jaxpr, places)[0])
 
 
-def _depends_on_time(numbers: Any, stops: Callable, like: tuple) -> bool:
+def _depends_on_time(parameters: Any, stops: Callable, like: tuple) -> bool:
     """Return whether a stop condition depends explicitly on time, so that bounds around a state prove nothing about it."""
-    problem = numbers.rebuild(numbers.arrays)[0].problem
+    problem = parameters.rebuild(parameters.arrays)[0].problem
     if problem.at(jnp.zeros(())) is problem:
         return False
     return dce_jaxpr(jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR).jaxpr, [True])[1][-1]
 
 
-def _evaluate_bound(numbers: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
+def _evaluate_bound(parameters: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
     """Return the registered bound around a state, for a process with parameters `arrays`; None if no bound is registered."""
-    process, until = numbers.rebuild(arrays)
+    process, until = parameters.rebuild(arrays)
     bound = find_bound(process, until)
     return None if bound is None else bound(process, state, memory, cheap)
 
 
-def _flatten_bound(walk: Flattening, numbers: Any, like: tuple, places: list, moved: np.ndarray) -> tuple | None:
+def _flatten_bound(walk: Flattening, parameters: Any, like: tuple, places: list, moved: np.ndarray) -> tuple | None:
     """Add the coefficients of a cheap bound to a flat program and return their node indices; None if that is not possible."""
 
     def bound_coefficients(*arguments):
         """Return the value of the cheap bound and its coefficients."""
-        bound = _evaluate_bound(numbers, True, *arguments)
-        return bound and coefficients(bound, arguments[1], moved.tolist())
+        bound = _evaluate_bound(parameters, True, *arguments)
+        return bound and evaluate_coefficients(bound, arguments[1], moved.tolist())
 
     try:
         return (
@@ -189,7 +189,7 @@ def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, 
 
     def stops_with_radius(radii, arrays, state, memory):
         """Return whether the run stops, and whether that may change within the radii."""
-        return with_radius(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
+        return with_change_bound(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
 
     try:
         found = walk.call(jax.make_jaxpr(stops_with_radius)(state, *like), [*radii, *jax.tree.leaves(places)])
@@ -201,7 +201,8 @@ def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, 
 class HostBounds:
     """Store of the stop bounds of a kernel's runs, and the callback by which compiled code asks Python for new ones.
 
-    A row stays valid as long as the condition remembers the same, so rows are kept from one call of the kernel to the next.
+    A row of coefficients stays valid while the memory of the condition is the same, so rows are kept between calls of the
+    kernel.
     """
 
     def __init__(self, process: ProcessLike, until: StopCondition, carry: Carry, moved: list[int]) -> None:
@@ -212,7 +213,7 @@ class HostBounds:
         self.columns, self.coordinates = 1 + 2 * len(moved), Layout.of(one).size
         self.known = np.zeros((0, 1 + Layout.of(own).size + self.columns))
 
-    def coefficients_of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    def stored_coefficients(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Return the stored bound coefficients of runs, shape (vectors, coefficients, lanes); zeros if unknown."""
         rows, keys = np.zeros((runs.size, self.columns)), _run_keys(runs, memory)
         _, new, old = np.intersect1d(keys[:, 0], self.known[:, 0], return_indices=True)
@@ -264,7 +265,7 @@ def _answer_call(
     bound = None if register is None else register(process, one, remembered, False)
     value, line = jnp.zeros(()), [jnp.zeros(())] * (1 + 2 * len(moved))
     if bound is not None:
-        value, (_, *line) = bound.value, coefficients(bound, one, moved)
+        value, (_, *line) = bound.value, evaluate_coefficients(bound, one, moved)
 
     def stops() -> Bool[Array, ""]:
         """Evaluate the stop condition of the run."""
@@ -277,7 +278,7 @@ def _answer_call(
     return jnp.stack([said, *line])
 
 
-def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
+def evaluate_coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
     """Return the value of a bound at a state and its coefficients, lowered by the quadrature error that is allowed for."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     x, slope, bend = map(flat, (state, bound.slope, bound.bend))
@@ -288,5 +289,5 @@ def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[
 
 
 def _run_keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Return an array with a row for each run: its index, and what its stop condition remembers of the start."""
+    """Return an array with a row for each run: its index, and the values that its stop condition stored at the start."""
     return np.concatenate([runs.reshape(-1, 1), memory.swapaxes(1, 2).reshape(runs.size, -1)], axis=1, dtype=float)

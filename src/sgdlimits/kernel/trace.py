@@ -76,27 +76,32 @@ class ParameterArrays(NamedTuple):
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
 
 
-def replica_of(
-    numbers: ParameterArrays, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False, asks: bool = True
+def trace_replica(
+    parameters: ParameterArrays,
+    state: PyTree,
+    memory: PyTree,
+    zero: np.ndarray,
+    single: bool = False,
+    can_call_host: bool = True,
 ) -> Replica:
     """Trace the flat program of one run's step, including the check whether the run stops.
 
     Parameters
     ----------
-    numbers : parameters and other leaves of the process and its condition
-    state, memory : shapes of one run's state, and of what the condition remembers of its start, without an axis of runs
+    parameters : parameters and other leaves of the process and its condition
+    state, memory : shapes of one run's state and of the memory of the stop condition, without an axis of runs
     zero : for each coordinate of the state, whether it is zero in all runs
     single : whether normal variates are computed in single precision
-    asks : whether the code can call the host, so that a bound may replace the condition
+    can_call_host : whether the code can call the host, so that a bound may replace the condition
     """
-    step, stops, like = _trace_process(numbers, state, memory, single)
+    step, stops, like = _trace_process(parameters, state, memory, single)
     Program(MAX_OPERATIONS).check_size(estimate_operations(step))
     # Coordinates are assumed to stay zero until a step is found to change them. Each attempt has a program of its own, so that
     # nodes written under a wrong assumption leave nothing behind.
     while True:
         program = Program(MAX_OPERATIONS)
         walk = Flattening(program)
-        arrays = _add_parameter_inputs(program, numbers)
+        arrays = _add_parameter_inputs(program, parameters)
         before, remembered = (
             _add_inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
         )
@@ -105,7 +110,7 @@ def replica_of(
         now = np.where(zero, none, names)
         cuts = np.cumsum([leaf.size for leaf in before])[:-1]
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
-        after = walk.call(step, [*arrays[: len(numbers.process.arrays)], *shaped, *_add_stream_inputs(program)])
+        after = walk.call(step, [*arrays[: len(parameters.process.arrays)], *shaped, *_add_stream_inputs(program)])
         flat = np.concatenate([leaf.ravel() for leaf in after])
         # A result is zero if simplification made it the one constant zero, so comparing places suffices.
         if not (wrong := zero & (flat != none)).any():
@@ -114,7 +119,9 @@ def replica_of(
     check: Any = None
     # The check is traced into the same program, in which it shares the values of the step.
     if stops is not None:
-        check = flatten_check(walk, numbers, stops, like, [arrays, shaped, remembered], [arrays, after, remembered], asks)
+        check = flatten_check(
+            walk, parameters, stops, like, [arrays, shaped, remembered], [arrays, after, remembered], can_call_host
+        )
     checked = () if check is None else check.row if isinstance(check, ByBound) else check
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
     lowered, place_of = lower_elementary(program, [*now.tolist(), *flat.tolist(), *kept, *checked])
@@ -131,13 +138,13 @@ def _add_stream_inputs(program: Program) -> list[np.ndarray]:
     return [word("seed", "seed_high"), word("run"), *(np.array(program.input(name, kind)) for name, kind in single)]
 
 
-def _add_parameter_inputs(program: Program, numbers: ParameterArrays) -> list[np.ndarray]:
+def _add_parameter_inputs(program: Program, parameters: ParameterArrays) -> list[np.ndarray]:
     """Add an input for each parameter, or a constant where it is 0 or 1, and return arrays of their node indices.
 
-    Entries of arrays that are too large have the place `ABSENT_PLACE`.
+    Entries of arrays that are too large have the index `ABSENT_PLACE`.
     """
-    places = _add_inputs(program, "number", numbers.arrays)
-    for at, array in zip(places, numbers.arrays, strict=True):
+    places = _add_inputs(program, "number", parameters.arrays)
+    for at, array in zip(places, parameters.arrays, strict=True):
         for value in (0.0, 1.0):
             at[array == value] = program.const(value, "f64")
     return places
@@ -155,7 +162,9 @@ def _add_inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.nda
     return places
 
 
-def _trace_process(numbers: ParameterArrays, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
+def _trace_process(
+    parameters: ParameterArrays, state: PyTree, memory: PyTree, single: bool
+) -> tuple[Any, Callable | None, tuple]:
     """Return the jaxpr of a step, the stop condition as a function of (parameters, state, memory, time), and their shapes.
 
     The function is None without a condition.
@@ -163,25 +172,25 @@ def _trace_process(numbers: ParameterArrays, state: PyTree, memory: PyTree, sing
 
     def stops(arrays, state, memory, t):
         """Evaluate the stop condition of one run."""
-        process, until = numbers.rebuild(arrays)
+        process, until = parameters.rebuild(arrays)
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))  # a batch of one run
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]
 
     leaves, tree = jax.tree.flatten(_shapes_of(state))
-    alone = numbers.process
+    alone = parameters.process
     step = _step_jaxpr(alone.tree, alone.others, tuple(_shapes_of(alone.arrays)), tuple(leaves), tree, single)
-    watched = numbers.rebuild(numbers.arrays)[1] is not None
-    return step, stops if watched else None, (_shapes_of(numbers.arrays), _shapes_of(state), _shapes_of(memory))
+    watched = parameters.rebuild(parameters.arrays)[1] is not None
+    return step, stops if watched else None, (_shapes_of(parameters.arrays), _shapes_of(state), _shapes_of(memory))
 
 
 @lru_cache(maxsize=64)
 def _step_jaxpr(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, single: bool) -> Any:
     """Return the jaxpr of a process's step, cached independently of the stop condition."""
-    numbers = ParameterArrays(tree, others, [])
+    parameters = ParameterArrays(tree, others, [])
 
     def step(arrays, state, seed, run, number, t, size):
         """Draw the random variates of one step of one run, and make the step."""
-        process = numbers.rebuild(arrays)
+        process = parameters.rebuild(arrays)
         drawn = process.draw(Stream(seed, run, number, 1, single=single, t=t[None]))
         state = jax.tree.map(lambda leaf: leaf[..., None], state)
         after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), StepTime(t, size))

@@ -36,10 +36,10 @@ def _advance_groups(
 
     def advance_group(part: tuple[Carry, Array]) -> Carry:
         """Advance one group of runs."""
-        some, numbers = part
+        some, indices = part
         # The number of steps is a traced value: a group that has ended makes none, without another compilation.
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
-        return _advance_runs(process, until, single, some, seed, numbers, span._replace(steps=steps))
+        return _advance_runs(process, until, single, some, seed, indices, span._replace(steps=steps))
 
     return map_groups(advance_group, process.group_size, wanted, (carry, runs))
 
@@ -49,11 +49,11 @@ def _advance_runs(
 ) -> Carry:
     """Advance runs in blocks of steps: draw the random variates of a block, make its steps, and check for divergence."""
 
-    def step(carry: Carry, numbers, number) -> Carry:
+    def step(carry: Carry, variates, number) -> Carry:
         """Make one step of all runs, and check the stop condition."""
         # Times are multiples of the step and not sums of steps, whose rounding errors would add up.
         now = StepTime(span.t + (number - span.first) * span.size, span.size)
-        state = process.step(carry.state, numbers, now)
+        state = process.step(carry.state, variates, now)
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
         state = _select_runs(process, carry.moving, state, carry.state)
@@ -81,8 +81,8 @@ def _advance_runs(
         """Make the steps of one block."""
         begin = index * process.block
         steps = jnp.minimum(process.block, span.steps - begin)
-        numbers = draw_block(span.first + begin, steps, both[1])
-        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), span.first + begin + j)
+        variates = draw_block(span.first + begin, steps, both[1])
+        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], variates), span.first + begin + j)
 
         def advance_part(i, carry: Carry) -> Carry:
             """Make the steps between two checks for divergence."""
@@ -99,7 +99,7 @@ def _advance_runs(
             )
 
         # The array of variates is carried from block to block, where it is overwritten.
-        return lax.fori_loop(0, -(-steps // every), advance_part, both[0]), numbers if each else ()
+        return lax.fori_loop(0, -(-steps // every), advance_part, both[0]), variates if each else ()
 
     shapes = jax.eval_shape(lambda: draw(span.first, process.block)) if each else ()
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

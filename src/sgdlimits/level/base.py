@@ -123,7 +123,7 @@ class Stepper(abc.ABC):
 
     @abc.abstractmethod
     def state(self) -> Float[np.ndarray, "runs floats"]:
-        """Return what a new stepper needs to resume the runs bit for bit, as one row of floats per run.
+        """Return the state from which a new stepper resumes the runs bit for bit, as one row of floats per run.
 
         The state is at the last saved time or later.
         """

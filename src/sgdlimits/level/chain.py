@@ -17,16 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import compute_updates, is_lower_triangular, multiply_by_past
+from sgdlimits.algorithm.base import compute_updates, has_lower_triangular_past, multiply_by_past
 from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count, step_needs
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.inputs import Blocks
-from sgdlimits.inputs.base import Sizes
+from sgdlimits.inputs.base import StepSizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Process, draw_by_step
@@ -63,7 +63,7 @@ class Chain(Level):
 
     def bind(self, problem, start, first):
         """Return the engine of the chain, with batches that fit into the cache of a CPU core or can fill a GPU."""
-        max_runs, max_floats = (8192, 2**18) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
+        max_runs, max_floats = (8192, 2**18) if platform() == "cpu" and not is_gpu_available() else (2**20, 2**24)
         floats_per_run = problem.numerics.size * problem.numerics.samples_per_step
         max_batch = int(min(max_runs, max(64, max_floats / floats_per_run)))
         return ProcessEngine(self, problem, max_batch, self.d, chain_process(problem, self.d))
@@ -164,7 +164,7 @@ class FrameChain(Process):
         # or inputs differ in their variance
         gram = any(step_needs(algorithm, self.problem.network.width)) or self.problem.data.variance_by_class
         rests = L if gram else min(L, n)
-        sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
+        sizes = StepSizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
         x = self.problem.model.inputs.draw(stream, sizes, self.d if self.sizes is None else self.sizes)
         return x if self.free is None else x._replace(along=x.along * self.free[..., None, None])
 
@@ -195,7 +195,7 @@ class FrameChain(Process):
         # names whose directions are normalised are known when the step is traced
         normalised = [update.unit for update in updates]
         unit = np.repeat(normalised, problem.network.width) if any(normalised) else None
-        m, T = projected.update(past, C, is_lower_triangular(updates), self._leaves_span, unit)
+        m, T = projected.update(past, C, has_lower_triangular_past(updates), self._leaves_span, unit)
         scalars = {**{update.name: update.scalars for update in updates}, **numbers}
         return Frame(replace_scalars(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 

@@ -107,7 +107,7 @@ class Exits(Condition):
 
 
 class RiskBelow(Condition):
-    """The population risk is at most `risk`, whatever it was at the start of the run.
+    """Stop condition that holds once the population risk is at most `risk`, whatever its initial value.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.08)

@@ -28,8 +28,6 @@ class Observables(eqx.Module):
 def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observables:
     """Convert the argument `observe` of `simulate`, functions by name, to checked observables.
 
-    `stats` is an example of the statistics, and `taken` has the names that the dataset uses already.
-
     Parameters
     ----------
     observe : functions by name; each must return one number or array

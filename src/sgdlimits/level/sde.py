@@ -59,7 +59,7 @@ Only the order of magnitude of the rate matters.
 RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
 DEFAULT_SAMPLE_COUNT = 4
-"""Samples behind the noise of a step. The same for all problems, so that another learning rate or d needs no compilation."""
+"""Number of samples behind the noise of a step, the same for all problems, so that code is compiled once for all."""
 MAX_STATISTICS_FOR_ROOT = 8
 """Number of statistics up to which a matrix root of the noise covariance costs less than the chain steps it replaces."""
 MAX_FLOATS_PER_STEP = 2**16
@@ -186,7 +186,7 @@ class Diffusion(Process):
 
     @abc.abstractmethod
     def noise(self, state: PyTree, variates: PyTree, scale: Array, t: Array) -> PyTree:
-        """Return noise with the covariance of the increments at the states of all runs, times `scale`."""
+        """Return the noise of a step at the states of all runs: `scale` times noise with the covariance of the increments."""
 
     def statistics(self, state: PyTree) -> PyTree:
         return runs_first(state)
@@ -232,7 +232,6 @@ class SampledDiffusion(Diffusion):
     The increments are those of single samples, or of whole steps if the algorithm is not linear in the gradient. The cost grows
     with the width as that of an SGD step.
 
-    Its cost grows with the width as that of a step, without a covariance matrix.
     """
 
     problem: ProjectionProblem

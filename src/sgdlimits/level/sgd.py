@@ -17,7 +17,7 @@ from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
-from sgdlimits.inputs.base import Sizes
+from sgdlimits.inputs.base import StepSizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import MAX_NORMALS, Stream
@@ -66,7 +66,7 @@ class SGD(Level):
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):
-                raise BadInput(f"reuse is not written for {type(problem).__name__}. Leave it out.")
+                raise BadInput(f"reuse does not support {type(problem).__name__}. Leave it out.")
             process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
         return ProcessEngine(self, problem, max_batch, self.d, process)
 
@@ -101,7 +101,7 @@ def check_drawable(d: int) -> int:
 @singledispatch
 def sgd_process(problem: Problem, d: int) -> Process:
     """Return SGD on the weights of a problem in R^d as a process; register a function for a new kind of problem."""
-    raise BadInput(f"SGD is not written for {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
+    raise BadInput(f"SGD does not support {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
 
 
 class WeightState(eqx.Module):
@@ -207,9 +207,9 @@ class WeightProcess(Process):
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
-        stream = stream.repeated_after(self.reuse)  # reused samples are generated again from their keys, not stored
+        stream = stream.with_period(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
-        sizes = Sizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
+        sizes = StepSizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:

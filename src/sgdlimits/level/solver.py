@@ -88,7 +88,7 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
 
 
 def _condition_memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
-    """Return what a stop condition stores at the start of each run, from an array with one run's state in each row."""
+    """Return the memory of a stop condition at the start of each run, from an array with one run's state in each row."""
     return until.begin_runs(problem.at(t), layout.values(rows))
 
 
@@ -167,7 +167,7 @@ class Solver(Stepper):
         self.solver: scipy.integrate.OdeSolver | None = None
         """SciPy's solver within a leg; None between legs."""
         if state is None:
-            self._end_runs(self._hits(self.y, self.active, self.t), STOPPED, self.t, self.y)
+            self._end_runs(self._check_condition(self.y, self.active, self.t), STOPPED, self.t, self.y)
         else:
             self._restore_state(state)
         self.leg_start = self._resume_rows()
@@ -300,7 +300,7 @@ class Solver(Stepper):
             self.solver = None
             return []
         self.steps, self.stride = self.steps + 1, solver.h_abs
-        hits = self._hits(y, active, solver.t)
+        hits = self._check_condition(y, active, solver.t)
         self._queue_saved_states(solver, before, active, hits)
         found = self._observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < MAX_WAIT_SECONDS else 1)
         on = self.ended[active] == 0
@@ -323,7 +323,7 @@ class Solver(Stepper):
         times = times[times <= high]
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
         inside = self._states_within_step(dense, low, high, times[times < high], MAX_HALVINGS)
-        stops = self._locate(hits, dense, low, high) if hits.any() else None
+        stops = self._locate_stops(hits, dense, low, high) if hits.any() else None
         y_at_times = np.concatenate([inside, solver.y[None]])[: times.size].reshape(-1, active.size, self.y.shape[1])
         if stops is None and active.size == len(self.y):
             return self.waiting.extend(y_at_times)
@@ -404,7 +404,7 @@ class Solver(Stepper):
         rates = -np.linalg.eigvals(self._run_jacobians(self.t, self.y[self.active])).real
         return bool((rates * solver.step_size > STIFF_PRODUCT).any())
 
-    def _hits(self, y: np.ndarray, runs: np.ndarray, t: Any) -> np.ndarray:
+    def _check_condition(self, y: np.ndarray, runs: np.ndarray, t: Any) -> np.ndarray:
         """Return whether the stop condition of each of the given runs holds in the states `y`, at one time or one per run."""
         if self.stops is None:
             return np.zeros(runs.size, bool)
@@ -412,7 +412,7 @@ class Solver(Stepper):
         times = np.broadcast_to(t, runs.shape).astype(float)[rows]
         return np.asarray(self.stops(y[rows], take_run(self.memory, runs[rows]), times))[: runs.size]
 
-    def _locate(self, hits: np.ndarray, dense, low: float, high: float) -> StoppedRuns:
+    def _locate_stops(self, hits: np.ndarray, dense, low: float, high: float) -> StoppedRuns:
         """Locate the time at which each run stops within a step, by bisection on the interpolating polynomial."""
         runs = self.active[hits]
         path = dense((low + high) / 2 + CHEBYSHEV_NODES * (high - low) / 2).reshape(hits.size, -1, CHEBYSHEV_NODES.size)[hits]
@@ -420,7 +420,7 @@ class Solver(Stepper):
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):  # bits of a double
             middle = (left + right) / 2
-            inside = self._hits(states(middle), runs, (low + high) / 2 + middle * (high - low) / 2)
+            inside = self._check_condition(states(middle), runs, (low + high) / 2 + middle * (high - low) / 2)
             left, right = np.where(inside, left, middle), np.where(inside, middle, right)
         return StoppedRuns(runs, (low + high) / 2 + right * (high - low) / 2, states(right))
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import GROUP_ALIGNMENT, jit_bound, map_groups
 from sgdlimits.kernel.base import Carry, RunBatch, StepRange
-from sgdlimits.kernel.choose import kernel_for
+from sgdlimits.kernel.choose import choose_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds that kernels look up)
 from sgdlimits.level.base import (
@@ -118,7 +118,7 @@ class ProcessStepper(Stepper):
         self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
         self.full_carry, self.origin = self.carry, self.base
         self.segment, self.total = 0, int(segments.counts.sum())
-        self.stepping = kernel_for(process, request.until, self.carry, request.kernel)
+        self.stepping = choose_kernel(process, request.until, self.carry, request.kernel)
         self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.indices).seed, Pace(process.block)
 
     @property
@@ -225,7 +225,7 @@ class ProcessStepper(Stepper):
         return self._to_snapshot(self._observe_on_host(carry.state, self._run_times(carry, t)))
 
     def state(self):
-        """Return what a new stepper needs to resume the runs, as one row of floats per run.
+        """Return the state from which a new stepper resumes the runs, as one row of floats per run.
 
         Columns: steps up to the last saved time, steps made, and the arrays of the carry.
         """
@@ -378,7 +378,7 @@ class Pace:
         self.compiling = COMPILE_SECONDS
 
     def note(self, steps: int, seconds: float) -> None:
-        """Record the duration of a kernel call of `steps` steps and adapt the number; the first call includes compilation."""
+        """Record the duration of a kernel call of `steps` steps, and adapt the number of steps per call."""
         self.calls += 1
         if self.calls == 1:
             self.compiling = max(self.compiling, seconds)

@@ -18,14 +18,14 @@ from sgdlimits.checks import integer
 from sgdlimits.domain import Positive, Vector, checked
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.part import Part
-from sgdlimits.trial import fields, try_function
+from sgdlimits.trial import example_fields, try_function
 
-MAX_HERMITE = 12
+MAX_HERMITE_DEGREE = 12
 """Highest degree of the Hermite polynomials that have a name, he1 to he12."""
 MAX_SMOOTH_SCALE = 10.0
 """Largest scale of an erf unit for which it counts as smooth; of larger ones, quadrature meets a jump."""
 SLOPE_GRID = np.linspace(-30, 30, 20_001)
-"""Points at which the largest slope of an activation is searched for."""
+"""Grid of fields on which the largest slopes of an activation are searched for."""
 
 
 class Activation(Part):
@@ -209,7 +209,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": FunctionActivation(sigmoid, smooth=True),
     "linear": Polynomial([0, 1]),
     "square": Polynomial([0, 0, 1]),
-    **{f"he{n}": hermite(n) for n in range(1, MAX_HERMITE + 1)},
+    **{f"he{n}": hermite(n) for n in range(1, MAX_HERMITE_DEGREE + 1)},
 }
 
 SIGN = Erf(1e6)
@@ -245,7 +245,7 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
     if isinstance(activation, str):
         if activation not in ACTIVATIONS:
             names = [name for name in ACTIVATIONS if not name.startswith("he")]
-            known = f"{', '.join(names)}, he1 to he{MAX_HERMITE}"
+            known = f"{', '.join(names)}, he1 to he{MAX_HERMITE_DEGREE}"
             raise BadInput(f"unknown activation {activation!r}. Give one of {known}, or a JAX function.")
         return ACTIVATIONS[activation]
     if not callable(activation):
@@ -254,10 +254,12 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
         return ACTIVATIONS[NAMED_FUNCTIONS[activation]]
     name = f"activation {shorten(activation)}"
     shape = getattr(
-        try_function(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None), "shape", "several arrays"
+        try_function(name, activation, "an array of numbers", example_fields(6).reshape(3, 2), shape=None),
+        "shape",
+        "several arrays",
     )
     if shape != (3, 2):
-        raise BadInput(f"{name} turns shape (3, 2) into {shape}. Give one that acts on each entry alone.")
+        raise BadInput(f"{name} maps an array of shape (3, 2) to shape {shape}. Give a function that acts entry by entry.")
     return FunctionActivation(activation)
 
 

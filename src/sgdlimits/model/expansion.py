@@ -31,9 +31,9 @@ PANEL_TOLERANCE = 1e-13
 TOTAL_TOLERANCE = 1e-11
 """Error of all remaining panels, relative to E|fn|, above which the integral counts as divergent."""
 MAX_PANELS, MAX_HALVINGS = 4096, 64
-EDGES = np.concatenate([np.arange(0, 8, 0.5), [8, 10, 12, 16, 24, 38]])
+PANEL_EDGES = np.concatenate([np.arange(0, 8, 0.5), [8, 10, 12, 16, 24, 38]])
 """Initial panels on each side of zero, up to where the normal density underflows."""
-NODES, WEIGHTS = legendre.leggauss(16)
+GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(16)
 # Functions are evaluated on arrays of one length, so that they are compiled once.
 POINTS_PER_CALL = 2048
 
@@ -141,14 +141,16 @@ def expand_in_hermite(activation: Activation, n: int) -> tuple[Float[np.ndarray,
 @np.errstate(all="ignore")
 def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
     """Integrate a function times Hermite polynomials up to order n, halving panels until the quadrature converges."""
-    edges = np.concatenate([-EDGES[:0:-1], EDGES])
+    edges = np.concatenate([-PANEL_EDGES[:0:-1], PANEL_EDGES])
     low, high = edges[:-1], edges[1:]
-    coarse = _panels(activation, n, low, high)
+    coarse = _integrate_panels(activation, n, low, high)
     size = coarse[-1].sum()
     total = np.zeros(n + 2)
     for _ in range(MAX_HALVINGS):
         middle = (low + high) / 2
-        left, right = np.split(_panels(activation, n, np.concatenate([low, middle]), np.concatenate([middle, high])), 2, axis=1)
+        left, right = np.split(
+            _integrate_panels(activation, n, np.concatenate([low, middle]), np.concatenate([middle, high])), 2, axis=1
+        )
         error = np.abs(left + right - coarse).max(0)
         bad = ~(error <= PANEL_TOLERANCE * size)
         total += (left + right)[:, ~bad].sum(1)
@@ -157,7 +159,7 @@ def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"]
         coarse = np.concatenate([left[:, bad], right[:, bad]], axis=1)
         if not low.size or low.size > MAX_PANELS or not np.isfinite(size):
             break
-    beyond = np.abs(_integrand(activation, n, edges[[0, -1]])).max() * edges[-1]
+    beyond = np.abs(_evaluate_integrand(activation, n, edges[[0, -1]])).max() * edges[-1]
     value, rest = total + coarse.sum(1), error[bad].sum() + beyond
     if not (np.isfinite(rest) and rest <= TOTAL_TOLERANCE * size):
         raise BadInput(
@@ -167,23 +169,23 @@ def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"]
     return value[:-1], float(value[-1])
 
 
-def _panels(activation: Activation, n: int, low: np.ndarray, high: np.ndarray) -> Float[np.ndarray, "n+2 panels"]:
+def _integrate_panels(activation: Activation, n: int, low: np.ndarray, high: np.ndarray) -> Float[np.ndarray, "n+2 panels"]:
     """Integrate a function times each normalised Hermite polynomial and the normal density over panels.
 
     The last row is the integral of |fn|.
     """
     half = (high - low) / 2
-    x = (low + high)[:, None] / 2 + half[:, None] * NODES
-    return (_integrand(activation, n, x.ravel()).reshape(n + 2, *x.shape) * WEIGHTS).sum(-1) * half
+    x = (low + high)[:, None] / 2 + half[:, None] * GAUSS_NODES
+    return (_evaluate_integrand(activation, n, x.ravel()).reshape(n + 2, *x.shape) * GAUSS_WEIGHTS).sum(-1) * half
 
 
-def _integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, "n+2 points"]:
+def _evaluate_integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, "n+2 points"]:
     """Evaluate a function times each normalised Hermite polynomial and the normal density.
 
     The last row is |fn| times the density.
     """
     padded = np.concatenate([x, np.full(-x.size % POINTS_PER_CALL, x[-1])]).reshape(-1, POINTS_PER_CALL)
-    values = np.concatenate([np.asarray(_evaluate(activation, jnp.asarray(row))) for row in padded])[: x.size]
+    values = np.concatenate([np.asarray(_evaluate_activation(activation, jnp.asarray(row))) for row in padded])[: x.size]
     # Beyond 8 an infinite value may be an overflow that the density makes harmless.
     infinite = ~np.isfinite(values) & (np.abs(x) < 8)
     if infinite.any():
@@ -198,6 +200,6 @@ def _integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) 
 
 
 @eqx.filter_jit
-def _evaluate(activation: Activation, x: Array) -> Array:
+def _evaluate_activation(activation: Activation, x: Array) -> Array:
     """Evaluate an activation on an array, in compiled code."""
     return activation(x)

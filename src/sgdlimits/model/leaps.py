@@ -22,11 +22,11 @@ from sgdlimits.model.target import Target
 
 GRID_POINTS = 2**21
 """Approximate number of points of the grid on which targets are integrated."""
-MAX_NODES = 64
-"""Largest number of nodes per direction."""
+MAX_NODES_PER_DIRECTION = 64
+"""Maximum number of quadrature nodes per direction."""
 ECHELON_TOLERANCE = 1e-6
-"""Coefficients of a combination below it count as 0, and those within it of 1 as 1: directions have the error of a grid."""
-MAX_ORDER = 8
+"""Distance within which a coefficient of a combination counts as 0 or 1: directions have the error of a grid."""
+MAX_LEAP_ORDER = 8
 """Highest order of a leap, and of the functions of known directions."""
 
 
@@ -63,8 +63,8 @@ class Leap(NamedTuple):
 def hermite_tensor(target: Target, order: Count) -> Float[np.ndarray, "..."]:
     r"""Compute the Hermite tensor of a target, :math:`T_{i_1\dots i_n} = E[g\,(H_n)_{i_1\dots i_n}]`, shape (k, ..., k).
 
-    Indices refer to the orthonormal frame of the fixed directions, which for an identity Gram matrix is the directions
-    themselves.
+    Indices refer to the orthonormal frame of the fixed directions. It consists of these directions if their Gram matrix is the
+    identity.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def hermite_tensor(target: Target, order: Count) -> Float[np.ndarray, "..."]:
     k = target.teachers
     moments = _hermite_moments(target, np.eye(k), order)
     shape = (k,) * order
-    return np.array([moments[_counts(index, k)] for index in np.ndindex(shape)]).reshape(shape)
+    return np.array([moments[_to_multi_index(index, k)] for index in np.ndindex(shape)]).reshape(shape)
 
 
 @checked
@@ -111,30 +111,30 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
     """
     k = target.teachers
     stages, known = list[Leap](), np.zeros((0, k))
-    factorials = np.array([math.factorial(n) for n in range(MAX_ORDER + 1)], float)
+    factorials = np.array([math.factorial(n) for n in range(MAX_LEAP_ORDER + 1)], float)
     scale = np.prod(np.meshgrid(*[factorials] * k, indexing="ij"), axis=0)
     while len(known) < k:
-        frame = np.concatenate([known, _complement(known)])
-        moments = _hermite_moments(target, frame, MAX_ORDER)
+        frame = np.concatenate([known, _orthogonal_complement(known)])
+        moments = _hermite_moments(target, frame, MAX_LEAP_ORDER)
         zero = tolerance * np.sqrt(float((moments**2 / scale).sum()))
-        for order in range(1, MAX_ORDER + 1):
-            new = _span(moments, len(known), order, zero)
+        for order in range(1, MAX_LEAP_ORDER + 1):
+            new = _find_new_directions(moments, len(known), order, zero)
             if len(new):
                 break
         else:
             break
         directions = new @ frame[len(known) :]
-        stages.append(Leap(order, directions, max(1, order - 1), _combine(directions, target)))
+        stages.append(Leap(order, directions, max(1, order - 1), _express_in_fixed_directions(directions, target)))
         known = np.concatenate([known, directions])
     if not stages:
         raise BadInput(
-            f"the Hermite tensors of the target of order 1 to {MAX_ORDER} are below {tolerance:g} of its norm. "
+            f"the Hermite tensors of the target of order 1 to {MAX_LEAP_ORDER} are below {tolerance:g} of its norm. "
             "Give another target."
         )
     return stages
 
 
-def _combine(directions: np.ndarray, target: Target) -> np.ndarray:
+def _express_in_fixed_directions(directions: np.ndarray, target: Target) -> np.ndarray:
     """Return coefficients of the fixed directions, in reduced echelon form, that span given orthonormal directions.
 
     The fixed directions are the rows of the Cholesky factor B of their Gram matrix: a direction v has the coefficients v / B.
@@ -174,7 +174,7 @@ def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarra
     r"""Compute :math:`E[g \prod_i He_{\alpha_i}(z_i)]` for all :math:`\alpha_i \le` order, along the rows of a frame."""
     k = len(frame)
     # An even number of nodes, so that none is at zero, where targets often have a jump.
-    nodes = min(MAX_NODES, int(GRID_POINTS ** (1 / k)) // 2 * 2)
+    nodes = min(MAX_NODES_PER_DIRECTION, int(GRID_POINTS ** (1 / k)) // 2 * 2)
     if nodes <= order:
         raise BadInput(f"Hermite tensors of {k} directions need too fine a grid. Give a target of fewer directions.")
     x, w = hermite_e.hermegauss(nodes)
@@ -187,7 +187,7 @@ def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarra
     return values
 
 
-def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarray:
+def _find_new_directions(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarray:
     """Return an orthonormal basis of the unknown directions that the Hermite tensors of a given order span.
 
     `moments` has one axis per coordinate, the known ones first; all powers of known coordinates are considered.
@@ -197,18 +197,18 @@ def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarra
     columns = []
     for powers in itertools.product(range(moments.shape[0]), repeat=known):
         for rest in itertools.combinations_with_replacement(range(unknown), order - 1):
-            column = [moments[(*powers, *_counts((i, *rest), unknown))] for i in range(unknown)]
+            column = [moments[(*powers, *_to_multi_index((i, *rest), unknown))] for i in range(unknown)]
             columns.append(np.array(column) / math.sqrt(math.prod(map(math.factorial, powers))))
     left, sizes, _ = np.linalg.svd(np.array(columns).T, full_matrices=False)
     return left.T[sizes > zero]
 
 
-def _counts(index: tuple[int, ...], k: int) -> tuple[int, ...]:
+def _to_multi_index(index: tuple[int, ...], k: int) -> tuple[int, ...]:
     """Return the multi-index of a tensor index: how often each of the k coordinates occurs in it."""
     return tuple(index.count(i) for i in range(k))
 
 
-def _complement(known: np.ndarray) -> np.ndarray:
+def _orthogonal_complement(known: np.ndarray) -> np.ndarray:
     """Return an orthonormal basis of the orthogonal complement of the known directions."""
     k = known.shape[1]
     left = np.eye(k) - known.T @ known

@@ -38,7 +38,9 @@ class Loss(Part):
         self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]
     ) -> Float[Array, "*batch"]:
         """Compute the probability that the predicted class is the label; ties between classes are broken at random."""
-        raise BadInput(f"{type(self).__name__} knows no classes. Give CrossEntropy() or SoftmaxCrossEntropy().")
+        raise BadInput(
+            f"{type(self).__name__} predicts no classes, so there is no accuracy. Use CrossEntropy() or SoftmaxCrossEntropy()."
+        )
 
     def check(self, data: Any, target: Any, outputs: tuple[int, ...]) -> None:
         """Raise `BadInput` if the loss does not support the labels of the target or the shape of the outputs."""
@@ -135,9 +137,7 @@ class SoftmaxCrossEntropy(Loss):
         if not outputs:
             raise BadInput("SoftmaxCrossEntropy needs an output for each class; the network has one. Give TwoLayer(outputs=C).")
         if not is_traced(target.noise) and float(target.noise):
-            raise BadInput(
-                f"SoftmaxCrossEntropy needs labels that are classes; got noise = {float(target.noise):g}. Give noise=0."
-            )
+            raise BadInput(f"SoftmaxCrossEntropy needs labels without noise; got noise={float(target.noise):g}. Give noise=0.")
         if labels is None:
             _check_classes(target, C)
         if labels is None or is_traced(labels):

@@ -21,19 +21,19 @@ MAX_MASKED_WIDTH = 24
 """Maximum number of units with dropout: a 32-bit integer encodes the mask and the class."""
 
 
-def kept_units(mask: Int[Array, "*batch"], width: int) -> Float[Array, "p *batch"]:
+def decode_masks(mask: Int[Array, "*batch"], width: int) -> Float[Array, "p *batch"]:
     """Decode masks: 1 for each unit that is kept, and 0 for dropped units."""
     return jnp.stack([(mask // (1 << j)) % 2 for j in range(width)]).astype(float)
 
 
-def all_masks(width: int) -> Float[np.ndarray, "masks p"]:
+def enumerate_masks(width: int) -> Float[np.ndarray, "masks p"]:
     """Return the 2^p masks of p units as rows of ones (kept) and zeros; row m is the mask encoded by the integer m."""
     return np.asarray((np.arange(1 << width)[:, None] >> np.arange(width)) & 1, float)
 
 
 def mask_probabilities(rate: Any, width: int) -> Float[Array, " masks"]:
     """Return the probability of each of the 2^p masks at a dropout rate."""
-    kept = all_masks(width).sum(1)
+    kept = enumerate_masks(width).sum(1)
     return (1 - rate) ** kept * rate ** (width - kept)
 
 
@@ -115,6 +115,6 @@ class MaskedInputs(Inputs):
     def _with_mask(self, c: Int[Array, "steps samples runs"], stream: Stream) -> Int[Array, "steps samples runs"]:
         """Draw a mask for each sample and encode it with the sample's class c."""
         steps, samples, runs = c.shape
-        u = stream.per_sample(samples).uniform(Purpose.MASK, self.width).reshape(steps, samples, self.width, runs)
+        u = stream.split_into_samples(samples).uniform(Purpose.MASK, self.width).reshape(steps, samples, self.width, runs)
         bits = (u > self.rate).astype(np.int32) * np.asarray(1 << np.arange(self.width), np.int32)[:, None]
         return c + self.base.classes * bits.sum(2, dtype=np.int32)

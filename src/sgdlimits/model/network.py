@@ -21,7 +21,7 @@ from sgdlimits.part import Part, is_schedule
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, try_function
+from sgdlimits.trial import example_fields, try_function
 
 RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
@@ -91,11 +91,11 @@ class AnyNetwork(Part):
         """Return the network with all units kept, by which risk and accuracy are defined."""
         return self
 
-    def head(self, a: Scalars, c: Array | int) -> Scalars:
+    def select_head(self, a: Scalars, c: Array | int) -> Scalars:
         """Select the scalars `a` of the second layer that predicts the labels of class `c`."""
         return a
 
-    def mask(self, a: Scalars, kept: Array | None) -> Scalars:
+    def apply_mask(self, a: Scalars, kept: Array | None) -> Scalars:
         """Set the second layer of dropped units in the scalars `a` to zero, and rescale that of kept units."""
         return a
 
@@ -161,7 +161,7 @@ class TwoLayer(AnyNetwork):
         self.mean, self.bias = bool(mean), bool(bias)
         if heads > 1 and outputs > 1:
             raise BadInput(
-                f"a network has several heads or several outputs; got heads = {heads}, outputs = {outputs}. Drop one."
+                f"a network has several heads or several outputs; got heads={heads}, outputs={outputs}. Set one to 1."
             )
         drops = is_schedule(dropout) or is_traced(dropout) or bool(dropout)
         self.dropout = as_floats(dropout) if drops else None
@@ -198,13 +198,13 @@ class TwoLayer(AnyNetwork):
         return self.activation.smooth
 
     @property
-    def _columns(self) -> tuple[int, ...]:
-        """Shape of the bias, which is that of one unit's part of the second layer: (heads,), (C,) or ()."""
+    def _bias_shape(self) -> tuple[int, ...]:
+        """Shape of the bias, and of each unit's part of the second layer: (heads,), (C,) or ()."""
         return (self.heads,) if self.heads > 1 else self.shape
 
     def initial(self, second):
-        a = np.full((self.width, *self._columns), float(second))
-        return a if self.one_array else {"a": a, **({"bias": np.zeros(self._columns)} if self.bias else {})}
+        a = np.full((self.width, *self._bias_shape), float(second))
+        return a if self.one_array else {"a": a, **({"bias": np.zeros(self._bias_shape)} if self.bias else {})}
 
     @property
     def axes(self):
@@ -214,14 +214,14 @@ class TwoLayer(AnyNetwork):
     def without_dropout(self):
         return self if self.dropout is None else eqx.tree_at(lambda own: own.dropout, self, None, is_leaf=lambda x: x is None)
 
-    def head(self, a, c):
+    def select_head(self, a, c):
         """Select the scalars of the head of class `c`, an integer or an array with the trailing axes of the scalars."""
         if self.heads == 1:
             return a
         pick = lambda leaf, axis: _select_class(jnp.moveaxis(jnp.asarray(leaf), axis, 0), c)
         return {name: pick(leaf, 1 if name == "a" else 0) for name, leaf in a.items()}
 
-    def mask(self, a, kept):
+    def apply_mask(self, a, kept):
         if kept is None:
             return a
         factor = (kept / (1 - self.dropout)).reshape(kept.shape[0], *(1,) * len(self.shape), *kept.shape[1:])
@@ -230,17 +230,17 @@ class TwoLayer(AnyNetwork):
     def output(self, fields, a, c, kept):
         if self.heads == 1 and kept is None:
             return self(fields, a)
-        a = self.mask(self.head(a, c), kept)
+        a = self.apply_mask(self.select_head(a, c), kept)
         values, second = self.activation(fields), a["a"] if isinstance(a, dict) else a
         f = self.factor * (second * (values[:, None] if self.shape else values)).sum(0)
         return f + a["bias"] if self.bias else f
 
     def __call__(self, fields, a):
-        """Evaluate the prediction with all units kept; with several heads, that of each, on the first axis."""
+        """Evaluate the prediction with all units kept; several heads have one prediction each, on the first axis."""
         values = self.activation(fields)
         if self.one_array:
             return self.factor * (a * values).sum(0)
-        f = self.factor * (a["a"] * (values[:, None] if self._columns else values)).sum(0)
+        f = self.factor * (a["a"] * (values[:, None] if self._bias_shape else values)).sum(0)
         return f + a["bias"] if self.bias else f
 
 
@@ -290,10 +290,10 @@ class Network(AnyNetwork):
         for name in self.scalars:
             if not isinstance(name, str) or not name.isidentifier() or name in RESERVED_NAMES:
                 raise BadInput(
-                    f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
+                    f"a scalar cannot be called {name!r}: the name is in use, or not an identifier. Give another, say 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        prediction = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
+        prediction = try_function("the network", fn, on, example_fields(width), self.scalars, shape=None)
         self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
             raise BadInput(
@@ -314,9 +314,9 @@ class Network(AnyNetwork):
 
     @property
     def axes(self):
-        return {name: self._axes(name, np.shape(value)) for name, value in self.scalars.items()}
+        return {name: self._name_axes(name, np.shape(value)) for name, value in self.scalars.items()}
 
-    def _axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    def _name_axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Name the dimensions of one network scalar of the given shape."""
         axes = [f"{name}_{i}" for i in range(len(shape))]
         # In this order: an axis that fits both names is an axis of students.

@@ -12,7 +12,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.blocks import block_grams
 from sgdlimits.model.loss import Loss
-from sgdlimits.model.masks import MaskedInputs, kept_units
+from sgdlimits.model.masks import MaskedInputs, decode_masks
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.part import Part
@@ -122,7 +122,7 @@ class Model(Part):
         kept = None
         if self.network.mask_rate is not None:
             c, mask = c % self.data.classes, c // self.data.classes
-            kept = kept_units(mask, self.width)
+            kept = decode_masks(mask, self.width)
         return self.loss(self.network.output(fields, a, c, kept), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:

@@ -22,7 +22,7 @@ from sgdlimits.part import Part, at_start, is_schedule
 from sgdlimits.schedule import Time
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, try_function
+from sgdlimits.trial import example_fields, try_function
 
 
 class Readout(Part):
@@ -136,17 +136,19 @@ class TimedReadout(Readout):
 def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
     """Convert a user's function fn(fixed) or fn(fixed, t) to a readout, after a trial on one vector of fields."""
     if isinstance(readout, Readout):
-        try_function("the readout", at_start(readout), count(teachers, "field"), fields(teachers), values=False)
+        try_function("the readout", at_start(readout), count(teachers, "field"), example_fields(teachers), values=False)
         return readout
     if takes_time(readout):
-        try_function("the readout", readout, f"{count(teachers, 'field')} and a time", fields(teachers), np.asarray(0.0))
+        try_function(
+            "the readout", readout, f"{count(teachers, 'field')} and a time", example_fields(teachers), np.asarray(0.0)
+        )
         return TimedReadout(readout)
-    try_function("the readout", readout, count(teachers, "field"), fields(teachers))
+    try_function("the readout", readout, count(teachers, "field"), example_fields(teachers))
     return FunctionReadout(readout)
 
 
 def takes_time(fn: Any) -> bool:
-    """Whether a function of fields has a second argument for the time: one without a default, or one called t."""
+    """Return whether a function of fields takes the time as second argument: one without a default, or one called t."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

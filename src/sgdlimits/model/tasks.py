@@ -30,7 +30,9 @@ MIN_SINGULAR_VALUE_RATIO = 1e-9
 def _check_readout(name: str, value: Any) -> Readout:
     """Return the value if it is a readout, or raise `BadInput`."""
     if not isinstance(value, Readout):
-        raise BadInput(f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give one a class.")
+        raise BadInput(
+            f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give one for each class."
+        )
     return value
 
 
@@ -39,7 +41,7 @@ Readouts = Annotated[Sequence[Readout], each_of(_check_readout)]
 
 @checked
 class ClassReadouts(Readout):
-    r"""Labels by a readout of its own for each class c of the data, :math:`y = r_c(T_c\lambda^*)`.
+    r"""Readout that applies a separate readout :math:`r_c` to each class c of the data, :math:`y = r_c(T_c\lambda^*)`.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.files import write
-from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, PAPERS, PAPERS_PACKAGE, Claim, Comparison, Effort
+from sgdlimits.papers.claim import CLAIMS, EFFORTS, PAPER_OF_MODULE, PAPERS, PAPERS_PACKAGE, Claim, Comparison, Effort
 from sgdlimits.progress import bar
 from sgdlimits.text import count, table
 
@@ -44,18 +44,18 @@ class JudgedClaim:
         """Whether the computed verdict is the one on record for the claim."""
         return self.verdict == self.claim.kind
 
-    def numbers(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the claim's name, worst compared values, relation, tolerance and verdict, as stored in JSON."""
         worst = self.comparison.worst if self.comparison else {}
         relation = self.comparison.relation if self.comparison else "="
         return {"name": self.claim.name, **worst, "relation": relation, "verdict": self.verdict, "error": self.error}
 
-    def row(self) -> tuple[str, ...]:
+    def table_row(self) -> tuple[str, ...]:
         """Return the table cells of the claim: place, title, values, and verdict, with "!" if it is not the one on record."""
         return (
             self.claim.where,
             self.claim.title,
-            *format_cells(self.numbers()),
+            *format_cells(self.as_dict()),
             self.verdict + ("" if self.as_recorded else " !"),
         )
 
@@ -103,7 +103,7 @@ class Audit:
         """Return the printed audit: one table of claims per paper, followed by the summary."""
         text = ""
         for key, paper in PAPERS.items():
-            rows = [strip_markup(each.row()) for each in self.judged if each.claim.paper == key]
+            rows = [strip_markup(each.table_row()) for each in self.judged if each.claim.paper == key]
             if rows:
                 text += f"{paper.title}\n{table([TABLE_COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
         return text + self.summary()
@@ -125,11 +125,11 @@ class Audit:
         return write(check_format(path), self.text(Path(path).suffix).encode())
 
     def text(self, ending: str) -> str:
-        """Return the audit as text in the file format ".json", ".csv" or ".md"."""
+        """Format the audit as the content of a ".json", ".csv" or ".md" file."""
         if ending == ".json":
-            about = {"effort": self.effort, "claims": [each.numbers() for each in self.judged]}
+            about = {"effort": self.effort, "claims": [each.as_dict() for each in self.judged]}
             return json.dumps(about, indent=1, ensure_ascii=False) + "\n"
-        head, rows = ("paper", *TABLE_COLUMNS), [(each.claim.paper, *each.row()) for each in self.judged]
+        head, rows = ("paper", *TABLE_COLUMNS), [(each.claim.paper, *each.table_row()) for each in self.judged]
         if ending == ".md":
             return format_markdown(head, rows) + f"\n{self.summary()}\n"
         out = io.StringIO()
@@ -160,7 +160,7 @@ def check_format(path: str | os.PathLike) -> str | os.PathLike:
 
 
 def check_word(argument: str, value: Any) -> str:
-    """Return the value of an argument, or raise `BadInput` unless it is text that is not blank."""
+    """Return the value of an argument, or raise `BadInput` unless it is a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise BadInput(f"{argument} must be a word; got {shorten(value)}. Give part of a claim's name or title.")
     return value
@@ -175,12 +175,12 @@ class AuditInterrupted(KeyboardInterrupt):
 
 
 def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
-    """List the claims, of one paper or of all, whose name, place or title contains the text `only`."""
-    for file in FILES:
+    """Return the claims, of one paper or of all, whose name, place or title contains the string `only`."""
+    for file in PAPER_OF_MODULE:
         # importing a module registers its claims
         import_module(f"{PAPERS_PACKAGE}.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
-    papers, files = list(PAPERS), [f"{PAPERS_PACKAGE}.{file}" for file in FILES]
+    papers, files = list(PAPERS), [f"{PAPERS_PACKAGE}.{file}" for file in PAPER_OF_MODULE]
     file_of = lambda each: files.index(module) if (module := each.compute.__module__) in files else len(files)
     # by paper, module and position in the module
     place = lambda each: (papers.index(each.paper), file_of(each), each.compute.__code__.co_firstlineno)

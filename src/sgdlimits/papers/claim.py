@@ -1,4 +1,4 @@
-"""Claims of papers: statement, place, and the computation that tests each.
+"""Claims of papers: the statement and its place, with the computation that tests it.
 
 A computation returns `compare(number, right, printed)`: a number obtained independently of the formula, the value of the right
 formula, and for misprints the value of the printed one. The comparison gives a verdict, which the audit checks against the one
@@ -80,11 +80,11 @@ class Comparison:
 
     Parameters
     ----------
-    number : computed independently of the formulas
+    number : values computed independently of the formulas
     right : values of the right formula; None if the paper claims nothing
     printed : values of the printed formula, if it differs
-    sigma : standard errors of the numbers, 0 for exact numbers
-    tolerance : allowed difference
+    sigma : standard errors of `number`, 0 for exact values
+    tolerance : largest difference with which values agree
     relation : "=", or "<" and ">" if the formula is a bound
     """
 
@@ -96,7 +96,7 @@ class Comparison:
     relation: str
 
     def excess(self, other: np.ndarray) -> np.ndarray:
-        """Return by how much each value misses a formula's value `other` beyond the tolerance; at most 0 if it agrees."""
+        """Return each value's distance from a formula's value `other`, less the tolerance: at most 0 where they agree."""
         gap = self.number - other
         gap = {"=": np.abs(gap), "<": gap, ">": -gap}[self.relation]
         # NaN agrees with nothing
@@ -157,7 +157,7 @@ def compare(
 
 # modules are named relative to this package
 PAPERS_PACKAGE = "sgdlimits.papers"
-FILES = {
+PAPER_OF_MODULE = {
     "mediocrity.claims.process": "mediocrity",
     "mediocrity.claims.landscape": "mediocrity",
     "mediocrity.claims.noise": "mediocrity",
@@ -172,7 +172,7 @@ FILES = {
     "new_results.claims.exits": "new_results",
     "new_results.claims.landscapes": "new_results",
 }
-"""Paper of the claims in each module, in printing order."""
+"""Paper of the claims in each module, by module, in printing order."""
 
 
 @dataclass(frozen=True)
@@ -181,16 +181,16 @@ class Claim:
 
     Parameters
     ----------
-    name : name of the paper, a dot, and name of the computation
+    name : name of the paper, a dot, and name of the computation without `compare_`
     paper : a key of `PAPERS`
-    where : section or equation
-    title : a few plain words
+    where : section or equation of the paper
+    title : subject of the claim in a few words
     says : the statement as printed, in Markdown
-    compute : takes an `Effort`, returns `Comparison`
+    compute : function of an `Effort` that returns a `Comparison`
     kind : the verdict on record: "holds", "misprint" (of a formula), "remark" (the paper is right in its own convention or
         within its own scope), "disagreement" (on a result), or "open" (neither is right)
     right : the right statement, where the paper's is wrong
-    tests : tests that show it
+    tests : names of tests that show the right statement
     proof : for new results, a link to the page with the proof, or "measured"
     """
 
@@ -215,15 +215,16 @@ def claim(
 ) -> Callable[[Callable[[Effort], Comparison]], Callable[[Effort], Comparison]]:
     """Register the decorated function as the computation that tests a claim of its module's paper.
 
-    If `right` is given, the claim is recorded as a misprint unless `kind` says otherwise.
+    The claim has the name of the function without the prefix `compare_`. If `right` is given, the claim is recorded as a
+    misprint unless `kind` says otherwise.
     """
     # an explicit kind wins
     more = {"kind": "misprint", **more} if "right" in more else more
 
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
-        """Register a computation under the name of its paper and its own, and return it."""
-        paper = FILES[compute.__module__.removeprefix(f"{PAPERS_PACKAGE}.")]
-        name = f"{paper}.{compute.__name__}"
+        """Register a computation as a claim of its module's paper, and return it unchanged."""
+        paper = PAPER_OF_MODULE[compute.__module__.removeprefix(f"{PAPERS_PACKAGE}.")]
+        name = f"{paper}.{compute.__name__.removeprefix('compare_')}"
         # a module imported twice, or two computations of one name
         assert name not in CLAIMS, name
         CLAIMS[name] = Claim(name, paper, where, title, says, compute, **more)

@@ -70,7 +70,10 @@ class SquaredUnits:
 
 
 def step_on_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
-    """Return the overlap of a squared unit after one exact SGD step on the sphere, over a grid, and the grid's weights."""
+    """Return a squared unit's overlap after one exact step on the sphere, at each point of a grid, and the grid's weights.
+
+    The grid is over fields, label noise, and the squared length of the other components of the input.
+    """
     points, weights = gauss_grid(nodes, nodes, 5)
     fixed, own, z = points
     field = m * fixed + np.sqrt(1 - m**2) * own

@@ -129,7 +129,7 @@ def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float
 
 @eqx.filter_jit
 def _drift_and_bounds(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
-    """Return the drift, an upper bound on its quadrature error, and the sum of the sizes of its terms."""
+    """Return the drift, an upper bound on its quadrature error, and the sum of the absolute values of its terms."""
     column, students = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
 
     def increment_of(products: Moments) -> Array:

@@ -19,7 +19,7 @@ from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import PrintableProblem
 from sgdlimits.problem.numerics import Numerics
-from sgdlimits.renamed import attribute_of
+from sgdlimits.renamed import find_renamed_attribute
 from sgdlimits.statistics.trees import add, as_floats
 
 Method = TypeVar("Method", bound=Callable)
@@ -28,7 +28,7 @@ CHECK_TIME = array(at_least=0, ndim=0)
 
 
 def compiled_at_time(method: Method) -> Method:
-    """Decorate a method of a problem, with statistics and a time t as arguments: check these, and compile the method.
+    """Decorate a method of a problem that takes statistics and a time t: check its arguments, and compile it.
 
     One compilation serves all times.
 
@@ -166,4 +166,4 @@ class Problem(PrintableProblem):
 
         def __getattr__(self, name: str) -> Any:
             """Return an attribute that has moved to `problem.coordinates` or `problem.numerics`, with a deprecation warning."""
-            return attribute_of(self, name, ("coordinates", Coordinates), ("numerics", Numerics))
+            return find_renamed_attribute(self, name, ("coordinates", Coordinates), ("numerics", Numerics))

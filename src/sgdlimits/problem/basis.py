@@ -20,11 +20,11 @@ class Basis(Part):
 
     @abc.abstractmethod
     def features(self, u: Float[Array, " k"]) -> Float[Array, " terms"]:
-        """The value of each function at u."""
+        """Evaluate each function of the basis at u."""
 
 
 class Polynomials(Basis):
-    """All products of powers of u/size up to a total degree.
+    """Products of powers of the k numbers u/size, up to a total degree.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Polynomials(Basis):
 
     @property
     def powers(self) -> np.ndarray:
-        """The powers in each function, shape (terms, k)."""
+        """Exponents of the k numbers in each product, shape (terms, k)."""
         k = self.size.shape[0]
         chosen = [each for n in range(self.degree + 1) for each in itertools.combinations_with_replacement(range(k), n)]
         return np.array([np.bincount(each, minlength=k) if each else np.zeros(k, int) for each in chosen])
@@ -55,11 +55,11 @@ class Polynomials(Basis):
 
 
 class GridSplines(Basis):
-    """Products of cubic splines, each of one number, that are 1 at one point of a grid and 0 at all others.
+    """Products of cubic splines in one variable each, which are 1 at one point of a grid and 0 at all others.
 
     Parameters
     ----------
-    axes : the points of the grid along each number, increasing, at least four
+    axes : grid points along each number, at least four, in increasing order
     """
 
     axes: tuple[tuple[float, ...], ...] = eqx.field(
@@ -67,15 +67,15 @@ class GridSplines(Basis):
     )
 
     @property
-    def pieces(self) -> tuple[np.ndarray, ...]:
-        """Of each axis, the coefficients of the cubics, shape (4, intervals, points)."""
+    def cubic_coefficients(self) -> tuple[np.ndarray, ...]:
+        """Coefficients of the cubic pieces of the splines along each axis, shape (4, intervals, points)."""
         from scipy.interpolate import CubicSpline  # imports much that problems without a grid do not need
 
         return tuple(CubicSpline(axis, np.eye(len(axis))).c for axis in self.axes)
 
     def features(self, u):
         rows = []
-        for i, (axis, cubics) in enumerate(zip(self.axes, self.pieces, strict=True)):
+        for i, (axis, cubics) in enumerate(zip(self.axes, self.cubic_coefficients, strict=True)):
             at = jnp.clip(jnp.searchsorted(jnp.asarray(axis), u[i]) - 1, 0, len(axis) - 2)
             t = u[i] - jnp.asarray(axis)[at]
             rows.append(reduce(lambda value, c: value * t + c, jnp.asarray(cubics)[:, at]))

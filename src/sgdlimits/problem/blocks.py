@@ -15,7 +15,7 @@ from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.base import freeze_zero_units
 from sgdlimits.expectation.class_sums import ClassSums, class_models
 from sgdlimits.expectation.gaussian import Estimate, Rule
-from sgdlimits.expectation.right_class import accuracy
+from sgdlimits.expectation.right_class import compute_accuracy
 from sgdlimits.inputs import Blocks
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.law import FieldLaw
@@ -51,7 +51,7 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
         return vector(both if stats.has_blocks else without_block_axis(both))
 
     mean = square = jnp.zeros(())
-    pairs = expectation.pairs(class_models(model))
+    pairs = expectation.pair_with_expectations(class_models(model))
     for (weight, (block, moments, _)), (part, own) in zip(_parts(model, expectation, students, full), pairs, strict=True):
         increment = lambda products, block=block, part=part: change(block.spread(part.undo_turn(products), None))
         samples = jax.tree.map(lambda leaf: leaf[..., None], moments)
@@ -95,12 +95,12 @@ def models_by_class(model: Model) -> list[Model]:
 def accuracy_over_classes(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
     """Compute the probability that the predicted class is right, for each class separately if their variances differ."""
     if not isinstance(model.data, Blocks):
-        return accuracy(model, a, law, rule)
+        return compute_accuracy(model, a, law, rule)
     if model.network.head_count > 1:
         raise BadInput("the accuracy of several heads is not written for variances by block or class. Use one head.")
     value = error = 0.0
     for part in class_models(model):
         weight = 1.0 if part.i is None else model.data.class_probabilities[part.i]
-        one = accuracy(part.model, a, part.law(law), rule)
+        one = compute_accuracy(part.model, a, part.law(law), rule)
         value, error = value + weight * one.value, error + weight * one.error
     return Estimate(value, error)

@@ -55,7 +55,7 @@ class Coordinates(ProblemView):
         return stats
 
     def admissible(self, stats: PyTree) -> PyTree:
-        """Project the statistics of a batch to ones that some weights have, which discretised noise may not keep.
+        """Project the statistics of a batch onto those that some weights have, which discretised noise may leave.
 
         The runs are on the last axis.
         """

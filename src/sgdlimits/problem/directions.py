@@ -25,7 +25,7 @@ class InitialWeights(Part):
     second : mean of each entry of the second layer
     second_spread : standard deviation of each entry of the second layer
 
-    The second layer are the scalars `a`. Other scalars begin at the values that the network defines.
+    The second layer consists of the scalars `a`. Other scalars start at the values that the network defines.
     """
 
     scale: Positive = 1.0
@@ -35,7 +35,7 @@ class InitialWeights(Part):
 
 
 class Directions(NamedTuple):
-    """Numbers of trained and fixed directions of a problem, and what a start needs to draw initial weights.
+    """Numbers of trained and fixed directions of a problem, the Gram matrix of the fixed ones, and the law of initial weights.
 
     Parameters
     ----------

@@ -73,9 +73,11 @@ def _check_tasks(data: Inputs, target: Target, network: AnyNetwork) -> None:
     if not isinstance(data, (Mixture, Blocks)):
         raise BadInput(f"readouts and heads of classes need a mixture; got {type(data).__name__}. Make it with mixture(means).")
     if readouts is not None and readouts != data.classes:
-        raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {readouts}. Give as many.")
+        raise BadInput(f"readouts must be {data.classes}, one for each class of the data; got {readouts}. Give one for each.")
     if heads not in (1, data.classes):
-        raise BadInput(f"heads must be 1, or {data.classes} as the classes of the data; got {heads}. Give one of these.")
+        raise BadInput(
+            f"heads must be 1, or {data.classes}, the number of classes of the data; got {heads}. Give one of the two."
+        )
     if turns is not None and turns.shape[1] != target.teachers:
         k, rows = target.teachers, turns.shape[1]
         raise BadInput(

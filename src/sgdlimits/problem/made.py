@@ -17,8 +17,8 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.model.activation import SIGN
-from sgdlimits.part import Part, arguments, as_source, is_default, is_schedule
-from sgdlimits.renamed import changes_of
+from sgdlimits.part import Part, as_source, constructor_arguments, is_default, is_schedule
+from sgdlimits.renamed import rename_changes
 
 MAKERS: dict[str, Callable] = {}
 """Functions that build the presets, by name; the package of presets, which imports this module, adds them."""
@@ -35,7 +35,7 @@ class PrintableProblem(Part):
     """Base class of problems: prints a problem as the call of its preset, and replaces arguments of that call."""
 
     def __repr__(self) -> str:
-        return f"{getattr(self, 'name', type(self).__name__)}: {arguments_text(self)}"
+        return f"{getattr(self, 'name', type(self).__name__)}: {format_arguments(self)}"
 
     def replace(self, **changes: Any) -> Self:
         """Return the problem with some arguments replaced, by the names that its preset or its constructors use.
@@ -54,7 +54,7 @@ class PrintableProblem(Part):
         phase_retrieval: width=1, lr=0.1, noise=0.2, sphere=True
           1 square unit learns 1 direction from standard normal inputs; SquaredLoss(), OnePassSGD
         """
-        return replace_arguments(self, changes_of(changes))
+        return replace_arguments(self, rename_changes(changes))
 
     def _repr_latex_(self) -> str | None:
         """Return the problem's equations as LaTeX for notebooks, or None if they cannot be written."""
@@ -124,7 +124,7 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
 """Functions that read preset arguments from a problem; all other arguments are its attributes or its algorithm's."""
 
 
-def preset_call(problem: Any) -> PresetCall | None:
+def find_preset_call(problem: Any) -> PresetCall | None:
     """Return the call of a preset that builds an equal problem, or None if there is none."""
     preset = MAKERS.get(getattr(problem, "name", ""))
     if preset is None:
@@ -146,9 +146,9 @@ def _read_argument(problem: Any, name: str, default: Any) -> Any:
     return found.item() if isinstance(found, (np.ndarray, np.generic)) and found.ndim == 0 else found
 
 
-def arguments_text(problem: Any) -> str:
-    """Return the arguments of a problem as text for printing: those of its preset, or else its most important ones."""
-    made = preset_call(problem)
+def format_arguments(problem: Any) -> str:
+    """Format the arguments of a problem for printing: those of its preset, or else its most important ones."""
+    made = find_preset_call(problem)
     if made is not None:
         defaults = inspect.signature(made.preset).parameters
         implied = lambda name, value: (
@@ -164,14 +164,14 @@ def arguments_text(problem: Any) -> str:
 
 def all_arguments(part: Any) -> dict[str, Any]:
     """Return the constructor arguments of an object and of the objects in it, by name; outer arguments take precedence."""
-    own = dict(arguments(part)) if isinstance(part, Part) else {}
+    own = dict(constructor_arguments(part)) if isinstance(part, Part) else {}
     parts = [own[name] for name in PART_NAMES if isinstance(own.get(name), Part)]
     return {**{name: value for each in parts[::-1] for name, value in all_arguments(each).items()}, **own}
 
 
 def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
     """Return a problem with some arguments of its preset replaced, or of its parts if no preset builds it."""
-    made = preset_call(problem)
+    made = find_preset_call(problem)
     names = list(made.given if made else all_arguments(problem))
     for name in changes:
         if name not in names and name not in all_arguments(problem):
@@ -191,7 +191,7 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
 
 def _rebuild_with(part: Any, changes: dict[str, Any]) -> Any:
     """Build an object again with some constructor arguments replaced, its own or those of objects in it."""
-    own = dict(arguments(part))
+    own = dict(constructor_arguments(part))
     new = {name: changes[name] for name in changes if name in own}
     rest = {name: value for name, value in changes.items() if name not in own}
     for name in PART_NAMES:

@@ -44,7 +44,7 @@ class MeanFieldProblem(Problem):
     Parameters
     ----------
     problem : the problem at finite width
-    expectation : how expectations over particles are computed; None chooses
+    expectation : how expectations over particles are computed; None chooses automatically
     outside : number of dimensions orthogonal to the fixed directions, as for `MeanField`
 
     >>> import sgdlimits as sl
@@ -58,7 +58,7 @@ class MeanFieldProblem(Problem):
 
     def __init__(self, problem: Problem, expectation: ParticleExpectation | None = None, outside: int | None = None) -> None:
         if not isinstance(problem, ProjectionProblem):
-            raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
+            raise BadInput(f"MeanField does not support {type(problem).__name__}. Use ODE(), or Chain(d).")
         if not (isinstance(problem.network, TwoLayer) and problem.network.plain):
             raise BadInput(
                 f"MeanField needs TwoLayer with one output and no bias, without dropout; {problem.name} has more. "
@@ -73,7 +73,7 @@ class MeanFieldProblem(Problem):
         self.problem = problem.limit  # d grows before p does
         algorithm = self.problem.algorithm
         if not is_linear(algorithm, problem.network.width) or len(algorithm.names) > 1:
-            raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
+            raise BadInput(f"MeanField does not support {type(algorithm).__name__}. Use ODE(), or Chain(d).")
         self.expectation = choose_particle_expectation(problem.model, outside) if expectation is None else expectation
 
     def at(self, t):

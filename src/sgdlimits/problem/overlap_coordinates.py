@@ -35,7 +35,7 @@ class OverlapCoordinates(Coordinates):
         Q = np.concatenate(
             [np.concatenate([overlaps.Q * (one and other) for other in is_copy], axis=-1) for one in is_copy], axis=-2
         )
-        trained = algorithm.trained(overlaps.a)
+        trained = algorithm.select_trained(overlaps.a)
         kept = {
             name: jax.tree.map(lambda leaf, copied=copied: leaf * copied, trained)
             for name, copied in zip(algorithm.names, is_copy, strict=True)
@@ -64,7 +64,7 @@ class OverlapCoordinates(Coordinates):
         each = [f"{b}," for b in range(*blocks)] if blocks else [""]
         names = [f"M[{b}{j},{r}]" for b in each for j in rows for r in range(k)]
         names += [f"Q[{b}{rows[j]},{rows[l]}]" for b in each for j, l in pairs]
-        for path, leaf in tree_flatten_with_path((self.problem.algorithm.trained(stats.a), stats.kept))[0]:
+        for path, leaf in tree_flatten_with_path((self.problem.algorithm.select_trained(stats.a), stats.kept))[0]:
             name = " ".join(key.key for key in path[1:]) or "a"
             names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
         return tuple(names)

@@ -17,13 +17,13 @@ from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments,
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation import Expectation, as_expectation, choose
+from sgdlimits.expectation import Expectation, as_expectation, choose_expectation
 from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
 from sgdlimits.expectation.choose import choose_without_dropout
 from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
-from sgdlimits.expectation.right_class import is_closed
+from sgdlimits.expectation.right_class import has_closed_accuracy
 from sgdlimits.inputs import Blocks, Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
@@ -37,7 +37,7 @@ from sgdlimits.problem.blocks import accuracy_over_classes, block_covariance, bl
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.overlap_coordinates import OverlapCoordinates, check_names
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, symmetric
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, symmetrise
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 from sgdlimits.text import count
@@ -126,7 +126,7 @@ class ProjectionProblem(ModelProblem):
     algorithm : optimiser, `OnePassSGD` or another `Algorithm`
     data : law of the inputs, such as a `mixture`; None takes standard normal inputs
     expectation : how expectations are computed: a quadrature rule such as `GaussHermite(32)` or `Sobol(12)`, or an
-        `Expectation`; None chooses
+        `Expectation`; None chooses automatically
     initial : law of the initial weights, from which `RandomInit` draws
     paper_time : paper time per unit of lr t; None if no paper has a clock for the problem
     name : name of the problem in tables and files
@@ -172,7 +172,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def expectation(self) -> Expectation:
         """How expectations over a sample are computed: as the user asked, or as the package chooses for the model."""
-        return choose(at_start(self.model)) if self.asked is None else self.asked
+        return choose_expectation(at_start(self.model)) if self.asked is None else self.asked
 
     @property
     def coordinates(self) -> OverlapCoordinates:
@@ -188,7 +188,7 @@ class ProjectionProblem(ModelProblem):
         if network.one_array:
             return Directions(network.width, self.model.gram, self.initial, sizes=self._block_sizes)
         scalars = network.initial(self.initial.second)
-        return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
+        return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.select_trained(scalars)))
 
     @property
     def _block_sizes(self) -> Callable[[int], tuple[int, ...]] | None:
@@ -236,7 +236,7 @@ class ProjectionProblem(ModelProblem):
         return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
 
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-        problem, stats = self.limit, symmetric(stats)
+        problem, stats = self.limit, symmetrise(stats)
         check_names(problem.algorithm, stats)
         if not is_linear(problem.algorithm, problem.network.width):
             return step_averages(problem).drift_parts(problem.t, stats)
@@ -281,7 +281,7 @@ class ProjectionProblem(ModelProblem):
             rule = rule_of(risk_expectation(self)) or ACCURACY_NODES
             of = lambda weights: accuracy_over_classes(model, weights.a, model.law(weights), rule)
             right, error = of(stats.of(STUDENT))
-            closed = all(is_closed(part) for part in models_by_class(model))
+            closed = all(has_closed_accuracy(part) for part in models_by_class(model))
             values |= {"accuracy": right, **({} if closed else {"accuracy_error": error})}
             values |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
         if has_tasks(model):
@@ -330,11 +330,9 @@ def risk_expectation(problem: ProjectionProblem) -> Expectation:
 def linear_increments(
     problem: ProjectionProblem, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """Return the gradient-flow and corrector parts of the increments, from sums over samples of products with gradients.
+    """Return the gradient-flow and corrector parts of the increments of an algorithm that is linear in the gradient.
 
-    The algorithm is linear in the gradient.
-
-    The result is a pair: gradient flow, and corrector.
+    They follow from sums over samples of products of gradients and fields.
 
     Parameters
     ----------

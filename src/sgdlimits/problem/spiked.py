@@ -130,18 +130,20 @@ class SpikeCoordinates(Coordinates):
 
     def fits(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
-            raise BadInput(f"the statistics of a spiked tensor are Spike(m, r2); got {type(stats).__name__}. Give those.")
+            raise BadInput(f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give a Spike.")
         super().fits(stats)
         if not is_traced(stats.r2) and float(stats.r2) < 0:
             raise BadInput(f"r2 must be at least 0; got {float(stats.r2):g}. Give the squared length of x outside v.")
 
     def check(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
-            raise BadInput(f"the statistics of a spiked tensor are Spike(m, r2); got {type(stats).__name__}. Give those.")
+            raise BadInput(f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give a Spike.")
         for name in Spike.dims:
             value = np.asarray(getattr(stats, name))
             if value.ndim != 1:
-                raise BadInput(f"{name} must be one number for each run; got shape {value.shape[1:]} a run. Give one number.")
+                raise BadInput(
+                    f"{name} must be one number for each run; got shape {value.shape[1:]} for each. Give one number."
+                )
             if not np.isfinite(value).all():
                 raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
         if (np.asarray(stats.r2) < 0).any():

@@ -19,14 +19,16 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.statistics.values import Values
 
-MARGIN = 0.1
-"""How far fitted functions are continued beyond their region, relative to its width."""
+RELATIVE_MARGIN = 0.1
+"""Distance by which fitted functions are continued beyond their region, as a fraction of its width."""
 RESERVED_NAMES = {"u", "risk", "run", "t", "step", "status", "t_end", "accuracy", "statistic"}
 """Names that datasets use for something else."""
 
 
 class Surrogate(Problem):
-    r"""Statistics u that move by fitted functions, :math:`\dot u = c_f\,\phi(u) + c_g\,\phi(u)` with features :math:`\phi`.
+    r"""Problem whose drift, covariance and risk are fitted functions of a few statistics u.
+
+    The drift is :math:`\dot u = c_f\,\phi(u) + c_g\,\phi(u)`, population part and corrector, with features :math:`\phi(u)`.
 
     `SampledDynamics.fit` and `SampledDynamics.tabulate` make it. Every level and analysis that needs only drift and covariance
     works: ODE, SDE, `flow`, `fixed_points`, `local_limit`, exit times. Functions are continued a tenth of the region's width
@@ -34,8 +36,8 @@ class Surrogate(Problem):
 
     Parameters
     ----------
-    names : of the statistics
-    basis : the features
+    names : names of the statistics
+    basis : the features, functions of the statistics
     population, corrector : coefficients of the two parts of the drift, shape (terms, k)
     noise : coefficients of the covariance's upper triangle, row by row, shape (terms, k (k + 1) / 2)
     loss : coefficients of the risk, shape (terms,)
@@ -55,9 +57,9 @@ class Surrogate(Problem):
     name: str = eqx.field(static=True, default="surrogate", kw_only=True)
 
     def features(self, stats: Values) -> Float[Array, " terms"]:
-        """The features of statistics; not a number beyond the region's margin."""
+        """Evaluate the features at the statistics; NaN outside the region and its margin."""
         u = jnp.asarray(stats.u)
-        margin = MARGIN * (self.high - self.low)
+        margin = RELATIVE_MARGIN * (self.high - self.low)
         inside = ((u >= self.low - margin) & (u <= self.high + margin)).all()
         return jnp.where(inside, self.basis.features(u), jnp.nan)
 
@@ -91,21 +93,21 @@ class Surrogate(Problem):
         return self.lr
 
     def state(self, **values: Any) -> Values:
-        """Statistics by name, as a start or as an argument of `drift`."""
+        """Return the statistics with values given by name, as a start or as an argument of `drift`."""
         if set(values) != set(self.names):
-            raise BadInput(f"the statistics are {', '.join(self.names)}; got {', '.join(values) or 'none'}. Give each of them.")
+            raise BadInput(f"the statistics are {', '.join(self.names)}; got {', '.join(values) or 'none'}. Give all of them.")
         return Values(jnp.stack([jnp.asarray(values[name], float) for name in self.names]))
 
 
 def check_values(stats: Any, names: tuple[str, ...], remedy: str, runs: bool = False) -> None:
-    """Raise `BadInput` unless statistics are `Values` of these names, of one run or with the runs first."""
+    """Raise `BadInput` unless statistics are `Values` of the given names, of one run or with the runs first."""
     if not isinstance(stats, Values) or np.ndim(stats.u) != 1 + runs or np.shape(stats.u)[-1] != len(names):
         got = f"Values of shape {np.shape(stats.u)[runs:]}" if isinstance(stats, Values) else type(stats).__name__
         raise BadInput(f"the statistics are Values of {', '.join(names)}; got {got}. {remedy}")
 
 
 class SurrogateCoordinates(Coordinates):
-    """Statistics of one's own, in a region."""
+    """Names and checks of the statistics of a `Surrogate`, which must lie in its region."""
 
     problem: Surrogate
 
@@ -113,7 +115,7 @@ class SurrogateCoordinates(Coordinates):
         return self.problem.names
 
     def from_overlaps(self, overlaps: Overlaps) -> Values:
-        """Spread random starts over the region: there are no weights that they could be those of."""
+        """Map random overlaps to points spread over the region, since no weights define these statistics."""
         share = 0.5 + 0.5 * lax.erf(jnp.asarray(overlaps.M[..., 0] * np.sqrt((1 + len(self.problem.names)) / 2)))
         return Values(self.problem.low + (self.problem.high - self.problem.low) * share)
 
@@ -127,10 +129,11 @@ class SurrogateCoordinates(Coordinates):
         self._check_region(stats.u)
 
     def _check_region(self, u: Any) -> None:
+        """Raise `BadInput` if statistics lie outside the region in which the functions were fitted, and its margin."""
         if is_traced(u) or is_traced(self.problem.low):
             return
         low, high = np.asarray(self.problem.low), np.asarray(self.problem.high)
-        margin = MARGIN * (high - low)
+        margin = RELATIVE_MARGIN * (high - low)
         bad = ~((u >= low - margin) & (u <= high + margin))
         if bad.any():
             i = int(np.nonzero(bad)[-1][0])

@@ -15,7 +15,7 @@ from sgdlimits.size import describe_excess
 if TYPE_CHECKING:
     import h5py
 
-MAX_DEPTH = 8
+MAX_GROUP_DEPTH = 8
 """Maximum nesting of groups in an HDF5 file that is read; files written by the package have at most one level."""
 
 
@@ -27,13 +27,15 @@ def check_contained(group: h5py.Group, depth: int = 0) -> None:
     import h5py
 
     # Hard links can make a group a member of itself, so that the recursion would not end.
-    if depth > MAX_DEPTH:
-        raise BadInput("it has groups inside groups without end. Give a dataset that was saved.")
+    if depth > MAX_GROUP_DEPTH:
+        raise BadInput("its groups are nested too deeply. Give a dataset that was saved.")
     for name in group:
         # Hard links are names of objects in this file; soft and external links may lead anywhere.
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
-            raise BadInput(f"its {name!r} is a link to another place, which is not followed. Give a dataset that was saved.")
+            raise BadInput(
+                f"its {name!r} is a link to another file or path, which is not followed. Give a dataset that was saved."
+            )
         item = group[name]
         if isinstance(item, h5py.Group):
             check_contained(item, depth + 1)

@@ -24,10 +24,10 @@ from sgdlimits.errors import BadInput, shorten
 from sgdlimits.files import atomic_replacement
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.contained import check_contained
-from sgdlimits.run.record import find, from_json, reading
+from sgdlimits.run.record import explain_decoding_errors, find_named_object, from_json
 from sgdlimits.run.schema import ResumeState, check, check_form, plain_variable, resume_state_of
 from sgdlimits.run.simulate import simulate
-from sgdlimits.text import format_bytes, printable
+from sgdlimits.text import escape_controls, format_bytes
 
 STATE_VARIABLES = {"state": ("run", "number"), "state_t": ("run",)}
 """Names and dimensions of the variables of a file that hold the state from which runs resume, and its time."""
@@ -63,14 +63,14 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
             for name, value in attributes.items():
                 if np.asarray(value).dtype.kind not in "fiubU":
                     raise BadInput(
-                        f"the attribute {name!r} of {of} is {shorten(value)}, which files do not hold. Make it text."
+                        f"the attribute {name!r} of {of} is {shorten(value)}, which files cannot store. Convert it to a string."
                     )
         if dataset.nbytes < MAX_BUFFERED_BYTES:
             buffer = io.BytesIO()
-            netcdf.write(dataset, buffer)
+            netcdf.write_netcdf4(dataset, buffer)
             partial.write_bytes(buffer.getbuffer())
         else:
-            netcdf.write(dataset, partial)
+            netcdf.write_netcdf4(dataset, partial)
     return Path(path)
 
 
@@ -79,8 +79,8 @@ def load(path: str | os.PathLike) -> xr.Dataset:
     """Load a dataset that `save` wrote into memory and check it; warn if a newer version of the package wrote it."""
     if not os.path.isfile(path):
         if os.path.exists(path):
-            raise BadInput(printable(f"{path} is not a plain file. Give the path of a dataset that was saved."))
-        raise BadInput(printable(f"there is no file {path}. Give the path of a dataset that was saved."))
+            raise BadInput(escape_controls(f"{path} is not a plain file. Give the path of a dataset that was saved."))
+        raise BadInput(escape_controls(f"there is no file {path}. Give the path of a dataset that was saved."))
     with explain_read_errors(path):
         dataset = _read_checked(path)
     if _newer_version_note(dataset):
@@ -97,11 +97,13 @@ def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except BadInput as reason:
-        raise BadInput(printable(f"{path}: {reason}")) from reason
+        raise BadInput(escape_controls(f"{path}: {reason}")) from reason
     except Exception as reason:
         words = " ".join(str(reason).split())[:200] or type(reason).__name__
         raise BadInput(
-            printable(f"{path} is not a netCDF file that can be read: {words}. Give the path of a dataset that was saved.")
+            escape_controls(
+                f"{path} is not a netCDF file that can be read: {words}. Give the path of a dataset that was saved."
+            )
         ) from reason
 
 
@@ -129,7 +131,7 @@ class VersionWarning(UserWarning):
 
 
 def _newer_version_note(dataset: xr.Dataset) -> str:
-    """Return a sentence if a newer version of the package made a dataset, else an empty text."""
+    """Return a sentence if a newer version of the package made a dataset, else an empty string."""
     theirs, ours = str(dataset.attrs["version"]), version("sgdlimits")
     # Only the three numbers of a release count, not suffixes of development versions.
     numbers = lambda text: [int(part) for part in re.findall(r"\d+", text)[:3]]
@@ -149,10 +151,10 @@ def problem_of(dataset: xr.Dataset) -> Problem:
     """
     text = dataset.attrs.get("problem")
     if not isinstance(text, str):
-        raise BadInput("the dataset does not say what it was made from. Give what simulate returned or load read.")
+        raise BadInput("the dataset does not record how it was made. Give one that simulate returned or load read.")
     found = from_json(text)
     if not isinstance(found, Problem):
-        raise BadInput(f"the dataset says that it was made from {shorten(found)}. Give what simulate returned or load read.")
+        raise BadInput(f"the dataset records {shorten(found)} as its problem. Give one that simulate returned or load read.")
     return found
 
 
@@ -167,16 +169,14 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
     """
     known = inspect.signature(simulate).parameters
     if unknown := [name for name in changes if name not in known]:
-        raise BadInput(
-            f"{unknown[0]} is no argument of simulate. Give some of {', '.join(known)}; problem.replace has the others."
-        )
+        raise BadInput(f"{unknown[0]} is not an argument of simulate. Give some of {', '.join(known)}, or use problem.replace.")
     attributes = check_form(dataset).attrs
     if _newer_version_note(dataset) and not changes.keys() >= {"problem", "level", "start"}:
-        raise BadInput(f"the dataset cannot be made again: {_newer_version_note(dataset)}")
+        raise BadInput(f"the dataset cannot be simulated again: {_newer_version_note(dataset)}")
     until = attributes["until"]
     if until and not until.startswith("{") and "until" not in changes:
-        raise BadInput(f"the runs stopped at {until}, which files do not hold. Pass until= to rerun.")
-    with reading():
+        raise BadInput(f"the runs stopped at {until}, a condition that files cannot store. Pass until= to rerun.")
+    with explain_decoding_errors():
         times = json.loads(attributes["save"])
         arguments = {
             "t_max": float(attributes["t_max"]),
@@ -186,7 +186,7 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
         }
         functions = json.loads(attributes.get("observe", "{}"))
         if "observe" not in changes:
-            arguments["observe"] = {name: find(address) for name, address in functions.items()}
+            arguments["observe"] = {name: find_named_object(address) for name, address in functions.items()}
     # Arguments that are replaced are not decoded, so that they may be such as files cannot name.
     recorded = {"problem": "problem", "level": "level_parameters", "start": "start", **({"until": "until"} if until else {})}
     for name, attribute in recorded.items():

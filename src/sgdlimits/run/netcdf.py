@@ -17,7 +17,7 @@ NO_VARIABLE_NAME = "This is a netCDF dimension but not a netCDF variable."
 """Name that the netCDF-4 format prescribes for the scale of a dimension that has no coordinate variable."""
 
 
-def write(dataset: xr.Dataset, target: Any) -> None:
+def write_netcdf4(dataset: xr.Dataset, target: Any) -> None:
     """Write a dataset to a path or a binary file object as netCDF-4, with values and attributes encoded as xarray does."""
     variables, attributes = encode_dataset_coordinates(dataset)
     # netCDF-4 readers take the order of variables and dimensions from the order of creation in the file.

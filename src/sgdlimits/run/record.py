@@ -26,7 +26,7 @@ import numpy as np
 from sgdlimits.errors import BadInput
 from sgdlimits.level.condition import Condition, Predicate
 from sgdlimits.model.activation import sigmoid, tanh
-from sgdlimits.part import arguments, is_default
+from sgdlimits.part import constructor_arguments, is_default
 
 PACKAGE = "sgdlimits"
 PUBLIC_MODULES = (
@@ -71,12 +71,12 @@ def to_json(thing: Any) -> str:
 
 def from_json(text: str) -> Any:
     """Rebuild the object that `to_json` described; functions and classes of users must be known (see `register`)."""
-    with reading():
+    with explain_decoding_errors():
         return _decode(json.loads(text))
 
 
 @contextmanager
-def reading() -> Iterator[None]:
+def explain_decoding_errors() -> Iterator[None]:
     """Turn any exception in the block, which decodes the content of an untrusted file, into a `BadInput`."""
     try:
         yield
@@ -105,7 +105,7 @@ def register(thing: Any) -> Any:
     >>> register(cube) is cube
     True
     """
-    name = name_of(thing) if callable(thing) else ""
+    name = public_name(thing) if callable(thing) else ""
     if not name or "<" in name:
         raise BadInput(
             f"only functions and classes with a name can be registered; got {thing!r}. Define it at the top of a module."
@@ -115,8 +115,8 @@ def register(thing: Any) -> Any:
     return thing
 
 
-def condition_text(condition: Condition | None) -> str:
-    """Return a stop condition as text for a dataset: JSON, the name of a user's function, or "" for None."""
+def format_condition(condition: Condition | None) -> str:
+    """Return the string that records a stop condition in a dataset: JSON, the name of a user's function, or "" for None."""
     if isinstance(condition, Predicate):
         return getattr(condition.fn, "__qualname__", repr(condition.fn))
     return "" if condition is None else to_json(condition)
@@ -133,7 +133,7 @@ def _encode(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {"dict": {name: _encode(part) for name, part in thing.items()}}
     if isinstance(thing, eqx.Module):
-        fields = {_name_in_files(type(thing), name): _encode(value) for name, value in _recorded_arguments(thing)}
+        fields = {_argument_name_in_files(type(thing), name): _encode(value) for name, value in _recorded_arguments(thing)}
         return {"class": record_name(type(thing)), "fields": fields}
     if callable(thing):
         return {"function": record_name(thing)}
@@ -151,47 +151,49 @@ def _decode(value: Any) -> Any:
     if "dict" in value:
         return {name: _decode(part) for name, part in value["dict"].items()}
     if "function" in value:
-        return find(value["function"])
-    cls, fields = find(value["class"]), {name: _decode(field) for name, field in value["fields"].items()}
+        return find_named_object(value["function"])
+    cls, fields = find_named_object(value["class"]), {name: _decode(field) for name, field in value["fields"].items()}
     recorded = getattr(cls, "recorded", {})  # files of earlier versions hold arguments by the names of their attributes
-    spellings = {name: (_name_in_files(cls, name), name, recorded.get(name)) for name in inspect.signature(cls).parameters}
+    spellings = {
+        name: (_argument_name_in_files(cls, name), name, recorded.get(name)) for name in inspect.signature(cls).parameters
+    }
     found = {name: next((key for key in keys if key in fields), None) for name, keys in spellings.items()}
     try:
         return cls(**{name: fields[key] for name, key in found.items() if key is not None})
     except TypeError as reason:
-        raise BadInput(f"the file's {value['class']} cannot be made again: {reason}. Pass it to rerun yourself.") from reason
+        raise BadInput(f"the file's {value['class']} cannot be rebuilt: {reason}. Pass this argument to rerun.") from reason
 
 
 def _recorded_arguments(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of a module that a file holds: all but those of `omitted_in_files` that have their default."""
+    """Yield the arguments of an object that a file stores: all but those of `omitted_in_files` that have their default."""
     defaults = getattr(type(thing), "omitted_in_files", {})
-    for name, value in arguments(thing):
+    for name, value in constructor_arguments(thing):
         if not (name in defaults and is_default(value, defaults[name])):
             yield name, value
 
 
-def _name_in_files(cls: type, name: str) -> str:
+def _argument_name_in_files(cls: type, name: str) -> str:
     """Return the name that files have for an argument of a class's constructor."""
     return ARGUMENTS_IN_FILES.get((cls.__name__, name), name)
 
 
 def record_name(thing: Any) -> str:
     """Return the name of a class or function for a file, and remember the object, so that this process can read the file."""
-    name = name_of(thing)
+    name = public_name(thing)
     if ":" in name and "<" not in name:
         with suppress(TypeError):  # few callables, such as ufuncs of NumPy, have no weak references: they need `register`
             _named_objects[name] = thing
     return name
 
 
-def name_of(thing: Any) -> str:
+def public_name(thing: Any) -> str:
     """Return the name of a class or function in files: its public name in the package, `module:name` for any other."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     return NAMES_IN_FILES.get(name, name) if module.split(".")[0] == PACKAGE else f"{module}:{name}"
 
 
-def find(name: str) -> Any:
+def find_named_object(name: str) -> Any:
     """Return the class or function that a file refers to by name, without importing or executing anything.
 
     In files of earlier versions, the module comes before the public name of a class of the package; the name alone counts.

@@ -14,9 +14,9 @@ from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, resume_st
 
 
 class BatchCheckpoint(NamedTuple):
-    """What one batch of runs needs to resume: its dataset so far, the state of its stepper, and the remaining times.
+    """State from which one batch of runs resumes.
 
-    `dataset` has their saved times so far, `rows` the state of their stepper, `clock` the time of the checkpoint and the saved
+    `dataset` has the saved times so far, `rows` the state of the stepper, `clock` the time of the checkpoint and the saved
     times after it, and `ended` marks the runs that had stopped or diverged.
     """
 
@@ -61,7 +61,7 @@ class Checkpoint(NamedTuple):
         return BatchCheckpoint(mine, state.rows, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
 
 
-def checkpoint_of(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int) -> Checkpoint:
+def read_checkpoint(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int) -> Checkpoint:
     """Return the checkpoint in the dataset `resume`; raise `BadInput` if a different simulation made it.
 
     `attributes` are those of the simulation that resumes, with `runs` runs.

@@ -67,7 +67,7 @@ class Runner:
             for snapshot in snapshots:
                 self._append_snapshot(snapshot)
                 if self.finished or time.perf_counter() - last > seconds:
-                    yield self.dataset()
+                    yield self.next_dataset()
                     last = time.perf_counter()
             report(self.stepper.completed_fraction)
             if self.finished:
@@ -106,14 +106,14 @@ class Runner:
         self.unsent.append((self.index + 1, snapshot))
         self.index += 1
 
-    def dataset(self) -> xr.Dataset:
+    def next_dataset(self) -> xr.Dataset:
         """Build the dataset of the times saved since the last call."""
         dataset = self._build_dataset(self.clock, self.unsent, self.clock.t[self.index])
         self.unsent = []  # not before: Ctrl-C may come while the dataset is built
         return dataset
 
     def interrupted_dataset(self) -> xr.Dataset | None:
-        """Build the dataset of the times saved since the last one and, as one more, the present time.
+        """Build the dataset of the times saved since the last dataset, and of the present time.
 
         The result is None if nothing is new.
         """
@@ -122,7 +122,7 @@ class Runner:
         if self.index < 0 or (not self.unsent and reached <= here):
             return None
         if reached <= here:
-            return self.dataset()
+            return self.next_dataset()
         if self.index == 0 and self.checkpoint is None and not self.unsent:
             self.unsent = [(0, self.stepper.initial)]  # a dataset begins at t = 0, whatever times are saved
         times = self.clock.t[: self.index + 1], self.clock.step[: self.index + 1]
@@ -194,10 +194,10 @@ class Simulation:
                     if checkpoint.clock.t.size == 1:  # the checkpoint has all saved times
                         continue
 
-                def show_share(share: float, done: float = shown.n, count: int = runs.size) -> None:
+                def show_fraction(share: float, done: float = shown.n, count: int = runs.size) -> None:
                     shown.update(min(done + share * count, total) - shown.n)
 
-                yield from self._run_batch(runs, size, checkpoint, seconds, show_share)
+                yield from self._run_batch(runs, size, checkpoint, seconds, show_fraction)
                 if self.interrupted:
                     return
 
@@ -205,7 +205,7 @@ class Simulation:
         """Simulate one batch and yield its datasets; after Ctrl-C the last one has the present state of the runs."""
         runner = None
         try:
-            runner = self._runner(runs, size, checkpoint)
+            runner = self._make_runner(runs, size, checkpoint)
             yield from runner.run(seconds, report)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -213,11 +213,11 @@ class Simulation:
             if last is not None:
                 yield last
 
-    def runners(self) -> list[Runner]:
+    def make_runners(self) -> list[Runner]:
         """Return the runners of all batches of a simulation that begins at the start."""
-        return [self._runner(runs, size, None) for runs, size in self._split_batches()]
+        return [self._make_runner(runs, size, None) for runs, size in self._split_batches()]
 
-    def _runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None) -> Runner:
+    def _make_runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None) -> Runner:
         """Return the runner of a batch of runs, padded to `size` runs, which begins at the start or at a checkpoint."""
         padded = runs[np.minimum(np.arange(size), runs.size - 1)]  # copies of the last run fill the batch to a compiled size
         starts = self.engine.starts(self.start, Stream.of(self.request.seed, padded))

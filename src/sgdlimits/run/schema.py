@@ -23,7 +23,7 @@ from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import evaluate_schedule
-from sgdlimits.run.record import find, from_json, name_of, to_json
+from sgdlimits.run.record import find_named_object, from_json, public_name, to_json
 from sgdlimits.schedule import Schedule
 
 INTERRUPTED = "interrupted"
@@ -155,7 +155,7 @@ def build_dataset(
         coordinates[name] = plain_variable(dims, values, {"long_name": f"{name.replace('_', ' ')} at time t"})
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
     named = {"scalars": json.dumps(scalars)} if scalars else {}
-    dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
+    dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": public_name(type(stats)), **named})
     # Most operations of xarray drop the encoding, and so they should: a dataset that was cut or edited cannot resume.
     if state.rows.size <= MAX_STATE_FLOATS:
         dataset.encoding = {"state": state}
@@ -311,7 +311,7 @@ def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
 def _may_leave_cone(dataset: xr.Dataset) -> bool:
     """Return whether noise at the level of a dataset may give overlaps that no weights have; False for unknown levels."""
     try:
-        level = find(json.loads(dataset.attrs["level_parameters"])["class"])
+        level = find_named_object(json.loads(dataset.attrs["level_parameters"])["class"])
     except (ValueError, KeyError, TypeError, BadInput):
         return False
     return getattr(level, "leaves_cone", False)
@@ -335,9 +335,9 @@ def check_form(dataset: Any) -> xr.Dataset:
         value = dataset.attrs[name]
         if not isinstance(value, str) and (name in TEXT_ATTRIBUTES or np.ndim(value) != 0 or not np.isfinite(float(value))):
             _raise_violation(f"its attribute {name!r} is {shorten(value)}")
-    if not hasattr(find(dataset.attrs["statistics"]), "dims"):
+    if not hasattr(find_named_object(dataset.attrs["statistics"]), "dims"):
         _raise_violation(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
-    for name in ("risk", *COORDINATES, *find(dataset.attrs["statistics"]).dims):
+    for name in ("risk", *COORDINATES, *find_named_object(dataset.attrs["statistics"]).dims):
         if name not in dataset.variables and not (name == "a" and "scalars" in dataset.attrs):
             _raise_violation(f"it has no variable {name!r}")
     for name in COORDINATES:
@@ -397,8 +397,8 @@ def _least_eigenvalue_in_blocks(dataset: xr.Dataset) -> float:
 
 
 def statistics(dataset: xr.Dataset) -> PyTree:
-    """Return the statistics of a dataset as an object of their class, such as `Overlaps`; arrays have axes (run, t, ...)."""
-    cls = find(dataset.attrs["statistics"])
+    """Return the statistics in a dataset as an object such as `Overlaps`, whose arrays have axes (run, t, ...)."""
+    cls = find_named_object(dataset.attrs["statistics"])
     values = lambda names: {name: dataset[name].values for name in names}
     # If `a` is a dictionary of scalars, each of them is a variable of its own, and the attribute lists their names.
     if "scalars" not in dataset.attrs:

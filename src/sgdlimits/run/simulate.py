@@ -20,8 +20,8 @@ from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules, find_schedules
-from sgdlimits.run.record import condition_text, record_name, to_json
-from sgdlimits.run.resume import checkpoint_of
+from sgdlimits.run.record import format_condition, record_name, to_json
+from sgdlimits.run.resume import read_checkpoint
 from sgdlimits.run.runner import Runner, Simulation
 from sgdlimits.run.schema import final_statistics, join_pieces, repeats_random_numbers, reserved_names
 from sgdlimits.size import check_memory
@@ -172,11 +172,11 @@ def simulate_batched(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[i
     """
     simulations = [_prepare_runs(**each) for each in arguments]
     # All runners are made first: their steps can then share calls from the beginning.
-    position = {runner: at for at, simulation in enumerate(simulations) for runner in simulation.runners()}
+    position = {runner: at for at, simulation in enumerate(simulations) for runner in simulation.make_runners()}
     done: list[list[xr.Dataset]] = [[] for _ in simulations]
     for runner in Runner.run_many(position):
         at = position[runner]
-        done[at].append(runner.dataset())
+        done[at].append(runner.next_dataset())
         if sum(part.sizes["run"] for part in done[at]) == simulations[at].request.runs.size:
             parts = sorted(done[at], key=lambda part: int(part.run.values[0]))
             yield at, _select_runs(_join_arriving(simulations[at], iter(parts)), arguments[at]["indices"])
@@ -245,10 +245,10 @@ def _prepare_simulation(
         "seed": str(seed),
         "t_max": float(t_max),
         "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
-        "until": condition_text(condition),
+        "until": format_condition(condition),
         "observe": json.dumps({name: record_name(fn) for name, fn in observed.functions}),
     }
-    checkpoint = checkpoint_of(resume, engine, attributes, runs)
+    checkpoint = read_checkpoint(resume, engine, attributes, runs)
     request = Request(seed, np.arange(runs), clock, condition, observed, kernel, save_start)
     return Simulation(engine, start, checkpoint, request, size, attributes, schedules)
 

@@ -22,10 +22,10 @@ from sgdlimits.kernel.random.transform import array_module
 from sgdlimits.statistics.frame import (
     FieldFactor,
     Frame,
-    admissible,
     cholesky_factor,
     factor_fields,
     frame_of,
+    make_admissible,
     overlaps_of,
     project_to_cone,
 )
@@ -100,9 +100,9 @@ def admissible_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], unit: i
     The runs are on the last axis.
     """
     if jnp.ndim(B) == 2:
-        return admissible(stats, B, unit)
+        return make_admissible(stats, B, unit)
     inside, one = _to_axes(stats, B, runs_first=False), jnp.eye(B.shape[-1])
-    each = jax.vmap(lambda M, Q: (lambda o: (o.M, o.Q))(admissible(_with(stats, M, Q), one)))
+    each = jax.vmap(lambda M, Q: (lambda o: (o.M, o.Q))(make_admissible(_with(stats, M, Q), one)))
     M, Q = each(inside.M, inside.Q)
     if unit:
         norms = jnp.sqrt(jnp.einsum("bjj...->j...", Q)).at[unit:].set(1.0)

@@ -293,7 +293,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
 
 @singledispatch
 def project_to_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
-    """Project statistics to the nearest that weight vectors can have; types without such constraints are unchanged."""
+    """Project statistics to the nearest ones that some weights have; types without such constraints are returned unchanged."""
     return stats
 
 
@@ -346,7 +346,7 @@ def factor_fields(stats: Overlaps, B: Float[Array, "k k"]) -> FieldFactor:
     return FieldFactor(student, jnp.broadcast_to(fixed, (k, k + p, *batch)))
 
 
-def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
+def make_admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
     """Replace overlaps that no weight vectors can have by ones that some have, with norm 1 for the first `unit` rows.
 
     Runs are on the last axis. Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are

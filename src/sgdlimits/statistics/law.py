@@ -103,7 +103,7 @@ class FieldLaw(eqx.Module):
         student, fixed = self.factor or FieldFactor(*(jnp.zeros((rows, 0)) for rows in self.shape))
         return Covariance(student @ student.T, student @ fixed.T, fixed @ fixed.T)
 
-    def conditional(self) -> ConditionalLaw:
+    def condition_on_fixed(self) -> ConditionalLaw:
         """Condition the student fields on the fixed ones, differentiably also where the covariance is singular."""
         if self.unit is None:  # the covariance is zero and has no Cholesky factor
             p, k = self.shape
@@ -118,7 +118,7 @@ class FieldLaw(eqx.Module):
 
     def triangular_factor(self) -> FieldFactor:
         """Factor the covariance of all fields by triangular matrices, with the fixed fields first."""
-        split = self.conditional()
+        split = self.condition_on_fixed()
         return split.factor(self._lower_factor(split.rest))
 
     def student_factor(self, order: Array) -> Float[Array, "p p"]:
@@ -138,7 +138,7 @@ class FieldLaw(eqx.Module):
         at = lambda rows, mean: rows @ points[:-1] + mean[:, c][:, None]
         return at(F.student, self.means.student), at(F.fixed, self.means.fixed), points[-1]
 
-    def over_classes(self, f: Callable[[Array], PyTree]) -> PyTree:
+    def average_over_classes(self, f: Callable[[Array], PyTree]) -> PyTree:
         """Average a function of the class over all classes, with their probabilities."""
         # A loop over the few classes rather than a vmap, which would hold the nodes of all classes in memory.
         parts = [f(jnp.asarray(c)) for c in range(self.classes)]

@@ -109,7 +109,7 @@ class Overlaps(Part):
         return self.M.shape[-2] // len(self.names)
 
     def of(self, name: str, other: str | None = None) -> Overlaps:
-        """Return the overlaps of the group of directions `name`; Q is between it and the group `other`, by default itself."""
+        """Return the overlaps of the group of directions `name`, with Q between it and `other` (by default itself)."""
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
         # Memory of scalars under the same name, such as their velocity, takes the place of the scalars.
         own = self.kept.get(name, ())
@@ -170,7 +170,9 @@ def weights(W: Matrix, E: Matrix, a: Annotated[ArrayLike | Mapping[str, Any], fi
     if u.shape[1] != fixed.shape[1]:
         raise BadInput(f"W and E must have the same d columns; got shapes {u.shape} and {fixed.shape}. Give vectors of R^d.")
     if a is not None and not isinstance(a, Mapping) and np.shape(a) != (len(u),):
-        raise BadInput(f"a must have shape ({len(u)},), a number for each row of W; got {np.shape(a)}. Give such an array.")
+        raise BadInput(
+            f"a must have shape ({len(u)},), a number for each row of W; got {np.shape(a)}. Give one number for each row."
+        )
     return Overlaps(np.ones(len(u)) if a is None else a, u @ fixed.T, u @ u.T)
 
 
@@ -182,7 +184,7 @@ def select_students(stats: Any) -> Any:
 def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
     """Return the slice of the rows of M and Q that belong to the group `name`; each group has `width` rows."""
     if name not in names:
-        raise BadInput(f"there are no directions of {name!r}. The statistics have those of {', '.join(names)}.")
+        raise BadInput(f"there are no directions of {name!r}. Give one of {', '.join(names)}, which the statistics have.")
     first = names.index(name) * width
     return slice(first, first + width)
 
@@ -216,7 +218,7 @@ def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool |
     return Overlaps(replace_scalars(like.a, new), M.reshape(*blocks, n, k), full, kept, like.names)
 
 
-def symmetric(stats: Overlaps) -> Overlaps:
+def symmetrise(stats: Overlaps) -> Overlaps:
     """Replace Q of one run by its symmetric part, so that the drift cannot amplify asymmetric rounding errors."""
     across = jnp.swapaxes(stats.Q, 1, 2) if stats.has_blocks else stats.Q.T
     return Overlaps(stats.a, stats.M, (stats.Q + across) / 2, stats.kept, stats.names)

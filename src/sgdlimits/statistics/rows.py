@@ -1,7 +1,8 @@
 """Scalar products over d with an order of summation that does not depend on the batch of runs.
 
 XLA vectorises a plain sum in an order that depends on the shape of the whole batch. Products of matrices are computed run by
-run, always in the same order if there are several rows, and matrix-vector products are so if rows come in groups of eight.
+run, always in the same order if there are several rows. The same holds for a product with a vector if the rows come in groups
+of eight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statistics of a user's own: numbers in a row, which their problem names."""
+"""User-defined statistics: a vector of numbers, whose names the problem defines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Values(Part):
-    """Values of statistics of one's own, in the order of the names that their problem has.
+    """Values of user-defined statistics, in the order of their names in the problem.
 
     Parameters
     ----------

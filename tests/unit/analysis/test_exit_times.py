@@ -213,9 +213,9 @@ def test_interrupted_runs_are_censored_where_they_had_come_to(level, calls, monk
         if next(left, None) is None:
             raise KeyboardInterrupt
 
-    stop = ode.Solver._locate
+    stop = ode.Solver._locate_stops
     monkeypatch.setattr(stepper.Pace, "note", interrupt)
-    monkeypatch.setattr(ode.Solver, "_locate", lambda *args: interrupt() or stop(*args))
+    monkeypatch.setattr(ode.Solver, "_locate_stops", lambda *args: interrupt() or stop(*args))
     with pytest.raises(sl.Interrupted) as caught:
         go(level, until=sl.exits(0.5), t_max=50)
     data = caught.value.dataset

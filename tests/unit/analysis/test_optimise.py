@@ -230,16 +230,16 @@ def test_gradients_are_limited():
 
 REFUSED = {
     "unknown": (dict(controls={"rate": sl.Control(3, 0.0, 1.0)}), "make cannot be called with the controls rate"),
-    "domain": (dict(controls={"lr": sl.Control(3, -1.0, 1.0)}), "with every control at its low: lr must be"),
-    "none": (dict(controls={}), "controls are missing"),
+    "domain": (dict(controls={"lr": sl.Control(3, -1.0, 1.0)}), "with every control at its lower bound: lr must be"),
+    "none": (dict(controls={}), "controls= is empty"),
     "no control": (dict(controls={"lr": 0.1}), "must be a Control; got 0.1"),
     "ignored": (dict(make=lambda lr: linear(0.1)), "does not depend on lr"),
     "no problem": (dict(make=lambda lr: 3), "make must return a problem; got 3"),
     "objective": (dict(objective=3), "objective must be None, 'exit'"),
     "array": (dict(objective=lambda problem, stats: stats.M), "objective must return one number"),
-    "budget": (dict(constraints=sl.Budget("lr", -1.0)), "below its least integral"),
+    "budget": (dict(constraints=sl.Budget("lr", -1.0)), "below the smallest possible integral"),
     "budget of none": (dict(constraints=sl.Budget("l", 1.0)), "Did you mean lr?"),
-    "no budget": (dict(constraints=[3]), "constraints must be budgets"),
+    "no budget": (dict(constraints=[3]), "constraints must be a Budget"),
     "infinite": (dict(t_max=np.inf), "t_max must be a finite number"),
 }
 

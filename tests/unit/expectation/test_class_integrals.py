@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal, norm, qmc
 
 import sgdlimits as sl
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
-from sgdlimits.expectation.gaussian import both_positive, positive_means, split_line
+from sgdlimits.expectation.gaussian import means_where_positive, probability_both_positive, split_line
 
 RIDGE, LR = 0.1, 0.7
 
@@ -104,7 +104,7 @@ def test_half_spaces_agree_with_the_normal_law():
     A = np.random.default_rng(3).normal(size=(3, 3))
     C, mean = A @ A.T, np.array([0.4, -1.3, 0.0])
     other, cross = np.array([0.7]), A @ np.array([[0.2], [0.1], [-0.5]])
-    pairs = np.asarray(jax.jit(both_positive)(mean, C))
+    pairs = np.asarray(jax.jit(probability_both_positive)(mean, C))
     for i in range(3):
         for j in range(i):
             law = multivariate_normal(mean[[i, j]], C[np.ix_([i, j], [i, j])])
@@ -116,9 +116,9 @@ def test_half_spaces_agree_with_the_normal_law():
         step, width = -k / rho, np.sin(angle)
         pieces = np.unique(np.clip([-h, step - 8 * width, step, step + 8 * width, 10.0], -h, 10.0))
         apart = sum(quad(off, *ends, epsabs=1e-13)[0] for ends in itertools.pairwise(pieces))
-        pair = jax.jit(both_positive)(jnp.array([h, k]), jnp.array([[1.0, rho], [rho, 1.0]]))
+        pair = jax.jit(probability_both_positive)(jnp.array([h, k]), jnp.array([[1.0, rho], [rho, 1.0]]))
         assert float(pair[0, 0] - pair[0, 1]) == pytest.approx(apart, abs=1e-7)
-    got = jax.jit(positive_means)(mean, jnp.diagonal(C), other, cross)
+    got = jax.jit(means_where_positive)(mean, jnp.diagonal(C), other, cross)
     for j in range(3):
         spread = np.sqrt(C[j, j])
         given = lambda x: (other[0] + cross[j, 0] / C[j, j] * (x - mean[j])) * norm.pdf(x, mean[j], spread)  # noqa: B023
@@ -367,5 +367,5 @@ def test_smooth_units_agree_with_an_integral():
 
 
 def test_orders_that_do_not_grow_are_refused():
-    with pytest.raises(sl.BadInput, match="growing"):
+    with pytest.raises(sl.BadInput, match="increasing"):
         ClassIntegrals(orders=(6, 4))

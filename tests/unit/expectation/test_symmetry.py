@@ -9,7 +9,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.expectation.gaussian.base import square_root
-from sgdlimits.expectation.symmetries import symmetries
+from sgdlimits.expectation.symmetries import model_symmetries
 
 ROUNDING = 1e-12
 
@@ -90,12 +90,12 @@ def test_units_that_coincide_move_together():
     ],
 )
 def test_the_group_is_that_of_the_model(activation, readout, width, teachers, count):
-    assert len(symmetries(problem(activation, readout, width, teachers).model)) == count
+    assert len(model_symmetries(problem(activation, readout, width, teachers).model)) == count
 
 
 def test_nodes_have_the_moments_that_their_symmetry_gives():
     here = problem(absolute, product, 3, 2)
-    points, weights = sl.Sobol(log2_points=6, scrambles=2).nodes(6, symmetries(here.model))
+    points, weights = sl.Sobol(log2_points=6, scrambles=2).nodes(6, model_symmetries(here.model))
     assert np.abs(points[:2] @ weights).max() < 1e-14
     np.testing.assert_allclose(points[2:5] @ weights, (points[2:5] @ weights).mean(), atol=1e-14)
     one = sl.Sobol(log2_points=6, scrambles=2).nodes(3)
@@ -125,7 +125,7 @@ def test_a_large_group_costs_the_risk_no_accuracy():
     stats = sl.Overlaps(np.ones(4), np.zeros((4, 2)), np.eye(4))
     for rule, bound in ((None, 1e-4), (sl.Sobol(10), 1e-3)):
         here = problem(erf_unit, erf_teachers, 4, 2, rule, noise=0.0)
-        assert len(symmetries(here.model)) == 48
+        assert len(model_symmetries(here.model)) == 48
         assert float(here.risk(stats)) == pytest.approx(0.125, rel=bound)
     value, error = here.moments(stats)
     assert float(value.loss) == pytest.approx(0.125, rel=1e-2)  # by symmetric nodes, orbits of 2^7 points

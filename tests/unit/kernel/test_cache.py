@@ -36,7 +36,7 @@ def test_parts_of_long_ago_are_removed(tmp_path):
 
 
 def test_code_that_was_cut_off_is_compiled_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
     compiled, load = [], lambda code: code
     compile_ = lambda: compiled.append(1) or b"code"
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_part_that_jax_cannot_read_warns_once(tmp_path):
 
 def test_code_with_the_plain_hash_of_its_bytes_is_not_run(tmp_path, monkeypatch):
     """Anybody can compute that one; and an entry under another name is none either."""
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
     entry = lambda: next(iter(tmp_path.glob("lanes-*")))
     assert cache.load_or_compile(["it"], lambda: b"code", bytes) == b"code"
     mine = entry().read_bytes()
@@ -86,7 +86,7 @@ def test_in_a_folder_that_others_write_to_the_key_is_elsewhere(tmp_path, monkeyp
     shared.mkdir()
     shared.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cache, "folder", lambda: shared)
+    monkeypatch.setattr(cache, "cache_folder", lambda: shared)
     assert cache.load_or_compile(["it"], lambda: b"code", bytes) == b"code"
     assert not (shared / cache.KEY_FILE).exists()
     assert (tmp_path / "home" / "sgdlimits" / cache.KEY_FILE).stat().st_mode & 0o777 == 0o600
@@ -116,8 +116,8 @@ def test_compiled_code_is_kept_where_jax_keeps_its_own_or_else_in_our_folder(tmp
     try:
         for chosen, place in ((str(tmp_path), tmp_path), (None, tmp_path / "ours")):
             jax.config.update("jax_compilation_cache_dir", chosen)
-            assert cache.folder() == place
+            assert cache.cache_folder() == place
         monkeypatch.setenv("SGDLIMITS_CACHE", "off")
-        assert cache.folder() is None
+        assert cache.cache_folder() is None
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

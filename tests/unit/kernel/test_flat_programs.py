@@ -16,9 +16,9 @@ from jax import lax
 
 from sgdlimits.expectation.gaussian.units import arcsine
 from sgdlimits.kernel.base import Carry, StepRange
-from sgdlimits.kernel.choose import kernel_for
+from sgdlimits.kernel.choose import choose_kernel
 from sgdlimits.kernel.compiler import walk
-from sgdlimits.kernel.compiler.bounds import with_radius
+from sgdlimits.kernel.compiler.bounds import with_change_bound
 from sgdlimits.kernel.compiler.elementary import ELEMENTARY
 from sgdlimits.kernel.compiler.program import Program, Untranslated
 from sgdlimits.kernel.lanes import Lanes
@@ -133,7 +133,7 @@ def test_equal_numbers_are_computed_once_and_constants_beforehand():
     program = Program()
     x, two, three = program.input("x"), program.const(2.0, "f64"), program.const(3.0, "f64")
     assert program.op("mul", x, two) == program.op("mul", two, x)
-    assert program.value(program.op("mul", two, three)) == 6.0
+    assert program.constant_value(program.op("mul", two, three)) == 6.0
     assert program.op("mul", x, program.const(0.0, "f64")) == program.const(-0.0, "f64")
     assert program.op("add", x, program.const(0.0, "f64")) == x
     assert program.op("select", program.const(True, "b1"), x, two) == x
@@ -197,7 +197,7 @@ def test_an_error_of_the_compiler_is_no_slower_run(monkeypatch):
     monkeypatch.setitem(walk.PRIMITIVE_RULES, "dot_general", wrong)
     carry = Carry(jnp.zeros((2, 3)), np.ones(3, bool), np.zeros(3, bool), np.full(3, -1), ())
     with pytest.raises(KeyError, match="a bug") as caught:
-        kernel_for(Applied(lambda x: np.ones((2, 2)) @ x), None, carry)
+        choose_kernel(Applied(lambda x: np.ones((2, 2)) @ x), None, carry)
     assert "kernel='xla'" in caught.value.__notes__[0]
 
 
@@ -268,7 +268,7 @@ BOUNDED = {
 @pytest.mark.parametrize("name", BOUNDED)
 def test_values_nearby_are_within_their_bound(name):
     function, rng = BOUNDED[name], np.random.default_rng(2)
-    both, many = jax.jit(with_radius(function)), jax.jit(jax.vmap(function))
+    both, many = jax.jit(with_change_bound(function)), jax.jit(jax.vmap(function))
     for radius in (1e-6, 1e-2, 0.2):
         for _ in range(10):
             x = rng.uniform(-1, 1, 6)

@@ -18,7 +18,7 @@ from unit.kernel.test_flat_programs import OPERATIONS, RUNS, one_by_one, through
 import sgdlimits as sl
 from sgdlimits.kernel import lanes
 from sgdlimits.kernel.base import MAX_COORDINATE, StepRange
-from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.kernel.compiler import ptx
 from sgdlimits.kernel.compiler.llvm import Writer
 from sgdlimits.kernel.compiler.vectors import F64, I64
@@ -52,11 +52,15 @@ class OneByOne(Lanes):
     """The kernel of a processor with the instructions of a GPU."""
 
     @staticmethod
-    def compile(form):
-        machine, replica = lanes._machine(), form.replica(asks=False)
-        owner, address = machine.load(machine.object_code(str(Alone(replica, machine, MAX_COORDINATE).module)))
+    def compile(spec):
+        machine, replica = lanes._host_machine(), spec.trace_replica(can_call_host=False)
+        owner, address = machine.load(machine.compile_object(str(Alone(replica, machine, MAX_COORDINATE).module)))
         return CompiledCode(
-            ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, 1, replica.numbers, len(replica.program.nodes)
+            ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address),
+            owner,
+            1,
+            replica.parameter_indices,
+            len(replica.program.nodes),
         )
 
 
@@ -67,7 +71,7 @@ def test_operations_on_single_numbers_are_those_of_jax(name):
     np.testing.assert_allclose(through(OneByOne, function, x), one_by_one(function, x), rtol=1e-14, atol=1e-15)
 
 
-@pytest.mark.skipif(not gpu_present(), reason="no GPU, or no CuPy")
+@pytest.mark.skipif(not is_gpu_available(), reason="no GPU, or no CuPy")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations_on_the_device_are_those_of_jax(name):
     from sgdlimits.kernel.cuda import Cuda
@@ -132,7 +136,9 @@ def test_ptx_is_one_kernel_of_eight_pointers_that_calls_nothing_else(name, tmp_p
     problem, until = PROCESSES[name]()
     process, carry, _ = bound(problem, until=until)
     gpu = ptx.GPU("90")
-    text = gpu.assembly(ptx.text_of(Lanes(process, until, carry).form.replica(asks=False), gpu, MAX_COORDINATE))
+    text = gpu.compile_ptx(
+        ptx.write_llvm(Lanes(process, until, carry).spec.trace_replica(can_call_host=False), gpu, MAX_COORDINATE)
+    )
     (entry,) = re.findall(r"\.visible \.entry (\w+)\((.*?)\)", text, re.S)
     assert entry[0] == "advance"
     assert len(re.findall(r"\.param \.u64", entry[1])) == 8

@@ -56,8 +56,8 @@ def test_without_noise_only_what_lies_along_the_means_is_watched():
     problem, until, start = sl.presets.binary_mixture(snr=np.inf), sl.exits(0.3), sl.RandomInit(60)
     engine = sl.Chain(60).bind(problem, start, None)
     carry = initial_carry(engine.process, until, engine.process.start(engine.starts(start, Stream.of(3, np.arange(24)))))
-    replica = Lanes(engine.process, until, carry).form.replica(asks=True)
-    assert inert_coordinates(replica) == set(range(4, len(replica.moved)))  # a and m come first, then T
+    replica = Lanes(engine.process, until, carry).spec.trace_replica(can_call_host=True)
+    assert inert_coordinates(replica) == set(range(4, len(replica.changed_indices)))  # a and m come first, then T
     runs = lambda kernel: sl.simulate(problem, sl.Chain(60), start, t_max=60, runs=24, until=until, seed=3, kernel=kernel)
     lanes, xla = runs("lanes"), runs("xla")
     assert (lanes.status == "stopped").sum() > 12

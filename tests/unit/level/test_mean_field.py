@@ -90,7 +90,7 @@ def third(fixed):
 
 
 BAD = {
-    "or a smooth activation and at most 2 fixed directions; got 1 and another activation": lambda: run(kinked(1)),
+    "or a smooth activation and at most 2 fixed directions; got 1 and a non-smooth activation": lambda: run(kinked(1)),
     "at most 2 fixed directions; got 3 and a smooth activation": lambda: run(
         sl.ProjectionProblem(sl.Target(third, 3), sl.TwoLayer(3, "erf"), sl.SquaredLoss(), sl.OnePassSGD(0.1))
     ),

@@ -44,8 +44,8 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(stepper.Pace, "note", interrupt)
-    hits = ode.Solver._hits
-    monkeypatch.setattr(ode.Solver, "_hits", lambda self, *args: interrupt(self) or hits(self, *args))
+    hits = ode.Solver._check_condition
+    monkeypatch.setattr(ode.Solver, "_check_condition", lambda self, *args: interrupt(self) or hits(self, *args))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, sl.RandomInit(60), t_max=100, runs=4, save=500, progress=False)
     data = caught.value.dataset
@@ -101,7 +101,7 @@ def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were
     go = dict(start=sl.RandomInit(30), t_max=50, runs=3, save=save, progress=False)
     whole = sl.simulate(sl.presets.phase_retrieval(), level, **go)
     monkeypatch.setattr(stepper.Pace, "note", interrupted(stepper.Pace.note))
-    monkeypatch.setattr(ode.Solver, "_hits", interrupted(ode.Solver._hits))
+    monkeypatch.setattr(ode.Solver, "_check_condition", interrupted(ode.Solver._check_condition))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, **go)
     monkeypatch.undo()
@@ -115,7 +115,7 @@ def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were
 
 
 def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
-    calls, begin = [], Simulation._runner
+    calls, begin = [], Simulation._make_runner
 
     def interrupted_at_the_third(*args):
         calls.append(1)
@@ -123,7 +123,7 @@ def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
             raise KeyboardInterrupt
         return begin(*args)
 
-    monkeypatch.setattr(Simulation, "_runner", interrupted_at_the_third)
+    monkeypatch.setattr(Simulation, "_make_runner", interrupted_at_the_third)
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3)
     assert caught.value.dataset.sizes["run"] == 4

@@ -63,5 +63,5 @@ def test_information_exponent_of_several_teachers_is_the_first_leap():
     assert sl.information_exponent(sl.Target(lambda x: x[0] * x[1] * x[2], 3)) == 3
     assert sl.information_exponent(sl.presets.quadratic_network(2, 2)) == 2
     assert sl.information_exponent(sl.presets.committee(2, 3)) == 1
-    with pytest.raises(sl.BadInput, match="no Hermite tensor"):
+    with pytest.raises(sl.BadInput, match="the Hermite tensors of the target"):
         sl.leaps(sl.Target(lambda x: 0 * x[0] + 1.0, 2))

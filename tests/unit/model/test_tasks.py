@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.model.masks import all_masks, kept_units, mask_probabilities
+from sgdlimits.model.masks import decode_masks, enumerate_masks, mask_probabilities
 from sgdlimits.model.target import FunctionReadout, TimedReadout
 from sgdlimits.run.record import from_json, to_json
 
@@ -56,8 +56,8 @@ def test_presets_are_found_with_their_arguments():
 
 
 def test_masks_by_their_numbers():
-    masks = all_masks(3)
-    np.testing.assert_array_equal(kept_units(jnp.arange(8), 3).T, masks)
+    masks = enumerate_masks(3)
+    np.testing.assert_array_equal(decode_masks(jnp.arange(8), 3).T, masks)
     weights = np.asarray(mask_probabilities(0.3, 3))
     np.testing.assert_allclose(weights @ masks, 0.7)
     assert weights.sum() == pytest.approx(1)
@@ -72,7 +72,7 @@ def test_masks_by_their_numbers():
         (lambda: sl.TwoLayer(30, dropout=0.1), "at most 24 units; got 30"),
         (lambda: sl.TwoLayer(2, dropout=1.0), "below 1; got 1"),
         (lambda: sl.TwoLayer(2, heads=2, outputs=3), "several heads or several outputs"),
-        (lambda: problem(heads=2), "heads must be 1, or 1 as the classes of the data; got 2"),
+        (lambda: problem(heads=2), "heads must be 1, or 1, the number of classes of the data; got 2"),
         (lambda: problem(sl.ClassReadouts([ERF, ERF])), "readouts must be 1, one for each class of the data; got 2"),
         (lambda: problem(sl.ClassReadouts([ERF], [np.eye(2)])), "turns must be matrices of 1 rows"),
         (lambda: sl.ClassReadouts([]), "got none"),

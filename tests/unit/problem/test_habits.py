@@ -155,7 +155,7 @@ def test_a_dataset_knows_its_problem():
     problem = P.binary_mixture(snr=float("inf"), lr=0.5)
     data = sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1, second=1.0), t_max=0.1, save=2)
     assert sl.problem_of(data) == problem
-    with pytest.raises(sl.BadInput, match="does not say what it was made from"):
+    with pytest.raises(sl.BadInput, match="does not record how it was made"):
         sl.problem_of(data.drop_attrs())
 
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.run.record import find, from_json
+from sgdlimits.run.record import find_named_object, from_json
 
 ENCODED = ("problem", "level_parameters", "start", "until")
 """The attributes that hold something encoded. Those that hold names, and numbers, are beside them below."""
@@ -55,7 +55,7 @@ def wired(monkeypatch, dataset):
 @pytest.mark.parametrize("name", NAMES)
 def test_names_from_outside_are_not_looked_up(name):
     with pytest.raises(sl.BadInput, match="not known here"):
-        find(name)
+        find_named_object(name)
 
 
 @pytest.mark.parametrize("attribute", [*ENCODED, "observe", "statistics", "save", "seed", "t_max"])
@@ -99,9 +99,9 @@ def test_no_mutated_file_runs_anything(dataset, wired):
 
 def test_what_the_user_passes_or_registers_is_known():
     with pytest.raises(sl.BadInput, match=r"Give it to sgdlimits\.register"):
-        find(f"{__name__}:leaning")
+        find_named_object(f"{__name__}:leaning")
     sl.register(leaning)
-    assert find(f"{__name__}:leaning") is leaning
+    assert find_named_object(f"{__name__}:leaning") is leaning
     for nameless in (lambda x: x, 3):
         with pytest.raises(sl.BadInput, match="with a name can be registered"):
             sl.register(nameless)

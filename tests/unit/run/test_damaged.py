@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.run.sweeps.store import Damaged, read
+from sgdlimits.run.sweeps.store import Damaged, read_result
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def nan_for_rate(file, folder):
 
 SPOILT = {
     external_storage: "kept in another file",
-    external_link: "is a link to another place",
+    external_link: "is a link to another file or path",
     virtual: "kept in another file",
-    soft_link_to_itself: "is a link to another place",
-    group_in_itself: "groups inside groups",
+    soft_link_to_itself: "is a link to another file or path",
+    group_in_itself: "nested too deeply",
     huge: "takes 750 GiB",
     deep_json: "x.nc",
     numbers_for_text: "its attribute 'level'",
@@ -107,7 +107,7 @@ def test_the_file_of_a_unit_with_external_storage_is_damaged(tmp_path):
     with h5py.File(tmp_path / name, "w") as file:
         file.create_dataset("risk", (3,), float, external=[("/etc/hostname", 0, 24)])
     with pytest.raises(Damaged, match="kept in another file"):
-        read(tmp_path / name)
+        read_result(tmp_path / name)
 
 
 def test_a_pipe_and_a_link_to_itself_are_not_waited_for(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.run.record import find, from_json, record_name, to_json
+from sgdlimits.run.record import find_named_object, from_json, record_name, to_json
 
 OLD = sorted((Path(__file__).parent / "written_by_0.1").glob("*.nc"))
 
@@ -45,13 +45,13 @@ def test_a_newer_version_and_a_class_that_is_gone_are_one_sentence(tmp_path):
     newer = data.assign_attrs(version="99.1.0")
     with pytest.warns(UserWarning, match=r"made by sgdlimits 99\.1\.0, which is newer than this one"):
         loaded = sl.load(sl.save(newer, tmp_path / "new.nc"))
-    with pytest.raises(sl.BadInput, match=r"cannot be made again: it was made by sgdlimits 99\.1\.0"):
+    with pytest.raises(sl.BadInput, match=r"cannot be simulated again: it was made by sgdlimits 99\.1\.0"):
         sl.rerun(loaded)
     gone = data.assign_attrs(level_parameters='{"class": "Chains", "fields": {"d": 3}}')
     with pytest.raises(sl.BadInput, match="refers to Chains, which is not known here"):
         sl.rerun(gone)
     other = data.assign_attrs(level_parameters='{"class": "Chain", "fields": {"size": 3}}')
-    with pytest.raises(sl.BadInput, match="the file's Chain cannot be made again"):
+    with pytest.raises(sl.BadInput, match="the file's Chain cannot be rebuilt"):
         sl.rerun(other)
 
 
@@ -66,9 +66,9 @@ def fading(power):
 def test_what_a_process_has_named_is_known_while_it_exists_and_what_it_registered_to_its_end():
     passed, registered = fading(2), sl.register(fading(3))
     names = [record_name(passed), record_name(registered)]
-    assert [find(name) for name in names] == [passed, registered]
+    assert [find_named_object(name) for name in names] == [passed, registered]
     del passed, registered
     gc.collect()
     with pytest.raises(sl.BadInput, match="monomial_2, which is not known here"):
-        find(names[0])
-    assert find(names[1])(2) == 8
+        find_named_object(names[0])
+    assert find_named_object(names[1])(2) == 8

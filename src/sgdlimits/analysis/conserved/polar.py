@@ -140,14 +140,14 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
     """Return the overlaps in a dataset, runs and times first, or raise `BadInput` if it has other statistics."""
     stats = statistics(check_form(dataset))
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"a dataset with M and Q is needed; got one of {type(stats).__name__}. Simulate a quadratic network.")
+        raise BadInput(f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Simulate a quadratic network.")
     if stats.has_blocks:
         raise BadInput("the overlaps have blocks of variances, for which this is not written. Simulate without a spectrum.")
     return stats
 
 
 class EndPoint(NamedTuple):
-    """The weights of zero risk that are closest to a start, as statistics.
+    """Statistics of the zero-risk weights that are closest to a start.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
         raise BadInput(
-            "end_point needs free weights: no sphere, ridge or trained second layer. Take presets.quadratic_network."
+            "end_point needs a problem without sphere, ridge and trained second layer. Take presets.quadratic_network."
         )
     a, P = np.asarray(start.a), np.asarray(problem.target.gram)
     p, k = problem.network.width, problem.target.teachers
@@ -250,7 +250,10 @@ def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CH
     P = np.asarray(from_json(dataset.attrs["problem"]).directions.gram)
     M, Q = (np.asarray(leaf) if np.ndim(leaf) == 2 else np.asarray(leaf)[:, None] for leaf in (target.M, target.Q))
     if M.shape[-2:] != stats.M.shape[-2:]:
-        raise BadInput(f"point has M of shape {M.shape[-2:]} and the dataset {stats.M.shape[-2:]}. Give one of its problem.")
+        wanted = stats.M.shape[-2:]
+        raise BadInput(
+            f"point= must have M of shape {wanted}, as the dataset; got {M.shape[-2:]}. Give a point of its problem."
+        )
     # M P^-1: coordinates of the weights along the teachers
     dual = np.linalg.solve(P, M.swapaxes(-1, -2)).swapaxes(-1, -2)
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):

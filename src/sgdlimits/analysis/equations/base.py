@@ -27,14 +27,14 @@ class Row(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """The ODE of a problem as lines of LaTeX, with the definitions of its letters and the values of its parameters.
+    """Lines of LaTeX with the ODE of a problem, the definitions of its letters and the values of its parameters.
 
     Parameters
     ----------
     ode : the time derivatives of the statistics
     where : definitions of the letters in the ODE, each in terms of later ones, and remarks
     numbers : keyword, letter and value of each parameter
-    noise : the covariance of the increments, and what it is made of
+    noise : covariance of the increments, and the definitions of its letters
     """
 
     ode: tuple[Row, ...]
@@ -85,7 +85,9 @@ def number_latex(value: Any) -> str:
     if abs(exact - short) > Fraction(1, 10**14) * abs(short) or (short.denominator > 8 and len(repr(float(exact))) < 6):
         return decimal_latex(exact)
     whole = short.denominator == 1
-    return str(short) if whole else ("-" if short < 0 else "") + frac(str(abs(short.numerator)), str(short.denominator))
+    return (
+        str(short) if whole else ("-" if short < 0 else "") + fraction_latex(str(abs(short.numerator)), str(short.denominator))
+    )
 
 
 def decimal_latex(value: float | Fraction) -> str:
@@ -101,7 +103,7 @@ def decimal_latex(value: float | Fraction) -> str:
 
 
 def product_latex(*factors: Any) -> str:
-    r"""Format a product of scalars and LaTeX texts as LaTeX: the product of the scalars first, without factors of one.
+    r"""Format a product of scalars and LaTeX expressions: the product of the scalars first, without factors of one.
 
     >>> product_latex(4, 0.5, r"\gamma", "M_{jr}"), product_latex(1, "")
     ('2 \\gamma M_{jr}', '1')
@@ -131,50 +133,50 @@ def sum_latex(terms: Iterable[str]) -> str:
     return text
 
 
-def bracket(text: str) -> str:
-    """Put a LaTeX text in parentheses of matching height."""
+def bracket_latex(text: str) -> str:
+    """Put a LaTeX expression in parentheses of matching height."""
     return rf"\left({text}\right)"
 
 
-def frac(top: str, bottom: str) -> str:
-    """Format a fraction of two LaTeX texts."""
+def fraction_latex(top: str, bottom: str) -> str:
+    """Format a fraction of two LaTeX expressions."""
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def root_latex(inside: str) -> str:
-    """Format the square root of a LaTeX text."""
+    """Format the square root of a LaTeX expression."""
     return rf"\sqrt{{{inside}}}"
 
 
 def power_latex(letter: str, n: int) -> str:
-    """Format the n-th power of a letter as LaTeX; an empty text for n = 0."""
+    """Format the n-th power of a letter as LaTeX; an empty string for n = 0."""
     return "" if n == 0 else letter if n == 1 else rf"{letter}^{{{n}}}"
 
 
-def over_pi(value: float) -> str:
+def over_pi_latex(value: float) -> str:
     """Format a scalar divided by pi as LaTeX.
 
-    >>> print(over_pi(2.0), over_pi(0.5))
+    >>> print(over_pi_latex(2.0), over_pi_latex(0.5))
     \\frac{2}{\\pi} \\frac{1}{2 \\pi}
     """
     share = Fraction(value).limit_denominator(MAX_DENOMINATOR)
     if share != Fraction(value):
-        return product_latex(value, frac("1", r"\pi"))
-    return ("-" if value < 0 else "") + frac(
+        return product_latex(value, fraction_latex("1", r"\pi"))
+    return ("-" if value < 0 else "") + fraction_latex(
         str(abs(share.numerator)), r"\pi" if share.denominator == 1 else rf"{share.denominator} \pi"
     )
 
 
-def arcsin(inside: str) -> str:
-    """Format the arcsine of a LaTeX text."""
-    return rf"\arcsin{bracket(inside)}"
+def arcsin_latex(inside: str) -> str:
+    """Format the arcsine of a LaTeX expression."""
+    return rf"\arcsin{bracket_latex(inside)}"
 
 
-def one_over(letter: str, value: int) -> str:
-    """Format 1/letter as LaTeX; an empty text if the value of the letter is 1."""
-    return "" if value == 1 else frac("1", letter)
+def reciprocal_latex(letter: str, value: int) -> str:
+    """Format the reciprocal of a letter as LaTeX; an empty string if the value of the letter is 1."""
+    return "" if value == 1 else fraction_latex("1", letter)
 
 
-def time_derivative(left: str) -> str:
+def time_derivative_latex(left: str) -> str:
     """Format the time derivative of a letter as LaTeX."""
-    return frac(f"d{left}", "dt")
+    return fraction_latex(f"d{left}", "dt")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, one_over, product_latex, time_derivative
+from sgdlimits.analysis.equations.base import Equations, Row, product_latex, reciprocal_latex, time_derivative_latex
 from sgdlimits.analysis.equations.closed import closed_form
-from sgdlimits.analysis.equations.frame import EquationSetting, parameters, sgd_equations
+from sgdlimits.analysis.equations.frame import EquationSetting, list_parameters, sgd_equations
 from sgdlimits.analysis.equations.noise import noise_rows, single_unit_noise
 from sgdlimits.analysis.equations.polynomial import is_single_unit, single_unit_equations
-from sgdlimits.analysis.equations.words import dropout_rows, label_rows, law_rows, loss_row, mean, network_row
-from sgdlimits.expectation import choose
+from sgdlimits.analysis.equations.words import dropout_rows, label_rows, law_rows, loss_row, mean_latex, network_row
+from sgdlimits.expectation import choose_expectation
 from sgdlimits.model.sample import Model
 from sgdlimits.part import at_start
 from sgdlimits.text import among
@@ -38,7 +38,7 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
     # polynomials in two overlaps, shorter than the general sums
     if is_single_unit(setting):
         return single_unit_equations(setting)
-    return sgd_equations(setting, closed_form(choose(at_start(model)), setting))
+    return sgd_equations(setting, closed_form(choose_expectation(at_start(model)), setting))
 
 
 def general_equations(setting: EquationSetting) -> Equations:
@@ -48,11 +48,11 @@ def general_equations(setting: EquationSetting) -> Equations:
     """
     model, algorithm = setting.model, setting.algorithm
     change = r"A_1 Q + Q A_1^{\top} + \hat{C} \lambda^{\top} + \lambda \hat{C}^{\top} + \hat{C} K \hat{C}^{\top}"
-    share = one_over("b", algorithm.batch)
+    share = reciprocal_latex("b", algorithm.batch)
     half = r"\tfrac{1}{2} M_{jr} \dot Q_{jj} \text{ and } \tfrac{1}{2} Q_{jl} (\dot Q_{jj} + \dot Q_{ll})"
     ode = (
-        Row(time_derivative("M"), product_latex(share, mean(r"A_1 M + \hat{C} \lambda^{*\top}"))),
-        Row(time_derivative("Q"), product_latex(share, mean(change))),
+        Row(time_derivative_latex("M"), product_latex(share, mean_latex(r"A_1 M + \hat{C} \lambda^{*\top}"))),
+        Row(time_derivative_latex("Q"), product_latex(share, mean_latex(change))),
     )
     step = r"W \leftarrow \left(1 + \tfrac{1}{d} A_1\right) W + \tfrac{1}{d} \hat{C} X"
     gram = r"K = \lim_{d \to \infty} \tfrac{1}{d} X X^{\top}"
@@ -69,4 +69,4 @@ def general_equations(setting: EquationSetting) -> Equations:
         *label_rows(model),
         *law_rows(model),
     )
-    return Equations(ode, where, parameters(setting))
+    return Equations(ode, where, list_parameters(setting))

@@ -6,7 +6,15 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, bracket, frac, number_latex, one_over, product_latex, sum_latex
+from sgdlimits.analysis.equations.base import (
+    Row,
+    bracket_latex,
+    fraction_latex,
+    number_latex,
+    product_latex,
+    reciprocal_latex,
+    sum_latex,
+)
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
 from sgdlimits.analysis.equations.units import additive_moments
 from sgdlimits.analysis.equations.words import (
@@ -16,7 +24,7 @@ from sgdlimits.analysis.equations.words import (
     label_rows,
     law_rows,
     loss_row,
-    mean,
+    mean_latex,
     network_row,
 )
 from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
@@ -35,10 +43,10 @@ def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRow
         *law_rows(model),
     ]
     return MomentRows(
-        mean(r"G_{j} \lambda^{*}_{r}"),
-        mean(r"G_{j} \lambda_{l}"),
-        "" if model.on_means else mean("G_{j} G_{l}"),
-        mean(r"\partial_{a_j} \ell(f, y)") if model.network.plain else "",
+        mean_latex(r"G_{j} \lambda^{*}_{r}"),
+        mean_latex(r"G_{j} \lambda_{l}"),
+        "" if model.on_means else mean_latex("G_{j} G_{l}"),
+        mean_latex(r"\partial_{a_j} \ell(f, y)") if model.network.plain else "",
         tuple(where),
     )
 
@@ -69,14 +77,20 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
         """Format a sum over pairs (s, u) of fixed directions: the readout matrix R_su times `left` and `right`."""
         if equal:  # R = 1/k: a single sum
             last = [f"{left}^{{2}}"] if left == right.replace("u", "s") else [left, right.replace("u", "s")]
-            share = one_over("k", k) if factor == -1 else frac(number_latex(-factor), "k") if k > 1 else number_latex(-factor)
+            share = (
+                reciprocal_latex("k", k)
+                if factor == -1
+                else fraction_latex(number_latex(-factor), "k")
+                if k > 1
+                else number_latex(-factor)
+            )
             return product_latex(-1, share, before, r"\sum_{s=1}^{k}", *last)
         return product_latex(factor, before, r"\sum_{s=1}^{k} \sum_{u=1}^{k}", left, "R_{su}", right)
 
     students = lambda body: rf"\sum_{{m=1}}^{{p}} c_{{m}} {body}"
     pairs = r"\sum_{m=1}^{p} \sum_{n=1}^{p} c_{m} c_{n} Q_{mn}^{2}"
     # E[D^2] without noise is tau^2 + 2 kappa, in units of sigma^4
-    spread = product_latex(four, bracket(r"\tau^{2} + 2 \kappa")) if four else r"\tau^{2} + 2 \kappa"
+    spread = product_latex(four, bracket_latex(r"\tau^{2} + 2 \kappa")) if four else r"\tau^{2} + 2 \kappa"
     where = [
         Row(r"\tau", sum_latex([students("Q_{mm}"), product_latex(-float((R * P).sum()))])),
         Row("X_{jl}", sum_latex([students("Q_{jm} Q_{ml}"), fixed("M_{js}", "M_{lu}")])),
@@ -85,7 +99,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
             sum_latex(
                 [
                     students("Q_{jm} M_{mr}"),
-                    product_latex(-1, one_over("k", k), "M_{jr}") if equal else fixed("M_{js}", "P_{ur}"),
+                    product_latex(-1, reciprocal_latex("k", k), "M_{jr}") if equal else fixed("M_{js}", "P_{ur}"),
                 ]
             ),
         ),
@@ -99,12 +113,12 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     ]
     if not equal:
         where.append(Row(rf"R = {number_latex(R)}, \quad P = {number_latex(P)}"))
-    step = lambda first, second: bracket(rf"\tau {first} + 2 {second}")
+    step = lambda first, second: bracket_latex(rf"\tau {first} + 2 {second}")
     corrector = sum_latex([r"\varepsilon Q_{jl}", product_latex(4, four, r"\tau X_{jl}"), product_latex(8, four, "Z_{jl}")])
     return MomentRows(
         product_latex(4 * w, four, "c_{j}", step("M_{jr}", "Y_{jr}")),
         product_latex(4 * w, four, "c_{j}", step("Q_{jl}", "X_{jl}")),
-        product_latex((4 * w) ** 2, two, "c_{j} c_{l}", bracket(corrector)),
+        product_latex((4 * w) ** 2, two, "c_{j} c_{l}", bracket_latex(corrector)),
         product_latex(2 * w, four, setting.mean_factor, step("Q_{jj}", "X_{jj}")),
         tuple(where),
     )

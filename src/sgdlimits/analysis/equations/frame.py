@@ -13,7 +13,15 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, escape_latex, product_latex, sum_latex, time_derivative
+from sgdlimits.analysis.equations.base import (
+    Equations,
+    Row,
+    bracket_latex,
+    escape_latex,
+    product_latex,
+    sum_latex,
+    time_derivative_latex,
+)
 from sgdlimits.errors import is_traced
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
@@ -21,12 +29,12 @@ from sgdlimits.part import is_schedule
 
 
 class MomentRows(NamedTuple):
-    """The moments of one sample in the ODE of SGD, as LaTeX, with the definitions of their letters.
+    """LaTeX of the moments of one sample in the ODE of SGD, with the definitions of their letters.
 
     Parameters
     ----------
     fixed, field, gradient, second : right-hand sides of Phi, Psi, Gamma and A; `gradient` is empty without a corrector
-    where : definitions
+    where : definitions of the letters
     teachers : range of the index r
     """
 
@@ -85,9 +93,9 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     ridge, sigma = not is_zero(algorithm.ridge), "" if is_one(model.data.squared_length) else r"\sigma^{2}"
     decay = lambda letter, factor=1: product_latex(factor, r"\alpha", letter) if ridge else ""
     # brackets only around several terms
-    pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket(sum_latex(terms))
+    pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket_latex(sum_latex(terms))
     M = product_latex(-1, r"\gamma", pulled([r"\Phi_{jr}", decay("M_{jr}")]))
-    Q = product_latex(-1, r"\gamma", bracket(sum_latex([r"\Psi_{jl}", r"\Psi_{lj}", decay("Q_{jl}", 2)])))
+    Q = product_latex(-1, r"\gamma", bracket_latex(sum_latex([r"\Psi_{jl}", r"\Psi_{lj}", decay("Q_{jl}", 2)])))
     if closed.gradient:
         Q = sum_latex([Q, product_latex(r"\gamma^{2}", sigma, r"\Gamma_{jl}")])
     named = [Row(r"\Phi_{jr}", closed.fixed), Row(r"\Psi_{jl}", closed.field)]
@@ -95,14 +103,14 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     if algorithm.sphere:
         half = r"\frac{1}{2}"
         ode = [
-            Row(time_derivative("M_{jr}"), rf"V_{{jr}} - {half} M_{{jr}} W_{{jj}}"),
-            Row(time_derivative("Q_{jl}"), rf"W_{{jl}} - {half} Q_{{jl}} \left(W_{{jj}} + W_{{ll}}\right)"),
+            Row(time_derivative_latex("M_{jr}"), rf"V_{{jr}} - {half} M_{{jr}} W_{{jj}}"),
+            Row(time_derivative_latex("Q_{jl}"), rf"W_{{jl}} - {half} Q_{{jl}} \left(W_{{jj}} + W_{{ll}}\right)"),
         ]
         named = [Row("V_{jr}", M), Row("W_{jl}", Q), *named]
     else:
-        ode = [Row(time_derivative("M_{jr}"), M), Row(time_derivative("Q_{jl}"), Q)]
+        ode = [Row(time_derivative_latex("M_{jr}"), M), Row(time_derivative_latex("Q_{jl}"), Q)]
     if setting.trains_second and closed.second:
-        ode.append(Row(time_derivative("a_{j}"), product_latex(-1, r"\gamma_{2}", pulled(["A_{j}", decay("a_{j}")]))))
+        ode.append(Row(time_derivative_latex("a_{j}"), product_latex(-1, r"\gamma_{2}", pulled(["A_{j}", decay("a_{j}")]))))
         named.append(Row("A_{j}", closed.second))
     elif setting.trains_second:
         ode += _scalar_equations(setting, decay, pulled)
@@ -110,7 +118,7 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     words = [rf"j, l = 1, \dots, p \text{{ for students, }} {closed.teachers} \text{{ for fixed directions}}"]
     if algorithm.sphere:
         words.append(r"Q_{jj} = 1 \text{ on the sphere}")
-    return Equations(tuple(ode), (*named, *closed.where, *map(Row, words)), parameters(setting))
+    return Equations(tuple(ode), (*named, *closed.where, *map(Row, words)), list_parameters(setting))
 
 
 def _scalar_equations(setting: EquationSetting, decay: Any, pulled: Any) -> list[Row]:
@@ -120,7 +128,7 @@ def _scalar_equations(setting: EquationSetting, decay: Any, pulled: Any) -> list
     letter = lambda name: rf"\text{{{escape_latex(name)}}}"
     pull = lambda name: [rf"\mathbb{{E}}[\partial_{{{letter(name)}}} \ell]", decay(letter(name))]
     return [
-        Row(time_derivative(letter(name)), product_latex(-1, _second_rate_latex(setting, name), pulled(pull(name))))
+        Row(time_derivative_latex(letter(name)), product_latex(-1, _second_rate_latex(setting, name), pulled(pull(name))))
         for name in names
     ]
 
@@ -140,7 +148,7 @@ def _printed_variance(data: Any, variance: Any) -> Any:
     return None if is_traced(variance) else float(f"{float(variance):.12g}")
 
 
-def parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
+def list_parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
     """Return keyword, LaTeX letter and value of each parameter that appears in the equations."""
     model, algorithm = setting.model, setting.algorithm
     found: list[tuple[str, str, Any]] = [("width", "p", model.width), ("teachers", "k", model.teachers)]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Row, bracket, power_latex, product_latex, sum_latex
+from sgdlimits.analysis.equations.base import Row, bracket_latex, power_latex, product_latex, sum_latex
 from sgdlimits.analysis.equations.frame import EquationSetting, is_one
 from sgdlimits.analysis.equations.polynomial import (
     Terms,
@@ -34,14 +34,14 @@ from sgdlimits.analysis.equations.polynomial import (
 )
 from sgdlimits.analysis.equations.words import label_rows, law_rows, loss_row, network_row
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation import Squares, choose
+from sgdlimits.expectation import Squares, choose_expectation
 from sgdlimits.part import at_start
 
-HEADING = Row(
+NOISE_HEADING = Row(
     r"\text{noise of SGD: } d\langle x, y \rangle = \tfrac{1}{d} \Sigma^{xy}\, dt"
     r" \text{ is added to the drift, } \Sigma \text{ by increments of one sample}"
 )
-INDICES = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
+INDEX_ROW = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
 MAX_ORDER = 4
 """Highest power of the residual in the covariance of Q."""
 Covariance = Mapping[tuple[int, int, int], Terms]
@@ -53,8 +53,13 @@ def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
     model, algorithm = setting.model, setting.algorithm
     if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
         raise BadInput("the noise is written out for plain SGD on two-layer networks only. Use problem.covariance.")
-    closed = isinstance(choose(at_start(model)), Squares)
-    return (HEADING, *_sphere_rows(setting), *(_squares_rows(setting) if closed else _expectation_rows(setting)), INDICES)
+    closed = isinstance(choose_expectation(at_start(model)), Squares)
+    return (
+        NOISE_HEADING,
+        *_sphere_rows(setting),
+        *(_squares_rows(setting) if closed else _expectation_rows(setting)),
+        INDEX_ROW,
+    )
 
 
 LETTERS = {
@@ -83,7 +88,7 @@ def _sphere_rows(setting: EquationSetting) -> list[Row]:
     cross, own = lambda at: rf"\beta_{{{at}}}", lambda at: rf"\eta_{{{at}}}"
     W = lambda at: rf"\Omega_{{{at}}}"
     norms = [f"-{half} {W('ls')} {cross('jrll')}", f"-{half} {W('jr')} {cross('lsjj')}"]
-    both = lambda first, second: bracket(f"{first} + {second}")
+    both = lambda first, second: bracket_latex(f"{first} + {second}")
     norms_M, norms_Q = both(r"\varphi_{jrll}", r"\varphi_{jrmm}"), both(r"\psi_{jlmm}", r"\psi_{jlnn}")
     rows = [
         Row(r"\Sigma^{MM}_{jrls}", sum_latex([r"\nu_{jrls}", *norms, f"{quarter} {W('jr')} {W('ls')} {own('jjll')}"])),
@@ -174,19 +179,19 @@ def _squares_rows(setting: EquationSetting) -> list[Row]:
         groups = []
         for a in range(n, -1, -1):
             wick = sum_latex(f"T_{{{b}{n - a - b}mnuv}}" for b in range(n - a + 1))
-            groups.append(product_latex(_series_letter(a), bracket(wick) if a < n and a else wick))
-        rows.append(Row(f"F_{{{n}mnuv}}", product_latex(math.factorial(n), bracket(sum_latex(groups)))))
+            groups.append(product_latex(_series_letter(a), bracket_latex(wick) if a < n and a else wick))
+        rows.append(Row(f"F_{{{n}mnuv}}", product_latex(math.factorial(n), bracket_latex(sum_latex(groups)))))
     rows.append(Row("T_{bcmnuv}", sum_latex(f"U_{{b{x}}} U_{{c{y}}}" for x, y in (("mn", "uv"), ("mu", "nv"), ("mv", "nu")))))
     rows.append(Row("S_{1mn}", sum_latex([f"{_series_letter(1)} U_{{0mn}}", "U_{1mn}"])))
     inner = sum_latex([f"{_series_letter(2)} U_{{0mn}}", f"{_series_letter(1)} U_{{1mn}}", "U_{2mn}"])
-    rows.append(Row("S_{2mn}", product_latex(2, bracket(inner))))
+    rows.append(Row("S_{2mn}", product_latex(2, bracket_latex(inner))))
     rows.append(Row("U_{0mn}", product_latex(sigma, r"\Omega_{mn}")))
     rows += [
         Row(f"U_{{{b}mn}}", product_latex(2, both("U_{{0m{}}}", f"U_{{{{{b - 1}{{}}n}}}}"))) for b in range(1, MAX_ORDER + 1)
     ]
     for n in range(1, MAX_ORDER + 1):
         terms = sum_latex(product_latex(rf"\theta_{{{b}}}", _series_letter(n - b) if n > b else "") for b in range(1, n + 1))
-        rows.append(Row(_series_letter(n), terms if n == 1 else product_latex(Fraction(1, n), bracket(terms))))
+        rows.append(Row(_series_letter(n), terms if n == 1 else product_latex(Fraction(1, n), bracket_latex(terms))))
     rows += [Row(rf"\theta_{{{b}}}", sum_latex([trace(b - 1), r"\Delta" if b == 2 else ""])) for b in range(1, MAX_ORDER + 1)]
     rows.append(Row(r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}, \quad b, c = 0, \dots, 4"))
     return rows
@@ -254,7 +259,7 @@ def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
     cov = lambda left, right: _covariance(increments[left], increments[right], parts.variance, parts.rho)
     sphere = algorithm.sphere
     names = [each for each in increments if not (sphere and each == "q")]
-    rows = [HEADING]
+    rows = [NOISE_HEADING]
     for position, left in enumerate(names):
         for right in names[position:]:
             found = cov(left, right)

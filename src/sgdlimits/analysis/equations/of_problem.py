@@ -1,4 +1,4 @@
-"""The equations of a problem: `equations_of` by kind of problem, and `latex`."""
+"""Equations of a problem as LaTeX: `equations_of`, by kind of problem, and the public function `latex`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from sgdlimits.analysis.equations.base import Equations, Row
 from sgdlimits.analysis.equations.choose import equations_of_model, noise_of_model
-from sgdlimits.analysis.equations.noise import HEADING
+from sgdlimits.analysis.equations.noise import NOISE_HEADING
 from sgdlimits.analysis.equations.schedules import write_out_schedules
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
@@ -26,12 +26,12 @@ def equations_of(problem: Problem) -> Equations:
 
 @singledispatch
 def noise_of(problem: Problem) -> tuple[Row, ...]:
-    """Return the covariance of the increments of a problem as text; register one for a new kind of problem."""
+    """Return the covariance of a problem's increments as lines of LaTeX; functions for further kinds can be registered."""
     raise BadInput(f"the noise of {type(problem).__name__} is not written out. Use problem.covariance.")
 
 
-def _constant(problem: ProjectionProblem) -> float | None:
-    """Return the second layer where it stays at one number."""
+def _constant_second_layer(problem: ProjectionProblem) -> float | None:
+    """Return the value of the second layer if it is fixed and equal for all units, else None."""
     law = problem.initial
     constant = problem.network.plain and not problem.trains_second and law.second_spread == 0
     return law.second if constant and np.ndim(law.second) == 0 else None
@@ -39,19 +39,19 @@ def _constant(problem: ProjectionProblem) -> float | None:
 
 @equations_of.register
 def _(problem: ProjectionProblem) -> Equations:
-    return equations_of_model(problem.model, problem.algorithm, _constant(problem))
+    return equations_of_model(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 
 @noise_of.register
 def _(problem: ProjectionProblem) -> tuple[Row, ...]:
-    return noise_of_model(problem.model, problem.algorithm, _constant(problem))
+    return noise_of_model(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 
 @noise_of.register
 def _(problem: SpikedTensor) -> tuple[Row, ...]:
     k, second = "k R^{2k-2}", r"k \left(k - 1\right) R^{2k-4}"
     return (
-        HEADING,
+        NOISE_HEADING,
         Row(r"\Sigma^{mm}", rf"4 \gamma^{{2}} \left({k} + {second} m^{{2}}\right)"),
         Row(r"\Sigma^{mr}", rf"8 \gamma^{{2}} {second} m r_{{2}}"),
         Row(r"\Sigma^{rr}", rf"16 \gamma^{{2}} r_{{2}} \left({k} + {second} r_{{2}}\right)"),

@@ -13,8 +13,16 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, power_latex, product_latex, sum_latex, time_derivative
-from sgdlimits.analysis.equations.frame import EquationSetting, is_zero, parameters
+from sgdlimits.analysis.equations.base import (
+    Equations,
+    Row,
+    bracket_latex,
+    power_latex,
+    product_latex,
+    sum_latex,
+    time_derivative_latex,
+)
+from sgdlimits.analysis.equations.frame import EquationSetting, is_zero, list_parameters
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
 
@@ -128,7 +136,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
             polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
             polynomial_latex(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
         ]
-        ode = [Row(time_derivative("m"), sum_latex(parts))]
+        ode = [Row(time_derivative_latex("m"), sum_latex(parts))]
         where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
     else:
         corrector = [
@@ -140,9 +148,12 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
             return polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [
-            Row(time_derivative("m"), sum_latex([polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
             Row(
-                time_derivative("q"),
+                time_derivative_latex("m"),
+                sum_latex([polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)]),
+            ),
+            Row(
+                time_derivative_latex("q"),
                 sum_latex([polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
             ),
         ]
@@ -151,10 +162,10 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         second = linear_combination((-2 * w, mean(multiply(unit, D))))
         second = with_unit_norm(second) if algorithm.sphere else second
         decay_a = product_latex(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
-        ode.append(Row(time_derivative("a"), sum_latex([polynomial_latex(second, r"\gamma_{2}"), decay_a])))
+        ode.append(Row(time_derivative_latex("a"), sum_latex([polynomial_latex(second, r"\gamma_{2}"), decay_a])))
     # both are 1, and the ridge does not act on the norm on the sphere
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
-    return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
+    return Equations(tuple(ode), tuple(where), tuple(row for row in list_parameters(setting) if row[1] not in hidden))
 
 
 def with_unit_norm(terms: Terms) -> Terms:
@@ -179,7 +190,7 @@ def polynomial_latex(terms: Terms, before: str) -> str:
     size = Fraction(math.gcd(*(c.numerator for c in rest.values())), math.lcm(*(c.denominator for c in rest.values())))
     size = size if ordered[0][1] > 0 else -size
     inside = sum_latex(product_latex(c / size, *map(power_latex, "mqa", powers)) for powers, c in ordered)
-    return product_latex(size, before, *letters, bracket(inside))
+    return product_latex(size, before, *letters, bracket_latex(inside))
 
 
 def _divide_by_one_minus_square(terms: Terms) -> Terms | None:

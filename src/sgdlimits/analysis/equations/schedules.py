@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal_latex, escape_latex, frac, number_latex
+from sgdlimits.analysis.equations.base import (
+    Equations,
+    Row,
+    bracket_latex,
+    decimal_latex,
+    escape_latex,
+    fraction_latex,
+    number_latex,
+)
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Combined, FunctionOfTime, Schedule, Shifted, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
@@ -23,7 +31,7 @@ def schedule_latex(schedule: Any, t: str = "t") -> str:
     >>> schedule_latex(Power(0.2, 1.0, 10.0))
     '0.2 \\left(1 + t / 10\\right)^{-1}'
     """
-    return _latex(schedule)
+    return _value_latex(schedule)
 
 
 @schedule_latex.register
@@ -46,7 +54,7 @@ def _(schedule: FunctionOfTime, t: str = "t") -> str:
 def _(schedule: Combined, t: str = "t") -> str:
     left, right = schedule_latex(schedule.left, t), schedule_latex(schedule.right, t)
     # sums and linear pieces need brackets in products
-    loose = lambda side, text: bracket(text) if isinstance(side, (Combined, Linear, Cosine)) else text
+    loose = lambda side, text: bracket_latex(text) if isinstance(side, (Combined, Linear, Cosine)) else text
     match schedule.operation:
         case "add":
             return f"{left} + {right}"
@@ -55,32 +63,32 @@ def _(schedule: Combined, t: str = "t") -> str:
         case "mul":
             return rf"{loose(schedule.left, left)} \cdot {loose(schedule.right, right)}"
         case "truediv":
-            return frac(left, right)
-    return f"{bracket(left)}^{{{right}}}"
+            return fraction_latex(left, right)
+    return f"{bracket_latex(left)}^{{{right}}}"
 
 
 @schedule_latex.register
 def _(schedule: Shifted, t: str = "t") -> str:
-    return schedule_latex(schedule.base, rf"\max(0, {t} - {_latex(schedule.by)})")
+    return schedule_latex(schedule.base, rf"\max(0, {t} - {_value_latex(schedule.by)})")
 
 
 @schedule_latex.register
 def _(schedule: Steps, t: str = "t") -> str:
     values, times = np.asarray(schedule.values), np.asarray(schedule.times)
     if not times.size:
-        return _latex(values[0])
+        return _value_latex(values[0])
     # a table of many steps would not fit on a line
     if len(values) > MAX_CASES:
-        ends = rf"{_latex(values[0])} \dots {_latex(values[-1])}"
-        return rf"{ends} \text{{ in {len(values)} steps, }} 0 \le {t} \le {_latex(times[-1])}"
-    rows = [rf"{_latex(value)} & {t} < {_latex(time)}" for value, time in zip(values, times, strict=False)]
-    return _format_cases([*rows, rf"{_latex(values[-1])} & {t} \ge {_latex(times[-1])}"])
+        ends = rf"{_value_latex(values[0])} \dots {_value_latex(values[-1])}"
+        return rf"{ends} \text{{ in {len(values)} steps, }} 0 \le {t} \le {_value_latex(times[-1])}"
+    rows = [rf"{_value_latex(value)} & {t} < {_value_latex(time)}" for value, time in zip(values, times, strict=False)]
+    return _format_cases([*rows, rf"{_value_latex(values[-1])} & {t} \ge {_value_latex(times[-1])}"])
 
 
 @schedule_latex.register
 def _(schedule: Linear, t: str = "t") -> str:
     values, times = np.asarray(schedule.values), np.asarray(schedule.times)
-    points = [rf"({_latex(time)}, {_latex(value)})" for time, value in zip(times, values, strict=True)]
+    points = [rf"({_value_latex(time)}, {_value_latex(value)})" for time, value in zip(times, values, strict=True)]
     points = points if len(points) <= MAX_CASES else [points[0], r"\dots", points[-1]]
     return rf"\text{{linear in }} {t} \text{{ through }} {', '.join(points)}"
 
@@ -88,23 +96,24 @@ def _(schedule: Linear, t: str = "t") -> str:
 @schedule_latex.register
 def _(schedule: Cosine, t: str = "t") -> str:
     first, last, span = (np.asarray(each) for each in (schedule.first, schedule.last, schedule.span))
-    angle = rf"\pi \min(1, {t} / {_latex(span)})"
+    angle = rf"\pi \min(1, {t} / {_value_latex(span)})"
     if last.ndim or first.ndim or last:
-        return rf"{_latex(last)} + \tfrac12 \left({_latex(first)} - {_latex(last)}\right) \left(1 + \cos({angle})\right)"
-    return rf"\tfrac12 \cdot {_latex(first)} \left(1 + \cos({angle})\right)"
+        fall = rf"\left({_value_latex(first)} - {_value_latex(last)}\right)"
+        return rf"{_value_latex(last)} + \tfrac12 {fall} \left(1 + \cos({angle})\right)"
+    return rf"\tfrac12 \cdot {_value_latex(first)} \left(1 + \cos({angle})\right)"
 
 
 @schedule_latex.register
 def _(schedule: Power, t: str = "t") -> str:
-    base = bracket(rf"1 + {t} / {_latex(schedule.span)}")
-    return rf"{_latex(schedule.value)} {base}^{{{_latex(-np.asarray(schedule.power))}}}"
+    base = bracket_latex(rf"1 + {t} / {_value_latex(schedule.span)}")
+    return rf"{_value_latex(schedule.value)} {base}^{{{_value_latex(-np.asarray(schedule.power))}}}"
 
 
 @schedule_latex.register
 def _(schedule: Warmup, t: str = "t") -> str:
     inside = schedule_latex(schedule.schedule, t)
-    inside = bracket(inside) if is_schedule(schedule.schedule) else inside
-    return rf"\min(1, {t} / {_latex(schedule.span)}) \cdot {inside}"
+    inside = bracket_latex(inside) if is_schedule(schedule.schedule) else inside
+    return rf"\min(1, {t} / {_value_latex(schedule.span)}) \cdot {inside}"
 
 
 def write_out_schedules(equations: Equations) -> Equations:
@@ -117,7 +126,7 @@ def write_out_schedules(equations: Equations) -> Equations:
     return equations._replace(where=(*equations.where, *rows))
 
 
-def _latex(value: Any) -> str:
+def _value_latex(value: Any) -> str:
     """Format a scalar, a scalar array or an array of scalars as LaTeX."""
     array = np.asarray(value, float)
     return number_latex(array) if array.ndim else decimal_latex(array.item())

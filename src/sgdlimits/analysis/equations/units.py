@@ -18,11 +18,11 @@ import numpy as np
 
 from sgdlimits.analysis.equations.base import (
     Row,
-    arcsin,
-    bracket,
-    frac,
+    arcsin_latex,
+    bracket_latex,
+    fraction_latex,
     number_latex,
-    over_pi,
+    over_pi_latex,
     power_latex,
     product_latex,
     root_latex,
@@ -30,7 +30,7 @@ from sgdlimits.analysis.equations.base import (
 )
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, is_one
 from sgdlimits.analysis.equations.polynomial import derivative_means
-from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean
+from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean_latex
 from sgdlimits.expectation.additive import additive_integrals
 from sgdlimits.expectation.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
 from sgdlimits.model.activation import Polynomial
@@ -38,7 +38,7 @@ from sgdlimits.model.activation import Polynomial
 # LaTeX shared by several integrals
 TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
 LAMBDA = r"\Lambda_{{{}}}"
-NAMED_J = mean(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
+NAMED_J = mean_latex(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
 """LaTeX of the integral J, an expectation over the fields of four units, where it has no closed form."""
 INDEX_RANGE = r"m, n = 1, \dots, p + k \text{ for both}"
 OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
@@ -64,7 +64,7 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
     return MomentRows(
         product_latex(2 * w, "c_{j}", every, "I_{jrn}"),
         product_latex(2 * w, "c_{j}", every, "I_{jln}"),
-        product_latex((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
+        product_latex((2 * w) ** 2, "c_{j} c_{l}", bracket_latex(rf"{both} + \Delta S_{{jl}}")),
         product_latex(2 * w, setting.mean_factor, every, "K_{jn}"),
         (*rows, Row("c_{j}", setting.unit_factor("j")), *teachers, Row(OMEGA), *gram_rows(model), Row(INDEX_RANGE)),
         r"r = p + 1, \dots, p + k",
@@ -78,9 +78,9 @@ def field_covariance(setting: EquationSetting) -> tuple[str, list[Row]]:
 
 @singledispatch
 def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Row] | None:
-    """Return the lines of LaTeX that define the integrals over several fields; None if they have no closed form.
+    """Return the lines of LaTeX that define the integrals I, J, S and K over several fields; None without a closed form.
 
-    These are I, J, S and K of the module; register a function for a new kind of integrals.
+    The docstring of the module defines the four; register a function for a new kind of integrals.
     """
     return None
 
@@ -108,22 +108,25 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
         ]
         ratio, gain_product = r"\frac{g_{j}}{g_{m}}", lambda j, l: f"g_{{{j}}} g_{{{l}}}"
     c = lambda one, other: f"{C}_{{{one}{other}}}"
-    plus, own = (lambda n: bracket(f"1 + {c(n, n)}")), (lambda n: bracket(rf"1 + B_{{jl{n}{n}}}"))
-    both = bracket(f"{c('j', 'm')} {c('l', 'n')} + {c('l', 'm')} {c('j', 'n')}")
+    plus, own = (lambda n: bracket_latex(f"1 + {c(n, n)}")), (lambda n: bracket_latex(rf"1 + B_{{jl{n}{n}}}"))
+    both = bracket_latex(f"{c('j', 'm')} {c('l', 'n')} + {c('l', 'm')} {c('j', 'n')}")
     # terms of the covariance of two fields given those of students j and l
     ways = f"{plus('l')} {c('j', 'm')} {c('j', 'n')}", f"{plus('j')} {c('l', 'm')} {c('l', 'n')}", f"-{c('j', 'l')} {both}"
     observed, upper = sum_latex(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
     lower, pair = (
         f"{plus('j')} {root_latex(LAMBDA.format('jn'))}",
-        frac(gain_product("j", "l") or "1", root_latex(LAMBDA.format("jl"))),
+        fraction_latex(gain_product("j", "l") or "1", root_latex(LAMBDA.format("jl"))),
     )
-    angle = arcsin(frac(c("m", "n"), root_latex(f"{plus('m')} {plus('n')}")))
+    angle = arcsin_latex(fraction_latex(c("m", "n"), root_latex(f"{plus('m')} {plus('n')}")))
     return [
-        Row("I_{jmn}", product_latex(TWO_PI, ratio, frac(upper, lower))),
-        Row("J_{jlmn}", product_latex(FOUR_PI, pair, arcsin(frac("B_{jlmn}", root_latex(f"{own('m')} {own('n')}"))))),
+        Row("I_{jmn}", product_latex(TWO_PI, ratio, fraction_latex(upper, lower))),
+        Row(
+            "J_{jlmn}",
+            product_latex(FOUR_PI, pair, arcsin_latex(fraction_latex("B_{jlmn}", root_latex(f"{own('m')} {own('n')}")))),
+        ),
         Row("S_{jl}", product_latex(TWO_PI, pair)),
         *([Row("K_{mn}", product_latex(TWO_PI, angle))] if setting.trains_second else []),
-        Row("B_{jlmn}", f"{c('m', 'n')} - {frac(observed, LAMBDA.format('jl'))}"),
+        Row("B_{jlmn}", f"{c('m', 'n')} - {fraction_latex(observed, LAMBDA.format('jl'))}"),
         Row(LAMBDA.format("mn"), f"{plus('m')} {plus('n')} - {c('m', 'n')}^{{2}}"),
         *rows,
     ]
@@ -131,7 +134,7 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
 
 @integral_rows.register
 def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row]:
-    r"""Return the lines for units :math:`s(x) = ux + v|x|`: arc-cosine kernels; J of two different students stays as such."""
+    r"""Return the lines for units :math:`s(x) = ux + v|x|`: arc-cosine kernels; J of two students stays an expectation."""
     (odd, other_odd), (even, other_even) = (
         (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
     )
@@ -140,8 +143,8 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     same = (odd, even) == (other_odd, other_even)
     pair = lambda letter, value: lambda m, n: number_latex(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
     odds, evens = pair("u", odd), pair("v", even)
-    both = lambda m, n: over_pi(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
-    mixed = bracket("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
+    both = lambda m, n: over_pi_latex(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
+    mixed = bracket_latex("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
     # relu and abs: u v = 1/4 or 0, and terms with a factor 0 are left out
     crossed = 2 * (odd * even) ** 2 if same else 2 * odd * even
     if not same:
@@ -155,8 +158,8 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     if setting.model.width > 1:
         J += [Row("J_{jlmn}", NAMED_J), Row("s(x)", activation_latex(setting.model.network.activation))]
     by = lambda factor, body: "" if factor == "0" else body if factor == "1" else f"{factor} {body}"
-    wedge = bracket(rf"R_{{mn}} + {c('m', 'n')} \theta_{{mn}}")
-    along = bracket(frac(f"{c('j', 'm')} R_{{jn}}", c("j", "j")) + rf" + {c('m', 'n')} \theta_{{jn}}")
+    wedge = bracket_latex(rf"R_{{mn}} + {c('m', 'n')} \theta_{{mn}}")
+    along = bracket_latex(fraction_latex(f"{c('j', 'm')} R_{{jn}}", c("j", "j")) + rf" + {c('m', 'n')} \theta_{{jn}}")
     return [
         Row("I_{jmn}", sum_latex([by(odds("j", "n"), c("m", "n")), by(evens("j", "n"), "L_{jmn}")])),
         *J,
@@ -164,7 +167,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
         Row("K_{mn}", sum_latex([by(odds("m", "n"), c("m", "n")), f"{both('m', 'n')} {wedge}"])),
         Row("L_{jmn}", f"{TWO_PI} {along}"),
         Row("R_{mn}", root_latex(f"{c('m', 'm')} {c('n', 'n')} - {c('m', 'n')}^{{2}}")),
-        Row(r"\theta_{mn}", arcsin(frac(c("m", "n"), root_latex(f"{c('m', 'm')} {c('n', 'n')}")))),
+        Row(r"\theta_{mn}", arcsin_latex(fraction_latex(c("m", "n"), root_latex(f"{c('m', 'm')} {c('n', 'n')}")))),
         *rows,
     ]
 

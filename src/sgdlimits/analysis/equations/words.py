@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Row, escape_latex, number_latex, one_over, power_latex, product_latex, sum_latex
+from sgdlimits.analysis.equations.base import (
+    Row,
+    escape_latex,
+    number_latex,
+    power_latex,
+    product_latex,
+    reciprocal_latex,
+    sum_latex,
+)
 from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, is_one
 from sgdlimits.analysis.equations.schedules import schedule_latex
 from sgdlimits.errors import is_traced
@@ -19,13 +27,13 @@ from sgdlimits.model.tasks import ClassReadouts
 from sgdlimits.part import is_schedule
 
 
-def mean(inside: str) -> str:
-    """Format the expectation of a LaTeX text over one sample."""
+def mean_latex(inside: str) -> str:
+    """Format the expectation of a LaTeX expression over one sample."""
     return rf"\mathbb{{E}}\left[{inside}\right]"
 
 
 def function_name(fn: Any) -> str:
-    """Return the LaTeX of the name of a user's function, or an empty text if it has none."""
+    """Return the LaTeX of the name of a user's function, or an empty string if it has none."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return rf"\operatorname{{{escape_latex(name)}}}" if name.isidentifier() else ""
 
@@ -131,7 +139,7 @@ def label_rows(model: Model) -> list[Row]:
         case CommitteeReadout(activation=activation, second=second):
             field, every = (r"\lambda^{*}_{1}", "") if k == 1 else (r"\lambda^{*}_{r}", r"\sum_{r=1}^{k}")
             weight = "" if second is None else "a^{*}_{r}"
-            text = product_latex(one_over("k", k), every, weight, activation_latex(activation, field))
+            text = product_latex(reciprocal_latex("k", k), every, weight, activation_latex(activation, field))
             if second is not None and not is_traced(second):
                 constants = [Row(rf"a^{{*}} = {number_latex(second)}")]
         case QuadraticReadout(R=R):

@@ -20,19 +20,19 @@ from sgdlimits.analysis.fixed_points.system import System
 
 SAME_ROOT_DISTANCE = 1e-6
 """Largest distance at which two roots of the drift count as one, relative to 1 plus the norm of the root."""
-MAX_SEGMENT = 0.05
+MAX_SEGMENT_LENGTH = 0.05
 """Length, relative to 1 plus the norm of the root, below which a segment between two fixed points is not halved again."""
 MAX_MIDPOINT_SHARE = 0.8
 """Largest distance of a projected midpoint from either end of its segment, as a fraction of the segment's length."""
 # segments of 1/1000 of the distance; longer paths count as not found
-MAX_HALVINGS = 10
+MAX_SEGMENT_HALVINGS = 10
 NEAREST_IMAGES = 3
 """Number of nearest images that are examined as candidates for a path, for each pair of components."""
 PATH_STEPS, KINK_PATH_STEPS = 15, 60
 """Numbers of Levenberg-Marquardt steps that project a midpoint onto the fixed points. At a kink of the drift the second is
 used: the Jacobian is one-sided there, and the steps converge slowly."""
 # each round either connects roots or ends the search
-MAX_ROUNDS = 24
+MAX_CONNECT_ROUNDS = 24
 MIDPOINT_PAIRS, COSTLY_MIDPOINT_PAIRS = 48, 8
 """Number of random pairs of images whose midpoints are projected onto the fixed points; the second applies where a drift is
 costly."""
@@ -78,12 +78,12 @@ class Atlas:
             self.owner[r] = i
             first.append(r)
             images = np.concatenate([images, own])
-        self.roots = roots.at(np.array(first, int))
+        self.roots = roots.select(np.array(first, int))
         self.isolated = np.zeros(len(first), bool)
         self.points = self.roots.x
         self.images = images.reshape(-1, group.order, system.size).swapaxes(0, 1).reshape(-1, system.size)
 
-    def labels(self) -> np.ndarray:
+    def component_labels(self) -> np.ndarray:
         """Return the index of the connected component of each image, as an array of shape (group elements, roots)."""
         order, count = self.group.order, len(self.points)
         if not count:
@@ -108,10 +108,10 @@ class Atlas:
             self.roots.jacobian[i] = self.roots.jacobian[i] if measured is None else measured
         values, zero = self.roots.spectra
         regular = np.flatnonzero((np.abs(values) > zero[:, None]).all(1))
-        self.isolated[regular] = has_valid_jacobian(self.system, self.roots.at(regular), towards)
+        self.isolated[regular] = has_valid_jacobian(self.system, self.roots.select(regular), towards)
         # the few nearest pairs of all first; pairs of every two components only once these bring no more
         each_target = False
-        for finished in range(MAX_ROUNDS):
+        for finished in range(MAX_CONNECT_ROUNDS):
             pairs = self._candidate_pairs(each_target)
             self.system.watch.show_stage(f"{len(self.points)} roots, round {finished + 1} of paths between them")
             joined = self._connect_pairs(pairs)
@@ -145,7 +145,7 @@ class Atlas:
         middle = roots_near(self.system, images[pairs].mean(1))
         inside = middle.found
         inside[inside] = are_connected(self.system, images[pairs[inside, 0]], middle.x[inside])
-        return middle.at(inside)
+        return middle.select(inside)
 
     def _candidate_pairs(self, each_target: bool) -> list[tuple[int, int, int]]:
         """Return triples (i, g, j) such that root i and the image g of root j are near but in different components.
@@ -154,7 +154,7 @@ class Atlas:
         to symmetry. The symmetries carry paths between two components to paths between their images, but not to other pairs of
         the same orbits: a ring in two parts may be nearer to images that it is not connected with, so each pair is examined.
         """
-        labels, pair_of = self.labels(), dict[tuple[int, int], tuple[int, int]]()
+        labels, pair_of = self.component_labels(), dict[tuple[int, int], tuple[int, int]]()
         orbits = labels.min(0)
         tried = COSTLY_IMAGES_TRIED if self.system.costly and not each_target else MAX_IMAGES_TRIED
         best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}
@@ -245,9 +245,9 @@ def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """
     length, size = np.linalg.norm(y - x, axis=1), 1 + np.linalg.norm(x, axis=1)
     joined = np.ones(len(x), bool)
-    short = np.minimum(MAX_SEGMENT * size, length / 6)
+    short = np.minimum(MAX_SEGMENT_LENGTH * size, length / 6)
     owner, left, right = np.arange(len(x)), x, y
-    for _ in range(MAX_HALVINGS):
+    for _ in range(MAX_SEGMENT_HALVINGS):
         gap = np.linalg.norm(right - left, axis=1)
         long = joined[owner] & (gap > np.maximum(short[owner], SAME_ROOT_DISTANCE * size[owner]))
         owner, left, right, gap = owner[long], left[long], right[long], gap[long]

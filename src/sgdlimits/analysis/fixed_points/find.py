@@ -118,7 +118,7 @@ def run_search(
         check_symmetries(symmetries, jax.tree.map(lambda leaf: np.asarray(leaf)[0], batch))
         system = System.of(problem, batch, corrector, watch)
         # the coordinates of all starts also serve as directions of displacements
-        x = system.rows(batch)
+        x = system.flatten_batch(batch)
         system.measure_time(x[0])
         # starts given by the user are all used
         fewer = system.default_count() if count is None and not hasattr(starts, "dims") else len(x)
@@ -127,14 +127,14 @@ def run_search(
         search = Search(system, x[:fewer], x, group, symmetric)
         try:
             watch.start_limit()
-            search.run(None if ends is None else system.rows(ends))
+            search.run(None if ends is None else system.flatten_batch(ends))
         except OutOfTime:
-            return search.table(watch.name, f"after {watch.seconds:g} s")
+            return search.build_table(watch.name, f"after {watch.seconds:g} s")
         # the table so far travels with the exception
         except KeyboardInterrupt:
             stopped = f"by Ctrl-C after {time.monotonic() - watch.begin:.0f} s"
-            raise SearchInterrupted(search.table(watch.name, stopped)) from None
-        return search.table(watch.name)
+            raise SearchInterrupted(search.build_table(watch.name, stopped)) from None
+        return search.build_table(watch.name)
     finally:
         watch.stop()
 
@@ -197,7 +197,7 @@ class Search:
 
     def _add_roots(self, roots: Roots) -> None:
         """Add those end points of searches that are roots of the drift."""
-        self.parts.append(roots.at(roots.found))
+        self.parts.append(roots.select(roots.found))
         self.searches += int(roots.found.sum())
 
     def _connect(self) -> None:
@@ -215,25 +215,25 @@ class Search:
         roots = roots_near(self.system, end)
         # a root far from the end of the flow is not what the flow approaches
         near = np.linalg.norm(roots.x - end, axis=1) < MAX_REST_DISTANCE * (1 + np.linalg.norm(end, axis=1))
-        roots = roots.at(roots.found & near)
+        roots = roots.select(roots.found & near)
         new = self.atlas.locate(roots.x) < 0
         # the flow found components that no search had met
         if new.any():
-            self.parts.append(roots.at(new))
+            self.parts.append(roots.select(new))
             self._connect()
         self.ends, self.runs = self.atlas.locate(roots.x), len(starts)
 
     def _orbit_masks(self) -> dict[int, np.ndarray]:
         """Return for each orbit of components under the symmetries the mask of its roots."""
-        orbits = self.atlas.labels().min(0)
+        orbits = self.atlas.component_labels().min(0)
         return {int(orbit): orbits == orbit for orbit in np.unique(orbits)}
 
     def _sample_components(self) -> None:
         """Collect roots of each component, including some in its interior, and measure its dimension."""
-        labels, members = self.atlas.labels(), self._orbit_masks()
+        labels, members = self.atlas.component_labels(), self._orbit_masks()
         for i, (orbit, mine) in enumerate(members.items()):
             self.system.watch.show_stage("components", i + 1, len(members))
-            roots = Roots.join([self.atlas.roots.at(mine), self.atlas.interior_roots(labels, int(mine.argmax()))])
+            roots = Roots.join([self.atlas.roots.select(mine), self.atlas.interior_roots(labels, int(mine.argmax()))])
             self.sampled[orbit] = roots, *find_representative(self.system, roots)
 
     def _decide_stability(self) -> None:
@@ -242,7 +242,7 @@ class Search:
             self.system.watch.show_stage("stability of components", i + 1, len(self.sampled))
             self.stability[orbit] = stability_of(self.system, roots, dimension, self.towards)
 
-    def table(self, name: str, stopped: str = "") -> FixedPoints:
+    def build_table(self, name: str, stopped: str = "") -> FixedPoints:
         """Return the results so far as a table, with one row for each orbit of components under the symmetries.
 
         Parameters
@@ -263,26 +263,26 @@ class Search:
 
     def _orbit_row(self, orbit: int, mine: np.ndarray) -> FixedPoint:
         """Return the row of the table for an orbit of components, whose roots are those in the mask `mine`."""
-        roots, at, dimension = self.sampled.get(orbit, (self.atlas.roots.at(mine), 0, -1))
+        roots, at, dimension = self.sampled.get(orbit, (self.atlas.roots.select(mine), 0, -1))
         values, zero = (leaf[at] for leaf in roots.spectra)
         images = self.group.elements @ roots.x[at]
         # round before comparing; + 0.0 makes -0.0 equal to 0.0
         images = images[np.unique(np.round(images, 6) + 0.0, axis=0, return_index=True)[1]]
         # the largest image in lexicographic order, so that most overlaps are positive
         point = images[-1]
-        stats = take_run(self.system.batch(point[None]))
+        stats = take_run(self.system.unflatten_rows(point[None]))
         return FixedPoint(
             point=stats,
             eigenvalues=values,
             dimension=int((np.abs(values) < zero).sum()) if dimension < 0 else dimension,
             stability=self.stability.get(orbit, "unknown"),
-            copies=int(np.unique(self.atlas.labels()[:, mine]).size),
+            copies=int(np.unique(self.atlas.component_labels()[:, mine]).size),
             residual=float(roots.residual[at]),
             risk=float(self.system.problem.risk(stats)),
             # roots after the first `searches` come from basins
             found=int(mine[self.atlas.owner[: self.searches]].sum()),
             basin=None if self.ends is None else estimate_proportion(int(mine[self.ends[self.ends >= 0]].sum()), self.runs),
-            images=self.system.batch(images),
+            images=self.system.unflatten_rows(images),
         )
 
 

@@ -50,7 +50,7 @@ class FixedPoint:
     basin: IntervalEstimate | None = None
     images: PyTree = None
 
-    def row(self) -> tuple[str, ...]:
+    def table_row(self) -> tuple[str, ...]:
         """Return the texts of this fixed point in the printed table, one for each entry of `COLUMNS`."""
         size = np.abs(self.eigenvalues)
         values = np.where(size < 1e-9 * size.max(), 0, self.eigenvalues)[:MAX_EIGENVALUES_PRINTED]
@@ -66,7 +66,7 @@ class FixedPoint:
         return (*first, basin, str(self.found), where)
 
     def __repr__(self) -> str:
-        parts = zip(COLUMNS, self.row(), strict=True)
+        parts = zip(COLUMNS, self.table_row(), strict=True)
         return f"FixedPoint({', '.join(f'{name} {text}' for name, text in parts if text)})"
 
 
@@ -124,7 +124,7 @@ class FixedPoints(Sequence[FixedPoint]):
             "of more would find others"
         )
         used = [i for i, name in enumerate(COLUMNS) if name != "basin" or self.elsewhere is not None]
-        rows = [[row[i] for i in used] for row in (COLUMNS, *(orbit.row() for orbit in self.orbits))]
+        rows = [[row[i] for i in used] for row in (COLUMNS, *(orbit.table_row() for orbit in self.orbits))]
         head += f"\n  The search was cut off {self.stopped}." if self.stopped else ""
         tail = "" if self.elsewhere is None else f"\n  elsewhere {self.elsewhere!r}"
         return f"{head}\n{table(rows, indent='  ')}{tail}"

@@ -52,7 +52,7 @@ class Roots(NamedTuple):
     jacobian: np.ndarray
     found: np.ndarray
 
-    def at(self, rows: np.ndarray) -> Roots:
+    def select(self, rows: np.ndarray) -> Roots:
         """Return some of the end points, selected by indices or by a mask."""
         return Roots(*(leaf[rows] for leaf in self))
 
@@ -117,7 +117,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
 
 
 def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
-    """Integrate the ODE from points, shape (rows, n), until it comes to rest or `blocks` are used up; return the ends.
+    """Integrate the ODE from points, shape (rows, n), until it comes to rest, for at most `blocks` blocks; return the ends.
 
     The steps are Heun's, of length 1 / norm of the Jacobian, which is recomputed before every block. A field that slides along
     a kink jumps from one side to the other; a few blocks of shorter steps leave it close to the kink.

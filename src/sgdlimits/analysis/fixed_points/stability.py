@@ -56,7 +56,7 @@ def find_representative(system: System, roots: Roots) -> tuple[int, int]:
     zeros, off_axes = (np.abs(values) < zero[:, None]).sum(1), np.log(np.abs(roots.x) + SAME_ROOT_DISTANCE).sum(1)
     # most zero eigenvalues first, then farthest from the coordinate planes, on which components often have corners
     inside = np.lexsort([-off_axes, -zeros])[:MAX_DIMENSIONS_MEASURED]
-    dimension = measure_dimensions(system, roots.at(inside))
+    dimension = measure_dimensions(system, roots.select(inside))
     return int(inside[dimension.argmax()]), int(dimension.max())
 
 
@@ -79,7 +79,7 @@ def stability_of(system: System, roots: Roots, dimension: int, towards: np.ndarr
     leading = values[:, 0].real
     growing = np.flatnonzero(leading > zero)
     growing = growing[np.argsort(-leading[growing], kind="stable")[:MAX_POINTS_PERTURBED]]
-    if has_valid_jacobian(system, roots.at(growing), towards).any():
+    if has_valid_jacobian(system, roots.select(growing), towards).any():
         return "unstable"
     # a manifold has zero eigenvalues, and is never decided by them
     decays = dimension == 0 and bool((leading < -zero).all())

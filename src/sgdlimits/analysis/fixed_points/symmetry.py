@@ -77,7 +77,7 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
     keep = _are_equivariant(system, matrices, states[:STATES_CHECKED])
     if given is not None and not all(keep):
         raise BadInput(
-            f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) is not "
+            f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) differs from "
             'g(drift(x)). Leave it out, or give "auto".'
         )
     return _generate_group([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
@@ -94,7 +94,9 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
         # called once, so that an error names the argument
         image = try_function(name, each, "the statistics of one run", like, shape=None)
         if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
-            raise BadInput(f"{name} must return {type(like).__name__} of the same shapes; got others. Return what it takes.")
+            raise BadInput(
+                f"{name} must return {type(like).__name__} of the same shapes as its argument; got others. Correct it."
+            )
 
 
 def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:
@@ -161,11 +163,11 @@ def _matrices_of(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | No
     """Return the matrices by which linear maps of statistics act on the free coordinates; None stands for `candidate_maps`."""
     axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
     maps = candidate_maps(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
-    basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
+    basis = system.unflatten_rows(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
     ones = [take_run(basis, i) for i in range(system.size + 1)]
     images = [[g(one) for one in ones] for g in maps]
     # the images of zero and of the unit vectors give the affine map; one call converts all
-    rows = system.rows(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
+    rows = system.flatten_batch(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
     return [(image[1:] - image[0]).T for image in rows.reshape(len(maps), -1, system.size)]
 
 

@@ -128,9 +128,9 @@ class System(eqx.Module):
         system = cls(problem.numerics.without_smoothing(), one, fixed, free, corrector, 1, watch)
         if system.count_operations() < COSTLY_FLOPS:
             system = dataclasses.replace(system, chunk=chunk)
-        rows = system.rows(batch)
+        rows = system.flatten_batch(batch)
         # statistics that differ in a fixed coordinate do not survive the round trip
-        again = system.batch(rows)
+        again = system.unflatten_rows(rows)
         if any(np.abs(a - b).max() > 1e-9 for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True)):
             raise BadInput(
                 "starts must agree in everything that is not trained, such as a fixed second layer; they differ. "
@@ -196,11 +196,11 @@ class System(eqx.Module):
         """Return the Jacobian of the drift at one point x."""
         return jax.jacfwd(self.drift)(x)
 
-    def batch(self, x: np.ndarray) -> PyTree:
+    def unflatten_rows(self, x: np.ndarray) -> PyTree:
         """Return the statistics, runs first, with given free coordinates, shape (runs, n)."""
         return map_in_chunks(System.stats, self)(x)
 
-    def rows(self, batch: PyTree) -> np.ndarray:
+    def flatten_batch(self, batch: PyTree) -> np.ndarray:
         """Return the free coordinates of statistics with runs first, shape (runs, n)."""
         return map_in_chunks(System.coordinates, self)(batch)
 
@@ -211,7 +211,7 @@ class System(eqx.Module):
         at the midpoint of the weights, but not at that of the statistics. The norm is the root mean square of both ends', as
         on a ring. Rows are NaN where the weights are linearly independent at either end, or have no such form.
         """
-        one, other = self.batch(x), self.batch(y)
+        one, other = self.unflatten_rows(x), self.unflatten_rows(y)
         if not isinstance(one, Overlaps) or len(one.names) > 1 or self.problem.sphere:
             return np.full_like(x, np.nan)
         B = np.linalg.cholesky(np.asarray(self.problem.directions.gram))
@@ -224,12 +224,12 @@ class System(eqx.Module):
             np.concatenate([inside, outside], -1), np.concatenate([other_inside, other_outside @ left @ right], -1)
         )
         a, kept = jax.tree.map(_mean_with_norm, (one.a, one.kept), (other.a, other.kept))
-        halfway = self.rows(Overlaps(a, U[..., : len(B)] @ B.T, U @ U.swapaxes(-1, -2), kept, one.names))
+        halfway = self.flatten_batch(Overlaps(a, U[..., : len(B)] @ B.T, U @ U.swapaxes(-1, -2), kept, one.names))
         return np.where((np.maximum(rank, other_rank) < one.width)[:, None], halfway, np.nan)
 
     def are_allowed(self, x: np.ndarray) -> np.ndarray:
         """Test which points are coordinates of statistics that the problem allows; return a mask."""
-        return self._pass_check(self.batch(x), len(x)) if len(x) else np.zeros(0, bool)
+        return self._pass_check(self.unflatten_rows(x), len(x)) if len(x) else np.zeros(0, bool)
 
     def _pass_check(self, batch: PyTree, count: int) -> np.ndarray:
         """Return a mask of the statistics that pass the problem's check: check all at once, and bisect where that fails."""

@@ -48,7 +48,7 @@ def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def label_with_divergences(label: str, dataset: xr.Dataset) -> str:
-    """Return a label to which is appended how many runs of the dataset diverged and are not drawn."""
+    """Return a label with the number of runs that diverged, which are not drawn, appended."""
     runs = dataset.sizes["run"]
     lost = runs - drop_diverged(dataset).sizes["run"]
     return f"{label} ({lost} of {runs} runs diverged)" if lost else label
@@ -61,7 +61,7 @@ def common_dimension(named: Mapping[str, xr.Dataset]) -> int | None:
 
 
 def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, float]:
-    """Return by label the factor of t in a clock's time: 1 for "t", the problem's rate for "paper", d for "samples".
+    """Return each dataset's factor from t to a clock's time: 1 for "t", the problem's rate for "paper", d for "samples".
 
     An ODE has no dimension; its samples are counted with the d of the other datasets.
     """
@@ -86,7 +86,7 @@ def scaled_times(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.nd
 
 
 def count_singles(singles: Singles, label: str) -> int:
-    """Return how many single runs of a dataset to draw: `singles`, or its entry for the label, 0 if it has none."""
+    """Return the number of single runs to draw of a dataset: `singles`, or its entry for the label (0 without one)."""
     return check_count("singles", singles.get(label, 0) if isinstance(singles, Mapping) else singles, at_least=0)
 
 

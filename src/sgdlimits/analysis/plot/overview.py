@@ -53,10 +53,10 @@ def overview(
 
         figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
     if len(axes) != 2:
-        raise BadInput(f"axes must be two, for the risk and for the overlaps; got {len(axes)}. Give two.")
+        raise BadInput(f"axes= must be two axes, for the risk and for the overlaps; got {len(axes)}. Give two.")
     for name in options:
         if name not in SHARED_OPTIONS:
-            raise BadInput(f"{name} is no option of overview. Give some of {', '.join(SHARED_OPTIONS)}.")
+            raise BadInput(f"{name}= is not an option of overview. Its further options are {', '.join(SHARED_OPTIONS)}.")
     left, right = axes
     risk(named, left, excess=excess, log=log, clock=clock, legend=False, **options)
     overlaps(named, right, what=what, clock=clock, legend=False, **options)

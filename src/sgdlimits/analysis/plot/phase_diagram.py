@@ -60,9 +60,9 @@ def phase_diagram(
     for name in (x, y, value):
         if name not in dataset.variables or (name != value and dataset[name].dtype.kind not in "fiu"):
             known = ", ".join(map(str, dataset.variables))
-            raise BadInput(f"{shorten(name)} is no number that the dataset has over its points. It has {known}.")
+            raise BadInput(f"{shorten(name)} is not a number that the dataset has at each point. Give one of {known}.")
     if x == y:
-        raise BadInput(f"x and y must be two parameters; got {shorten(x)} twice. Give two.")
+        raise BadInput(f"x= and y= must be different parameters; both are {shorten(x)}. Give two parameters.")
     shown = dataset[value].astype(float)
     shown = shown.mean([dim for dim in shown.dims if dim not in (x, y, "point")], skipna=True)
     # a refined grid has holes: draw its points by their nearest neighbours
@@ -77,7 +77,7 @@ def phase_diagram(
         cells = shown.transpose(y, x).values
     finite = cells[np.isfinite(cells) & (cells > 0)] if log else cells[np.isfinite(cells)]
     if not finite.size:
-        raise BadInput(f"{value} has no finite numbers to draw. Choose another value.")
+        raise BadInput(f"{value} has no finite values to draw. Give another value=.")
     # LogNorm rejects an empty range
     bounds = float(finite.min()), float(finite.max())
     norm = LogNorm(*bounds) if log and bounds[0] < bounds[1] else Normalize(*bounds)

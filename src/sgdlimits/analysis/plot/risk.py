@@ -61,11 +61,11 @@ def risk(
 
 
 def _describe_hidden_values(values: np.ndarray, floor: float) -> str:
-    """Return a label of how many values a logarithmic scale cannot show; raise `BadInput` if it can show none."""
+    """Return a label with the number of values that a logarithmic scale cannot show; raise `BadInput` if it can show none."""
     below = int((values <= 0).sum())
     if values.size and below == values.size:
         raise BadInput(
-            f"log=True shows nothing: the whole risk is at or below {floor:g}, its largest is {values.max() + floor:.4g}. "
-            "Give a smaller excess, or log=False."
+            f"log=True can show no value: the largest risk, {values.max() + floor:.4g}, does not exceed {floor:g}. "
+            "Give a smaller excess=, or log=False."
         )
     return f" ({below} of {values.size} values are not above {floor:g})" if below else ""

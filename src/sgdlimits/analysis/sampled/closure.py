@@ -1,4 +1,4 @@
-"""Do statistics of a loss close? The drift is compared at weights that share all statistics."""
+"""Closure test for statistics of a loss: comparison of their drift at weights that share all statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.sampled.estimates import StepScales, with_error
+from sgdlimits.analysis.sampled.estimates import StepScales, format_with_error
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import moments
@@ -19,29 +19,30 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
 TRIALS = 3
-"""Random weights with the statistics of each reference, beside the weights that are sought out."""
-MAX_SOUGHT = 4
-"""Statistics for which weights are sought out; searches for others would cost more than they add."""
-STEP = 0.7
-"""How far weights are moved to change the drift, relative to their norm."""
+"""Number of random weights with the statistics of each reference, besides the weights that are searched."""
+MAX_SEARCHED = 4
+"""Largest number of statistics for which weights are searched; searches for more would cost more than they add."""
+SEARCH_STEP = 0.7
+"""Length of the step by which a search moves weights to change the drift, relative to their norm."""
 SEARCH_SAMPLES = 256
-ERRORS = 5
-"""A difference of fewer standard errors is none."""
+"""Number of samples in the averages of a search."""
+MIN_STANDARD_ERRORS = 5
+"""Number of standard errors up to which a difference counts as zero."""
 
 
 @dataclass(frozen=True, repr=False)
 class SampledClosure:
-    """How much the drift of each statistic differs between weights that share all statistics.
+    """Difference of each statistic's drift between weights that share all statistics.
 
     Parameters
     ----------
-    names : of the statistics
-    share : the difference that exceeds its error most, relative to the size of the drift and of its two parts, shape (k,)
-    error : the standard error of that difference, relative to the same, shape (k,)
-    pair : of each statistic, two weights that share all statistics, between which its drift differs most
-    drifts : of each statistic, its drift at the two weights with standard errors, shape (k, 2, 2)
-    tolerance : the share that counts as none; at a finite d drifts of statistics that close differ a little
-    weights : how many weights were compared
+    names : names of the k statistics
+    share : difference of the drift that exceeds its error most, relative to the root mean square of f and g, shape (k,)
+    error : standard error of `share`, shape (k,)
+    pair : for each statistic, two weights that share all statistics, between which its drift differs most
+    drifts : drift of each statistic at these two weights, each with its standard error, shape (k, 2, 2)
+    tolerance : largest share that counts as zero; at a finite d drifts of statistics that close differ a little
+    weights : number of weights that were compared
     """
 
     names: tuple[str, ...]
@@ -54,8 +55,8 @@ class SampledClosure:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The statistics whose drift is no function of them: by more than the tolerance and five standard errors."""
-        above = self.share > np.maximum(self.tolerance, ERRORS * self.error)
+        """Names of the statistics whose `share` exceeds both the tolerance and five standard errors."""
+        above = self.share > np.maximum(self.tolerance, MIN_STANDARD_ERRORS * self.error)
         return tuple(name for name, is_open in zip(self.names, above, strict=True) if is_open)
 
     @property
@@ -67,7 +68,7 @@ class SampledClosure:
         verdict = f"the drift agrees at {self.weights} weights that share the statistics"
         if not self.closed:
             i = self.names.index(max(self.open, key=lambda name: self.share[self.names.index(name)]))
-            one, other = (with_error(*each) for each in self.drifts[i])
+            one, other = (format_with_error(*each) for each in self.drifts[i])
             verdict = (
                 f"the drift of {', '.join(self.open)} is NO function of the statistics: at two weights that share all of them, "
                 f"that of {self.names[i]} is {one} and {other}. Add a statistic in which the two differ (closure.pair[{i}])"
@@ -78,21 +79,22 @@ class SampledClosure:
         return f"Closure: {verdict}\n{table(rows, '<>><')}"
 
 
-def compare(
+def compare_drifts(
     user: UserLoss, scales: StepScales, references: Float[np.ndarray, "R n"], others: Float[np.ndarray, "m n"],
     samples: int, tolerance: float, seed: int,
 ) -> SampledClosure:  # fmt: skip
-    """Compare drifts at references and at weights moved to share their statistics: random ones, and some that are sought out.
+    """Compare drifts at reference weights with those at other weights, moved until they have the same statistics.
 
-    Weights are sought out on samples of their own: along the derivative of a drift, without what changes the statistics.
+    The other weights are random (`others`), or found by a search on separate samples: a step from the reference along the
+    derivative of a drift, projected on directions that change no statistic.
     """
     key = jax.random.key(seed)
     groups = [
-        _sharing(user, scales, row, others[i :: len(references)], jax.random.fold_in(key, i))
+        _find_matching_rows(user, scales, row, others[i :: len(references)], jax.random.fold_in(key, i))
         for i, row in enumerate(references)
     ]
     if all(len(group) < 2 for group in groups):
-        raise BadInput("no other weights with the same statistics were found. Give fewer statistics than there are weights.")
+        raise BadInput("no two weights with the same statistics were found. Give fewer statistics than there are weights.")
     rows = np.concatenate(groups)
     measured = moments(user, rows, samples, jax.random.fold_in(key, len(references)))
     drift = scales.bend / 2 * measured.bend - scales.drift * measured.first
@@ -105,7 +107,7 @@ def compare(
             gap = drift[:, other] - drift[:, begin]
             value, error = np.abs(gap.mean(0)), gap.std(0, ddof=1) / np.sqrt(samples)
             for i in range(len(best)):
-                best[i] = max(best[i], (value[i] - ERRORS * error[i], value[i], error[i], begin, other))
+                best[i] = max(best[i], (value[i] - MIN_STANDARD_ERRORS * error[i], value[i], error[i], begin, other))
         begin += len(group)
     tree = lambda row: jax.tree.map(np.asarray, user.weights.values(jnp.asarray(row)))
     at = np.array([each[3:] for each in best])
@@ -116,19 +118,23 @@ def compare(
     return SampledClosure(user.names, share, errors, pairs, drifts, tolerance, len(rows))
 
 
-def _sharing(user: UserLoss, scales: StepScales, row: np.ndarray, others: np.ndarray, key: Array) -> np.ndarray:
-    """A row of weights, and rows that share its statistics."""
+def _find_matching_rows(user: UserLoss, scales: StepScales, row: np.ndarray, others: np.ndarray, key: Array) -> np.ndarray:
+    """Return a row of weights followed by rows with the same statistics, from `others` and from a search."""
     keys = jax.random.split(key, SEARCH_SAMPLES)
-    pulls = np.asarray(jit_bound(_pulls, user, fast_compile=True)(row, keys, scales.drift, scales.bend))[:MAX_SOUGHT]
+    pulls = np.asarray(jit_bound(_projected_drift_gradients, user, fast_compile=True)(row, keys, scales.drift, scales.bend))[
+        :MAX_SEARCHED
+    ]
     norms = np.linalg.norm(pulls, axis=1, keepdims=True)
-    sought = row + STEP * np.linalg.norm(row) * pulls / np.where(norms > 0, norms, 1.0)
-    tries = np.concatenate([others, sought[np.isfinite(sought).all(1) & (norms[:, 0] > 0)]])
+    searched = row + SEARCH_STEP * np.linalg.norm(row) * pulls / np.where(norms > 0, norms, 1.0)
+    tries = np.concatenate([others, searched[np.isfinite(searched).all(1) & (norms[:, 0] > 0)]])
     found, there = lift(user, tries, np.repeat(np.asarray(user.u(row))[None], len(tries), axis=0))
     return np.concatenate([row[None], found[there]])
 
 
-def _pulls(user: UserLoss, row: Float[Array, " n"], keys: Array, of_first: Any, of_bend: Any) -> Float[Array, "k n"]:
-    """The derivative of each statistic's drift along the directions in which no statistic changes."""
+def _projected_drift_gradients(
+    user: UserLoss, row: Float[Array, " n"], keys: Array, of_first: Any, of_bend: Any
+) -> Float[Array, "k n"]:
+    """Return the gradient of each statistic's drift, projected on directions that change no statistic."""
 
     def drift(w: Array) -> Array:
         def one(key: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Effective dynamics of statistics of weights, estimated from nothing but a loss and a sampler."""
+"""Effective dynamics of statistics of weights, estimated from a loss and a sampler alone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare
+from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare_drifts
 from sgdlimits.analysis.sampled.empirical import EmpiricalProblem
 from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
 from sgdlimits.analysis.sampled.family import SampledLocalizability, family_report
-from sgdlimits.analysis.sampled.fit import FittedDynamics, box, fitted, grid_points, weights_in
+from sgdlimits.analysis.sampled.fit import FittedDynamics, find_weights, fit_dynamics, grid_points, sample_region
 from sgdlimits.analysis.sampled.loss import UserLoss, as_weights, dimension_of
 from sgdlimits.analysis.sampled.moments import moments
 from sgdlimits.checks import integer, real
@@ -29,35 +29,37 @@ from sgdlimits.trial import describe_error
 
 Samples = Annotated[int, integer(at_least=64)]
 DEFAULT_SAMPLES = 4096
+"""Default number of samples in an average."""
 MAX_DRAWN = 64
-"""Weights from which those with the statistics of a grid are made."""
+"""Largest number of weights drawn as starting points in the search for weights with the statistics of a grid."""
 
 
 @checked
 @dataclass(frozen=True, repr=False)
 class SampledDynamics:
-    r"""The dynamics of statistics u(w) of SGD on a loss L(w, x), at the step size :math:`\text{lr}\,d^{-s}`.
+    r"""Effective dynamics of statistics u(w) of SGD on a loss L(w, x), at the step size :math:`\text{lr}\,d^{-s}`.
 
     .. math:: f = \text{lr}\,E\langle\nabla L, \nabla u\rangle, \qquad
               g = \tfrac12\text{lr}^2 d^{-s}\sum_{ij} V_{ij}\,\partial_i\partial_j u, \qquad
               \Sigma = \operatorname{Cov}\big[-\text{lr}\,\langle\nabla L,\nabla u\rangle
               + \tfrac12\text{lr}^2 d^{-s}\langle\nabla^2 u,\nabla H\otimes\nabla H\rangle\big],
 
-    with :math:`H = L - EL`, the covariance V of one sample's gradient, and time in :math:`d^s` samples. They are averages over
-    samples at weights in R^n, at this d; no array of size n x n is made. `effective_dynamics(loss=...)` makes it.
+    with :math:`H = L - EL`, the covariance V of one sample's gradient, and time in :math:`d^s` samples. They are estimated by
+    averages over samples at weights in R^n, without arrays of size n x n. `effective_dynamics(loss=...)` returns objects of
+    this class.
 
     Parameters
     ----------
-    loss : a JAX function of weights and of one sample that returns a number
-    sample : a JAX function of a key and of d that returns one sample, an array or a tree of arrays
-    statistics : a JAX function of weights, or of weights and of d, that returns a number, an array or a dictionary of these
-    at : weights, an array or a tree of arrays; or a function of a key and of d that draws such
-    lr : the learning rate
-    d : dimension; None takes the longest last axis of the weights
+    loss : JAX function of weights and of one sample that returns a number
+    sample : JAX function of a key and of d that returns one sample, an array or a tree of arrays
+    statistics : JAX function of weights, or of weights and of d, that returns a number, an array or a dictionary of these
+    at : weights, an array or a tree of arrays; or a function of a key and of d that draws weights
+    lr : learning rate
+    d : dimension; None takes the length of the longest last axis of the weights
     exponent : s
-    slowed : the unit of time is d^(s + slowed) samples, for statistics that move more slowly than others
-    samples : how many samples are averaged
-    seed : an integer; the same seed gives the same numbers
+    slowed : power of d by which time is slowed, for slow statistics: a unit of time is d^(s + slowed) samples
+    samples : number of samples in an average
+    seed : seed of samples and weights
     """
 
     loss: Function
@@ -76,23 +78,24 @@ class SampledDynamics:
 
     @cached_property
     def weights(self) -> PyTree:
-        """The weights at which estimates are made: those given, or the first ones that `at` draws."""
+        """Weights at which estimates are made by default: `at`, or the first weights that `at` draws."""
         return self.draw_weights(0)
 
     @cached_property
     def dimension(self) -> int:
-        """The dimension d."""
+        """Dimension d, given or read from the weights."""
         if self.d is None and callable(self.at):
-            raise BadInput("d is needed with a function that draws weights. Give d=, for instance d=200.")
+            raise BadInput("d= is missing, which a function at= that draws weights needs. Give d=, for instance d=200.")
         return dimension_of(as_weights("at", self.at)) if self.d is None else self.d
 
     @cached_property
     def user(self) -> UserLoss:
-        """The user's functions at d, which were tried."""
+        """Loss, sampler and statistics at dimension d, after a trial of each."""
         return UserLoss.of(self.loss, self.sample, self.statistics, self.weights, self.dimension)
 
     @property
     def scales(self) -> StepScales:
+        """Factors between averages over samples and terms of the dynamics."""
         return StepScales(self.lr, self.exponent, self.slowed, self.dimension)
 
     def __repr__(self) -> str:
@@ -100,11 +103,11 @@ class SampledDynamics:
         return f"SampledDynamics at step size {self.lr:g} d^-{self.exponent:g}, d = {self.dimension}{clock}\n{self.estimates()}"
 
     def estimates(self, weights: PyTree | None = None) -> DynamicsEstimates:
-        """All estimates at weights; without weights, at those of `at`."""
+        """Return all estimates at weights; by default at `self.weights`."""
         return self._estimates if weights is None else self.estimates_of([weights])[0]
 
     def estimates_of(self, weights: Sequence[PyTree]) -> tuple[DynamicsEstimates, ...]:
-        """All estimates at several weights, from the same samples: differences between weights have smaller errors."""
+        """Return all estimates at each of several weights, from common samples, so that errors of differences are small."""
         rows = np.stack([self._row(each) for each in weights])
         measured = moments(self.user, rows, self.samples, jax.random.key(self.seed))
         return tuple(
@@ -112,11 +115,12 @@ class SampledDynamics:
         )
 
     def _row(self, weights: PyTree) -> np.ndarray:
+        """Return weights as one row, or raise `BadInput` unless they have the shapes of `self.weights`."""
         other = as_weights("weights", weights)
         if jax.tree.map(np.shape, other) != jax.tree.map(np.shape, self.weights):
             shapes = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(other))
             must = ", ".join(map(str, self.user.weights.shapes))
-            raise BadInput(f"weights must have the shapes {must} of those in at; got {shapes}. Give such weights.")
+            raise BadInput(f"weights must have the shapes {must}, as those of at=; got {shapes}. Give weights of these shapes.")
         return np.asarray(self.user.row(other))
 
     @cached_property
@@ -124,59 +128,59 @@ class SampledDynamics:
         return self.estimates_of([self.weights])[0]
 
     def u(self, weights: PyTree | None = None) -> PyTree:
-        """The statistics of weights."""
+        """Return the statistics of weights, in the form in which `statistics` returns them."""
         return self.user.tree(np.asarray(self.user.u(self._row(self.weights if weights is None else weights))))
 
     def f(self, weights: PyTree | None = None) -> SampleAverage:
-        """The population drift: gradient descent on the population loss follows -f."""
+        """Return the population drift f, with error: gradient descent on the population loss follows -f."""
         return self.estimates(weights).f
 
     def g(self, weights: PyTree | None = None) -> SampleAverage:
-        """The corrector, the effect of the step size on the mean, without bias."""
+        """Return an unbiased estimate of the corrector g, the effect of the step size on the mean, with error."""
         return self.estimates(weights).g
 
     def h(self, weights: PyTree | None = None) -> SampleAverage:
-        """The drift -f + g."""
+        """Return the drift h = -f + g, with error."""
         return self.estimates(weights).h
 
     def Sigma(self, weights: PyTree | None = None) -> SampleAverage:
-        """The diffusion matrix of the statistics magnified by the root of one over the step size, as that of a problem."""
+        """Return the diffusion matrix of the statistics times :math:`d^{s/2}`, with error; see `EffectiveDynamics.Sigma`."""
         return self.estimates(weights).Sigma
 
     def volatility(self, weights: PyTree | None = None) -> SampleAverage:
-        r"""The part of first order of `Sigma`: :math:`\text{lr}^2JVJ^\top` with the Jacobian J of the statistics."""
+        r"""Return the first-order part :math:`\text{lr}^2JVJ^\top` of `Sigma`, with error, for the statistics' Jacobian J."""
         return self.estimates(weights).volatility
 
     def diffusion(self, weights: PyTree | None = None) -> SampleAverage:
-        """The diffusion matrix of the statistics themselves at this d."""
+        """Return the diffusion matrix of the statistics at dimension d, with error: `Sigma` times the step size over lr."""
         return self.estimates(weights).diffusion
 
     @checked
     def closure(self, references: Count = 4, tolerance: Fraction = 0.05) -> SampledClosure:
-        """Test whether the statistics close: whether the drift agrees at weights that share all of them.
+        """Test whether the statistics close, by comparing their drift at weights that share all statistics.
 
-        Random weights, and some that are sought out to change the drift, are moved until they have the statistics of a
-        reference. All are compared on the same samples.
+        Random weights, and weights found by a search for a different drift, are moved until they have the statistics of
+        reference weights. Drifts are compared on the same samples.
 
         Parameters
         ----------
-        references : how many weights have others compared with them
-        tolerance : the largest difference, relative to the size of the drift, that counts as none
+        references : number of reference weights
+        tolerance : largest difference, relative to the size of the drift, that counts as zero
         """
         rows = np.stack([self._row(self.draw_weights(i)) for i in range(references * (1 + TRIALS))])
-        return compare(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
+        return compare_drifts(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
 
     @checked
     def localizability(self, dimensions: tuple[int, ...] = (32, 64, 128, 256), states: Count = 4) -> SampledLocalizability:
         r"""Measure the conditions of the limit theorem (Definition 2.1 [2]_) over a family of dimensions.
 
-        `at` must draw weights. The last condition is taken as :math:`O(\delta^{-3})`, as in
+        `at` must be a function that draws weights. The last condition is taken as :math:`O(\delta^{-3})`, as in
         `EffectiveDynamics.localizability`.
 
         Parameters
         ----------
-        dimensions : at least three, increasing
-        states : how many random weights stand for a compact set of statistics
+        dimensions : at least three dimensions
+        states : number of random weights, whose statistics represent a compact set
         """
         given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
         if len(dimensions) < 3:
@@ -189,14 +193,14 @@ class SampledDynamics:
     def fit(
         self, degree: Annotated[int, integer(below=9)] = 3, points: Count | None = None, region: Any = None
     ) -> FittedDynamics:
-        """Fit polynomials of the statistics to the dynamics; `.problem` follows them as ODE or SDE, with all analyses.
+        """Fit polynomials of the statistics to their estimated dynamics; the result's `problem` can be simulated and analysed.
 
         Parameters
         ----------
-        degree : the total degree
-        points : how many weights the dynamics is estimated at; None takes four for each term
-        region : an interval for each statistic by name, {"m": (-1, 1), ...}, over which weights are spread. None takes weights
-            as `at` draws them
+        degree : total degree of the polynomials
+        points : number of weights at which the dynamics is estimated; None takes four for each term
+        region : interval for each statistic by name, {"m": (-1, 1), ...}, over which statistics are spread; None takes those
+            of weights that `at` draws
         """
         k = len(self.user.names)
         count = points or 4 * math.comb(k + degree, k)
@@ -204,36 +208,36 @@ class SampledDynamics:
         if region is None:
             u = np.asarray(jax.vmap(self.user.u)(drawn))
         else:
-            drawn, u = weights_in(self.user, drawn, box(self.user.names, region, count, self.seed))
+            drawn, u = find_weights(self.user, drawn, sample_region(self.user.names, region, count, self.seed))
         size = np.abs(u).max(0)
         basis = Polynomials(degree, jnp.where(size > 0, size, 1.0))
-        return fitted(self.user, self.scales, basis, drawn, u, self.samples, self.seed)
+        return fit_dynamics(self.user, self.scales, basis, drawn, u, self.samples, self.seed)
 
     @checked
     def tabulate(self, grid: Any) -> FittedDynamics:
-        """Tabulate the dynamics on a grid, with cubic splines in between; `.problem` follows them as ODE or SDE.
+        """Tabulate the estimated dynamics on a grid, interpolated by cubic splines; the result's `problem` can be simulated.
 
         Parameters
         ----------
-        grid : increasing values of each statistic by name, {"m": np.linspace(-1, 1, 9), ...}: the dynamics is estimated at
-            weights with each combination of them
+        grid : increasing values of each statistic by name, {"m": np.linspace(-1, 1, 9), ...}; the dynamics is estimated at
+            weights with each combination of values
         """
         basis, targets = grid_points(self.user.names, grid)
         drawn = np.stack([self._row(self.draw_weights(i)) for i in range(min(len(targets), MAX_DRAWN))])
-        rows, u = weights_in(self.user, drawn, targets)
+        rows, u = find_weights(self.user, drawn, targets)
         if len(u) < len(targets):
             raise BadInput(
-                f"{len(targets) - len(u)} points of the grid are no statistics of weights. Give a smaller grid, or use fit."
+                f"no weights have the statistics of {len(targets) - len(u)} points of grid=. Give a smaller grid, or use fit."
             )
-        return fitted(self.user, self.scales, basis, rows, u, self.samples, self.seed)
+        return fit_dynamics(self.user, self.scales, basis, rows, u, self.samples, self.seed)
 
     @checked
     def empirical(self, samples: Annotated[int, integer(at_least=2)] = 1024) -> EmpiricalProblem:
-        """The dynamics as a problem without a fit: every drift is an average over the same samples, at weights of that state.
+        """Return the dynamics as a problem whose drift at each state is an average over fixed samples, without a fit.
 
         Parameters
         ----------
-        samples : how many samples are averaged
+        samples : number of samples in an average
         """
         weights = jax.tree.map(np.asarray, self.weights)
         return EmpiricalProblem(
@@ -243,30 +247,30 @@ class SampledDynamics:
 
     @checked
     def starts(self, runs: Count = 1) -> Values:
-        """The statistics of weights as `at` draws them, a start for `runs` runs of a fitted problem."""
+        """Return statistics of `runs` random weights, as a start for runs of a fitted problem."""
         return Values(np.stack([np.asarray(self.user.u(self._row(self.draw_weights(i)))) for i in range(runs)]))
 
     def with_d(self, d: int) -> SampledDynamics:
-        """The same at another dimension; `at` must be a function that draws weights."""
+        """Return the same dynamics at another dimension; `at` must be a function that draws weights."""
         if not callable(self.at):
-            raise BadInput(f"weights in {self.dimension} dimensions are none in {d}. Give at= a function of a key and of d.")
+            raise BadInput(f"at= has weights in {self.dimension} dimensions, not in {d}. Give a function of a key and of d.")
         return replace(self, d=d)
 
     def draw_weights(self, index: int) -> PyTree:
-        """The weights of a number: those that `at` draws; or the weights `at`, and from 1 on others of about their size."""
+        """Return weights number `index`: a draw of `at`; or, if `at` has weights, these for 0 and noisy copies of them else."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 2**31), index)
         if callable(self.at):
             try:
                 drawn = self.at(key, self.dimension)
             except Exception as reason:
-                raise BadInput(f"at fails on a key and d = {self.dimension}: {describe_error(reason)}") from reason
+                raise BadInput(f"at= fails on a key and d = {self.dimension}: {describe_error(reason)}") from reason
             return as_weights("at", drawn)
         given = as_weights("at", self.at)
-        return given if index == 0 else _shaken(given, key)
+        return given if index == 0 else _add_noise(given, key)
 
 
-def _shaken(weights: PyTree, key: Any) -> PyTree:
-    """Weights with noise of their own size added to each array."""
+def _add_noise(weights: PyTree, key: Any) -> PyTree:
+    """Return weights with normal noise added to each array, of the array's root mean square."""
     leaves, tree = jax.tree.flatten(weights)
     keys = jax.random.split(key, len(leaves))
     size = lambda leaf: np.sqrt((leaf**2).mean()) or 1 / np.sqrt(max(1, leaf.shape[-1] if leaf.ndim else 1))

@@ -1,4 +1,4 @@
-"""Estimated dynamics as a problem without a fit: averages over fixed samples, at weights with the statistics of a state."""
+"""Problem whose drift is an average over fixed samples, at weights with the statistics of a state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.sampled.estimates import StepScales
-from sgdlimits.analysis.sampled.lift import lifted
+from sgdlimits.analysis.sampled.lift import lift_differentiably
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates
@@ -21,21 +21,22 @@ from sgdlimits.problem.surrogate import check_values
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.values import Values
 
-AT_ONCE = 64
+MAX_SAMPLES_PER_CALL = 64
+"""Largest number of samples whose gradients are computed together."""
 
 
 class EmpiricalProblem(Problem):
-    """Statistics that move by averages over the same samples at every state.
+    """Problem whose drift and covariance at each state are averages over the same samples, returned by `SampledDynamics`.
 
-    `SampledDynamics.empirical` makes it. Each drift moves weights to the state and averages the samples there, so that it has
-    the kinks of the loss and no error of a fit, for any number of statistics; it costs as much as that many gradients.
+    Each evaluation moves weights until they have the statistics of the state, and averages the samples there. The drift so has
+    the kinks of the loss and no error of a fit, for any number of statistics, at the cost of one gradient per sample.
 
     Parameters
     ----------
-    loss, sample, statistics : as of `SampledDynamics`
-    weights : from which weights with the statistics of a state are made
-    d, lr, exponent, slowed, seed : as of `SampledDynamics`
-    samples : how many samples are averaged
+    loss, sample, statistics : as in `SampledDynamics`
+    weights : weights from which the search for weights with the statistics of a state begins
+    d, lr, exponent, slowed, seed : as in `SampledDynamics`
+    samples : number of samples in an average
     """
 
     loss: Callable = eqx.field(static=True)
@@ -52,15 +53,16 @@ class EmpiricalProblem(Problem):
 
     @property
     def user(self) -> UserLoss:
-        return UserLoss.shaped(self.loss, self.sample, self.statistics, self.weights, self.d)
+        """Loss, sampler and statistics at dimension d."""
+        return UserLoss.from_traced(self.loss, self.sample, self.statistics, self.weights, self.d)
 
     def _averages(self, stats: Values) -> tuple[Array, Array, Array, Array]:
-        """The mean loss, the terms of first order and of second order of each sample, and the mean of the latter, centred."""
+        """Return the mean loss, each sample's first-order and second-order terms, and the corrector."""
         user, scales = self.user, StepScales(self.lr, self.exponent, self.slowed, self.d)
-        w = lifted(user, user.row(self.weights), jnp.asarray(stats.u))
+        w = lift_differentiably(user, user.row(self.weights), jnp.asarray(stats.u))
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(jnp.arange(self.samples))
         one = lambda key: user.terms(w, user.draw(key), jnp.zeros_like(w))
-        terms, gradients = lax.map(one, keys, batch_size=min(AT_ONCE, self.samples))
+        terms, gradients = lax.map(one, keys, batch_size=min(MAX_SAMPLES_PER_CALL, self.samples))
         n = self.samples
         centred = terms.second.mean(0) - user.slopes(w, gradients.mean(0))[1]
         return (
@@ -97,7 +99,7 @@ class EmpiricalProblem(Problem):
 
 
 class EmpiricalCoordinates(Coordinates):
-    """Statistics of one's own, wherever weights have them."""
+    """Coordinates of a user's statistics; valid states are those that some weights have."""
 
     problem: EmpiricalProblem
 
@@ -105,7 +107,7 @@ class EmpiricalCoordinates(Coordinates):
         return self.problem.user.names
 
     def from_overlaps(self, overlaps: Overlaps) -> Values:
-        """Spread random starts around the statistics of the problem's weights, relative to their size and to 1."""
+        """Return starts spread around the statistics u of the problem's weights, by 1 + |u| times the random overlaps."""
         user = self.problem.user
         middle = np.asarray(user.u(user.row(self.problem.weights)))
         return Values(middle + (1 + np.abs(middle)) * overlaps.M[..., 0])

@@ -1,4 +1,4 @@
-"""Estimates with standard errors: of the statistics' drift, corrector and noise at given weights."""
+"""Estimates of drift, corrector and noise of statistics at given weights, with standard errors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sgdlimits.text import table
 
 @dataclass(frozen=True, repr=False)
 class SampleAverage:
-    """A sample average and its standard error, both in the form of the quantity: a number, an array or a dictionary of them.
+    """Sample average with its standard error, each a number, an array or a dictionary of these.
 
-    NumPy takes it for its value.
+    NumPy functions use the value.
     """
 
     value: PyTree
@@ -35,13 +35,15 @@ class SampleAverage:
 
     def __repr__(self) -> str:
         pairs = zip(*map(jax.tree.leaves, (self.value, self.error)), strict=True)
-        return ", ".join(with_error(value, error) for pair in pairs for value, error in zip(*map(np.ravel, pair), strict=True))
+        return ", ".join(
+            format_with_error(value, error) for pair in pairs for value, error in zip(*map(np.ravel, pair), strict=True)
+        )
 
 
-def with_error(value: float, error: float) -> str:
-    """A number with its standard error.
+def format_with_error(value: float, error: float) -> str:
+    """Format a number with its standard error.
 
-    >>> with_error(1.23456, 0.0123)
+    >>> format_with_error(1.23456, 0.0123)
     '1.235 ± 0.012'
     """
     return f"{value:.4g} ± {error:.2g}"
@@ -49,11 +51,13 @@ def with_error(value: float, error: float) -> str:
 
 @dataclass(frozen=True)
 class StepScales:
-    """How averages at the step size lr d^-s turn into terms of the dynamics, with time in units of d^(s + slowed) samples.
+    """Factors between averages over samples and terms of the dynamics, with time in units of d^(s + slowed) samples.
 
     Parameters
     ----------
-    lr, exponent, slowed, d : lr, s, the power by which time is slowed, and the dimension
+    lr, exponent : learning rate, and exponent s of the step size lr d^-s
+    slowed : power of d by which time is slowed
+    d : dimension
     """
 
     lr: float
@@ -63,46 +67,46 @@ class StepScales:
 
     @property
     def time(self) -> float:
-        """What slower time multiplies rates with."""
+        """Factor d^slowed by which slowed time multiplies rates."""
         return float(self.d) ** self.slowed
 
     @property
     def drift(self) -> float:
-        """The factor of the population drift."""
+        """Factor of the population drift."""
         return self.lr * self.time
 
     @property
     def bend(self) -> float:
-        """The factor of second-order terms."""
+        """Factor of second-order terms."""
         return self.lr**2 * float(self.d) ** (self.slowed - self.exponent)
 
     @property
     def noise(self) -> float:
-        """The factor that turns Sigma into the diffusion matrix of the statistics."""
+        """Factor from Sigma to the diffusion matrix of the statistics."""
         return float(self.d) ** -self.exponent
 
     def increments(self, moments: SampleMoments) -> np.ndarray:
-        """One-sample increments of the statistics to second order, over the step size without lr.
+        """Return the increments of the statistics by each sample, to second order, times d^s.
 
-        The product of the gradient's mean and its noise is left out of the second-order term: it vanishes as d grows.
+        The second-order term omits the product of mean and noise of the gradient, which vanishes as d grows.
         """
         return -self.lr * moments.first + self.lr**2 * self.noise / 2 * moments.bend
 
 
 @dataclass(frozen=True, repr=False)
 class DynamicsEstimates:
-    r"""The dynamics of statistics at given weights, each an average with its standard error.
+    r"""Estimated dynamics of statistics at given weights, with standard errors.
 
     Parameters
     ----------
-    names : of the statistics
-    u : the statistics of the weights
+    names : names of the k statistics
+    u : statistics of the weights
     f, g, h : population drift, corrector and their difference -f + g, in the form of `u`
-    Sigma : covariance of the one-sample increments over the step size, shape (k, k), second-order term included
-    volatility : the same without that term, :math:`\text{lr}^2 JVJ^\top`
-    diffusion : the diffusion matrix of the statistics, Sigma times the step size
-    risk : the mean loss
-    samples : how many samples were averaged
+    Sigma : covariance of d^s times the one-sample increments, shape (k, k), second-order term included
+    volatility : Sigma without the second-order term, :math:`\text{lr}^2 JVJ^\top`
+    diffusion : diffusion matrix of the statistics, Sigma times d^-s
+    risk : mean loss
+    samples : number of samples in the averages
     """
 
     names: tuple[str, ...]
@@ -122,12 +126,12 @@ class DynamicsEstimates:
         noise = np.diagonal(self.Sigma.value), np.diagonal(self.Sigma.error)
         rows: list[tuple[str, ...]] = [("statistic", "value", "f", "g", "h = -f + g", "Sigma")]
         for i, (name, u) in enumerate(zip(self.names, flat(self.u), strict=True)):
-            rows.append((name, f"{u:.4g}", *(with_error(value[i], error[i]) for value, error in (*pairs, noise))))
+            rows.append((name, f"{u:.4g}", *(format_with_error(value[i], error[i]) for value, error in (*pairs, noise))))
         return f"{self.samples} samples; averages ± standard errors\n{table(rows, '<>')}"
 
 
 def estimates_at(user: UserLoss, scales: StepScales, moments: SampleMoments, point: int, u: np.ndarray) -> DynamicsEstimates:
-    """The estimates at one of the points at which moments were measured, which has the statistics u."""
+    """Return the estimates at the point of index `point` in `moments`, whose statistics are u."""
     first, bend = moments.first[:, point], moments.bend[:, point]
     f, g = scales.drift * first, scales.bend / 2 * bend
     of = lambda rows: SampleAverage(*(user.tree(each) for each in mean_and_error(rows)))
@@ -148,12 +152,12 @@ def estimates_at(user: UserLoss, scales: StepScales, moments: SampleMoments, poi
 
 
 def mean_and_error(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over samples, which come first, and its standard error."""
+    """Return the mean over samples, the first axis, and its standard error."""
     return rows.mean(0), rows.std(0, ddof=1) / np.sqrt(len(rows))
 
 
 def covariance_and_error(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The covariance matrix of samples, which come first, and the standard errors of its entries."""
+    """Return the covariance matrix over samples, the first axis, and the standard errors of its entries."""
     n = len(rows)
     centred = rows - rows.mean(0)
     products = centred[..., :, None] * centred[..., None, :]

@@ -1,7 +1,7 @@
-r"""Definition 2.1 measured for a loss and a sampler: exponents in d, fitted over a family of dimensions.
+r"""Conditions of Definition 2.1 for a loss and a sampler: exponents of d, fitted over a family of dimensions.
 
-At every d the same statistics are looked at: weights are drawn and moved until they have those of the smallest d. Operator
-norms of derivatives of the statistics are found by power iteration, so that no array of size n x n is made.
+Statistics have the same values at every d: weights are drawn and moved until they have those of the smallest d. Operator norms
+of derivatives of the statistics are computed by power iteration, so that no array of size n x n is made.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Growth:
 
 @dataclass(frozen=True, repr=False)
 class SampledLocalizability(Localizability):
-    r"""The conditions of Definition 2.1 with fitted exponents and their errors, and what is left of the dynamics as d grows.
+    r"""Conditions of Definition 2.1 with fitted exponents of d and their errors, and the limit that remains as d grows.
 
     Parameters
     ----------
@@ -101,14 +101,14 @@ class SampledLocalizability(Localizability):
 
 @dataclass(frozen=True)
 class Measured:
-    """Something at some states and for each statistic, with standard errors, shape (states, numbers)."""
+    """Values and standard errors of a quantity, one row per state and one column per statistic."""
 
     value: np.ndarray
     error: np.ndarray
 
     @property
     def largest(self) -> tuple[np.ndarray, np.ndarray]:
-        """The largest value over states of each number, and its error."""
+        """Largest value of each column over the states, and its standard error."""
         at = self.value.argmax(0), np.arange(self.value.shape[1])
         return self.value[at], self.error[at]
 
@@ -116,7 +116,10 @@ class Measured:
 def family_report(
     users: list[UserLoss], drawn: list[np.ndarray], exponent: float, samples: int, seed: int
 ) -> SampledLocalizability:
-    """Measure the conditions at users' functions of growing d, at rows of weights drawn for each d."""
+    """Measure the conditions of Definition 2.1, and return the report.
+
+    `users` has the user's functions at increasing dimensions, `drawn` as many arrays of weights, one row per state.
+    """
     dimensions = tuple(user.d for user in users)
     at_all = []
     targets = np.asarray(jax.vmap(users[0].u)(drawn[0]))
@@ -159,7 +162,7 @@ def family_report(
 
 
 def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
-    """What the conditions bound, and the three parts of the dynamics, at rows of weights."""
+    """Return the quantities that the conditions bound, and drift, corrector and volatility, at rows of weights."""
     n = measured.samples
     second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
     centred = measured.first - measured.first.mean(0)
@@ -179,7 +182,7 @@ def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[
 
 
 def _gradient_norm(gradients: np.ndarray) -> Measured:
-    """The norm of the mean gradient at each point: the root of the mean product of two groups, which has no bias."""
+    """Return the norm of the mean gradient at each point, from products of the means of two groups, which are unbiased."""
     sums = gradients.sum(0)
     square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (GROUPS * (GROUPS - 1))
     without = []
@@ -192,7 +195,7 @@ def _gradient_norm(gradients: np.ndarray) -> Measured:
 
 
 def _norms(user: UserLoss, rows, key):
-    """Operator norms of the second and third derivatives of each statistic at each row, shape (P, k) each."""
+    """Return operator norms of second and of third derivatives of each statistic at each row, shapes (P, k)."""
     starts = jax.random.normal(key, (DIRECTIONS, user.size))
     unit = lambda v: v / jnp.where((size := jnp.linalg.norm(v)) > 0, size, 1.0)
 

@@ -1,4 +1,4 @@
-"""Fitted and tabulated dynamics: functions of the statistics through estimates at many weights, and the problem they make."""
+"""Fitted and tabulated dynamics: functions of the statistics, from estimates at many weights, as a problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import qmc
 
-from sgdlimits.analysis.sampled.estimates import StepScales, with_error
+from sgdlimits.analysis.sampled.estimates import StepScales, format_with_error
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import SampleMoments, moments
@@ -20,11 +20,11 @@ from sgdlimits.problem.surrogate import Surrogate
 from sgdlimits.text import table
 
 BATCHES = 32
-"""Batches of samples whose fits give the standard errors, errors that points share included."""
-SHOWN = 4
-"""Coefficients of fewer standard errors are not printed."""
-MIN_FOUND = 0.5
-"""At least this share of a region's points must be statistics of weights."""
+"""Number of batches of samples, whose separate fits give standard errors that include errors common to all points."""
+MIN_ERRORS_PRINTED = 4
+"""Number of standard errors up to which a coefficient is not printed."""
+MIN_FOUND_SHARE = 0.5
+"""Smallest share of a region's points that must be statistics of weights."""
 PARTS = ("population", "corrector", "noise", "risk")
 
 
@@ -34,12 +34,12 @@ class FittedDynamics:
 
     Parameters
     ----------
-    problem : the `Surrogate` with these functions, for every level and analysis that needs drift and covariance alone
-    points : the statistics of the weights at which the dynamics was estimated, shape (P, k)
-    coefficients, errors : of each part ("population", "corrector", "noise", "risk"), shape (terms, numbers), with their
-        standard errors
-    misfit : of each part, the root mean square of what the functions leave, over what the errors explain: about 1 for a fit
-        that is right, and 0 for a table, which leaves nothing
+    problem : `Surrogate` with these functions, for every level and analysis that needs only drift and covariance
+    points : statistics of the weights at which the dynamics was estimated, shape (P, k)
+    coefficients, errors : coefficients and their standard errors for each part ("population", "corrector", "noise", "risk"),
+        shape (terms, components)
+    misfit : root mean square of each part's residuals, relative to their standard errors: about 1 for a good fit, 0 for a
+        table
     """
 
     problem: Surrogate
@@ -50,13 +50,16 @@ class FittedDynamics:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the statistics."""
+        """Names of the statistics."""
         return self.problem.names
 
     def terms(self, part: str, name: str) -> dict[str, tuple[float, float]]:
-        """The coefficient of each product of powers in a part of one statistic's drift, with its standard error."""
+        """Return coefficient and error of each monomial, like "m r2", of one statistic's "population" or "corrector"."""
         if part not in ("population", "corrector") or name not in self.names:
-            raise BadInput(f"{part} of {name} is no drift. Give population or corrector, and one of {', '.join(self.names)}.")
+            raise BadInput(
+                f"there are no terms for part={part!r}, name={name!r}. Give population or corrector, and one of "
+                f"{', '.join(self.names)}."
+            )
         if not isinstance(self.problem.basis, Polynomials):
             raise BadInput("a table has no terms. Use fit, whose functions are polynomials.")
         i, basis = self.names.index(name), self.problem.basis
@@ -75,9 +78,9 @@ class FittedDynamics:
         for part in PARTS[:2]:
             for name in self.names:
                 shown = [
-                    f"({with_error(value, error)}) {product}".rstrip()
+                    f"({format_with_error(value, error)}) {product}".rstrip()
                     for product, (value, error) in self.terms(part, name).items()
-                    if abs(value) > SHOWN * error
+                    if abs(value) > MIN_ERRORS_PRINTED * error
                 ]
                 rows.append((part, name, " + ".join(shown) or "0"))
         left = ", ".join(f"{part} {value:.2g}" for part, value in self.misfit.items())
@@ -88,20 +91,20 @@ class FittedDynamics:
         return " ".join(factors)
 
 
-def weights_in(user: UserLoss, drawn: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights with statistics of a region, made from drawn ones, and these statistics; what no weights have is left out."""
+def find_weights(user: UserLoss, drawn: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find weights with target statistics, starting from drawn weights; return the weights found and their statistics."""
     rows, found = lift(user, drawn[np.arange(len(targets)) % len(drawn)], targets)
-    if found.mean() < MIN_FOUND:
+    if found.mean() < MIN_FOUND_SHARE:
         bad = ", ".join(f"{name} = {value:.3g}" for name, value in zip(user.names, targets[np.argmin(found)], strict=True))
         raise BadInput(
-            f"only {int(found.sum())} of {len(found)} points of the region are statistics of weights; {bad} is not. "
-            "Give a region within what weights can have."
+            f"weights were found for only {int(found.sum())} of {len(found)} points of the region, and none at {bad}. "
+            "Give a smaller region."
         )
     return rows[found], targets[found]
 
 
-def box(names: tuple[str, ...], region: Mapping[str, tuple[float, float]], points: int, seed: int) -> np.ndarray:
-    """Points spread evenly over a region, shape (points, k)."""
+def sample_region(names: tuple[str, ...], region: Mapping[str, tuple[float, float]], points: int, seed: int) -> np.ndarray:
+    """Return Sobol points in a region, shape (points, k), from an interval for each statistic by name."""
     _check_names("region", names, region)
     bounds = np.array([region[name] for name in names], float)
     if bounds.shape != (len(names), 2) or not (bounds[:, 0] < bounds[:, 1]).all() or not np.isfinite(bounds).all():
@@ -112,12 +115,12 @@ def box(names: tuple[str, ...], region: Mapping[str, tuple[float, float]], point
 
 
 def grid_points(names: tuple[str, ...], grid: Mapping[str, np.ndarray]) -> tuple[GridSplines, np.ndarray]:
-    """Splines on a grid, and its points in their order, shape (points, k)."""
+    """Return splines on a grid, and the points of the grid in the order of the splines, shape (points, k)."""
     _check_names("grid", names, grid)
     axes = [np.asarray(grid[name], float) for name in names]
     for name, axis in zip(names, axes, strict=True):
         if axis.ndim != 1 or axis.size < 4 or not (np.diff(axis) > 0).all():
-            raise BadInput(f"grid[{name!r}] must be at least four increasing numbers; got {axis.tolist()}. Give such an axis.")
+            raise BadInput(f"grid[{name!r}] must be at least four increasing numbers; got {axis.tolist()}. Give more values.")
     points = np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], axis=1)
     return GridSplines(tuple(tuple(axis.tolist()) for axis in axes)), points
 
@@ -125,24 +128,27 @@ def grid_points(names: tuple[str, ...], grid: Mapping[str, np.ndarray]) -> tuple
 def _check_names(what: str, names: tuple[str, ...], given: Mapping) -> None:
     if not isinstance(given, Mapping) or set(given) != set(names):
         raise BadInput(
-            f"{what} must have an entry for each of {', '.join(names)}; got {given!r}. Give a dictionary with these."
+            f"{what}= must be a dictionary with the keys {', '.join(names)}; got {given!r}. Give one entry per statistic."
         )
 
 
-def fitted(
+def fit_dynamics(
     user: UserLoss, scales: StepScales, basis: Basis, rows: np.ndarray, u: np.ndarray, samples: int, seed: int
 ) -> FittedDynamics:
-    """Fit a basis to the dynamics at rows of weights with the statistics u, each point by its errors."""
+    """Fit functions to the dynamics estimated at rows of weights, by least squares weighted with the standard errors.
+
+    `basis` has the functions of the statistics, `u` the statistics of the rows.
+    """
     features = np.asarray(jax.vmap(basis.features)(jnp.asarray(u)))
     if len(features) < features.shape[1]:
         raise BadInput(
-            f"{features.shape[1]} terms need as many points; got {len(features)}. Give more points or a lower degree."
+            f"{features.shape[1]} terms need as many points; got {len(features)}. Give more points, or a lower degree."
         )
     measured = moments(user, rows, samples, jax.random.key(seed))
     coefficients, errors, misfit = {}, {}, {}
-    for part, batches in _parts(scales, measured).items():
+    for part, batches in _batch_means(scales, measured).items():
         mean, error = batches.mean(0), batches.std(0, ddof=1) / np.sqrt(len(batches))
-        solve = np.stack([_solver(features, error[:, i]) for i in range(error.shape[1])])
+        solve = np.stack([_least_squares_matrix(features, error[:, i]) for i in range(error.shape[1])])
         of_batches = np.einsum("itp,bpi->bti", solve, batches)
         coefficients[part] = of_batches.mean(0)
         errors[part] = of_batches.std(0, ddof=1) / np.sqrt(len(batches))
@@ -152,7 +158,7 @@ def fitted(
     low, high = u.min(0), u.max(0)
     if (low == high).any():
         raise BadInput(
-            f"{user.names[int(np.argmax(low == high))]} is the same at all weights. Give a region in which it varies."
+            f"{user.names[int(np.argmax(low == high))]} has one value at all weights. Give a region= in which it varies."
         )
     problem = Surrogate(
         user.names, basis, coefficients["population"], coefficients["corrector"], coefficients["noise"],
@@ -161,15 +167,15 @@ def fitted(
     return FittedDynamics(problem, u, coefficients, errors, misfit)
 
 
-def _solver(features: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """The matrix that takes values at the points to coefficients, by least squares weighted by the errors."""
+def _least_squares_matrix(features: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Return the matrix from values at the points to coefficients, by least squares weighted with the standard errors."""
     typical = np.median(error)
     weight = 1 / np.maximum(error, 0.1 * typical) if typical > 0 else np.ones_like(error)
     return np.linalg.pinv(features * weight[:, None]) * weight
 
 
-def _parts(scales: StepScales, measured: SampleMoments) -> dict[str, np.ndarray]:
-    """What is fitted, as means of batches of samples, shape (batches, P, numbers)."""
+def _batch_means(scales: StepScales, measured: SampleMoments) -> dict[str, np.ndarray]:
+    """Return the quantities to be fitted, as means over batches of samples, each of shape (batches, P, components)."""
     increments = scales.increments(measured)
     increments = increments - increments.mean(0)
     one, other = np.triu_indices(increments.shape[-1])

@@ -1,4 +1,4 @@
-"""Weights with given statistics: the nearest ones to weights that have others, by damped Gauss-Newton steps."""
+"""Search for weights with given statistics near other weights, by damped Gauss-Newton steps."""
 
 from __future__ import annotations
 
@@ -14,29 +14,34 @@ from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.jaxtools import jit_bound
 
 MAX_STEPS = 60
-SHORTER = 0.5 ** np.arange(8)
-"""The shares of a step that are tried."""
-CLOSE = 1e-9
-"""Statistics that differ by less than this, relative to their size and to 1, are the same."""
-RANK = 1e-12
+"""Largest number of Gauss-Newton steps."""
+STEP_FRACTIONS = 0.5 ** np.arange(8)
+"""Fractions of a step that are tried."""
+TOLERANCE = 1e-9
+"""Largest error of statistics that count as reached, relative to 1 plus their size."""
+RANK_TOLERANCE = 1e-12
+"""Fraction of the largest singular value up to which singular values count as zero."""
 
 
 def lift(user: UserLoss, points: Any, targets: Any) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:
-    """Move rows of weights, shape (P, n), until they have the statistics `targets`, (P, k); also whether each has got there."""
+    """Move rows of weights until they have given statistics; return the rows, and a mask of those that succeeded.
+
+    `points` has the shape (P, n), `targets` (P, k).
+    """
     rows, errors = jit_bound(_lift, user, fast_compile=True)(jnp.asarray(points, float), jnp.asarray(targets, float))
-    return np.asarray(rows), np.asarray(errors) < CLOSE
+    return np.asarray(rows), np.asarray(errors) < TOLERANCE
 
 
 def _lift(user: UserLoss, points: Any, targets: Any):
     return jax.vmap(lambda w, target: _lift_one(user, w, target))(points, targets)
 
 
-def lifted(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"]) -> Float[Array, " n"]:
-    """Weights with the statistics `target`, with the derivative of the last step; NaN where there are none."""
+def lift_differentiably(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"]) -> Float[Array, " n"]:
+    """Return weights with the statistics `target`, differentiable in `target`; NaN if the search fails."""
     w, error = _lift_one(user, w, lax.stop_gradient(target))
     w = lax.stop_gradient(w)
     J = jax.jacrev(user.u)(w)
-    return jnp.where(error < CLOSE, w + jnp.linalg.pinv(J, rtol=RANK) @ (target - user.u(w)), jnp.nan)
+    return jnp.where(error < TOLERANCE, w + jnp.linalg.pinv(J, rtol=RANK_TOLERANCE) @ (target - user.u(w)), jnp.nan)
 
 
 def _lift_one(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"]):
@@ -48,8 +53,8 @@ def _lift_one(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"])
         w, error, count = carry
         J = jax.jacrev(lambda w: user.u(w) / scale)(w)
         gram = J @ J.T
-        move = J.T @ (jnp.linalg.pinv(gram, rtol=RANK, hermitian=True) @ missing(w))
-        tried = w + jnp.asarray(SHORTER)[:, None] * move
+        move = J.T @ (jnp.linalg.pinv(gram, rtol=RANK_TOLERANCE, hermitian=True) @ missing(w))
+        tried = w + jnp.asarray(STEP_FRACTIONS)[:, None] * move
         errors = jax.vmap(size)(tried)
         best = jnp.argmin(errors)
         better = errors[best] < error
@@ -59,5 +64,5 @@ def _lift_one(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"])
             jnp.where(better, count + 1, MAX_STEPS),
         )
 
-    w, error, _ = lax.while_loop(lambda c: (c[1] > CLOSE / 100) & (c[2] < MAX_STEPS), step, (w, size(w), 0))
+    w, error, _ = lax.while_loop(lambda c: (c[1] > TOLERANCE / 100) & (c[2] < MAX_STEPS), step, (w, size(w), 0))
     return w, error

@@ -1,4 +1,4 @@
-r"""A user's loss, sampler and statistics in R^n, and what one sample does to the statistics.
+r"""User's loss, sampler and statistics as functions on R^n, and the change of the statistics by one sample.
 
 With the gradient G of one sample's loss at weights w, a step of size :math:`\delta` changes statistics u by
 
@@ -39,14 +39,14 @@ class SampleTerms(NamedTuple):
 
 
 class UserLoss(eqx.Module):
-    """A loss, a sampler and statistics at one d, as functions of weights in one row of numbers.
+    """Loss, sampler and statistics of a user at one dimension d, as functions of weights in one row of length n.
 
     Parameters
     ----------
     loss, sample, statistics : functions of (w, x), of (key, d), and of w or of (w, d)
     d : dimension
-    weights, values : layouts of the weights and of what `statistics` returns
-    names : of the numbers that `statistics` returns
+    weights, values : layouts of the weights and of the values of `statistics`
+    names : names of the k entries of the statistics
     """
 
     loss: Callable = eqx.field(static=True)
@@ -59,7 +59,7 @@ class UserLoss(eqx.Module):
 
     @classmethod
     def of(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """Try the functions once at weights, and raise `BadInput` on what they cannot do."""
+        """Build it from functions that are tried once at weights; raise `BadInput` if one of them fails."""
         weights = as_weights("at", weights)
         layout = Layout.of(weights)
         at = f"weights of shape {', '.join(map(str, layout.shapes))}"
@@ -82,54 +82,54 @@ class UserLoss(eqx.Module):
         for what, slope in (("first", first), ("second", second)):
             if not np.isfinite(slope).all():
                 bad = names[int(np.argmin(np.isfinite(slope)))]
-                raise BadInput(f"statistics has no finite {what} derivative of {bad} there. Give weights where it is smooth.")
+                raise BadInput(f"statistics= has no finite {what} derivative of {bad} there. Give weights where it is smooth.")
         return user
 
     @classmethod
-    def shaped(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """The same functions, tried before, at weights that may be traced."""
+    def from_traced(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
+        """Build it from functions that need no trial, at weights that may be traced by JAX."""
         answer = jax.eval_shape(_with_d(statistics, d), weights)
         names = names_of_numbers(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
         return cls(loss, sample, statistics, d, Layout.of(weights), Layout.of(answer), names)
 
     @property
     def size(self) -> int:
-        """n, the number of weights."""
+        """Number n of weights."""
         return self.weights.size
 
     def row(self, weights: PyTree) -> Float[Array, " n"]:
-        """Weights in one row."""
+        """Return weights as one row, shape (n,)."""
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(weights)])
 
     def u(self, w: Any) -> Float[Array, " k"]:
-        """The statistics of a row of weights."""
+        """Return the statistics of a row of weights, shape (k,)."""
         answer = _with_d(self.statistics, self.d)(self.weights.values(w))
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(answer)])
 
     def value(self, w: Float[Array, " n"], x: PyTree) -> Float[Array, ""]:
-        """The loss of one sample at a row of weights."""
+        """Return the loss of one sample at a row of weights."""
         return jnp.asarray(self.loss(self.weights.values(w), x), float)
 
     def tree(self, row: Any) -> PyTree:
-        """A row of numbers, one for each statistic, as `statistics` returns them."""
+        """Return a row of k numbers in the form in which `statistics` returns its value."""
         return jax.tree.map(np.asarray, self.values.values(jnp.asarray(row)))
 
     def draw(self, key: Array) -> PyTree:
-        """One sample."""
+        """Draw one sample."""
         return self.sample(key, self.d)
 
     def slopes(self, w: Float[Array, " n"], v: Float[Array, " n"]) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
-        """The first and second derivatives of the statistics along v."""
+        """Return the first and second derivatives of the statistics along v at a row of weights."""
         return jax.jvp(lambda w: jax.jvp(self.u, (w,), (v,))[1], (w,), (v,))
 
     def terms(self, w: Float[Array, " n"], x: PyTree, pilot: Float[Array, " n"]) -> tuple[SampleTerms, Float[Array, " n"]]:
-        """The terms of one sample at weights, and its gradient; `pilot` is an estimate of the mean gradient."""
+        """Return the terms of one sample at a row of weights, and its gradient; `pilot` is an estimate of the mean gradient."""
         loss, gradient = jax.value_and_grad(self.value)(w, x)
         first, along = jax.linearize(lambda w: jax.jvp(self.u, (w,), (gradient,))[1], w)
         return SampleTerms(loss, first, along(gradient), along(pilot)), gradient
 
     def numbers_per_sample(self, points: int) -> int:
-        """About how many numbers the terms of one sample at so many points take."""
+        """Estimate the number of floats in memory for the terms of one sample at `points` points."""
         x = jax.eval_shape(lambda: self.draw(jax.random.key(0)))
         size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(x))
         return size + points * (size + 8 * self.size)
@@ -139,7 +139,7 @@ def as_weights(name: str, weights: Any) -> PyTree:
     """Weights as arrays of finite real numbers, or `BadInput`."""
     leaves = jax.tree.leaves(weights)
     if not leaves:
-        raise BadInput(f"{name} has no numbers. Give weights, as an array or a dictionary of arrays.")
+        raise BadInput(f"{name} has no entries. Give weights, as an array or a dictionary of arrays.")
     for leaf in leaves:
         array = np.asarray(as_numbers(name, leaf))
         if not np.isfinite(array).all():
@@ -148,7 +148,7 @@ def as_weights(name: str, weights: Any) -> PyTree:
 
 
 def dimension_of(weights: PyTree) -> int:
-    """The length of the longest last axis of weights: d, unless it is given."""
+    """Return the length of the longest last axis of weights, the default of d."""
     return max((np.shape(leaf)[-1] for leaf in jax.tree.leaves(weights) if np.ndim(leaf)), default=1)
 
 

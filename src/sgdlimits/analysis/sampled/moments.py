@@ -16,26 +16,28 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.size import check_memory
 
 NUMBERS_PER_CHUNK = 2**21
-"""About 16 MB, so that a chunk of samples with its gradients stays near the processor."""
+"""Number of floats in a chunk of samples with its gradients: 16 MB, so that it fits into a processor's cache."""
 MAX_CHUNK = 256
+"""Largest number of samples in a chunk."""
 GROUPS = 8
-"""Groups of samples with a mean gradient each: products of two of them are free of bias."""
+"""Number of groups of samples; products of the mean gradients of two groups are unbiased."""
 PILOT_SAMPLES = 64
-"""Samples of the first estimate of the mean gradient. It only centres numbers, and no average depends on it."""
+"""Number of samples of a first estimate of the mean gradient. It centres terms, and no average depends on it."""
 PILOT, MAIN = 0, 1
+"""Numbers folded into the key of the random samples of the first and of the final estimate."""
 
 
 @dataclass(frozen=True)
 class SampleMoments:
-    """What was measured at P points, on N samples that all points share.
+    """Terms of N samples at P points, for a step's change of k statistics of n weights.
 
     Parameters
     ----------
-    loss : shape (N, P)
+    loss : loss of each sample, shape (N, P)
     first : derivative of each statistic along each sample's gradient G, shape (N, P, k)
     second : second derivative along G twice, shape (N, P, k)
-    centred : second derivative along G minus its mean, shape (N, P, k): its mean over samples is that of V, up to `excess`
-    excess : what the error of the estimated mean adds to the mean of `centred`, shape (P, k)
+    centred : second derivative along G less an estimate of its mean, shape (N, P, k)
+    excess : bias of the mean of `centred` by the error of that estimate, shape (P, k)
     gradients : mean gradient of each group of samples, shape (groups, P, n)
     """
 
@@ -52,21 +54,22 @@ class SampleMoments:
 
     @property
     def bend(self) -> np.ndarray:
-        r"""The samples of :math:`\sum_{ij} V_{ij}\,\partial_i\partial_j u`, whose mean is free of bias, shape (N, P, k)."""
+        r"""Unbiased estimate of :math:`\sum_{ij} V_{ij}\,\partial_i\partial_j u` from each sample, shape (N, P, k)."""
         n = self.samples
         return n / (n - 1) * (self.centred - self.excess)
 
 
 def moments(user: UserLoss, points: Any, samples: int, key: Array) -> SampleMoments:
-    """Average one sample's terms at rows of weights, shape (P, n)."""
+    """Compute the terms of random samples at rows of weights, shape (P, n)."""
     points = jnp.asarray(points)
     numbers = 8 * len(user.names) + 1
     check_memory([("samples", samples), ("weights", len(points)), ("numbers", numbers)], "Give fewer samples or weights.")
-    pilot = _sums(user, points, jnp.zeros_like(points), jax.random.fold_in(key, PILOT), PILOT_SAMPLES)[1].sum(0) / PILOT_SAMPLES
-    terms, sums = _sums(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN), samples)
+    pilot_key = jax.random.fold_in(key, PILOT)
+    pilot = _compute_terms(user, points, jnp.zeros_like(points), pilot_key, PILOT_SAMPLES)[1].sum(0) / PILOT_SAMPLES
+    terms, sums = _compute_terms(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN), samples)
     _check_finite(user, terms)
     mean = sums.sum(0) / samples
-    bends = jit_bound(_bends, user, fast_compile=True)
+    bends = jit_bound(_second_derivatives, user, fast_compile=True)
     shift, excess = np.asarray(bends(points, pilot)), np.asarray(bends(points, mean - pilot))
     counts = np.array([len(range(group, samples, GROUPS)) for group in range(GROUPS)])
     centred = terms.second - 2 * terms.cross + shift
@@ -80,11 +83,11 @@ def moments(user: UserLoss, points: Any, samples: int, key: Array) -> SampleMome
     )
 
 
-def _sums(user: UserLoss, points: Any, pilot: Any, key: Array, samples: int) -> tuple[SampleTerms, np.ndarray]:
-    """The terms of all samples, and the sum of the gradients of each group: sample i is in group i mod GROUPS."""
+def _compute_terms(user: UserLoss, points: Any, pilot: Any, key: Array, samples: int) -> tuple[SampleTerms, np.ndarray]:
+    """Return the terms of all samples, and the sum of gradients over each group; sample i is in group i mod GROUPS."""
     chunk = NUMBERS_PER_CHUNK // user.numbers_per_sample(len(points))
     chunk = GROUPS * max(1, min(chunk, MAX_CHUNK) // GROUPS)
-    piece = jit_bound(_piece, user, chunk)
+    piece = jit_bound(_compute_chunk, user, chunk)
     parts, sums = [], np.zeros((GROUPS, *points.shape))
     for begin in range(0, samples, chunk):
         terms, sum_ = piece(points, pilot, key, begin, samples)
@@ -93,8 +96,8 @@ def _sums(user: UserLoss, points: Any, pilot: Any, key: Array, samples: int) -> 
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), sums
 
 
-def _piece(user: UserLoss, chunk: int, points, pilot, key, begin, samples):
-    """The terms of a chunk of samples, and the sum of the gradients of each group among those that count."""
+def _compute_chunk(user: UserLoss, chunk: int, points, pilot, key, begin, samples):
+    """Return the terms of a chunk of samples, and the sum of gradients over each group, up to sample number `samples`."""
     index = begin + jnp.arange(chunk)
     x = jax.vmap(lambda i: user.draw(jax.random.fold_in(key, i)))(index)
     at_points = lambda x: jax.vmap(lambda w, c: user.terms(w, x, c))(points, pilot)
@@ -103,7 +106,7 @@ def _piece(user: UserLoss, chunk: int, points, pilot, key, begin, samples):
     return terms, counted.reshape(-1, GROUPS, *points.shape).sum(0)
 
 
-def _bends(user: UserLoss, points, directions):
+def _second_derivatives(user: UserLoss, points, directions):
     return jax.vmap(lambda w, v: user.slopes(w, v)[1])(points, directions)
 
 

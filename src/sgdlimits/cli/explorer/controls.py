@@ -1,4 +1,4 @@
-"""The controls of the page: sliders, boxes and ticks of each preset and optimiser, generated from their signatures."""
+"""Controls of the page: sliders, boxes and ticks of each preset and optimiser, generated from their signatures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.cli.explorer.scenes import SCENES
-from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_parameters, parameters
+from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_parameters, preset_parameters
 from sgdlimits.docstring import describe
 from sgdlimits.model.activation import ACTIVATIONS
 from sgdlimits.problem.presets import PRESETS
@@ -27,7 +27,7 @@ INITIAL_VALUES = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay":
 
 
 def describe_control(name: str, annotation: Any, default: Any, words: str) -> dict[str, Any]:
-    """Describe the control of one argument for the page: a checkbox, a list of words, or a slider with a box."""
+    """Return a dict that describes the control of one argument: a checkbox, a list of words, or a slider with a box."""
     members = {annotation, *typing.get_args(annotation)}
     about = {"name": name, "default": default, "help": words, "optional": type(None) in members}
     # before numbers, of which bool is a subclass
@@ -40,13 +40,14 @@ def describe_control(name: str, annotation: Any, default: Any, words: str) -> di
 
 
 def preset_controls(name: str) -> list[dict[str, Any]]:
-    """Describe the controls of a preset's arguments for the page."""
+    """Return a dict for the control of each argument of a preset."""
     words = describe(PRESETS[name]).parameters
-    return [describe_control(key, each.annotation, each.default, words.get(key, "")) for key, each in parameters(name).items()]
+    arguments = preset_parameters(name).items()
+    return [describe_control(key, each.annotation, each.default, words.get(key, "")) for key, each in arguments]
 
 
 def optimiser_controls(name: str) -> list[dict[str, Any]]:
-    """Describe the controls of an optimiser's arguments for the page."""
+    """Return a dict for the control of each argument of an optimiser."""
     words = describe(ALGORITHMS[name]).parameters
     controls = []
     for key, each in optimiser_parameters(name).items():
@@ -57,7 +58,7 @@ def optimiser_controls(name: str) -> list[dict[str, Any]]:
     return controls
 
 
-def contents() -> dict[str, Any]:
+def page_contents() -> dict[str, Any]:
     """Return the presets, optimisers, starts and run options with their controls, as a JSON object for the page."""
     default_setting = Setting()
     runs = {"d": "dimension", "t_max": "the end, in samples per dimension", "runs": "number of independent runs",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.cli.explorer.views import MAX_SINGLE_RUNS, drop_diverged_unless_all, quantities
+from sgdlimits.cli.explorer.views import MAX_SINGLE_RUNS, drawable_quantities, drop_diverged_unless_all
 from sgdlimits.errors import BadInput
 
 # the colours and dashes of the page's stylesheet
@@ -56,7 +56,7 @@ def _write_csv(datasets: dict[str, Any]) -> str:
     """Return a CSV table of the means over runs, with a line for each level, quantity and time."""
     rows = ["level,t,quantity,mean"]
     for level, dataset in datasets.items():
-        for name, values in quantities(dataset).items():
+        for name, values in drawable_quantities(dataset).items():
             mean = values.mean(0)
             rows += [
                 f'"{level}",{t!r},"{name}",{value!r}' for t, value in zip(dataset.t.values.tolist(), mean.tolist(), strict=True)
@@ -101,7 +101,7 @@ def _draw_curves(ax: Any, job: Any, name: str) -> None:
     many = len(job.settings) > 1
     for side in range(len(job.settings)):
         for level, dataset in job.datasets(side).items():
-            values = quantities(drop_diverged_unless_all(dataset)).get(name)
+            values = drawable_quantities(drop_diverged_unless_all(dataset)).get(name)
             if values is None:
                 continue
             t, colour = dataset.t.values, SIDE_COLOURS[side] if many else COLOURS[level]

@@ -9,7 +9,7 @@ from typing import Any
 def make_scene(
     title: str, look: str, other: Mapping | None = None, view: Mapping | None = None, **setting: Any
 ) -> dict[str, Any]:
-    """Describe a scene of the page: a setting of a preset, with a title and a sentence on what to look for.
+    """Return a dict that describes a scene of the page: a setting with a title and a sentence on what to look for.
 
     Parameters
     ----------

@@ -8,12 +8,12 @@ import threading
 import webbrowser
 from collections.abc import Callable
 
-from sgdlimits.cli.explorer.server import ALL_INTERFACES, MAX_MESSAGE_BYTES, application
-from sgdlimits.cli.explorer.session import spawn
+from sgdlimits.cli.explorer.server import ALL_INTERFACES, MAX_MESSAGE_BYTES, build_application
+from sgdlimits.cli.explorer.session import spawn_process
 from sgdlimits.errors import BadInput, check_count
 
 
-def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said: Callable[[str], None] = print) -> None:
+def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, announce: Callable[[str], None] = print) -> None:
     """Serve the explorer's page at a host and port until Ctrl-C.
 
     Parameters
@@ -21,7 +21,7 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said:
     host : address to listen on; other machines reach it unless it is loopback
     port : port to listen on; 0 takes a free one
     browser : whether to open the page in a browser
-    said : called with the address, which contains the token
+    announce : function that is called with the address, which contains the token
     """
     import uvicorn
 
@@ -31,13 +31,13 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said:
         token = secrets.token_urlsafe(16)
         name = socket.gethostname() if host in ALL_INTERFACES else f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/?token={token}"
-        spare = spawn(warm=True)  # compiles while the browser opens
+        spare = spawn_process(warm=True)  # compiles while the browser opens
         config = uvicorn.Config(
-            application(host, port, token, spare=spare), log_level="warning",
+            build_application(host, port, token, spare=spare), log_level="warning",
             ws="websockets-sansio", ws_max_size=MAX_MESSAGE_BYTES, lifespan="off",
             timeout_graceful_shutdown=1, server_header=False, ws_ping_timeout=180,  # a browser on a busy machine answers late
         )  # fmt: skip
-        said(address)
+        announce(address)
         if browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         try:

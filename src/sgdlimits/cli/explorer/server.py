@@ -1,4 +1,4 @@
-"""The server of the page: static files, and a WebSocket that connects each page with its own process.
+"""Server of the page: static files, and a WebSocket that connects each page with its own process.
 
 It listens on loopback. The Host of every request must be the server's own, and the Origin of a WebSocket its own page, so that
 no other page in the same browser can reach it. As other users of the machine reach loopback too, requests need the token of
@@ -55,8 +55,8 @@ class Guard:
         self.any_host, self.token = host in ALL_INTERFACES, token
         self.cookie = f"sgdlimits-{port}"  # cookies of one host are shared by its ports
 
-    def refusal(self, connection: HTTPConnection, page: bool = False) -> str:
-        """Return the reason for refusing a request, or an empty text if it is admitted.
+    def refusal_reason(self, connection: HTTPConnection, page: bool = False) -> str:
+        """Return the reason for refusing a request, or an empty string if it is admitted.
 
         Static files (`page`) need no token.
         """
@@ -82,34 +82,34 @@ class Explorer:
         self.static = StaticFiles(directory=PAGE_FOLDER)
         self.contents: dict[str, Any] = {}
 
-    async def page(self, request: Request) -> Response:
+    async def send_page(self, request: Request) -> Response:
         """Respond with the HTML page, and set the cookie that holds the token."""
-        if why := self.guard.refusal(request):
+        if why := self.guard.refusal_reason(request):
             return PlainTextResponse(why, 403)
         response = FileResponse(PAGE_FOLDER / "index.html", headers=SECURITY_HEADERS)
         if self.guard.token:
             response.set_cookie(self.guard.cookie, self.guard.token, httponly=True, samesite="strict")
         return response
 
-    async def files(self, scope: Any, receive: Any, send: Any) -> None:
+    async def send_file(self, scope: Any, receive: Any, send: Any) -> None:
         """Respond with a static file of the page, to requests for the server's own host names only."""
-        why = self.guard.refusal(HTTPConnection(scope), page=True)
+        why = self.guard.refusal_reason(HTTPConnection(scope), page=True)
         await (PlainTextResponse(why, 403) if why else self.static)(scope, receive, send)
 
-    async def controls(self, request: Request) -> Response:
+    async def send_controls(self, request: Request) -> Response:
         """Respond with the descriptions of the page's controls, as JSON."""
-        if why := self.guard.refusal(request):
+        if why := self.guard.refusal_reason(request):
             return PlainTextResponse(why, 403)
         if not self.contents:
-            from sgdlimits.cli.explorer.controls import contents
+            from sgdlimits.cli.explorer.controls import page_contents
 
             # importing JAX takes seconds, during which the event loop must not block
-            self.contents = await asyncio.to_thread(contents)
+            self.contents = await asyncio.to_thread(page_contents)
         return JSONResponse(self.contents, headers=SECURITY_HEADERS)
 
-    async def socket(self, socket: WebSocket) -> None:
+    async def connect_socket(self, socket: WebSocket) -> None:
         """Connect the WebSocket of a page with a session, until either of them ends."""
-        if why := self.guard.refusal(socket):
+        if why := self.guard.refusal_reason(socket):
             # a close reason has at most 123 bytes
             await socket.close(POLICY, why[:120])
             return
@@ -149,7 +149,7 @@ class Explorer:
             except (ValueError, RecursionError):
                 message = None
             if isinstance(message, dict):
-                await asyncio.to_thread(session.ask, message)
+                await asyncio.to_thread(session.send, message)
             else:
                 await socket.send_json({"kind": "error", "text": "A message must be an object in JSON. Reload the page."})
 
@@ -163,16 +163,16 @@ class Explorer:
                 await socket.send_bytes(data)
 
 
-def application(
+def build_application(
     host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS, spare: SpawnedProcess | None = None
 ) -> Starlette:
     """Build the web application for a host and port; the first page that opens uses the process `spare`."""
     explorer = Explorer(Guard(host, port, token), idle, spare)
     return Starlette(
         routes=[
-            Route("/", explorer.page),
-            Route("/controls.json", explorer.controls),
-            WebSocketRoute("/socket", explorer.socket),
-            Mount("/page", explorer.files),
+            Route("/", explorer.send_page),
+            Route("/controls.json", explorer.send_controls),
+            WebSocketRoute("/socket", explorer.connect_socket),
+            Mount("/page", explorer.send_file),
         ]
     )

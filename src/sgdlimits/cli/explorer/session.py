@@ -1,4 +1,4 @@
-"""The process behind one page, started when needed and ended with the page."""
+"""Process that simulates for one page, started when needed and ended with the page."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SpawnedProcess(NamedTuple):
     connection: Any
 
 
-def spawn(warm: bool = False) -> SpawnedProcess:
+def spawn_process(warm: bool = False) -> SpawnedProcess:
     """Spawn the process of a page; if `warm`, it compiles the first scene while it waits for the first message."""
     # never fork: JAX's threads would be missing in the child
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=main, args=(theirs, warm), daemon=True)
+    process = context.Process(target=run_process, args=(theirs, warm), daemon=True)
     process.start()
     # so that the pipe reports its end when the child dies
     theirs.close()
@@ -38,11 +38,11 @@ def spawn(warm: bool = False) -> SpawnedProcess:
 
 
 class Session:
-    """Process behind one page, which is replaced if it dies; the queue `inbox` receives its answers as dicts.
+    """Connection of one page with its process, which is replaced if it dies; the queue `inbox` receives its answers.
 
     Parameters
     ----------
-    spare : a process spawned before, to be used first
+    spare : process that was spawned earlier and is used first
     """
 
     def __init__(self, spare: SpawnedProcess | None = None) -> None:
@@ -58,7 +58,7 @@ class Session:
             return
         self.close()
         spare, self.spare = self.spare, None
-        self.process, self.connection = spare if spare and spare.process.is_alive() else spawn()
+        self.process, self.connection = spare if spare and spare.process.is_alive() else spawn_process()
         threading.Thread(target=self._listen, args=(self.connection, self.process), daemon=True).start()
 
     def _listen(self, connection: Any, process: Any) -> None:
@@ -78,7 +78,7 @@ class Session:
             # asyncio queues are not thread-safe
             self.loop.call_soon_threadsafe(self.inbox.put_nowait, message)
 
-    def ask(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message to the session's process; if its connection is closed, start a new process first."""
         self.start()
         try:
@@ -97,7 +97,7 @@ class Session:
             process.join(1.0)
 
 
-def main(connection: Any, warm: bool = False) -> None:
+def run_process(connection: Any, warm: bool = False) -> None:
     """Run the process of a page until its connection closes. JAX is imported here only, as the server does not need it."""
     # Ctrl-C reaches all processes of the terminal; the server ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -111,7 +111,7 @@ def main(connection: Any, warm: bool = False) -> None:
 
     worker = Worker(connection)
     if warm:
-        worker.warm()
-    worker.read()
+        worker.compile_first_scene()
+    worker.read_messages()
     # skips waiting for threads in compiled code
     os._exit(0)

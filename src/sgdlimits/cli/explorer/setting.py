@@ -48,19 +48,19 @@ CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORIT
 """Known presets, optimisers and starts by name, for each entry of a setting that names one."""
 
 
-def parameters(preset: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a preset, by name, that a number, a word or a checkbox of the page can set."""
+def preset_parameters(preset: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a preset, by name, that the page can set by a number, a word or a checkbox."""
     found = typed_parameters(PRESETS[preset])
     return {name: each for name, each in found.items() if name not in ("algorithm", "expectation", "direct")}
 
 
 def optimiser_parameters(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters, by name, that an optimiser has beyond those of plain SGD."""
-    return Constructor.of("optimiser", name).own
+    return Constructor.of("optimiser", name).own_parameters
 
 
 def parse_value(name: str, value: Any) -> Any:
-    """Convert a value in a message to a number, word or bool; text that is a number, such as 1/12 or inf, becomes a number."""
+    """Convert a value in a message to a number, a string or a bool; strings such as "1/12" or "inf" become numbers."""
     if isinstance(value, str):
         top, slash, bottom = value.partition("/")
         try:
@@ -73,17 +73,17 @@ def parse_value(name: str, value: Any) -> Any:
         return int(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise BadInput(f"{name} must be one number, one word or true or false; got {shorten(value)}. Give one.")
+    raise BadInput(f"{name} must be a number, a word, true or false; got {shorten(value)}. Give one of them.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """Setting of the page: a preset and an optimiser with their parameters, a start, and the number and length of the runs.
 
-    >>> setting = Setting.read({"preset": "phase_retrieval", "parameters": {"lr": "1/20"}, "d": 1e6})
+    >>> setting = Setting.from_message({"preset": "phase_retrieval", "parameters": {"lr": "1/20"}, "d": 1e6})
     >>> setting.d, setting.problem.name, setting.start
     (1000000, 'phase_retrieval', RandomInit(d=1000000))
-    >>> Setting.read({"preset": "phase_retrieval", "parameters": {"lr": -1}}).problem
+    >>> Setting.from_message({"preset": "phase_retrieval", "parameters": {"lr": -1}}).problem
     Traceback (most recent call last):
         ...
     sgdlimits.errors.BadInput: lr must be a finite number above 0; got -1. Give such a number.
@@ -102,26 +102,26 @@ class Setting:
     threshold: float = 0.5
 
     @classmethod
-    def read(cls, given: Any) -> Setting:
-        """Return the setting in a message of the page; raise `BadInput` if the message has none that is valid."""
+    def from_message(cls, given: Any) -> Setting:
+        """Return the setting in a message of the page; raise `BadInput` if the message has no valid setting."""
         if not isinstance(given, dict):
-            raise BadInput(f"a setting must be an object with names; got {shorten(given)}. Reload the page.")
+            raise BadInput(f"a setting must be a JSON object; got {shorten(given)}. Reload the page.")
         names = {field.name for field in constructor_fields(cls)}
         if unknown := sorted(set(given) - names):
-            raise BadInput(f"a setting has no {shorten(unknown[0])}. It has {', '.join(sorted(names))}.")
+            raise BadInput(f"a setting has no entry {shorten(unknown[0])}. Its entries are {', '.join(sorted(names))}.")
         setting = cls(**{name: _read_entry(name, value) for name, value in given.items() if value is not None})
         for what, own, known in (
-            (setting.preset, setting.parameters, parameters(setting.preset)),
+            (setting.preset, setting.parameters, preset_parameters(setting.preset)),
             (setting.optimiser, setting.optimiser_parameters, optimiser_parameters(setting.optimiser)),
         ):
             for each in own:
                 if each not in known:
-                    raise BadInput(f"{what} has no {shorten(each)}. It has {', '.join(known) or 'no numbers of its own'}.")
+                    raise BadInput(f"{what} has no parameter {shorten(each)}. Its parameters are {', '.join(known) or 'none'}.")
         return setting
 
     @property
     def start_number(self) -> tuple[str, float]:
-        """Name and value of the number that the start takes, such as d."""
+        """Name and value of the number that determines the start, such as d for random weights."""
         name, default = STARTS[self.start_from]
         return name, self.d if default is None else default if self.start_at is None else self.start_at
 
@@ -145,7 +145,7 @@ class Setting:
 
     @cached_property
     def levels(self) -> dict[str, Level]:
-        """Levels that the page shows, by name: the exact chain, and others that explain it."""
+        """Levels that the page shows, by name: exact chain, ODE, SDE, and the mean-field limit if the problem has one."""
         found: dict[str, Level] = {"chain": self._built_parts["level"], "ode": ODE(), "sde": SDE(self.d)}
         if self.problem.directions.width > 1 and self.optimiser == "sgd":
             with suppress(BadInput):
@@ -163,7 +163,7 @@ class Setting:
         samples = self.d * self.t_max * self.runs
         return int(min(MAX_SAVED_TIMES, max(MIN_SAVED_TIMES, samples / SAMPLES_BETWEEN_TIMES)))
 
-    def how(self, level: str) -> dict[str, Any]:
+    def stream_arguments(self, level: str) -> dict[str, Any]:
         """Return the arguments of `stream` for a level, other than problem, level and start.
 
         ODE and mean field have fewer runs.
@@ -171,11 +171,11 @@ class Setting:
         runs = self.runs if level in ("chain", "sde") else min(self.runs, MAX_LIMIT_RUNS)
         return {"t_max": self.t_max, "runs": runs, "seed": self.seed, "save": self.save}
 
-    def python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
+    def as_python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
         """Return a Python program that makes the page's datasets and prints its headline numbers."""
         own = [f"{name}={_python_text(value)}" for name, value in self.parameters.items()]
         own += [] if self.optimiser == "sgd" else [f"algorithm={_python_text(cast(Any, self.problem).algorithm)}"]
-        how = lambda level: ", ".join(f"{name}={value!r}" for name, value in self.how(level).items())
+        how = lambda level: ", ".join(f"{name}={value!r}" for name, value in self.stream_arguments(level).items())
         call = lambda name: f"sl.simulate(problem, {_python_text(self.levels[name])}, start, {how(name)})"
         made = "\n".join(f"{name} = {call(name)}" for name in levels)
         return (
@@ -185,7 +185,7 @@ class Setting:
             f"print(sl.summarise(sl.exit_times(chain, {self.threshold!r})).scaled({self.d}))  # exit times in samples\n"
         )
 
-    def command(self, level: str = "chain") -> str:
+    def as_command(self, level: str = "chain") -> str:
         """Return a command line that makes the page's dataset at one level."""
         words = ["sgdlimits", "run", self.preset]
         taken = set(typed_parameters(PRESETS[self.preset]))
@@ -198,7 +198,7 @@ class Setting:
         words += ["--d", str(self.d)] if level in ("chain", "sde") or self.start_from == "random" else []
         number, value = self.start_number
         words += ["--start", self.start_from, f"--{number}", repr(value)] if self.start_from != "random" else []
-        for name, value in self.how(level).items():
+        for name, value in self.stream_arguments(level).items():
             words += [f"--{name.replace('_', '-')}", f"{value}"]
         return " ".join(words)
 
@@ -211,7 +211,7 @@ def _read_entry(name: str, value: Any) -> Any:
         return value
     if name in ("parameters", "optimiser_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
-            raise BadInput(f"{name} must be an object with names; got {shorten(value)}. Reload the page.")
+            raise BadInput(f"{name} must be a JSON object; got {shorten(value)}. Reload the page.")
         every = {str(key): parse_value(str(key), one) for key, one in value.items()}
         return {key: LIMITS[key](key, one) if key in LIMITS else one for key, one in every.items() if one is not None}
     value = parse_value(name, value)

@@ -49,8 +49,8 @@ def as_lists(values: Any) -> Any:
     return float(f"{array:.7g}") if np.isfinite(array) else None
 
 
-def quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
-    """Return the quantities of a dataset that can be drawn against time, by name, each of shape (run, t)."""
+def drawable_quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
+    """Return the quantities of a dataset that the page can draw against time, by name, each of shape (run, t)."""
     name = str(overlap_name(dataset))
     found = {"risk": dataset.risk.values}
     if "accuracy" in dataset:
@@ -73,10 +73,10 @@ def drop_diverged_unless_all(dataset: xr.Dataset) -> xr.Dataset:
     return good if good.sizes["run"] else dataset
 
 
-def curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
+def build_curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
     """Return the curves in a piece of a level's dataset: means over runs, single runs of the chain, quantiles of the SDE."""
     made = {}
-    for name, values in quantities(drop_diverged_unless_all(piece)).items():
+    for name, values in drawable_quantities(drop_diverged_unless_all(piece)).items():
         one: dict[str, Any] = {"mean": as_lists(values.mean(0))}
         if level == "chain":
             one["runs"] = as_lists(values[:MAX_SINGLE_RUNS])
@@ -92,7 +92,7 @@ def headline_numbers(dataset: xr.Dataset) -> dict[str, str]:
     if not good.sizes["run"]:
         return {"runs": "all diverged"}
     found = {"t": f"{float(dataset.t.values[-1]):.5g}"}
-    for name, values in list(quantities(good).items())[:3]:
+    for name, values in list(drawable_quantities(good).items())[:3]:
         last = values[:, -1]
         error = f" ± {last.std(ddof=1) / last.size**0.5:.1g}" if last.size > 1 else ""
         if name in ("risk", "accuracy", "largest overlap"):
@@ -100,7 +100,7 @@ def headline_numbers(dataset: xr.Dataset) -> dict[str, str]:
     return found
 
 
-def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
+def build_exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
     """Return the exit times of the chain's runs so far, a summary of them in samples, and the times that theories predict."""
     found = exit_times(datasets["chain"], setting.threshold)
     marks: dict[str, float] = {}
@@ -145,7 +145,7 @@ def find_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
 
 
 def describe_search(found: FixedPoints | None) -> str:
-    """Describe how far the search for fixed points has come; an empty text if it has finished and found any."""
+    """Describe the state of a search for fixed points; an empty string if it has finished and found any."""
     if found is None:
         return "Looking for fixed points…"
     if not found.stopped:
@@ -154,7 +154,7 @@ def describe_search(found: FixedPoints | None) -> str:
     return f"{known}: the search was stopped after {SEARCH_SECONDS:g} s. The function fixed_points can go on for longer."
 
 
-def portrait(
+def build_portrait(
     setting: Setting, found: FixedPoints | None, ode: xr.Dataset, chain: xr.Dataset | None, plane: Any
 ) -> dict[str, Any]:
     """Return the phase portrait in a plane of two statistics: arrows on a grid, fixed points and trajectories.
@@ -246,7 +246,7 @@ def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
     return np.linalg.eigvalsh(outside)[:, 0] > -1e-9
 
 
-def spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
+def build_spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
     """Return the eigenvalues of the Hessian, with multiplicities, at the last state of the first run."""
     if not isinstance(setting.problem, ProjectionProblem):
         raise BadInput("The Hessian is known for networks, not for spiked tensors. Choose another problem to see one.")

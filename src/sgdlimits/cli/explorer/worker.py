@@ -1,7 +1,7 @@
-"""The simulation's process: it receives settings and sends pieces of streams; a new setting cancels the work for earlier ones.
+"""Process that simulates for a page: it receives settings and sends pieces of streams; a new setting cancels earlier work.
 
-One thread simulates each level, one searches fixed points and one computes eigenvalues, so that a slow one does not delay the
-others; the main thread reads messages, checks them and draws exports.
+One thread simulates each level, one searches fixed points and one computes eigenvalues, so that a slow thread does not delay
+the others; the main thread reads messages, checks them and draws exports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from typing import Any
 from sgdlimits.cli.explorer.export import export_page
 from sgdlimits.cli.explorer.scenes import SCENES
 from sgdlimits.cli.explorer.setting import Setting
-from sgdlimits.cli.explorer.views import curves, exits, find_points, headline_numbers, portrait, spectrum
+from sgdlimits.cli.explorer.views import (
+    build_curves,
+    build_exits,
+    build_portrait,
+    build_spectrum,
+    find_points,
+    headline_numbers,
+)
 from sgdlimits.errors import BadInput
 from sgdlimits.run import join, stream
 
@@ -50,7 +57,7 @@ class PageJob:
 
 
 class Worker:
-    """Simulating side of a page: it answers the messages of a connection until that closes."""
+    """Worker that simulates for a page, and answers the messages of a connection until the connection closes."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.sending, self.reporting = connection, threading.Lock(), threading.Lock()
@@ -71,19 +78,19 @@ class Worker:
                     job.views[kind, more["side"]] = more
                 self.connection.send({"kind": kind, "job": job.number if job else None, **more})
 
-    def warm(self) -> None:
-        """Compile the levels of the first scene, for as long as no message has arrived."""
+    def compile_first_scene(self) -> None:
+        """Compile the levels of the first scene, until a message arrives."""
         preset = next(iter(SCENES))
-        setting = Setting.read({"preset": preset, **SCENES[preset][0]["setting"]})
+        setting = Setting.from_message({"preset": preset, **SCENES[preset][0]["setting"]})
         for level in setting.levels:
             if self.connection.poll():
                 return
-            pieces: Any = stream(setting.problem, setting.levels[level], setting.start, **setting.how(level))
+            pieces: Any = stream(setting.problem, setting.levels[level], setting.start, **setting.stream_arguments(level))
             next(islice(pieces, 1, None), None)  # the first piece is the start, and the second has steps
             pieces.close()
 
-    def read(self) -> None:
-        """Read and answer messages until the connection closes; invalid ones are answered by an error and stop nothing."""
+    def read_messages(self) -> None:
+        """Read and answer messages until the connection closes; an invalid message is answered by an error."""
         while True:
             try:
                 message = self.connection.recv()
@@ -105,8 +112,8 @@ class Worker:
         """Start the job that a message describes, with one or two settings."""
         given = message.get("settings")
         if not isinstance(given, list) or not 1 <= len(given) <= 2:
-            raise BadInput("a message must hold one setting or two. Reload the page.")
-        settings = [Setting.read(each) for each in given]
+            raise BadInput("a message must contain one setting or two. Reload the page.")
+        settings = [Setting.from_message(each) for each in given]
         for setting in settings:
             # an impossible start is refused before any thread begins
             setting.start.one(setting.problem, seed=setting.seed)
@@ -114,8 +121,8 @@ class Worker:
         with self.changed:
             self.job = job
             self.changed.notify_all()
-        command = lambda setting: [setting.command(level) for level in setting.levels]
-        texts = [{"python": each.python(tuple(each.levels)), "command": command(each)} for each in settings]
+        command = lambda setting: [setting.as_command(level) for level in setting.levels]
+        texts = [{"python": each.as_python(tuple(each.levels)), "command": command(each)} for each in settings]
         first = settings[0]
         self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 
@@ -154,7 +161,7 @@ class Worker:
         """
         setting, kept = job.settings[side], job.pieces.setdefault((side, level), [])
         before: list[Any] = []
-        for piece in stream(setting.problem, setting.levels[level], setting.start, **setting.how(level)):
+        for piece in stream(setting.problem, setting.levels[level], setting.start, **setting.stream_arguments(level)):
             if job is not self.job:
                 return
             if kept and kept[-1].run.values[0] != piece.run.values[0]:
@@ -162,7 +169,7 @@ class Worker:
                 before = [join(kept)]
             kept.append(piece)
             together = join([*(each.sel(t=piece.t) for each in before), piece])
-            self.send(job, "piece", side=side, level=level, **curves(together, level))
+            self.send(job, "piece", side=side, level=level, **build_curves(together, level))
             yield
         job.ended.add((side, level))
 
@@ -206,7 +213,7 @@ class Worker:
                 datasets = job.datasets(side, ended=True)
                 self.send(job, "numbers", side=side, levels={name: headline_numbers(each) for name, each in datasets.items()})
                 if "chain" in datasets:
-                    self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
+                    self.send(job, "exits", side=side, **build_exits(job.settings[side], datasets))
 
     def draw_portraits(self, job: PageJob) -> None:
         """Send the phase portraits when the ODE has run, again with fixed points, and again when the chain has run."""
@@ -239,7 +246,7 @@ class Worker:
                 job.points[side] = find_points(setting, lambda: job is self.job)
 
     def wait_for(self, job: PageJob, event: threading.Event) -> bool:
-        """Wait for an event, and return whether it came before a newer job did."""
+        """Wait for an event, and return whether it was set before a newer job arrived."""
         # wake up often enough to notice a newer job
         while not event.wait(0.1):
             if job is not self.job:
@@ -253,7 +260,7 @@ class Worker:
         for side, setting in enumerate(job.settings):
             datasets = job.datasets(side)
             if job is self.job and "ode" in datasets:
-                view = portrait(setting, job.points.get(side), datasets["ode"], datasets.get("chain"), job.plane)
+                view = build_portrait(setting, job.points.get(side), datasets["ode"], datasets.get("chain"), job.plane)
                 self.send(job, "portrait", side=side, **view)
 
     def send_spectra(self, job: PageJob) -> None:
@@ -263,4 +270,4 @@ class Worker:
             ended = job.ends["chain"].wait(0.5)
             for side, setting in enumerate(job.settings):
                 if pieces := job.pieces.get((side, "chain")):
-                    self.send(job, "spectrum", side=side, **spectrum(setting, pieces[-1]))
+                    self.send(job, "spectrum", side=side, **build_spectrum(setting, pieces[-1]))

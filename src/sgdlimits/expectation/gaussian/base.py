@@ -176,7 +176,7 @@ def _compose_permutations(g: SignedPermutation, h: SignedPermutation) -> SignedP
     return tuple(int(np.sign(i)) * h[abs(i) - 1] for i in g)
 
 
-def orbits(points: Float[np.ndarray, "dim n"], group: Group) -> Float[np.ndarray, "dim m"]:
+def compute_orbits(points: Float[np.ndarray, "dim n"], group: Group) -> Float[np.ndarray, "dim m"]:
     """Return the images of points (columns) under all signed permutations of a group, one permutation after the other."""
     elements = np.asarray(group)
     return np.concatenate([np.sign(signed)[:, None] * points[np.abs(signed) - 1] for signed in elements], axis=1)

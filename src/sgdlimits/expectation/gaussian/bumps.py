@@ -33,9 +33,9 @@ PAIRS_AT_ONCE = 4
 
 
 class GaussianSlope(NamedTuple):
-    """An activation whose derivative is a sum of Gaussians: its value at 0, and their heights and gains (inverse widths)."""
+    """An activation whose derivative is a sum of Gaussians: its value at 0, and the Gaussians' heights and inverse widths."""
 
-    middle: float
+    value_at_zero: float
     heights: Float[np.ndarray, " r"]
     gains: Float[np.ndarray, " r"]
 
@@ -91,7 +91,7 @@ def bump_corrector(
     kinds = np.arange(n) < p
     gains = np.where(kinds, student.gains[:, None], teacher.gains[:, None])
     weights = c * np.where(kinds, student.weights[:, None], teacher.weights[:, None])
-    middle = c @ np.where(kinds, student.middle, teacher.middle)
+    middle = c @ np.where(kinds, student.value_at_zero, teacher.value_at_zero)
     series = np.cumprod(np.concatenate([[1.0], (2 * k[1:] - 1) / (2 * k[1:])])) / (2 * k + 1)
     first, second = (axis.ravel() for axis in np.meshgrid(student.gains, student.gains))
     heights = np.outer(student.heights, student.heights).ravel()

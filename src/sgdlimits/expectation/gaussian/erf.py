@@ -21,7 +21,7 @@ from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, PairIntegrals, U
 
 
 class ErfFeatures(NamedTuple):
-    """Precomputed features of erf units: the gain of each, and 1 + variance of its field times the gain squared."""
+    """Precomputed features of erf units: the gain of each, and 1 + gain^2 times the variance of its field."""
 
     gain: Float[Array, " n"]
     spread: Float[Array, " n"]

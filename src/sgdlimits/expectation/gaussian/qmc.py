@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from sgdlimits.domain import Count, Seed, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.gaussian.base import Estimate, Group, Nodes, Rule, orbits, sign_group
+from sgdlimits.expectation.gaussian.base import Estimate, Group, Nodes, Rule, compute_orbits, sign_group
 from sgdlimits.size import check_memory
 
 MAX_NODES = 2**17
@@ -55,8 +55,8 @@ class Sobol(Rule):
 
     def __check_init__(self) -> None:
         if not (0 < self.log2_points <= 24 and self.scrambles >= 2):
-            given = f"{self.log2_points} and {self.scrambles}"
-            raise BadInput(f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {given}. Give, say, Sobol(12).")
+            given = f"log2_points={self.log2_points}, scrambles={self.scrambles}"
+            raise BadInput(f"Sobol needs log2_points from 1 to 24 and at least 2 scrambles; got {given}. Give, say, Sobol(12).")
         # 16 floats per point stand for the fields and products at it, whose number is not known yet.
         check_memory([("scrambles", self.scrambles), ("points", 2.0**self.log2_points), ("numbers", 16)], "Give fewer of them.")
 
@@ -98,5 +98,5 @@ def _scrambled_normal_points(dim: int, group: Group, log2_points: int, scrambles
     draw = lambda rng: qmc.Sobol(dim, scramble=True, rng=rng).random_base2(log2_before_group)
     sets = [draw(np.random.default_rng([seed, scramble])) for scramble in range(scrambles)]
     # Clipped to the open unit interval, so that no normal quantile is infinite.
-    images = [orbits(scipy.special.ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
+    images = [compute_orbits(scipy.special.ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
     return np.concatenate(images, axis=1)

@@ -62,11 +62,11 @@ class QuadraticSeries(eqx.Module):
         """Return the moment E[D^n] of the residual D = v^T K v + noise."""
         return math.factorial(n) * self.z[n]
 
-    def second(self, n: int) -> Float[Array, "n n"]:
+    def second_moment(self, n: int) -> Float[Array, "n n"]:
         """Return the matrix E[D^n v v^T] for the fields v and the residual D = v^T K v + noise."""
         return math.factorial(n) * sum((self.z[a] * self.C[n - a] for a in range(n + 1)), jnp.zeros(()))
 
-    def fourth(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
+    def fourth_moment(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
         """Return E[D^n v_i v_j v_k v_l] for pairs (i, j), (k, l) of the fields v and the residual D = v^T K v + noise.
 
         Entry (s, t) has (i, j) of pair s and (k, l) of pair t.

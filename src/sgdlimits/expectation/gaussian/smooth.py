@@ -23,7 +23,7 @@ from sgdlimits.expectation.gaussian.units import (
     PAIRS_AT_ONCE,
     PairIntegrals,
     UnitIntegrals,
-    condition_on,
+    condition_on_pair,
     map_pairs,
     safe_inverse_root,
     safe_root,
@@ -103,7 +103,9 @@ class SmoothIntegrals(UnitIntegrals):
     def features(self, variances):
         deviation = safe_root(variances)
         z, project = _hermite_projector(self.exact, self.orders.nodes, self.orders.terms)
-        parts = [jax.vmap(_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._activation_slices()]
+        parts = [
+            jax.vmap(_with_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._activation_slices()
+        ]
         expand_both = lambda *halves: jnp.concatenate(halves) @ project
         value, slope, curvature = map(expand_both, *parts)
         return HermiteFeatures(value, slope, curvature, deviation)
@@ -138,7 +140,7 @@ class SmoothIntegrals(UnitIntegrals):
     def _corrector_entry(self, C, c, j, l):
         """Compute E[s_j' s_l' D^2] for one pair of students on a grid over their fields, for the residual D = sum_n c_n s_n."""
         # x_j and x_l depend on two variates, on a grid; the other fields given these have covariance `rest`.
-        v, w, rest = condition_on(C, j, l)
+        v, w, rest = condition_on_pair(C, j, l)
         z, weights = (jnp.asarray(part) for part in _line_rule(self.exact, self.orders.grid))
         first, second = (axis.ravel() for axis in jnp.meshgrid(z, z, indexing="ij"))
         centre = v[:, None] * first + w[:, None] * second
@@ -180,7 +182,7 @@ def _differentiate(fn: Callable) -> Callable:
     return lambda x: jax.jvp(fn, (x,), (jnp.ones_like(x),))[1]
 
 
-def _derivatives(fn: Callable) -> Callable:
+def _with_derivatives(fn: Callable) -> Callable:
     """Return a function that evaluates `fn` and its first two derivatives."""
     return lambda x: (fn(x), _differentiate(fn)(x), _differentiate(_differentiate(fn))(x))
 

@@ -114,9 +114,9 @@ def _(order, primals, tangents):
 def _locate_panel(
     c: Float[Array, "*shape"], order: int
 ) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
-    """Find the panel of the table with c, and return the position of c in it and the panel's polynomial coefficients.
+    """Find the panel of the table that contains c; return the position of c in it and the panel's coefficients.
 
-    Coefficients are ordered by falling power.
+    The polynomial coefficients are in the order of decreasing powers.
     """
     place = (c + MAX_SPLIT_POINT) * (TABLE_PANELS / (2 * MAX_SPLIT_POINT))
     panel = jnp.minimum(place.astype(int), TABLE_PANELS - 1)
@@ -165,7 +165,7 @@ def _gauss_rules(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarr
     return values, vectors[:, 0] ** 2
 
 
-def positive_means(
+def means_where_positive(
     mean: Float[Array, " p"], variance: Float[Array, " p"], others: Float[Array, " n"], cross: Float[Array, "p n"]
 ) -> Float[Array, "p n"]:
     r"""Compute the means E[x_l 1(x_j > 0)] for all pairs of Gaussian fields x_j and x_l.
@@ -183,7 +183,7 @@ def positive_means(
     return ndtr(h)[:, None] * others + density[:, None] * cross
 
 
-def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Array, "p p"]:
+def probability_both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Array, "p p"]:
     r"""Compute P(x_i > 0, x_j > 0) for all pairs of fields with the given means and covariances C.
 
     It is Plackett's integral over the correlation :math:`\rho`, from 0 or, for nearly parallel fields, from :math:`\pm1`. With

@@ -87,7 +87,7 @@ def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array,
     return upper + jnp.triu(upper, 1).T
 
 
-def condition_on(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
+def condition_on_pair(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
     """Condition Gaussian fields with covariance C on two of them, x_j and x_l, by two steps of a Cholesky factorisation.
 
     Returns v and w with x = v z1 + w z2 + remainder for standard normal z1 and z2, where x_j is a multiple of z1 and x_l a
@@ -99,7 +99,7 @@ def condition_on(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
     return v, w, C - v[:, None] * v - w[:, None] * w
 
 
-ROUNDING = 64 * float(np.finfo(float).eps)
+ROUNDING_TOLERANCE = 64 * float(np.finfo(float).eps)
 """Size below which a variance or a squared sine counts as zero."""
 
 
@@ -112,7 +112,7 @@ def safe_root(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def safe_inverse_root(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return one over the square root, zero where the argument is zero up to rounding."""
-    positive = x > ROUNDING
+    positive = x > ROUNDING_TOLERANCE
     return jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 
@@ -122,7 +122,7 @@ def sine_and_angle(cosine: Float[Array, "..."]) -> tuple[Float[Array, "..."], Fl
     If the cosine is 1 or -1 up to rounding, the fields coincide: the derivatives, which are infinite, are then set to zero.
     """
     square = (1 - cosine) * (1 + cosine)  # 1 - cosine**2 would lose digits near 1
-    apart = square > ROUNDING
+    apart = square > ROUNDING_TOLERANCE
     inside = jnp.where(apart, cosine, 0.0)
     angle = jnp.where(apart, arcsine(inside), jnp.sign(cosine) * np.pi / 2)
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1.0)), 0.0), angle

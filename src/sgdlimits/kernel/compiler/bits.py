@@ -15,24 +15,24 @@ _ATANH_COEFFICIENTS = [
 """Coefficients of 2 atanh(s)/s in powers of s^2 for |s| <= (sqrt 2 - 1)/(sqrt 2 + 1): a minimax polynomial."""
 
 
-def bits_as(array: Any, kind: type) -> Any:
+def reinterpret_bits(array: Any, kind: type) -> Any:
     """Reinterpret the bits of an array as another number type of the same size."""
     return array.view(kind) if isinstance(array, np.ndarray) else lax.bitcast_convert_type(array, kind)
 
 
-def log_parts(u: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def split_log(u: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Split log u = n log 2 + r for a positive normal float, with an integer n and |r| <= log(2)/2.
 
     u = 2^n m with the mantissa m in [sqrt(1/2), sqrt 2), whose logarithm is r.
     """
-    bits = bits_as(u, np.int64)
+    bits = reinterpret_bits(u, np.int64)
     place = bits - np.int64(0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2): the mantissa is centred about 1, where log is small
-    mantissa = bits_as(bits - (place & np.int64(-(1 << 52))), np.float64)
+    mantissa = reinterpret_bits(bits - (place & np.int64(-(1 << 52))), np.float64)
     s = (mantissa - 1) / (mantissa + 1)
-    return (place >> np.int64(52)).astype(float), s * polynomial(_ATANH_COEFFICIENTS, s * s)
+    return (place >> np.int64(52)).astype(float), s * evaluate_polynomial(_ATANH_COEFFICIENTS, s * s)
 
 
-def polynomial(coefficients: list[float], x: Float[Array, "..."]) -> Float[Array, "..."]:
+def evaluate_polynomial(coefficients: list[float], x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Evaluate a polynomial in x by Horner's scheme, with coefficients in ascending order."""
     value = coefficients[-1] * x + coefficients[-2]
     for coefficient in coefficients[-3::-1]:

@@ -45,7 +45,7 @@ Bounding both of their branches would give a radius that does not vanish with th
 """
 
 
-def with_radius(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
+def with_change_bound(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
     """Transform f(x, ...) to a function of (radii, x, ...) that returns f and a bound on its change if x changes by `radii`.
 
     `radii` has the largest change of each entry of the first argument; the others are fixed. Tracing the result raises
@@ -192,7 +192,7 @@ def _select_radius(bind: Callable, x: list[Array], radii: list[Any], r: list[Arr
     return jnp.where(loose, jnp.maximum(*far) if len(far) == 2 else jnp.stack(far).max(0), own)
 
 
-def scan_counts(params: dict) -> tuple[int, int]:
+def count_scan_arguments(params: dict) -> tuple[int, int]:
     """Return the numbers of constant and of carried arguments of a `scan` equation with parameters `params`."""
     if "ft_in" in params:  # newer versions of JAX describe the arguments by a tree
         fixed, carried, _ = map(len, params["ft_in"].unpack())
@@ -202,7 +202,7 @@ def scan_counts(params: dict) -> tuple[int, int]:
 
 def _evaluate_scan(params: dict, pairs: list[Pair]) -> list[Pair]:
     """Evaluate a `scan` on pairs (value, radius); all values get a radius, which carried ones need from the second step on."""
-    (n, m), body = scan_counts(params), params["jaxpr"]
+    (n, m), body = count_scan_arguments(params), params["jaxpr"]
     whole = [(jnp.asarray(value), _full_radius(value, radius)) for value, radius in pairs]
 
     def step(carry, row):

@@ -77,9 +77,9 @@ class CheckOutsideBall(StopCheck):
         self.function = self.writer.write_rare_function("near", self.check)
 
     def begin(self, pointers):
-        slot = lambda: self.writer.v.slot(self.writer.v.type("f64"))
-        self.center = [slot() for _ in self.writer.moved]
-        self.radius, self.trial = slot(), slot()
+        new_variable = lambda: self.writer.v.allocate_variable(self.writer.v.llvm_type("f64"))
+        self.center = [new_variable() for _ in self.writer.changed_indices]
+        self.radius, self.trial = new_variable(), new_variable()
 
     def begin_vector(self, index):
         w = self.writer
@@ -96,7 +96,7 @@ class CheckOutsideBall(StopCheck):
         # |r| r is negative without a ball; the unordered comparison is true for NaN too.
         outside = b.fcmp_unordered(">", distance, b.fmul(v.intrinsic("fabs", radius), radius))
         out = b.and_(b.load(w.moving), outside)
-        with b.if_then(v.any(out), likely=False):
+        with b.if_then(v.any_lane(out), likely=False):
             answers = w.call_rare_function(self.function, values, len(self.check), radius=self.trial)
             hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in answers)
             radius = b.load(self.trial)
@@ -130,7 +130,7 @@ class CheckByBound(StopCheck):
 
     def begin_vector(self, index):
         self.index = index
-        self.rows = self.writer.coordinate_pointers(self.bounds, "f64", index, 1 + 2 * len(self.writer.moved))
+        self.rows = self.writer.coordinate_pointers(self.bounds, "f64", index, 1 + 2 * len(self.writer.changed_indices))
 
     def after_step(self, values, at, known):
         w, b, v, none = self.writer, self.writer.b, self.writer.v, self.writer.v.const(0.0, "f64")
@@ -142,7 +142,7 @@ class CheckByBound(StopCheck):
             slope = b.fsub(line, b.fmul(bend, value, flags=FAST_MATH_FLAGS), flags=FAST_MATH_FLAGS)
             left = b.fadd(left, b.fmul(slope, value, flags=FAST_MATH_FLAGS), flags=FAST_MATH_FLAGS)
         out = b.and_(b.load(w.moving), b.fcmp_unordered("<=", left, none))
-        with b.if_then(v.any(out), likely=False):
+        with b.if_then(v.any_lane(out), likely=False):
             # The cheap bound first: a call of the host costs far more than the bound.
             if self.function is not None:
                 value, *row = w.call_rare_function(self.function, values, len(self.check.row))
@@ -155,7 +155,7 @@ class CheckByBound(StopCheck):
     def ask_host(self, out: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
         """Emit a call of the host (Python) for the lanes `out`; it marks those that stop and writes new bounds for the rest."""
         w, b, v = self.writer, self.writer.b, self.writer.v
-        with b.if_then(v.any(out), likely=False):
+        with b.if_then(v.any_lane(out), likely=False):
             lanes, bounds = w.allocate(1), b.bitcast(self.rows[0], F64.as_pointer())
             row = w.vector_pointers(lanes, 1)[0]
             w.store(b.select(out, v.const(1.0, "f64"), v.const(0.0, "f64")), row)
@@ -180,4 +180,4 @@ def inert_coordinates(replica: Replica) -> set[int]:
     if not isinstance(replica.check, ByBound) or not replica.check.row:
         return set()
     rows = np.reshape(replica.check.row[2:], (2, -1))
-    return {i for i, both in enumerate(rows.T) if all(replica.program.value(place) == 0 for place in both)}
+    return {i for i, both in enumerate(rows.T) if all(replica.program.constant_value(place) == 0 for place in both)}

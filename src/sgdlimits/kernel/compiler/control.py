@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sgdlimits.kernel.compiler.bounds import scan_counts
+from sgdlimits.kernel.compiler.bounds import count_scan_arguments
 from sgdlimits.kernel.compiler.program import Loop, Untranslated
 from sgdlimits.kernel.compiler.walk import primitive_rule
 
@@ -31,7 +31,7 @@ def _(walk, equation, args):
 @primitive_rule("platform_index")
 def _(walk, equation, args):
     names = equation.params["platforms"]  # the choice of an implementation by platform: that for a CPU, or the default
-    return walk.constants(np.int32(next(i for i, one in enumerate(names) if one is None or "cpu" in one)))
+    return walk.add_constants(np.int32(next(i for i, one in enumerate(names) if one is None or "cpu" in one)))
 
 
 @primitive_rule("cond")
@@ -48,7 +48,7 @@ def _(walk, equation, args):
 @primitive_rule("scan")
 def _(walk, equation, args):
     p = equation.params
-    n, m = scan_counts(p)
+    n, m = count_scan_arguments(p)
     fixed, carry, rows, made = args[:n], args[n : n + m], args[n + m :], {}
     # Steps of a replica have short scans only; a long one exceeds the limit of a program, and `xla` takes over.
     for i in reversed(range(p["length"])) if p["reverse"] else range(p["length"]):
@@ -60,16 +60,17 @@ def _(walk, equation, args):
 
 @primitive_rule("while")
 def _(walk, equation, args):
-    """Translate a loop; values that no round changes are not carried, but constants of the loop.
+    """Translate a `while` loop; loop variables that no round changes become constants.
 
-    All values are assumed to be such at first; those that a traced round changes are then carried, until no more are found.
+    All variables are assumed constant at first. Those that a traced round changes become loop variables, until no more are
+    found.
     """
     p, program = equation.params, walk.program
     n, m = p["cond_nconsts"], p["body_nconsts"]
     condition, body, first = args[:n], args[n : n + m], args[n + m :]
     continues = lambda state: int(walk.call(p["cond_jaxpr"], [*condition, *state])[0])
     begin = continues(first)
-    if program.value(begin) is not None and not program.value(begin):
+    if program.constant_value(begin) is not None and not program.constant_value(begin):
         return list(first)
     flat = np.concatenate([part.ravel() for part in first])
     cuts = np.cumsum([part.size for part in first])[:-1]

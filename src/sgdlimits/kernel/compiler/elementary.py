@@ -1,8 +1,8 @@
-r"""Elementary functions by the arithmetic operations that every machine has.
+r"""Elementary functions, composed of arithmetic operations that every back end has.
 
-Functions of a C library take one scalar at a time. These consist of a reduction and a polynomial, which vectorise over
-replicas and give the same results on every back end. They are plain JAX functions of one double, which are flattened into a
-program like any other. `docs/kernels.md` has their errors, which `tests/unit/kernel` measures.
+Functions of a C library take one scalar at a time. The functions here consist of an argument reduction and a polynomial, which
+vectorise over replicas and give the same results on every back end. They are plain JAX functions of one double, which are
+flattened into a program like any other. `docs/kernels.md` has their errors, which `tests/unit/kernel` measures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from sgdlimits.kernel.compiler.bits import log_parts
+from sgdlimits.kernel.compiler.bits import split_log
 
 LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 """High and low part of log 2; the high part ends in zero bits, so that integer multiples of it are exact."""
@@ -30,7 +30,7 @@ ERFC_ZERO_BEYOND = 28.0
 Scalar = Float[Array, ""]
 
 
-def _polynomial(coefficients: Sequence[float], x: Scalar) -> Scalar:
+def _evaluate_polynomial(coefficients: Sequence[float], x: Scalar) -> Scalar:
     """Evaluate a polynomial in x by Horner's scheme, with coefficients in ascending order."""
     value = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
@@ -66,7 +66,7 @@ _EXPM1_SERIES = [1 / math.factorial(n + 1) for n in range(13)]
 def exp(x: Scalar) -> Scalar:
     """Return e^x, for |x| up to about 700; larger arguments are clipped."""
     n, r = _reduce_exponent(x)
-    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], r) * _power_of_two(n)
+    return _evaluate_polynomial([1.0, *_EXPM1_SERIES[:-1]], r) * _power_of_two(n)
 
 
 def expm1(x: Scalar) -> Scalar:
@@ -74,12 +74,12 @@ def expm1(x: Scalar) -> Scalar:
     n, r = _reduce_exponent(x)
     scale = _power_of_two(n)
     # 2^n (e^r - 1) + (2^n - 1): for small x, where n = 0, no digits cancel.
-    return scale * (r * _polynomial(_EXPM1_SERIES, r)) + (scale - 1)
+    return scale * (r * _evaluate_polynomial(_EXPM1_SERIES, r)) + (scale - 1)
 
 
 def log(x: Scalar) -> Scalar:
     """Return log x for zero, infinite and normal positive x, NaN for negative x; subnormal ones are not supported."""
-    exponent, rest = log_parts(x)
+    exponent, rest = split_log(x)
     value = exponent * LOG2_HIGH + (exponent * LOG2_LOW + rest)
     return jnp.where(x > 0, jnp.where(x < jnp.inf, value, jnp.inf), jnp.where(x == 0, -jnp.inf, jnp.nan))
 
@@ -123,12 +123,12 @@ def _scaled_erfc(t: np.ndarray) -> np.ndarray:
     return erfcx(2 / t - 2)
 
 
-ERF_ABOVE = [
+ERF_NUMERATOR = [
     1.1283791670955126, 0.22050697990443274, 0.06618023598192302, 0.006907708192464432, 0.00085728091561898,
     5.714720361397779e-05, 3.9111980879434374e-06, 1.7018346953379957e-07, 6.7792206314233936e-09,
     1.725766852332863e-10, 3.332295973944636e-12, 2.210892770807802e-14, 1.553159586649263e-17,
 ]  # fmt: skip
-ERF_BELOW = [
+ERF_DENOMINATOR = [
     1.0, 0.5287525561749091, 0.13490155911833723, 0.02202325155795194, 0.002570390317415613, 0.00022670614684945102,
     1.5547282625509715e-05, 8.379110218940705e-07, 3.5280393849122596e-08, 1.1281484795524028e-09,
     2.5541366181010586e-11, 3.30444605982273e-13, 8.766865781019762e-16,
@@ -140,7 +140,7 @@ that no digits cancel."""
 def erf(x: Scalar) -> Scalar:
     """Return erf x."""
     x = jnp.minimum(jnp.maximum(x, -5.95), 5.95)
-    return x * (_polynomial(ERF_ABOVE, x * x) / _polynomial(ERF_BELOW, x * x))
+    return x * (_evaluate_polynomial(ERF_NUMERATOR, x * x) / _evaluate_polynomial(ERF_DENOMINATOR, x * x))
 
 
 _MAX_ERF_SERIES_ARGUMENT = 0.25
@@ -155,9 +155,11 @@ def erfc(x: Scalar) -> Scalar:
     low = 2 / (2 + ERFC_ZERO_BEYOND)
     t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
     s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
-    tail = exp(-(x * x)) * _polynomial(_fit_polynomial(_scaled_erfc, low, 1.0, 22), s)
+    tail = exp(-(x * x)) * _evaluate_polynomial(_fit_polynomial(_scaled_erfc, low, 1.0, 22), s)
     return jnp.where(
-        jnp.abs(x) < _MAX_ERF_SERIES_ARGUMENT, 1 - x * _polynomial(_ERF_SERIES, x * x), jnp.where(x < 0, 2 - tail, tail)
+        jnp.abs(x) < _MAX_ERF_SERIES_ARGUMENT,
+        1 - x * _evaluate_polynomial(_ERF_SERIES, x * x),
+        jnp.where(x < 0, 2 - tail, tail),
     )
 
 
@@ -166,8 +168,8 @@ def _sine_cosine(x: Scalar) -> tuple[Scalar, Scalar]:
     n = jnp.round(x * (2 / math.pi))
     r = ((x - n * HALF_PI_PARTS[0]) - n * HALF_PI_PARTS[1]) - n * HALF_PI_PARTS[2]
     z, quadrant = r * r, lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)
-    sine = r * _polynomial([(-1) ** i / math.factorial(2 * i + 1) for i in range(9)], z)
-    cosine = _polynomial([(-1) ** i / math.factorial(2 * i) for i in range(9)], z)
+    sine = r * _evaluate_polynomial([(-1) ** i / math.factorial(2 * i + 1) for i in range(9)], z)
+    cosine = _evaluate_polynomial([(-1) ** i / math.factorial(2 * i) for i in range(9)], z)
     odd = (quadrant & 1) == 1
     sine, cosine = jnp.where(odd, cosine, sine), jnp.where(odd, sine, cosine)
     return jnp.where((quadrant & 2) == 2, -sine, sine), jnp.where(((quadrant + 1) & 2) == 2, -cosine, cosine)
@@ -201,7 +203,7 @@ def asin(x: Scalar) -> Scalar:
     far = size > 0.5
     z = jnp.where(far, (1 - size) / 2, size * size)
     root = jnp.where(far, jnp.sqrt(z), size)
-    angle = root * _polynomial(_fit_polynomial(_arcsine_of_root, 0.0, 0.25, 12), z * 8 - 1)
+    angle = root * _evaluate_polynomial(_fit_polynomial(_arcsine_of_root, 0.0, 0.25, 12), z * 8 - 1)
     value = jnp.where(far, (math.pi / 2 - angle) - angle, angle)
     return jnp.where(x < 0, -value, value)
 
@@ -225,7 +227,7 @@ def exp2(x: Scalar) -> Scalar:
     """Return 2^x."""
     x = jnp.minimum(jnp.maximum(x, -1022.0), 1023.0)
     n = jnp.round(x)
-    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], (x - n) * math.log(2)) * _power_of_two(n)
+    return _evaluate_polynomial([1.0, *_EXPM1_SERIES[:-1]], (x - n) * math.log(2)) * _power_of_two(n)
 
 
 def pow(x: Scalar, y: Scalar) -> Scalar:

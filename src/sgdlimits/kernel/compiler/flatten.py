@@ -20,7 +20,7 @@ from sgdlimits.kernel.compiler.walk import ELEMENTWISE, REDUCTIONS, Flattening
 def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Sequence[PyTree] | None = None) -> PyTree:
     """Add the operations of a JAX function to a flat program, and return the node indices of its results.
 
-    Arguments are pytrees of arrays of places; `shapes` are pytrees of the same form with the shapes and types for JAX.
+    Arguments are pytrees of arrays of node indices; `shapes` are pytrees of the same form with the shapes and types for JAX.
     """
     typed = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, KINDS[program.kind(leaf.flat[0])])
     like = [jax.tree.map(typed, argument) for argument in arguments] if shapes is None else shapes
@@ -55,7 +55,7 @@ def _count_operations(equation: Any) -> int:
 def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
     """Copy the nodes that `results` need into a new program in which functions such as exp are expanded to arithmetic.
 
-    Return that program, and the new place of each copied one.
+    Return the new program, and a dictionary from the indices of copied nodes to their indices in it.
     """
     out = Program()
     needed = program.order_with_loops(results)
@@ -71,12 +71,12 @@ def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program,
             root = out.op("mul", args[0], out.op("rsqrt", *args))
             at[place] = out.op("select", out.op("eq", args[0], out.const(0, node.kind)), args[0], root)
         elif node.op == "loop":
-            carry, after = (tuple(at[one] for one in part) for part in node.what[:2])
-            at[place] = out.node(node.op, node.kind, args, Loop(carry, after, at[node.what.again]))
+            carry, after = (tuple(at[one] for one in part) for part in node.data[:2])
+            at[place] = out.node(node.op, node.kind, args, Loop(carry, after, at[node.data.again]))
         elif node.op == "convert":
             at[place] = out.convert(args[0], node.kind)
         elif node.op in ("input", "carry", "const", "bitcast", "item"):
-            at[place] = out.node(node.op, node.kind, args, node.what)
+            at[place] = out.node(node.op, node.kind, args, node.data)
         else:
             at[place] = out.op(node.op, *args)
     return out, at

@@ -1,4 +1,4 @@
-"""Rules that translate indexing: for an index known only at run time, the results for all of its values are selected from."""
+"""Rules that translate indexing; an index known only at run time selects among the results for all of its values."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def _(walk, equation, args):
         offset = dict(zip(rest, (at[axis] for axis in n.offset_dims), strict=True))
         fixed = {axis: batch[i] for axis, i in zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True)}
         index = dict(zip(n.start_index_map, where[tuple(batch)].ravel().tolist(), strict=True))
-        out[at] = _gathered_entry(walk, x, index, {**{axis: 0 for axis in range(x.ndim)}, **offset, **fixed}, p["slice_sizes"])
+        out[at] = _gather_entry(walk, x, index, {**{axis: 0 for axis in range(x.ndim)}, **offset, **fixed}, p["slice_sizes"])
     return out
 
 
-def _gathered_entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
+def _gather_entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
     """Return the node index of one entry in the result of a `gather`.
 
     `index` has, for each axis that is indexed, the place of the start of the slice; `offset` the position behind that start, or
@@ -65,7 +65,7 @@ def _gathered_entry(walk: Flattening, x: Places, index: dict[int, int], offset: 
         options = [x[offset[axis]]]
         if axis in index:
             options = [x[start + offset[axis]] for start in range(x.shape[0] - sizes[axis] + 1)]
-            value = walk.program.value(index[axis])
+            value = walk.program.constant_value(index[axis])
             if value is None:
                 x = walk.select_by_index(index[axis], options)
             else:
@@ -86,7 +86,7 @@ def _(walk, equation, args):
 
     def targets(axis, place):
         """Return the positions along an axis to which an update can go: one if its index is known, else all."""
-        start = walk.program.value(place)
+        start = walk.program.constant_value(place)
         return [at for at in range(x.shape[axis]) if start is None or at == start + offset.get(axis, 0)]
 
     for at in np.ndindex(new.shape):  # in order, since later updates of an entry see earlier ones

@@ -21,7 +21,7 @@ MAX_PAIRED_NODES = 2500
 """Number of nodes below which a program computes two vectors at once, since a single one waits for its own results."""
 
 
-def optimisation_is_off() -> bool:
+def is_optimisation_off() -> bool:
     """Return whether JAX is configured to skip optimisations; this compiler then skips them too.
 
     Code is slower without them, and rounded differently.
@@ -43,23 +43,23 @@ class Machine:
     @property
     def key(self) -> tuple:
         """Versions, processor and options on which compiled code depends, besides its LLVM text."""
-        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, optimisation_is_off()
+        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, is_optimisation_off()
 
     def target(self) -> llvm.TargetMachine:
         """Return a new LLVM target machine for this processor; each engine that loads code takes ownership of one."""
         target = llvm.Target.from_triple(self.triple)
-        opt = 0 if optimisation_is_off() else 3
+        opt = 0 if is_optimisation_off() else 3
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
-    def object_code(self, text: str) -> bytes:
+    def compile_object(self, text: str) -> bytes:
         """Compile LLVM text to object code without calls of the C library, which the loader could not resolve."""
         text = text.replace("\n{\n", ' "no-builtins"\n{\n')
         # Without optimisation, which products and sums are fused depends on the code around them: results would differ
         # between programs with the same step.
-        module = llvm.parse_assembly(text.replace(" contract", "") if optimisation_is_off() else text)
+        module = llvm.parse_assembly(text.replace(" contract", "") if is_optimisation_off() else text)
         target = self.target()
         # The program is vectorised and unrolled already: these passes only cost time on its long basic blocks.
-        options = llvm.create_pipeline_tuning_options(speed_level=0 if optimisation_is_off() else 1)
+        options = llvm.create_pipeline_tuning_options(speed_level=0 if is_optimisation_off() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
@@ -73,7 +73,7 @@ class Machine:
         return engine, engine.get_function_address(FUNCTION_NAME)
 
 
-def text_of(replica: Replica, machine: Machine, limit: float) -> str:
+def write_llvm(replica: Replica, machine: Machine, limit: float) -> str:
     """Return the LLVM text of the function `advance`, which makes the steps of a replica's flat program.
 
     A replica has diverged if a coordinate of its state exceeds `limit` or is not finite.
@@ -81,9 +81,9 @@ def text_of(replica: Replica, machine: Machine, limit: float) -> str:
     return str(Writer(replica, machine, limit).module)
 
 
-def width_of(replica: Replica, machine: Machine) -> int:
+def choose_vector_width(replica: Replica, machine: Machine) -> int:
     """Return the number of replicas computed side by side: two vectors for a short program, to hide latencies, else one."""
-    return machine.width * (2 if replica.length < MAX_PAIRED_NODES else 1)
+    return machine.width * (2 if replica.operation_count < MAX_PAIRED_NODES else 1)
 
 
 class Writer:
@@ -96,13 +96,13 @@ class Writer:
 
     def __init__(self, replica: Replica, machine: Any, limit: float) -> None:
         self.replica, self.machine, self.limit = replica, machine, limit
-        self.inputs, self.moved = replica.inputs, replica.moved
+        self.inputs, self.changed_indices = replica.inputs, replica.changed_indices
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
         self.check = make_stop_check(self)
         self.check.write_functions()
         self.begin_function(FUNCTION_NAME, 8 + self.check.pointers)
-        self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *pointers = self.arguments
+        self.state, self.memory, self.keys, self.end, self.outcome, self.numbers, whole, real, *pointers = self.arguments
         whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
         first, steps, block, every, vectors = (self.b.load(self.address(whole, i)) for i in range(5))
         self.first, self.steps, self.block, self.every = first, steps, block, every
@@ -125,7 +125,7 @@ class Writer:
 
     def new_instructions(self) -> Vectors:
         """Return a new writer of the instructions for a program's nodes."""
-        return Vectors(self.module, self.b, width_of(self.replica, self.machine), self.machine.wide)
+        return Vectors(self.module, self.b, choose_vector_width(self.replica, self.machine), self.machine.wide)
 
     def loop_over_replicas(self, vectors: ir.Value) -> AbstractContextManager[ir.Value]:
         """Emit a loop over the vectors of replicas, around the code that is emitted in the context."""
@@ -133,7 +133,7 @@ class Writer:
 
     def load_parameters(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
         """Emit loads of the replicas' parameters, which may differ within a vector, and return them by node index."""
-        return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
+        return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.parameter_indices, rows, strict=True)}
 
     def write_rare_function(self, name: str, wanted: Sequence[int]) -> ir.Function:
         """Emit a separate function that computes the values `wanted` of the program, which are rarely needed.
@@ -146,8 +146,8 @@ class Writer:
         self.function.attributes.add("noinline")
         state, memory, self.numbers, radius, answers = self.arguments
         replica = self.replica
-        own = self.b.bitcast(self.numbers, self.v.type("f64").as_pointer())
-        known = self.load_parameters(self.row_pointers(own, len(replica.numbers)))
+        own = self.b.bitcast(self.numbers, self.v.llvm_type("f64").as_pointer())
+        known = self.load_parameters(self.row_pointers(own, len(replica.parameter_indices)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.vector_pointers(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
@@ -155,7 +155,7 @@ class Writer:
             known[self.inputs["radius"]] = self.load(self.vector_pointers(radius, 1)[0])
         self.v.emit(replica.program, replica.program.order(wanted, known), known)
         for place, row in zip(wanted, self.vector_pointers(answers, len(wanted)), strict=True):
-            value, whole = known[place], self.v.type("f64")
+            value, whole = known[place], self.v.llvm_type("f64")
             self.store(value if value.type == whole else self.b.uitofp(value, whole), row)
         self.b.ret_void()
         return self.function
@@ -180,7 +180,7 @@ class Writer:
     def coordinate_pointers(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         """Emit pointers to the `count` coordinates that an array has for the vector of replicas with this index."""
         first = self.address(pointer, self.b.mul(index, I64(count * self.v.width)))
-        return self.row_pointers(self.b.bitcast(first, self.v.type(kind).as_pointer()), count)
+        return self.row_pointers(self.b.bitcast(first, self.v.llvm_type(kind).as_pointer()), count)
 
     def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
         """Emit pointers to `count` coordinates of a vector of replicas, from the pointer `base` to the first one."""
@@ -188,7 +188,7 @@ class Writer:
 
     def vector_pointers(self, pointer: ir.Value, count: int) -> list[ir.Value]:
         """Emit pointers to the `count` vectors in memory from `allocate`."""
-        base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
+        base = self.b.bitcast(pointer, self.v.llvm_type("f64").as_pointer())
         return [self.address(base, i) for i in range(count)]
 
     def load(self, pointer: ir.Value) -> ir.Value:
@@ -208,7 +208,7 @@ class Writer:
     @contextmanager
     def count_loop(self, count: ir.Value) -> Iterator[ir.Value]:
         """Emit a loop over the indices below a count of at least one, around the code that is emitted in the context."""
-        b, index = self.b, self.v.slot(I64)
+        b, index = self.b, self.v.allocate_variable(I64)
         b.store(I64(0), index)
         again, leave = b.append_basic_block("again"), b.append_basic_block("leave")
         b.branch(again)
@@ -225,17 +225,17 @@ class Writer:
         b, v, replica = self.b, self.v, self.replica
         self.good = self.coordinate_pointers(self.state, "f64", index, len(replica.state))
         self.remembered = self.coordinate_pointers(self.memory, "f64", index, len(replica.memory))
-        self.ended, self.ending = (self.coordinate_pointers(array, "i64", index, 1)[0] for array in (self.end, self.how))
+        self.ended, self.ending = (self.coordinate_pointers(array, "i64", index, 1)[0] for array in (self.end, self.outcome))
         keys = zip(("run", "seed", "seed_high"), self.coordinate_pointers(self.keys, "i64", index, 3), strict=True)
-        self.own = self.coordinate_pointers(self.numbers, "f64", index, len(replica.numbers))
-        self.slots = {i: v.slot(v.type("f64")) for i in self.moved}
-        self.moving, made = v.slot(v.type("b1")), v.slot(I64)
+        self.own = self.coordinate_pointers(self.numbers, "f64", index, len(replica.parameter_indices))
+        self.slots = {i: v.allocate_variable(v.llvm_type("f64")) for i in self.changed_indices}
+        self.moving, made = v.allocate_variable(v.llvm_type("b1")), v.allocate_variable(I64)
         for i, place in enumerate(replica.state):
             value = self.load(self.good[i])
             if i in self.slots:
                 b.store(value, self.slots[i])
             else:
-                known = known | ({} if replica.program.value(place) is not None else {place: value})
+                known = known | ({} if replica.program.constant_value(place) is not None else {place: value})
         known = known | {place: self.load(row) for place, row in zip(replica.memory, self.remembered, strict=True)}
         known = known | {self.inputs[name]: v.low_word(self.load(row)) for name, row in keys if name in self.inputs}
         known |= self.load_parameters(self.own)
@@ -247,7 +247,7 @@ class Writer:
         b.branch(parts)
         b.position_at_end(parts)
         begin = b.load(made)
-        b.cbranch(b.and_(b.icmp_signed("<", begin, self.steps), v.any(b.load(self.moving))), part, leave)
+        b.cbranch(b.and_(b.icmp_signed("<", begin, self.steps), v.any_lane(b.load(self.moving))), part, leave)
         b.position_at_end(part)
         # A part ends after `every` steps, at the end of a block or of the call, whichever comes first: as in the kernel `xla`,
         # so that both find divergence at the same steps.
@@ -267,7 +267,7 @@ class Writer:
         t = b.fadd(self.t, b.fmul(b.sitofp(number, F64), self.size))
         known = known | {self.inputs[name]: v.splat(value) for name, value in (("step", at), ("t", t)) if name in self.inputs}
         known |= {replica.state[i]: b.load(slot) for i, slot in self.slots.items()}
-        results = [replica.after[i] for i in self.moved]
+        results = [replica.after[i] for i in self.changed_indices]
         v.emit(replica.program, replica.program.order(results, known), known)
         values = [known[place] for place in results]
         for value, slot in zip(values, self.slots.values(), strict=True):
@@ -277,10 +277,10 @@ class Writer:
     def stop_lanes(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
         """Emit the end of the lanes `hit`, unless they have diverged: store the state and the step at which they stop."""
         b, v = self.b, self.v
-        with b.if_then(v.any(hit), likely=False):
+        with b.if_then(v.any_lane(hit), likely=False):
             # A diverging lane may seem to stop; it is left to the check at the end of the part.
             hit = b.and_(hit, self.is_bounded(values))
-            for i, value in zip(self.moved, values, strict=True):
+            for i, value in zip(self.changed_indices, values, strict=True):
                 self.store_lanes(hit, value, self.good[i])
             self.store_lanes(hit, v.splat(b.add(at, I64(1))), self.ended)
             self.store_lanes(hit, v.const(1, "i64"), self.ending)
@@ -290,13 +290,13 @@ class Writer:
         """Emit a copy of the whole state in new memory and return its address; `values` are the coordinates that change."""
         state = self.allocate(len(self.good))
         for i, row in enumerate(self.vector_pointers(state, len(self.good))):
-            self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
+            self.store(values[self.changed_indices.index(i)] if i in self.slots else self.load(self.good[i]), row)
         return state
 
     def allocate(self, rows: int) -> ir.Value:
         """Emit the allocation of `rows` vectors on the stack, and return their address."""
         with self.b.goto_entry_block():
-            return self.b.bitcast(self.b.alloca(self.v.type("f64"), rows), F64.as_pointer())
+            return self.b.bitcast(self.b.alloca(self.v.llvm_type("f64"), rows), F64.as_pointer())
 
     def end_part(self, begin: ir.Value) -> None:
         """Emit the check for divergence: store the states of active replicas that are finite and bounded; end the others."""
@@ -304,7 +304,7 @@ class Writer:
         values = {i: b.load(slot) for i, slot in self.slots.items()}
         fine, on = self.is_bounded(values.values()), b.load(self.moving)
         # Usually all lanes are active and finite, and their states are stored without a mask.
-        with b.if_else(v.any(b.not_(b.and_(fine, on))), likely=False) as (some, all_):
+        with b.if_else(v.any_lane(b.not_(b.and_(fine, on))), likely=False) as (some, all_):
             with some:
                 for i, value in values.items():
                     self.store_lanes(b.and_(fine, on), value, self.good[i])
@@ -317,7 +317,7 @@ class Writer:
                     self.store(value, self.good[i])
 
     def is_bounded(self, values: Iterable[ir.Value]) -> ir.Value:
-        """Emit, for each lane, whether all values are at most the limit in size; the comparisons are false for NaN."""
+        """Emit the test, for each lane, whether all absolute values are at most the limit; comparisons are false for NaN."""
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:

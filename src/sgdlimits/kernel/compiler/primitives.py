@@ -80,7 +80,7 @@ def _(walk, equation, args):
 def _(walk, equation, args):
     shape, axis = equation.params["shape"], equation.params["dimension"]
     along = [-1 if i == axis else 1 for i in range(len(shape))]
-    numbers = walk.constants(np.arange(shape[axis]).astype(equation.params["dtype"]))
+    numbers = walk.add_constants(np.arange(shape[axis]).astype(equation.params["dtype"]))
     return np.broadcast_to(numbers.reshape(along), shape)
 
 
@@ -136,7 +136,7 @@ def _power(walk: Flattening, x: Places, n: int) -> Places:
 
 @primitive_rule("pow")
 def _(walk, equation, args):
-    known = [walk.program.value(place) for place in args[1].ravel().tolist()]
+    known = [walk.program.constant_value(place) for place in args[1].ravel().tolist()]
     if any(value is None or value != known[0] for value in known):
         return walk.op("pow", *np.broadcast_arrays(*args))
     # Powers of integers and half-integers are products and one square root; others use exp and log.
@@ -158,7 +158,7 @@ def _(walk, equation, args):
 
 @primitive_rule("is_finite")
 def _(walk, equation, args):
-    bound = walk.constants(np.asarray(np.inf, equation.invars[0].aval.dtype))  # NaN compares false
+    bound = walk.add_constants(np.asarray(np.inf, equation.invars[0].aval.dtype))  # NaN compares false
     return walk.op("lt", walk.op("abs", args[0]), bound)
 
 

@@ -47,7 +47,7 @@ _NUMPY_OPERATIONS: dict[str, Callable] = {
 ESTIMATE_EXCESS = 1.5
 """Ratio of an estimated to an actual number of operations; merging equal nodes and dropping zeros rarely saves more."""
 ABSENT_PLACE = 10**12
-"""Place of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
+"""Node index of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
 
 
 class Untranslated(Exception):
@@ -69,13 +69,13 @@ class Loop(NamedTuple):
 class Node(NamedTuple):
     """Operation in a flat program: its name, the scalar type of its result, the nodes of its arguments, and further data.
 
-    `what` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
+    `data` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
     """
 
     op: str
     kind: str
     args: tuple[int, ...] = ()
-    what: Any = None
+    data: Any = None
 
 
 class Program:
@@ -95,10 +95,10 @@ class Program:
         if estimate > ESTIMATE_EXCESS * self.max_nodes:
             raise Untranslated(f"more than {self.max_nodes:.0f} operations")
 
-    def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
+    def node(self, op: str, kind: str, args: tuple[int, ...] = (), data: Any = None) -> int:
         """Add a node to the program unless it has an equal one, and return the index of either."""
-        node = Node(op, kind, args, what)
-        key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # NaN does not equal itself; its text does
+        node = Node(op, kind, args, data)
+        key = (op, kind, args, data.hex()) if isinstance(data, float) else node  # NaN does not equal itself; its text does
         place = self._place.get(key)
         if place is None:
             place = self._place[key] = len(self.nodes)
@@ -115,8 +115,8 @@ class Program:
         """Add an input with a name to the program, and return its node index."""
         return self.node("input", kind, (), name)
 
-    def at(self, place: int) -> Node:
-        """Return the node with an index (place); raise `Untranslated` for `ABSENT_PLACE`."""
+    def node_at(self, place: int) -> Node:
+        """Return the node with index `place`; raise `Untranslated` for `ABSENT_PLACE`."""
         try:
             return self.nodes[place]
         except IndexError:
@@ -125,17 +125,17 @@ class Program:
             raise
 
     def kind(self, place: int) -> str:
-        """Return the scalar type of the node with an index (place), such as "f64"."""
-        return self.at(place).kind
+        """Return the scalar type, such as "f64", of the node with index `place`."""
+        return self.node_at(place).kind
 
-    def value(self, place: int) -> Any:
-        """Return the value of the node with an index (place) if it is a constant, else None."""
-        node = self.at(place)
-        return KINDS[node.kind](node.what) if node.op == "const" else None
+    def constant_value(self, place: int) -> Any:
+        """Return the value of the node with index `place` if it is a constant, else None."""
+        node = self.node_at(place)
+        return KINDS[node.kind](node.data) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
         """Add an operation on given nodes, simplified where possible, and return the node index of its result."""
-        values = [self.value(arg) for arg in args]
+        values = [self.constant_value(arg) for arg in args]
         kind = "b1" if name in COMPARISONS else self.kind(args[-1])
         if name in _NUMPY_OPERATIONS and all(value is not None for value in values):
             with np.errstate(all="ignore"):
@@ -160,13 +160,13 @@ class Program:
         node, one = self.nodes[place], self.const(1, self.kind(place))
         if node.op == "sqrt":
             return self.node("rsqrt", node.kind, node.args)
-        if node.op == "select" and any(self.value(arg) is not None for arg in node.args[1:]):
+        if node.op == "select" and any(self.constant_value(arg) is not None for arg in node.args[1:]):
             return self.op("select", node.args[0], *(self.op("div", one, arg) for arg in node.args[1:]))
         return self.node("div", node.kind, (one, place))
 
     def convert(self, place: int, kind: str) -> int:
         """Add the conversion of a value to another scalar type, and return its node index."""
-        value = self.value(place)
+        value = self.constant_value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("convert", kind, (place,))
         with np.errstate(all="ignore"):
@@ -174,7 +174,7 @@ class Program:
 
     def bitcast(self, place: int, kind: str) -> int:
         """Add the reinterpretation of a value's bits as another scalar type, and return its node index."""
-        value = self.value(place)
+        value = self.constant_value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("bitcast", kind, (place,))
         return self.const(value.view(KINDS[kind]), kind)
@@ -196,7 +196,7 @@ class Program:
             place = stack.pop()
             if place not in need:
                 need.add(place)
-                stack.extend(arg for arg in self.at(place).args if arg not in known and arg not in need)
+                stack.extend(arg for arg in self.node_at(place).args if arg not in known and arg not in need)
         return sorted(need)  # a node's arguments have smaller places
 
     def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
@@ -205,7 +205,7 @@ class Program:
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.after, loop.again)):
             node = self.nodes[place]
-            more = self.order_with_loops((*node.what.after, node.what.again)) if node.op == "loop" else ()
+            more = self.order_with_loops((*node.data.after, node.data.again)) if node.op == "loop" else ()
             if any(other in changing for other in (*node.args, *more)):
                 changing.add(place)
         rounds = [place for place in self.order((*loop.after, loop.again), known) if place not in loop.carry]
@@ -219,10 +219,10 @@ class Program:
             place = stack.pop()
             if place not in need:
                 need.add(place)
-                node = self.at(place)
+                node = self.node_at(place)
                 stack.extend(node.args)
                 if node.op == "loop":
-                    stack.extend((*node.what.carry, *node.what.after, node.what.again))
+                    stack.extend((*node.data.carry, *node.data.after, node.data.again))
         return sorted(need)
 
 

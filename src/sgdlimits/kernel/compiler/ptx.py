@@ -32,7 +32,7 @@ class GPU:
         self.name, self.triple = f"sm_{capability}", TARGET_TRIPLE
         self.key = (llvmlite.__version__, llvm.llvm_version_info, self.name)
 
-    def assembly(self, text: str) -> str:
+    def compile_ptx(self, text: str) -> str:
         """Compile the LLVM text of a module to PTX."""
         _initialise_llvm()
         module = llvm.parse_assembly(text)
@@ -51,7 +51,7 @@ def _initialise_llvm() -> None:
     llvm.initialize_all_asmprinters()
 
 
-def text_of(replica: Replica, gpu: GPU, limit: float) -> str:
+def write_llvm(replica: Replica, gpu: GPU, limit: float) -> str:
     """Return the LLVM text of the GPU kernel `advance`, which makes the steps of a replica's flat program.
 
     Its arguments are those of the function for CPUs.
@@ -74,14 +74,14 @@ class GpuWriter(Writer):
         b = self.b
         # Replica i is lane i mod 32 of vector i div 32.
         lane = b.add(b.mul(b.udiv(index, I64(WARP_SIZE)), I64(count * WARP_SIZE)), b.urem(index, I64(WARP_SIZE)))
-        return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.type(kind).as_pointer()), count)
+        return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.llvm_type(kind).as_pointer()), count)
 
     def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
         return [self.address(base, WARP_SIZE * i) for i in range(count)]
 
     @contextmanager
     def loop_over_replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
-        b, index = self.b, self.v.slot(I64)
+        b, index = self.b, self.v.allocate_variable(I64)
         block, size, thread, blocks = (b.zext(self.read_register(name), I64) for name in ("ctaid", "ntid", "tid", "nctaid"))
         b.store(b.add(b.mul(block, size), thread), index)
         again, body, leave = (b.append_basic_block(name) for name in ("replicas", "replica", "leave"))
@@ -148,7 +148,7 @@ class GpuInstructions(Scalars):
 
         The estimate is then the result.
 
-        The minimum of the upper half of the bits, as a float, with 1 is one instruction. All other errors,
+        One instruction does so: the minimum of 1 and the upper half of the bits as a float. All other errors,
         which are below 2^-7, pass.
         """
         b = self.b

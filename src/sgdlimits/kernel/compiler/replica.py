@@ -19,8 +19,8 @@ class EveryStep(NamedTuple):
 class WithinBall(NamedTuple):
     """Check of an expensive stop condition, which is skipped while the state stays in a ball around its last evaluation.
 
-    `stops` is the place of whether it holds in the state before a step, `may_stop` of whether it may hold within the distance
-    given by the input "radius".
+    Both fields are node indices of bools: `stops` says whether the condition holds in the state before a step, `may_stop`
+    whether it may hold in some state within the distance "radius", an input.
     """
 
     stops: int
@@ -30,8 +30,8 @@ class WithinBall(NamedTuple):
 class ByBound(NamedTuple):
     """Check of a stop condition by a quadratic bound, with coefficients from the host or the program.
 
-    See `sgdlimits.kernel.stopping`. `row` has the places of the cheap bound in the state before a step: its value there, then
-    its coefficients. Without a cheap bound it is empty.
+    See `sgdlimits.kernel.stopping`. `row` has the node indices of the cheap bound in the state before a step: its value there,
+    then its coefficients. Without a cheap bound it is empty.
     """
 
     row: tuple[int, ...]
@@ -44,10 +44,10 @@ class Replica(NamedTuple):
 
     Attributes
     ----------
-    program : the values and how they depend on each other
-    state, after : places of the coordinates before and after the step
-    memory : places of what the stop condition remembers of the start
-    check : how the program finds out whether the run stops; None without a condition
+    program : graph of all operations
+    state, after : node indices of the coordinates before and after the step
+    memory : node indices of the values that the stop condition stored at the start
+    check : node indices for the check of the stop condition; None without a condition
     """
 
     program: Program
@@ -58,22 +58,22 @@ class Replica(NamedTuple):
 
     @property
     def inputs(self) -> dict[Any, int]:
-        """Places of the program's inputs, by name."""
-        return {node.what: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
+        """Node indices of the program's inputs, by name."""
+        return {node.data: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
 
     @property
-    def numbers(self) -> list[int]:
+    def parameter_indices(self) -> list[int]:
         """Indices of the parameters that the program reads, among all parameters of the process and its stop condition."""
         return sorted(name[1] for name in self.inputs if name[0] == "number")
 
     @property
-    def length(self) -> int:
+    def operation_count(self) -> int:
         """Number of operations of a step, not counting those of the stop bound, which is rarely computed."""
         # Only the operations that the bound needs beyond those of the step.
         rare = self.check.row if isinstance(self.check, ByBound) else ()
         return len(self.program.nodes) - len(self.program.order(rare, set(self.program.order(self.after))))
 
     @property
-    def moved(self) -> list[int]:
+    def changed_indices(self) -> list[int]:
         """Indices of the state's coordinates that a step changes."""
         return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]

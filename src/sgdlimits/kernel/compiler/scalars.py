@@ -20,7 +20,7 @@ class Scalars(Vectors):
     def __init__(self, module: ir.Module, builder: ir.IRBuilder) -> None:
         super().__init__(module, builder, width=1, wide=False)
 
-    def type(self, kind: str) -> ir.Type:
+    def llvm_type(self, kind: str) -> ir.Type:
         return SCALAR_TYPES[kind]
 
     def const(self, value: Any, kind: str) -> ir.Constant:
@@ -35,7 +35,7 @@ class Scalars(Vectors):
     def low_word(self, number: ir.Value) -> ir.Value:
         return self.b.trunc(number, I32)
 
-    def any(self, lanes: ir.Value) -> ir.Value:
+    def any_lane(self, lanes: ir.Value) -> ir.Value:
         return lanes
 
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
@@ -50,10 +50,10 @@ class Scalars(Vectors):
         return self.b.fdiv(ir.Constant(x.type, 1.0), self.intrinsic("sqrt", x), flags=FAST_MATH_FLAGS)
 
     def _bitcast(self, of: str, kind: str, x: ir.Value) -> ir.Value:
-        return self.b.bitcast(x, self.type(kind))
+        return self.b.bitcast(x, self.llvm_type(kind))
 
     def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
-        b, to = self.b, self.type(kind)
+        b, to = self.b, self.llvm_type(kind)
         if kind == "b1":
             return self._compare("ne", of, x, self.const(0, of))
         if of == "b1":

@@ -30,7 +30,7 @@ class Vectors:
     def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, wide: bool) -> None:
         self.module, self.b, self.width, self.wide = module, builder, width, wide
 
-    def type(self, kind: str) -> ir.Type:
+    def llvm_type(self, kind: str) -> ir.Type:
         """Return the LLVM vector type for a scalar type of the program, such as "f64"."""
         return ir.VectorType(SCALAR_TYPES[kind], self.width)
 
@@ -38,7 +38,7 @@ class Vectors:
         """Return an LLVM constant with the same value in all lanes."""
         if kind[0] != "f":  # LLVM takes integers in the signed range
             value = int(value) if kind == "b1" else (int(value) + 2**63) % 2**64 - 2**63
-        return ir.Constant(self.type(kind), [value] * self.width)
+        return ir.Constant(self.llvm_type(kind), [value] * self.width)
 
     def splat(self, number: ir.Value) -> ir.Value:
         """Emit a vector with copies of a scalar in all lanes."""
@@ -50,12 +50,12 @@ class Vectors:
         """Return a 64-bit integer as a 32-bit one, whose lane of 64 bits may have any upper half."""
         return number
 
-    def any(self, lanes: ir.Value) -> ir.Value:
+    def any_lane(self, lanes: ir.Value) -> ir.Value:
         """Emit the test whether any lane of a mask is true."""
         bits = ir.IntType(self.width)
         return self.b.icmp_unsigned("!=", self.b.bitcast(lanes, bits), bits(0))
 
-    def slot(self, type_: ir.Type) -> ir.Value:
+    def allocate_variable(self, type_: ir.Type) -> ir.Value:
         """Allocate a variable of an LLVM type in the entry block, from where LLVM moves it into a register."""
         with self.b.goto_entry_block():
             return self.b.alloca(type_)
@@ -82,13 +82,13 @@ class Vectors:
             if place in known:
                 continue
             if node.op == "const":
-                known[place] = self.const(node.what, node.kind)
+                known[place] = self.const(node.data, node.kind)
             elif node.op == "loop":
                 known[place] = self._emit_loop(program, place, known)
             elif node.op == "item":
-                known[place] = known[node.args[0]][node.what]
+                known[place] = known[node.args[0]][node.data]
             elif node.op == "input":
-                raise KeyError(f"nothing is given as {node.what}")
+                raise KeyError(f"input {node.data} has no value")
             else:
                 kinds = [program.kind(arg) for arg in node.args]
                 known[place] = self._op(node.op, node.kind, kinds, [known[arg] for arg in node.args])
@@ -99,13 +99,13 @@ class Vectors:
         The loop is skipped if no lane enters it, which is marked as the likely case.
         """
         b, node = self.b, program.nodes[place]
-        loop, (begin, *first) = node.what, [known[arg] for arg in node.args]
-        slots = [self.slot(value.type) for value in first]
-        active = self.slot(begin.type)
+        loop, (begin, *first) = node.data, [known[arg] for arg in node.args]
+        slots = [self.allocate_variable(value.type) for value in first]
+        active = self.allocate_variable(begin.type)
         for slot, value in zip((*slots, active), (*first, begin), strict=True):
             b.store(value, slot)
         enter, rounds, leave = (b.append_basic_block(name) for name in ("enter", "round", "leave"))
-        b.cbranch(self.any(begin), enter, leave).set_weights(RARE_BRANCH_WEIGHTS)
+        b.cbranch(self.any_lane(begin), enter, leave).set_weights(RARE_BRANCH_WEIGHTS)
         b.position_at_end(enter)
         still, body = program.split_loop(loop, known)  # loop-invariant values are computed once, before the first round
         inner = dict(known)
@@ -119,7 +119,7 @@ class Vectors:
             b.store(b.select(on, inner[after], inner[carry]), slot)
         on = b.and_(on, inner[loop.again])
         b.store(on, active)
-        b.cbranch(self.any(on), rounds, leave)
+        b.cbranch(self.any_lane(on), rounds, leave)
         b.position_at_end(leave)
         return [b.load(slot) for slot in slots]
 
@@ -206,12 +206,16 @@ class Vectors:
         """
         b, narrow = self.b, ir.VectorType(I32, self.width)
         if "f32" not in (of, kind):
-            return b.bitcast(x, self.type(kind))
-        return b.zext(b.bitcast(x, narrow), self.type(kind)) if of == "f32" else b.bitcast(b.trunc(x, narrow), self.type(kind))
+            return b.bitcast(x, self.llvm_type(kind))
+        return (
+            b.zext(b.bitcast(x, narrow), self.llvm_type(kind))
+            if of == "f32"
+            else b.bitcast(b.trunc(x, narrow), self.llvm_type(kind))
+        )
 
     def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
         """Emit the conversion of a value from the scalar type `of` to `kind`."""
-        b, to, narrow = self.b, self.type(kind), ir.VectorType(I32, self.width)
+        b, to, narrow = self.b, self.llvm_type(kind), ir.VectorType(I32, self.width)
         if kind == "b1":
             return self._compare("ne", of, self.clean_upper_half(x, of), self.const(0, of))
         if of == "b1":

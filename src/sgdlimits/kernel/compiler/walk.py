@@ -56,10 +56,10 @@ class Flattening:
     def call(self, closed: ClosedJaxpr | Jaxpr, arguments: Sequence[Places]) -> list[Places]:
         """Add the operations of a jaxpr to the program, and return the node indices of its results."""
         if isinstance(closed, ClosedJaxpr):
-            return self._add_jaxpr(closed.jaxpr, [self.constants(value) for value in closed.consts], arguments)
+            return self._add_jaxpr(closed.jaxpr, [self.add_constants(value) for value in closed.consts], arguments)
         return self._add_jaxpr(closed, [], arguments)
 
-    def constants(self, value: Any) -> Places:
+    def add_constants(self, value: Any) -> Places:
         """Add the entries of an array to the program as constants, and return their node indices."""
         kind = kind_of(jax.dtypes.result_type(value))
         value = np.asarray(value)
@@ -77,13 +77,13 @@ class Flattening:
 
     def known_integers(self, places: Places) -> np.ndarray | None:
         """Return the values of nodes as integers if all of them are constants, else None."""
-        found = [self.program.value(place) for place in places.ravel().tolist()]
+        found = [self.program.constant_value(place) for place in places.ravel().tolist()]
         return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
 
     def _add_jaxpr(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
         """Add the operations of all equations of a jaxpr to the program, and return the node indices of its results."""
         known: dict[Any, Places] = {}
-        read = lambda atom: self.constants(atom.val) if isinstance(atom, Literal) else known[atom]
+        read = lambda atom: self.add_constants(atom.val) if isinstance(atom, Literal) else known[atom]
         for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
             known[variable] = np.asarray(value, int).reshape(variable.aval.shape)
         for equation in jaxpr.eqns:
@@ -114,8 +114,8 @@ class Flattening:
         if len(rows):  # in order, so that sums are rounded alike in every program
             return reduce(partial(self.op, name), rows)
         if name not in EMPTY_REDUCTIONS:
-            raise Untranslated(f"the {name} of nothing")
-        return np.broadcast_to(self.constants(np.asarray(EMPTY_REDUCTIONS[name], like.dtype)), like.shape)
+            raise Untranslated(f"{name} of an empty array")
+        return np.broadcast_to(self.add_constants(np.asarray(EMPTY_REDUCTIONS[name], like.dtype)), like.shape)
 
     def select_by_index(self, index: int, options: Sequence[Places]) -> Places:
         """Select one of several arrays by an index that is known only at run time and is clipped to the valid range."""

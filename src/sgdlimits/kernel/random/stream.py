@@ -64,12 +64,12 @@ class Stream(eqx.Module):
         host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))
         return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # NumPy arrays: a stream for a single use is not compiled
 
-    def per_sample(self, count: int) -> Stream:
-        """Return the stream with `count` samples in each step: sample i of step n has the variates of number n count + i."""
+    def split_into_samples(self, count: int) -> Stream:
+        """Return the stream whose steps are the `count` samples of each step: sample i of step n is its step n count + i."""
         first, steps = self.first * np.uint64(count), self.steps * count
         return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.cycle, self.t)
 
-    def repeated_after(self, count: int | None) -> Stream:
+    def with_period(self, count: int | None) -> Stream:
         """Return the periodic stream that repeats the variates of its first `count` steps; None removes the period."""
         return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count, self.t)
 
@@ -80,10 +80,11 @@ class Stream(eqx.Module):
             self.seed, self.runs, self.first + jnp.asarray(i).astype(np.uint64), 1, self.rolled, self.single, self.cycle, t
         )
 
-    def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
-        """Return four arrays of random 32-bit words, with an entry for each step, block and run.
+    def draw_words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
+        """Draw four arrays of random 32-bit words, with an entry for each step, block and run.
 
-        Each has shape (steps, blocks, runs), or (steps, runs, blocks) with `rows`; `skip` is the number of the first block.
+        Each array has shape (steps, blocks, runs), or (steps, runs, blocks) with `rows`; `skip` is the number of the first
+        block.
         """
         runs, xp = self.runs.size, array_module(self.runs)
         # One flat array for all of them: compilers vectorise it whatever the sizes of the axes.
@@ -114,13 +115,13 @@ class Stream(eqx.Module):
     def _draw_normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
         """Draw normal variates by two Box-Muller transformations per block of four random words."""
         # All words are joined before they are transformed: otherwise the compiler would draw them four times, not twice.
-        w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
+        w0, w1, w2, w3 = self.draw_words(purpose, -(-count // 4), rows=rows)
         join = lambda *parts: array_module(w0).concatenate(parts, axis=2 if rows else 1)
         return join(*normal_pair(join(w0, w2), join(w1, w3), single=self.single))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Draw uniform variates in (0, 1], two from each block of random words."""
-        w0, w1, w2, w3 = self.words(purpose, -(-count // 2))
+        w0, w1, w2, w3 = self.draw_words(purpose, -(-count // 2))
         return array_module(w0).concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
 
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
@@ -169,7 +170,7 @@ class Stream(eqx.Module):
         self, purpose: Purpose, count: int, attempt: Array | int
     ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Draw the normal and the uniform variate for one attempt at each of several chi-square variates."""
-        w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * count)
+        w0, w1, w2, w3 = self.draw_words(purpose, count, skip=attempt * count)
         return normal_pair(w0, w1, single=self.single)[0], uniform(w2, w3)
 
     def _draw_one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
-from sgdlimits.kernel.compiler.bits import bits_as, log_parts, polynomial
+from sgdlimits.kernel.compiler.bits import evaluate_polynomial, reinterpret_bits, split_log
 
 _SINE_COEFFICIENTS = [
     1.0, -0.1666666666666666557, 0.0083333333333331943072, -0.00019841269841209219366, 2.75573192111372959e-6,
@@ -24,7 +24,7 @@ _SINE_COEFFICIENTS = [
 ]  # fmt: skip
 _SINGLE_SINE_COEFFICIENTS = [0.99999999468602, -0.16666656684022, 0.0083330251392183, -0.00019807418741313, 2.601903092036e-6]
 """Coefficients of sin x / x in powers of x^2 for |x| <= pi/2: minimax polynomials, with a relative error below rounding."""
-_GOLDEN, _RIGHT = np.uint32(0x9E3779B1), np.uint32(1 << 30)
+_GOLDEN_RATIO_MULTIPLIER, _RIGHT_ANGLE = np.uint32(0x9E3779B1), np.uint32(1 << 30)
 _SINGLE_LOG_COEFFICIENTS = [
     3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1,
     -1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2,
@@ -64,16 +64,16 @@ def normal_pair(
     r"""Transform two random words to two independent standard normal variates, by Box and Muller's method.
 
     :math:`z = \sqrt{-2\log u}\,(\cos 2\pi\theta, \sin 2\pi\theta)`. The second word is the angle, and a multiple of it extends
-    the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8. `single` computes the same two
+    the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8. `single` computes the same variates
     in single precision, to about 1e-7 where the radius is of order 1, and returns them as doubles.
     """
-    root, low = array_module(first).sqrt, second * _GOLDEN
+    root, low = array_module(first).sqrt, second * _GOLDEN_RATIO_MULTIPLIER
     if not single:
-        exponent, rest = log_parts(uniform(first, low))
+        exponent, rest = split_log(uniform(first, low))
         radius = root(-2 * (exponent * math.log(2) + rest))
         cosine = radius * _cosine(second, np.float64, _SINE_COEFFICIENTS)
-        return cosine, radius * _cosine(second - _RIGHT, np.float64, _SINE_COEFFICIENTS)
-    radius, parts = root(-2 * _log_single(first, low)), (second, second - _RIGHT)
+        return cosine, radius * _cosine(second - _RIGHT_ANGLE, np.float64, _SINE_COEFFICIENTS)
+    radius, parts = root(-2 * _log_single(first, low)), (second, second - _RIGHT_ANGLE)
     cosine, sine = ((radius * _cosine(angle, np.float32, _SINGLE_SINE_COEFFICIENTS)).astype(float) for angle in parts)
     return cosine, sine
 
@@ -109,11 +109,11 @@ def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
     The exponent is read off the bits; the mantissa, in [sqrt(1/2), sqrt 2), goes into a polynomial.
     """
     f32 = np.float32
-    bits = bits_as((high.astype(f32) + (low.astype(f32) + f32(0.5)) * f32(2.0**-32)) * f32(2.0**-32), np.int32)
+    bits = reinterpret_bits((high.astype(f32) + (low.astype(f32) + f32(0.5)) * f32(2.0**-32)) * f32(2.0**-32), np.int32)
     place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2
-    x = bits_as(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
+    x = reinterpret_bits(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
     exponent = (place >> np.int32(23)).astype(f32)
-    return x + (x * x) * (x * polynomial(_SINGLE_LOG_COEFFICIENTS, x) - f32(0.5)) + exponent * f32(math.log(2))
+    return x + (x * x) * (x * evaluate_polynomial(_SINGLE_LOG_COEFFICIENTS, x) - f32(0.5)) + exponent * f32(math.log(2))
 
 
 def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
@@ -121,5 +121,5 @@ def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
 
     For the sine of an angle, pass the angle minus a right angle. Integers make the reduction exact.
     """
-    rest = (np.int32(1 << 30) - abs(bits_as(angle, np.int32))).astype(kind) * kind(2 * np.pi / 2**32)
-    return rest * polynomial(sines, rest * rest)
+    rest = (np.int32(1 << 30) - abs(reinterpret_bits(angle, np.int32))).astype(kind) * kind(2 * np.pi / 2**32)
+    return rest * evaluate_polynomial(sines, rest * rest)

@@ -89,7 +89,7 @@ def crossing_time(
     """
     check_number("start", start)
     if not end > abs(start):
-        raise BadInput(f"end must be above the start; got {end:g} and {start:g}. Give a larger end.")
+        raise BadInput(f"end= must be above |start|; got end = {end:g} and start = {start:g}. Give a larger end=.")
     k, top = order, barrier(Lambda, order)
     # the exponential of the barrier would overflow
     if (k - 2) / (2 * k) * top**2 > MAX_BARRIER:
@@ -111,5 +111,5 @@ def crossing_time(
 
 
 def _solve_stiff(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
-    """Solve the stiff ODE with right-hand side `slope` from `start` to `end`, and return the final state."""
+    """Return the final state of a stiff ODE with right-hand side `slope`, solved from `start` to `end`."""
     return solve_ivp(slope, (start, end), state, method="LSODA", rtol=1e-10, atol=1e-14).y[:, -1]

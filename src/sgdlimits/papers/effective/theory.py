@@ -176,7 +176,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     if preset == "binary_mixture":
         return 0.25
 
-    def parts(x: float) -> tuple[float, float, float]:
+    def terms_at(x: float) -> tuple[float, float, float]:
         r"""Return F, H and the ridge :math:`\alpha_c` at the ratio x of overlap to standard deviation."""
         step = math.erf(x / math.sqrt(2))
         bend = math.sqrt(2 / math.pi) * -math.expm1(-(x**2) / 2)
@@ -185,7 +185,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
 
     def balance(x: float) -> float:
         """Return the log ratio of both sides of the equation for x, zero at the solution."""
-        F, H, alpha = parts(x)
+        F, H, alpha = terms_at(x)
         return math.inf if alpha == 0 else math.log(x * F / (snr * H) * (1 + lr / (16 * alpha * snr)))
 
     # the overlap grows as the root of the ratio
@@ -195,7 +195,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     if not rising.size:
         return 0.0
     x = brentq(lambda x: min(balance(x), 1e3), grid[rising[-1]], grid[rising[-1] + 1], xtol=1e-14)
-    return parts(float(x))[2]
+    return terms_at(float(x))[2]
 
 
 @checked

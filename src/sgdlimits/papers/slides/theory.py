@@ -39,11 +39,14 @@ from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.problem.projection import linear_increments
+from sgdlimits.renamed import names_of
 from sgdlimits.size import check_memory
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.trees import add, repeat_for_samples
 from sgdlimits.text import table
+
+__getattr__ = names_of("sgdlimits.theory.regimes")
 
 # by falling kappa + delta
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
@@ -51,7 +54,7 @@ GRADIENT_FLOW, HIGH_DIMENSIONAL, NOISE_DOMINATED, NO_LIMIT = REGIMES
 LINE_TOLERANCE = 1e-12
 """Sums of exponents closer than this to a line are on it, such as 0.1 + 0.2 - 0.3, which is not exactly zero."""
 INCREMENT_SAMPLES = Sobol(log2_points=9)
-"""Samples for the standard deviation of the increments."""
+"""Quadrature for the standard deviation of the increments."""
 
 
 class Regime(NamedTuple):
@@ -93,7 +96,7 @@ class Regime(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    r"""Sizes of corrector, step and fluctuations in the limit of SGD, for one problem in dimension d.
+    r"""Sizes of corrector, step and fluctuations for one problem in dimension d, on which its limit depends.
 
     Parameters
     ----------
@@ -151,18 +154,18 @@ def regime(kappa: NotNegative, delta: float) -> Regime:
 
 
 @checked
-def of(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
+def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
     """Return the `Sizes` of one problem in dimension d, with corrector over population drift taken at a random start.
 
     >>> import sgdlimits as sl
-    >>> sizes = of(sl.presets.phase_retrieval(width=4, lr=0.2, noise=0.1), d=1000)
+    >>> sizes = term_sizes(sl.presets.phase_retrieval(width=4, lr=0.2, noise=0.1), d=1000)
     >>> round(sizes.corrector, 6), round(sizes.samples)
     (0.05, 20000)
     """
     if not isinstance(problem, ProjectionProblem):
-        raise BadInput(f"problem must be a projection problem, which has a width; got {type(problem).__name__}. Give one.")
+        raise BadInput(f"problem must be a projection problem, which has a width; got {type(problem).__name__}. Take a preset.")
     start = RandomInit(d)
-    d, (population, corrector) = start.d, map(largest, problem.drift_parts(start.one(problem, seed=seed)))
+    d, (population, corrector) = start.d, map(largest_entry, problem.drift_parts(start.one(problem, seed=seed)))
     per_unit = float(problem.algorithm.lr_sample) / problem.network.width
     return Sizes(
         corrector=per_unit,
@@ -192,7 +195,7 @@ def classify(population: float, corrector: float, fluctuation: float, tolerance:
 
 
 @checked
-def largest(stats: Overlaps) -> Float[Array, ""]:
+def largest_entry(stats: Overlaps) -> Float[Array, ""]:
     """Return the largest absolute value among all entries of the overlaps."""
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(stats)]))
 
@@ -231,7 +234,7 @@ def phase_diagram(
     """
     kappa, delta = _check_exponents("kappas", kappas), _check_exponents("deltas", deltas)
     if (kappa < 0).any():
-        raise BadInput(f"kappas must be at least 0; got {kappa.min():g}. Give such exponents.")
+        raise BadInput(f"kappas must be at least 0; got {kappa.min():g}. Give exponents of at least 0.")
     checked = np.array([check_count("widths", width) for width in widths])
     if checked.size < 2 or (np.diff(checked) <= 0).any():
         raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
@@ -267,18 +270,18 @@ def phase_diagram(
 def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
     """Return at each learning rate the sizes of population drift and corrector, and sqrt(d) times that of the noise."""
 
-    def at(lr):
+    def sizes_at(lr):
         """Return the three sizes at one learning rate, in the paper's time."""
         # the rate is traced: one compilation for all exponents
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
-        population, corrector = map(largest, other.drift_parts(stats))
+        population, corrector = map(largest_entry, other.drift_parts(stats))
         return (
             population / other.rate,
             corrector / other.rate,
-            largest(_increment_deviation(other, stats)) / jnp.sqrt(other.rate),
+            largest_entry(_increment_deviation(other, stats)) / jnp.sqrt(other.rate),
         )
 
-    return jax.lax.map(at, lr)
+    return jax.lax.map(sizes_at, lr)
 
 
 def _increment_deviation(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
@@ -286,14 +289,14 @@ def _increment_deviation(problem: ProjectionProblem, stats: Overlaps) -> Overlap
     law, column, c = problem.model.law(stats), jax.tree.map(lambda leaf: leaf[..., None], stats), jnp.asarray(0)
     F = law.triangular_factor()
 
-    def change(points):
+    def increment_and_square(points):
         """Return the increment and its square at each quadrature point."""
         fields, fixed, z = law.fields_at(F, points, c)
         products = problem.model.products(fields, fixed, repeat_for_samples(stats.a, fields.shape[1]), z, c)
         each = add(*linear_increments(problem, column, products))
         return each, jax.tree.map(jnp.square, each)
 
-    mean, square = INCREMENT_SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)
+    mean, square = INCREMENT_SAMPLES.average(increment_and_square, problem.network.width + problem.target.teachers + 1)
     return jax.tree.map(lambda mean, square: jnp.sqrt(square - mean**2), mean, square)
 
 

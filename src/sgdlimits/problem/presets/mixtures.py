@@ -37,7 +37,7 @@ def gaussian_mixture(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""A two-layer network learns the labels of Gaussian classes, whose means are combinations of fixed directions [2]_.
+    r"""Two-layer network that learns the labels of Gaussian classes, whose means are combinations of fixed directions [2]_.
 
     An input of class c is :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})`.
 

@@ -59,7 +59,7 @@ def phase_retrieval(
 def quadratic_network(
     width: Width = 2, teachers: Teachers = 1, lr: Rate = 0.1, noise: NotNegativeInTime = 0.0, algorithm: Algorithm | None = None
 ) -> ProjectionProblem:
-    r"""A quadratic network learns another, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
+    r"""Quadratic network that learns another, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
 
     The :math:`w/\sqrt N` of Bocchi et al. is our u, their :math:`\rho` our M. Their time :math:`\alpha = M/N` is our t and
     their :math:`t = \eta\alpha` has `rate` :math:`\eta`. `OrthogonalInit(spread)` is their start (8); `RandomInit` draws
@@ -102,7 +102,7 @@ def committee(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x)`, loss :math:`\frac12(y-f)^2` [5]_.
+    r"""Two-layer network that learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x)`, loss :math:`\frac12(y-f)^2` [5]_.
 
     The network is :math:`f = \frac1p\sum_j a_j s(u_j\cdot x)`. Loureiro's slides have the loss without 1/2: their
     :math:`\gamma` is half of ours. Their time :math:`\nu\gamma/(pd)` has `rate` :math:`\gamma/p`. Saad and Solla [6]_ have
@@ -147,7 +147,7 @@ def single_index(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""A network learns a single-index model, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
+    r"""Network that learns a single-index model, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
 
     The number of samples that learning takes depends on `information_exponent(target)`: it is of order d for 1, d log d for 2
     and :math:`d^{n-1}` for n = 3 and more. The clock is that of Loureiro's slides, as for `committee`.

@@ -50,7 +50,7 @@ def two_tasks(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""One network learns two teachers, each with a head of its own: continual learning, replay and interleaving [17]_.
+    r"""Network that learns two teachers, with a separate head for each: continual learning, replay and interleaving [17]_.
 
     Task c has the label :math:`y = s(w_c\cdot x) + \sqrt\Delta z` of a teacher of one unit, :math:`|w_c| = 1`, and the
     teachers have the overlap :math:`w_1\cdot w_2` = similarity. The student shares its first layer,
@@ -72,8 +72,8 @@ def two_tasks(
     lr : learning rate of the first layer
     noise : :math:`\Delta`, the variance of the label noise
     train_second : whether the heads are trained, at the same learning rate, or in Python its ratio to lr
-    expectation : how expectations are computed, where the automatic choice is not accurate enough
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    expectation : how expectations are computed, such as `Sobol(12)`, if the automatic choice is not accurate enough
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.two_tasks(similarity=0.5, weights=sl.Steps([50.0], [[1.0, 0.0], [0.0, 1.0]]))
@@ -124,8 +124,8 @@ def drifting(
     lr : the learning rate
     noise : :math:`\Delta`, the variance of the label noise
     train_second : whether the second layer is trained, at the same learning rate, or in Python its ratio to lr
-    expectation : how expectations are computed, where the automatic choice is not accurate enough
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    expectation : how expectations are computed, such as `Sobol(12)`, if the automatic choice is not accurate enough
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import numpy as np, sgdlimits as sl
     >>> problem = sl.presets.drifting(speed=np.pi / 2, lr=0.5, noise=0.0)

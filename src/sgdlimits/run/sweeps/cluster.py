@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from sgdlimits.errors import BadInput
-from sgdlimits.run.sweeps.engine import RETRIES, SweepEngine, Task, make_tasks
+from sgdlimits.run.sweeps.engine import MAX_RETRIES, SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
-from sgdlimits.run.sweeps.unit import Unit, hash_of
+from sgdlimits.run.sweeps.unit import Unit, hash_json
 from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units_json
 from sgdlimits.settings import setup_jax
 
 DASK_SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
-    "distributed.scheduler.allowed-failures": RETRIES,
+    "distributed.scheduler.allowed-failures": MAX_RETRIES,
     "distributed.worker.daemon": False,
 }
-"""Settings of dask: workers queue no further tasks, and a task that kills more than `RETRIES` workers is given up."""
+"""Settings of dask: workers queue no further tasks, and a task that kills more than `MAX_RETRIES` workers is given up."""
 SLURM_DEFAULTS = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
 """Default resources of a SLURM job."""
 
@@ -48,8 +48,8 @@ class Dask(SweepEngine):
             raise BadInput(f"engine must be local, slurm or an address; got {where!r}. Give, for instance, tcp://host:8786.")
         return cls(where, **more)
 
-    def script(self, folder: str) -> str:
-        """Return the batch script of one SLURM job, or an empty text if the engine does not use SLURM."""
+    def batch_script(self, folder: str) -> str:
+        """Return the batch script of one SLURM job, or an empty string if the engine does not use SLURM."""
         if self.where != "slurm":
             return ""
         from dask_jobqueue.slurm import SLURMJob
@@ -64,7 +64,7 @@ class Dask(SweepEngine):
 
         text = recipe.to_json()
         where = str(folder.path.resolve())
-        sweep = hash_of([text, where])  # keys must differ between sweeps that use one scheduler for different folders
+        sweep = hash_json([text, where])  # keys must differ between sweeps that use one scheduler for different folders
         with dask.config.set(DASK_SETTINGS), self._connect() as client:
             under_way: dict[str, Task] = {}
             ending = as_completed(raise_errors=False)
@@ -144,4 +144,4 @@ def _explain_settings_error() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as reason:
-        raise BadInput(f"a job of SLURM cannot be made: {reason}. Give settings of dask_jobqueue.SLURMCluster.") from reason
+        raise BadInput(f"the SLURM job cannot be created: {reason}. Give settings of dask_jobqueue.SLURMCluster.") from reason

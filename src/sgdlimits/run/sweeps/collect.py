@@ -18,11 +18,11 @@ from sgdlimits.renamed import PARAMETERS
 from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
 from sgdlimits.run.sweeps.recipe import as_coordinate, decode_value
-from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read, warn_left_out
+from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read_result, warn_left_out
 
 MIN_LAZY_BYTES = 2**28
 """Total size of result files in bytes above which `collect` loads values lazily by default."""
-MIN_GRID_SHARE = 0.5
+MIN_GRID_FRACTION = 0.5
 """Fraction of all combinations of parameter values that points must exceed to be stored as a grid.
 
 Sparser grids waste memory.
@@ -81,7 +81,7 @@ def collect(
     # Parameters become dimensions if points are distinct and fill enough of their grid.
     axes = {name: _sort_values([point[name] for point in points]) for name in names}
     distinct = bool(names) and len({tuple(map(repr, point.values())) for point in points}) == len(points)
-    regular = distinct and len(points) > MIN_GRID_SHARE * np.prod([len(values) for values in axes.values()], dtype=float)
+    regular = distinct and len(points) > MIN_GRID_FRACTION * np.prod([len(values) for values in axes.values()], dtype=float)
     if regular:
         sizes = tuple(len(values) for values in axes.values())
         # By text: values such as tuples and NaN are not found by equality.
@@ -146,7 +146,7 @@ def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy
         if entry.last <= have or entry.first > have or (runs is not None and entry.first >= runs):
             continue
         try:
-            dataset = read(entry.path)
+            dataset = read_result(entry.path)
         except Damaged as reason:
             warn_left_out(entry.path, f"{reason}; it is left out. Run the sweep again to have it made anew")
             continue
@@ -163,7 +163,7 @@ def _leave_in_file(dataset: xr.Dataset, entry: UnitFile) -> xr.Dataset:
         import dask.array as da
     except ImportError as reason:
         raise BadInput(
-            "these results are large, and dask, which leaves them in their files, is not installed. "
+            "these results are large, and dask, which reads values only when used, is not installed. "
             "Install sgdlimits[cluster], or give lazy=False."
         ) from reason
 
@@ -177,7 +177,7 @@ def _leave_in_file(dataset: xr.Dataset, entry: UnitFile) -> xr.Dataset:
 
 def _read_variable(path: str, name: str) -> np.ndarray:
     """Return the values of one variable of a result file."""
-    return read(Path(path))[name].values
+    return read_result(Path(path))[name].values
 
 
 def _point_parameters(dataset: xr.Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -284,9 +284,9 @@ def _is_same_attribute(left: Any, right: Any) -> bool:
 
 
 def _place_on_grid(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, extent: dict[str, int]) -> xr.Variable:
-    """Combine one variable of all points into an array over the grid of points; missing entries are NaN or empty text.
+    """Combine one variable of all points into an array over the grid of points; missing entries are NaN or "".
 
-    Each array is padded to the `extent` of its dimensions; missing entries are NaN, or empty text.
+    Each array is padded to the `extent` of its dimensions.
     """
     first = have[0][1]
     shape = tuple(extent[str(dim)] for dim in first.dims)

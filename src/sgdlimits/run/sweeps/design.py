@@ -13,7 +13,7 @@ import numpy as np
 from sgdlimits.checks import mapping, sized
 from sgdlimits.domain import Seed, checked
 from sgdlimits.errors import BadInput, check_number, shorten
-from sgdlimits.renamed import parameter_of
+from sgdlimits.renamed import present_parameter_name
 
 Point = dict[str, Any]
 MAX_POINTS = 10**6
@@ -31,7 +31,7 @@ class Design:
         return len(self.points)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def parameter_names(self) -> tuple[str, ...]:
         """Names of the parameters that the sweep varies."""
         return tuple(self.points[0])
 
@@ -49,7 +49,7 @@ def grid(**axes: Iterable) -> Design:
     """
     if not axes:
         raise BadInput("a grid needs parameters. Give, for instance, lr=[0.05, 0.1].")
-    values = {parameter_of(name): _check_axis(name, each) for name, each in axes.items()}
+    values = {present_parameter_name(name): _check_axis(name, each) for name, each in axes.items()}
     check_size(math.prod(map(len, values.values())))
     return Design(tuple(dict(zip(values, point, strict=True)) for point in product(*values.values())), values)
 
@@ -75,7 +75,9 @@ def random_points(count: Annotated[int, sized(16)], *, seed: Seed = 0, **ranges:
         raise BadInput('random points need ranges. Give, for instance, lr=(0.01, 1.0, "log").')
     check_size(count)
     uniform = np.random.default_rng(seed).random((count, len(ranges)))  # row by row, so that a larger count adds rows
-    columns = {parameter_of(name): _draw_values(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())}
+    columns = {
+        present_parameter_name(name): _draw_values(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())
+    }
     return Design(tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)))
 
 
@@ -87,8 +89,8 @@ def design_of_points(points: Iterable[Mapping[str, Any]]) -> Design:
         raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
     for row in rows:
         if set(row) != set(rows[0]):
-            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give it those.")
-    names = {name: parameter_of(name) for name in rows[0]}
+            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give these.")
+    names = {name: present_parameter_name(name) for name in rows[0]}
     return Design(tuple({new: to_plain(row[name]) for name, new in names.items()} for row in rows))
 
 
@@ -124,7 +126,7 @@ def to_plain(value: Any) -> Any:
 def _check_axis(name: str, given: Any) -> tuple:
     """Return the values of one axis of a grid as a tuple; raise `BadInput` if there are none or two are equal."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise BadInput(f"{name} must be several values; got {shorten(given)}. Put them in brackets.")
+        raise BadInput(f"{name} must be a list of values; got {shorten(given)}. Put the values in brackets.")
     if isinstance(given, range):  # len() of a range fails beyond 2^63
         check_size((given.stop - given.start) // given.step)
     check_size(len(given) if isinstance(given, Sized) else 0)
@@ -133,7 +135,7 @@ def _check_axis(name: str, given: Any) -> tuple:
     if not values:
         raise BadInput(f"{name} has no values. Give at least one.")
     if len({repr(value) for value in values}) < len(values):
-        raise BadInput(f"{name} has a value twice: {shorten(values)}. Give each once.")
+        raise BadInput(f"{name} has the same value twice: {shorten(values)}. Give each value once.")
     return values
 
 

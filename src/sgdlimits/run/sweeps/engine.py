@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sgdlimits.jaxtools import GROUP_ALIGNMENT
-from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units
 
-RETRIES = 2
+MAX_RETRIES = 2
 """Number of times that a work unit is tried again after it has failed on its own."""
 MAX_RUNS_PER_TASK = 64
 """Maximum number of runs of the work units that are grouped into one task on a CPU: four SIMD vectors."""
@@ -32,7 +32,7 @@ class Task(NamedTuple):
         """Yield the outcomes that are final, and pass failed units that may be tried again to `retry`, each in its own task."""
         for outcome in outcomes:
             alone = len(self.units) == 1  # in a larger task another unit may have caused the failure, so it does not count
-            if outcome.status != FAILED or (alone and self.tries == RETRIES):
+            if outcome.status != FAILED or (alone and self.tries == MAX_RETRIES):
                 yield outcome
             else:
                 retry(Task([outcome.unit], self.tries + alone))
@@ -43,7 +43,7 @@ def make_tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Tas
     runs = [unit.last - unit.first for unit in units]
     # No task has more than a worker's share of all runs, but each fills a vector.
     share = max(GROUP_ALIGNMENT, -(-sum(runs) // workers))
-    max_runs = 0 if not recipe.batchable else min(share, MAX_RUNS_PER_GPU_TASK if gpu_present() else MAX_RUNS_PER_TASK)
+    max_runs = 0 if not recipe.batchable else min(share, MAX_RUNS_PER_GPU_TASK if is_gpu_available() else MAX_RUNS_PER_TASK)
     tasks: deque[Task] = deque()
     capacity = 0
     for unit, count in zip(units, runs, strict=True):

@@ -23,7 +23,7 @@ RATE_WINDOW_SECONDS = 600.0
 """Length in seconds of the recent period over which the rate of finished work units is measured."""
 
 
-def estimate(job: Sweep) -> dict[str, str]:
+def estimate_sweep(job: Sweep) -> dict[str, str]:
     """Estimate the size of a sweep and the time left, from short simulations at its first, middle and last point.
 
     The result has the rows of a table by name, both as text.
@@ -49,9 +49,9 @@ def estimate(job: Sweep) -> dict[str, str]:
 def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
     """Estimate the processor time in seconds and the size in bytes of a work unit from shorter simulations.
 
-    The fraction grows until the simulation takes long enough to be measured.
+    The simulated fraction of `t_max` grows until the simulation takes long enough to be measured.
     """
-    problem, level, start, t_max = job.recipe.simulation(unit.point).values()
+    problem, level, start, t_max = job.recipe.build_simulation(unit.point).values()
     least = 2.0 * problem.numerics.samples_per_step / (getattr(level, "d", None) or 1)  # the time of two steps
     runs, seed = range(unit.first, unit.last), unit.whole["seed"]
     simulate = lambda share: simulate_runs(problem, level, start, runs, seed=seed, t_max=max(least, share * t_max), save=2)
@@ -71,7 +71,7 @@ def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
     return OVERHEAD_SECONDS + spent / share, dataset.nbytes / dataset.sizes["t"] * times
 
 
-def status(job: Sweep) -> dict[str, str]:
+def report_progress(job: Sweep) -> dict[str, str]:
     """Report the progress of a sweep from the files in its folder; any process may compute the sweep.
 
     The result has the rows of a table by name, both as text.

@@ -28,7 +28,7 @@ from sgdlimits.run.sweeps.pool import PoolEngine
 from sgdlimits.run.sweeps.recipe import FINAL_TIME, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.run.sweeps.store import Folder, missing_units
-from sgdlimits.run.sweeps.unit import Unit, unit_of
+from sgdlimits.run.sweeps.unit import Unit, make_unit
 from sgdlimits.run.sweeps.worker import DONE, UNWRITTEN, Outcome
 from sgdlimits.text import count
 
@@ -75,25 +75,25 @@ class Sweep:
         """Return the sweep with the given arguments, checked at all points; raise one `BadInput` with all mistakes."""
         design = as_design(over)
         fixed = {name: [value] for name, value in recipe.fixed.items()}
-        varied = {name: design.values(name) for name in design.names}
+        varied = {name: design.values(name) for name in design.parameter_names}
         wrong = list(find_mistakes(recipe, {**fixed, **varied}, varied.get(OPTIMISER)))
         wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in varied if name in fixed]
         if wrong:
             raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
-        recipe.simulation(design.points[0])  # a trial: errors that the checks miss are raised before any unit is computed
+        recipe.build_simulation(design.points[0])  # a trial: errors that the checks miss are raised before any unit is computed
         found = None if refine is None else as_refine(refine, recipe, design)
-        return cls(recipe, design, runs, os.fspath(folder), refine=found).part(shard)
+        return cls(recipe, design, runs, os.fspath(folder), refine=found).take_shard(shard)
 
-    def part(self, shard: tuple[int, int] | None) -> Sweep:
+    def take_shard(self, shard: tuple[int, int] | None) -> Sweep:
         """Return the i-th of n parts of the sweep, for `shard` = (i, n); None returns the whole sweep."""
         if self.refine is not None and shard is not None:
-            raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
+            raise BadInput("refine needs all points of a sweep, and a shard has only some. Refine when all shards are done.")
         return dataclasses.replace(self, shard=shard)
 
     @cached_property
     def units(self) -> list[Unit]:
         """Work units of the sweep or of its shard, in the order of the points; a unit is some runs at one point."""
-        units = [unit_of(self.recipe, point, 0, self.runs) for point in self.design.points]
+        units = [make_unit(self.recipe, point, 0, self.runs) for point in self.design.points]
         index, shards = self.shard or (1, 1)
         # Shards are chosen by the hash of a unit: every process agrees on them without knowing the others.
         return [unit for unit in {unit.key: unit for unit in units}.values() if int(unit.key, 16) % shards == index - 1]
@@ -113,7 +113,7 @@ def find_mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable
         try:
             for optimiser, value in product(known, values):
                 recipe.check(name, value, optimiser)
-            if name not in (OPTIMISER, FINAL_TIME) and not any(recipe.users(name, optimiser) for optimiser in known):
+            if name not in (OPTIMISER, FINAL_TIME) and not any(recipe.parts_that_take(name, optimiser) for optimiser in known):
                 yield f"{name} is a parameter of none of the optimisers {', '.join(map(str, known))}. Leave it out."
         except BadInput as reason:
             yield str(reason)
@@ -165,7 +165,7 @@ def sweep(
         cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The files are the same
     fixed : parameters that all points share
     common : whether all points use the same random numbers, which reduces the variance of differences between points
-    refine : variable along whose derivative_bounds changes the grid is refined, by name or as `Refine(...)`
+    refine : variable by whose variation within cells the grid is refined, by name or as `Refine(...)`
     shard : (i, n) computes the i-th of n parts, counted from 1
     retry : whether to try units again that failed before
     progress : whether to show a progress bar
@@ -319,7 +319,7 @@ def as_engine(engine: Any) -> SweepEngine:
 
 
 def as_shard(shard: Any) -> tuple[int, int] | None:
-    """Convert the argument `shard` of `sweep`, (i, n) or text such as 1/10, to a pair; raise `BadInput` if invalid."""
+    """Convert the argument `shard` of `sweep`, (i, n) or a string such as 1/10, to a pair; raise `BadInput` if invalid."""
     if shard is None:
         return None
     try:
@@ -328,6 +328,6 @@ def as_shard(shard: Any) -> tuple[int, int] | None:
             raise ValueError
     except (TypeError, ValueError):
         raise BadInput(
-            f"shard must be (i, n) with i from 1 to n; got {shorten(shard)}. Give such as (1, 10); 1/10 on a command line."
+            f"shard must be (i, n) with i from 1 to n; got {shorten(shard)}. Give, say, (1, 10), or 1/10 on a command line."
         ) from None
     return index, shards

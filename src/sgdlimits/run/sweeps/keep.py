@@ -103,7 +103,7 @@ def _check_reduction_name(name: Any) -> str:
         return function_name(name)
     if isinstance(name, str) and (name in REDUCTIONS or ":" in name):
         return name
-    raise BadInput(f"keep must name what to keep; got {shorten(name)}. Give some of {', '.join(REDUCTIONS)}, or a function.")
+    raise BadInput(f"keep must name values to store; got {shorten(name)}. Give some of {', '.join(REDUCTIONS)}, or a function.")
 
 
 def stop_condition_of(keep: Mapping[str, dict[str, Any]]) -> Condition | None:

@@ -1,4 +1,4 @@
-"""Functions of users as text `module:function`, for files of sweeps and other processes. Importing one runs its module."""
+"""Names `module:function` of users' functions, for files of sweeps and other processes. Importing one runs its module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sgdlimits.errors import BadInput
 
 
 class FunctionName(str):
-    """Text `module:function` that also carries the function itself, as `fn`; JSON and pickles hold only the text."""
+    """String `module:function` that also carries the function itself, as `fn`; JSON and pickles store only the string."""
 
     fn: Callable
 
@@ -36,12 +36,12 @@ def function_name(fn: Callable) -> FunctionName:
 
 
 def is_importable(name: str) -> bool:
-    """Return whether another process can import the function named by a text `module:function`."""
+    """Return whether another process can import the function with a name `module:function`."""
     return "<" not in name and not name.startswith("__main__:")
 
 
 def _describe_code(thing: Any, seen: set[int]) -> Any:
-    """Return nested texts that identify what a function computes: code, defaults, closure and the globals it uses.
+    """Return nested strings that identify what a function computes: code, defaults, closure and the globals it uses.
 
     `seen` has the ids of functions described already, since functions may refer to each other.
     """
@@ -62,7 +62,7 @@ def _describe_code(thing: Any, seen: set[int]) -> Any:
 
 
 def import_function(name: str) -> Any:
-    """Return the function named by a text `module:function`, importing its module unless the text carries the function."""
+    """Return the function with a name `module:function`; its module is imported unless the name carries the function."""
     if isinstance(name, FunctionName):
         return name.fn
     module, _, path = name.partition(":")

@@ -68,7 +68,7 @@ class OptimiseFile(StrictTable):
     check: ChainTable | None = None
 
 
-TABLES: dict[str, type[StrictTable]] = {"controls": ControlTable, "check": ChainTable}
+NESTED_TABLES: dict[str, type[StrictTable]] = {"controls": ControlTable, "check": ChainTable}
 """Nested tables by key."""
 
 
@@ -87,11 +87,11 @@ def read_optimisation(path: str | os.PathLike) -> OptimiseJob:
     if wrong := list(dict.fromkeys(_find_all_mistakes(given))):
         raise BadInput("\n  ".join([f"{path} has {len(wrong)} mistake{'s' * (len(wrong) > 1)}:", *wrong]))
     file = OptimiseFile(**given)
-    recipe = _recipe(given)
+    recipe = _make_recipe(given)
     point = {name: Steps([], [table.high]) for name, table in file.controls.items()}
     arguments = {
-        "make": lambda **schedules: recipe.simulation(schedules)["problem"],
-        "start": recipe.simulation(point)["start"],
+        "make": lambda **schedules: recipe.build_simulation(schedules)["problem"],
+        "start": recipe.build_simulation(point)["start"],
         "t_max": file.t_max,
         "controls": {name: Control(table.pieces, table.low, table.high) for name, table in file.controls.items()},
         "objective": file.objective,
@@ -101,8 +101,8 @@ def read_optimisation(path: str | os.PathLike) -> OptimiseJob:
     return OptimiseJob(arguments, None if file.check is None else file.check.model_dump())
 
 
-def _recipe(given: dict[str, Any]) -> Recipe:
-    """Return the recipe of the problem and the start, at the level of the ODE, which has no parameters that are needed."""
+def _make_recipe(given: dict[str, Any]) -> Recipe:
+    """Return the recipe of the problem and the start, at the level ODE, which has no required parameters."""
     start, fixed = given.get("start", "random"), given.get("fixed", {})
     return Recipe.of(given["preset"], "ode", start, fixed=fixed, t_max=given.get(FINAL_TIME, 1.0))
 
@@ -117,11 +117,11 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
             # Pydantic adds the names of validators, "function-before[...]", to the path of a key.
             keys = [str(key) for key in error["loc"] if not str(key).startswith("function")]
             bad.add(keys[0])
-            table = OptimiseFile if len(keys) == 1 else TABLES.get(keys[0], OptimiseFile)
+            table = OptimiseFile if len(keys) == 1 else NESTED_TABLES.get(keys[0], OptimiseFile)
             yield describe_error(keys, error, table, "an optimisation")
     if {"preset", "start", "fixed", "controls"} & bad:
         return
-    recipe = _recipe(given)
+    recipe = _make_recipe(given)
     optimiser = recipe.fixed.get(OPTIMISER)
     for name, value in given.get("fixed", {}).items():
         try:
@@ -131,10 +131,10 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
         if name in given["controls"]:
             yield f"fixed.{name} is a control as well. Leave one of them out."
     for name, table in given["controls"].items():
-        spec = recipe.spec(optimiser)
+        spec = recipe.make_spec(optimiser)
         takes = {each for part in (spec.problem, spec.optimiser) if part is not None for each in part.parameters}
         if name not in takes:
-            yield f"controls.{name} is no parameter of the problem. {suggest_name(name, takes)}Leave it out or correct it."
+            yield f"controls.{name} is not a parameter of the problem. {suggest_name(name, takes)}Leave it out or correct it."
             continue
         try:
             Control(**table)

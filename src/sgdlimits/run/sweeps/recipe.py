@@ -21,7 +21,7 @@ from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level.condition import as_condition
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
-from sgdlimits.renamed import parameter_of
+from sgdlimits.renamed import present_parameter_name
 from sgdlimits.run.record import from_json, to_json
 from sgdlimits.run.simulate import saved_times
 from sgdlimits.run.sweeps.design import Point, to_plain
@@ -36,7 +36,7 @@ OPTIMISER, FINAL_TIME = "optimiser", "t_max"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that defines a sweep except its points: problem, level, start and options, as text and numbers.
+    """Everything that defines a sweep except its points: problem, level, start and options, as strings and numbers.
 
     Other processes can read it.
 
@@ -67,7 +67,7 @@ class Recipe:
     @classmethod
     def of(cls, preset: Any, level: Any, start: Any, *, until: Any = None, keep: Any = None, save: Any = None, **more: Any):
         """Return the recipe for the arguments of `sweep`; preset, level and start are names or objects."""
-        fixed = {parameter_of(name): to_plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
+        fixed = {present_parameter_name(name): to_plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
         kept = as_reductions(keep)
         if more.get("kernel") is not None:
             check_kernel(more["kernel"])
@@ -89,7 +89,7 @@ class Recipe:
         for name in (self.build, self.until or "", *self.keep):
             if ":" in name and not name.startswith("{") and not is_importable(name):
                 raise BadInput(
-                    f"{name} is known to this process alone, and others have to import it. "
+                    f"{name} is known to this process only, and other processes cannot import it. "
                     "Put the function into a module of its own, or leave out engine."
                 )
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
@@ -117,7 +117,7 @@ class Recipe:
         others = {part: Constructor.of(part, read(text)) for part, text in (("level", self.level), ("start", self.start))}
         return {"problem": Constructor("problem", self.builder, self.build), **others}
 
-    def spec(self, optimiser: Any = None) -> Spec:
+    def make_spec(self, optimiser: Any = None) -> Spec:
         """Return the constructors of the problem, level, start and optimiser; no optimiser if the name is unknown."""
         known = isinstance(optimiser, str) and optimiser in ALGORITHMS
         return Spec(**self.parts, optimiser=Constructor.of("optimiser", optimiser) if known else None)
@@ -142,20 +142,20 @@ class Recipe:
         if t_max is None:
             raise BadInput("t_max is missing. Give it, in samples per dimension.")
         for name in given:
-            self.users(name, optimiser)
-        found = self.spec(optimiser).arguments(given, "Give it, fixed or over values.")
+            self.parts_that_take(name, optimiser)
+        found = self.make_spec(optimiser).arguments(given, "Give it, fixed or over values.")
         own = {"name": optimiser, **found["optimiser"]} if optimiser else {}
         return {**found, "optimiser": own, "simulate": {"t_max": float(t_max)}}
 
-    def users(self, name: str, optimiser: str | None = None) -> list[str]:
+    def parts_that_take(self, name: str, optimiser: str | None = None) -> list[str]:
         """Return which constructors (problem, optimiser, level, start) take a parameter; raise `BadInput` if none does.
 
-        A fixed parameter may be that of another optimiser: it is for other points.
+        A fixed parameter may belong to an optimiser of other points.
         """
         if name in (OPTIMISER, FINAL_TIME):
             return []
-        spec = self.spec(optimiser)
-        if users := spec.users(name):
+        spec = self.make_spec(optimiser)
+        if users := spec.parts_that_take(name):
             return users
         part, _, bare = name.rpartition(".")
         having = [each for each, cls in ALGORITHMS.items() if bare in inspect.signature(cls).parameters]
@@ -165,10 +165,10 @@ class Recipe:
             if name in self.fixed:
                 return []
             raise BadInput(
-                f"{name} is no parameter of the optimiser {optimiser}, but of {', '.join(having)}. Give it in fixed."
+                f"{name} is not a parameter of the optimiser {optimiser}, but of {', '.join(having)}. Give it in fixed."
             )
         choices = sorted({each for part in self.parts.values() for each in part.parameters} | {OPTIMISER, FINAL_TIME})
-        raise BadInput(f"{name} is no parameter of this sweep. Its parameters are {', '.join(choices)}.")
+        raise BadInput(f"{name} is not a parameter of this sweep. Its parameters are {', '.join(choices)}.")
 
     def check(self, name: str, value: Any, optimiser: str | None = None) -> None:
         """Raise `BadInput` if a value is not valid for a parameter of the sweep."""
@@ -176,15 +176,15 @@ class Recipe:
             positive(name, value)
         elif name == OPTIMISER:
             check_choice(OPTIMISER, value, ALGORITHMS)
-        elif self.users(name, optimiser):
-            self.spec(optimiser).check(name, value)
+        elif self.parts_that_take(name, optimiser):
+            self.make_spec(optimiser).check(name, value)
 
-    def simulation(self, point: Point) -> dict[str, Any]:
+    def build_simulation(self, point: Point) -> dict[str, Any]:
         """Build the problem, the level and the start at a point of the sweep; return them and t_max, by name."""
         found = self.arguments(point)
         optimiser = found["optimiser"].pop("name", None)
         refusal = f"optimiser must be left out for this problem, whose algorithm is its own; got {optimiser!r}."
-        return {**self.spec(optimiser).build(found, refusal), **found["simulate"]}
+        return {**self.make_spec(optimiser).build(found, refusal), **found["simulate"]}
 
 
 def encode_value(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Adaptive refinement of a grid: cells in which a value changes by much are halved, to resolve a boundary with few points."""
+"""Adaptive refinement of a grid: cells in which a value varies strongly are halved, to resolve a boundary with few points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput, check_count, shorten
 from sgdlimits.run.sweeps.collect import join_runs, read_rows
 from sgdlimits.run.sweeps.design import Design, Point, to_plain
-from sgdlimits.run.sweeps.unit import unit_of
+from sgdlimits.run.sweeps.unit import make_unit
 
 if TYPE_CHECKING:
     from sgdlimits.run.sweeps.recipe import Recipe
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @checked
 @dataclass(frozen=True)
 class Refine:
-    """Adaptive refinement of a sweep over a grid: cells in which a result varies by much are halved, for some rounds.
+    """Adaptive refinement of a sweep over a grid: cells in which a result varies strongly are halved, in several rounds.
 
     It is the argument `refine` of `sweep`.
 
@@ -72,13 +72,15 @@ class Refine:
 
     def _value_by_point(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> dict[tuple, float]:
         """Return the refined quantity, averaged over runs, by coordinates of points; NaN for points that failed."""
-        keys = {tuple(point[name] for name in design.axes): unit_of(recipe, point, 0, runs).key for point in design.points}
+        keys = {tuple(point[name] for name in design.axes): make_unit(recipe, point, 0, runs).key for point in design.points}
         rows = read_rows(folder, keys.values(), runs)
         found = {}
         for corner, key in keys.items():
             kept = join_runs(rows[key], runs) if key in rows else None
             if kept is not None and self.value not in kept:
-                raise BadInput(f"{self.value} is not kept; there are {', '.join(map(str, kept.data_vars))}. Keep it.")
+                raise BadInput(
+                    f"the sweep stores no {self.value}, only {', '.join(map(str, kept.data_vars))}. Add it to keep=."
+                )
             mean = np.nan if kept is None else float(kept[self.value].mean())
             found[corner] = np.log(mean) if self.log else mean
         return found
@@ -92,7 +94,7 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     check_count("rounds", found.rounds)
     named = [*recipe.keep, "censored"] if "exit_time" in recipe.keep else list(recipe.keep)
     if named and not any(":" in each for each in named) and found.value not in named:
-        raise BadInput(f"refine must name what is kept: {', '.join(named)}; got {shorten(found.value)}. Keep it.")
+        raise BadInput(f"refine must name a stored value: {', '.join(named)}; got {shorten(found.value)}. Add it to keep=.")
     numbers = [all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values) for values in design.axes.values()]
     if not design.axes or not all(numbers) or any(len(values) < 2 for values in design.axes.values()):
         raise BadInput("refine needs a grid of numbers, two or more on each axis. Give over=grid(...) with numbers.")

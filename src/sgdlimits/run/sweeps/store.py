@@ -25,8 +25,8 @@ from sgdlimits.files import remove_partial_files, write
 from sgdlimits.run.contained import check_contained
 from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
-from sgdlimits.run.sweeps.unit import FILE_NAME, Unit, hash_of
-from sgdlimits.text import printable
+from sgdlimits.run.sweeps.unit import FILE_NAME, Unit, hash_json
+from sgdlimits.text import escape_controls
 
 FAILURE_SUFFIX = ".failed.json"
 """Suffix of the files that hold notes on failed work units."""
@@ -57,7 +57,7 @@ class Folder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as reason:
-                raise BadInput(f"the folder {path} cannot be made: {reason.strerror}. Give another one.") from reason
+                raise BadInput(f"the folder {path} cannot be created: {reason.strerror}. Give another one.") from reason
         if not self.path.is_dir():
             raise BadInput(f"there is no folder {path}. Give the folder of a sweep.")
         if make:
@@ -111,7 +111,7 @@ def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
             if entry.last <= gap or entry.first >= unit.last:
                 continue
             try:
-                read(entry.path)
+                read_result(entry.path)
             except Damaged as reason:
                 warn_left_out(entry.path, f"{reason}; its runs are computed again")
                 with suppress(FileNotFoundError):
@@ -128,7 +128,7 @@ class Damaged(Exception):
     """Error for a damaged result file; its message completes the sentence "the file ..."."""
 
 
-def read(path: Path) -> xr.Dataset:
+def read_result(path: Path) -> xr.Dataset:
     """Read the dataset in a result file; raise `Damaged` unless all values, runs and parameters are as they were written."""
     match = FILE_NAME.fullmatch(path.name)
     try:
@@ -139,17 +139,17 @@ def read(path: Path) -> xr.Dataset:
             attributes = {name: _unwrap_attribute(value) for name, value in file.attrs.items() if not name.startswith("_")}
             layout = json.loads(attributes["variables"])
             arrays = {name: file[name][()] for name in layout}
-        if match is None or hash_of(json.loads(attributes["unit"])) != match[1]:
+        if match is None or hash_json(json.loads(attributes["unit"])) != match[1]:
             raise Damaged("does not have the parameters that its name says")
         if compute_digest(arrays, attributes) != attributes["digest"]:
-            raise Damaged("has other numbers than were written")
+            raise Damaged("has values other than those written")
         if not np.array_equal(arrays["run"], np.arange(int(match[2]), int(match[3]))):
             raise Damaged("does not have the runs that its name says")
         variables = {name: (dims, _restore_dtype(arrays[name], kind), notes) for name, (dims, kind, notes) in layout.items()}
     except Damaged:
         raise
     except Exception as reason:  # the HDF5 library raises any type of exception for a damaged file
-        raise Damaged(f"cannot be read ({printable(str(reason))[:80] or type(reason).__name__})") from reason
+        raise Damaged(f"cannot be read ({escape_controls(str(reason))[:80] or type(reason).__name__})") from reason
     kept = {name: value for name, value in attributes.items() if name not in ("digest", "variables")}
     return xr.Dataset(variables, attrs=kept).set_coords([name for name in COORDINATES if name in variables])
 
@@ -160,7 +160,7 @@ def _unwrap_attribute(value: Any) -> Any:
 
 
 def add_digest(dataset: xr.Dataset) -> xr.Dataset:
-    """Add the attributes by which `read` recognises damage: dimensions and types of variables, and a digest of all values."""
+    """Add the attributes by which `read_result` recognises damage: dimensions and types of variables, digest of all values."""
     layout = {str(name): [each.dims, each.dtype.kind, each.attrs] for name, each in dataset.variables.items()}
     known = dataset.assign_attrs(variables=json.dumps(layout))
     arrays = {str(name): variable.values for name, variable in dataset.variables.items()}

@@ -163,7 +163,7 @@ def read_spec(path: str | os.PathLike) -> Sweep:
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return the content of the TOML file of `what`, or raise `BadInput` if it cannot be read."""
+    """Return the content of a TOML file, or raise `BadInput` if it cannot be read; `what` is its purpose, for messages."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise BadInput(f"{path} is not a plain file. Give the file of {what}.")
@@ -171,7 +171,7 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}. Give the file of {what}.") from None
     except RecursionError:
-        raise BadInput(f"{path} has tables inside tables without end. Give the file of {what}.") from None
+        raise BadInput(f"{path} has tables that are nested too deeply. Give the file of {what}.") from None
     except (OSError, UnicodeDecodeError) as reason:
         raise BadInput(f"{path} cannot be read: {reason}. Give the file of {what}.") from reason
     except tomllib.TOMLDecodeError as reason:
@@ -228,7 +228,7 @@ def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list
         if design not in bad:
             try:
                 found = _read_design({design: given[design]})
-                columns[design] = {name: found.values(name) for name in found.names}
+                columns[design] = {name: found.values(name) for name in found.parameter_names}
                 if given.get("refine") and not {"refine", "keep"} & bad:
                     as_refine(Refine(**_as_refinement(given["refine"])), recipe, found)
             except BadInput as reason:

@@ -48,7 +48,7 @@ class Unit(NamedTuple):
         return cls(key, first, last, {name: decode_value(value) for name, value in point.items()}, whole)
 
 
-def unit_of(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
+def make_unit(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
     """Return the work unit of the runs `first` to `last` at a point of a sweep, with its key and its seed.
 
     The seed is a hash of the problem, the algorithm, the level and the start with all their parameters, and of the sweep's
@@ -61,14 +61,14 @@ def unit_of(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
     # These keys are hashed: "rule", the old name of optimisers, stays, so that sweeps of earlier versions find their files.
     parts = {"problem": "problem", "rule": "optimiser", "level": "level", "start": "start"}
     model |= {key: {name: encode_value(value) for name, value in found[part].items()} for key, part in parts.items()}
-    seed = recipe.seed if recipe.common else int(hash_of([recipe.seed, model])[:16], 16)
+    seed = recipe.seed if recipe.common else int(hash_json([recipe.seed, model])[:16], 16)
     # What does not change the results, such as the engine and the number of runs, is left out of the key.
     how = {"t_max": found["simulate"]["t_max"], "save": encode_value(recipe.save), "until": recipe.until, "keep": recipe.keep}
     whole = {**model, **how, "kernel": recipe.kernel, "seed": seed}
-    return Unit(hash_of(whole), first, last, point, whole)
+    return Unit(hash_json(whole), first, last, point, whole)
 
 
-def hash_of(thing: Any) -> str:
+def hash_json(thing: Any) -> str:
     """Return 24 hexadecimal digits of the SHA-256 hash of a JSON value, the same in every process and on every machine."""
     text = json.dumps(thing, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -91,7 +91,7 @@ def compute_units(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[Unit,
 def _simulate_arguments(recipe: Recipe, unit: Unit) -> dict[str, Any]:
     """Return the keyword arguments of `simulate_runs` for a work unit."""
     how = {"save": recipe.save, "until": recipe.until_condition, "kernel": recipe.kernel, "seed": unit.whole["seed"]}
-    return {**recipe.simulation(unit.point), "indices": range(unit.first, unit.last), **how}
+    return {**recipe.build_simulation(unit.point), "indices": range(unit.first, unit.last), **how}
 
 
 def _reduce_and_label(recipe: Recipe, unit: Unit, dataset: xr.Dataset) -> xr.Dataset:

@@ -25,7 +25,7 @@ SPEC = 'preset = "phase_retrieval"\nt_max = 1.0\n[fixed]\nd = 50\n'
 WRONG = {
     "a point of over must be a dictionary": {"over": [3]},
     "over must be a dictionary with names": {"over": {1: [0.1]}},
-    "lr must be several values": {"over": {"lr": np.array(0.1)}},
+    "lr must be a list of values": {"over": {"lr": np.array(0.1)}},
     "fixed must be a dictionary": {"fixed": [("noise", 0.1)]},
     "keep['final_risk'] must be a dictionary": {"keep": {"final_risk": 3}},
     "shard must be (i, n)": {"shard": (1.5, 3)},

@@ -46,7 +46,7 @@ def moody(folder, moods, **more):
     return sl.sweep("moody:build", sl.Chain(30), sl.RandomInit(30), over=points, folder=folder, **given)
 
 
-@pytest.mark.parametrize("where", ["runner.Simulation._runner", "simulate.join_pieces", "runner.Runner.dataset"])
+@pytest.mark.parametrize("where", ["runner.Simulation._make_runner", "simulate.join_pieces", "runner.Runner.next_dataset"])
 def test_an_interruption_is_one_wherever_it_comes(where, small, monkeypatch):
     """Before the first step, too: it is not taken for a unit that fails."""
 
@@ -78,7 +78,7 @@ def test_a_pool_makes_the_same_files(small, contents):
 @pytest.mark.full
 def test_a_pool_replaces_who_dies_and_notes_what_fails(mine, tmp_path, contents, monkeypatch):
     """One unit kills its process once; one always; one fails always. All others are those of this process."""
-    monkeypatch.setattr("sgdlimits.run.sweeps.engine.RETRIES", 1)
+    monkeypatch.setattr("sgdlimits.run.sweeps.engine.MAX_RETRIES", 1)
     with pytest.warns(sl.SweepFailed, match="2 of 4 units failed: "):
         moody(tmp_path / "pool", ["well", "dies once", "dies", "fails"], engine=1)
     for marker in mine.glob("tried-*"):
@@ -107,7 +107,7 @@ def test_a_unit_that_failed_is_left_alone_until_it_is_to_be_tried_again(mine, tm
 
 
 def test_other_processes_cannot_be_given_functions_without_a_name(tmp_path):
-    with pytest.raises(sl.BadInput, match="known to this process alone"):
+    with pytest.raises(sl.BadInput, match="known to this process only"):
         sl.sweep(
             lambda lr: sl.presets.phase_retrieval(lr=lr), sl.ODE(), sl.FixedInit(0.3), over={"lr": [0.1]}, folder=tmp_path,
             t_max=1, engine=1,
@@ -115,11 +115,11 @@ def test_other_processes_cannot_be_given_functions_without_a_name(tmp_path):
 
 
 def test_the_script_of_a_job_of_slurm():
-    script = Dask("slurm", 7, {"queue": "cpu", "walltime": "01:00:00", "cores": "2"}).script("results")
+    script = Dask("slurm", 7, {"queue": "cpu", "walltime": "01:00:00", "cores": "2"}).batch_script("results")
     for line in ("# 7 of these jobs", "#SBATCH -p cpu", "#SBATCH -t 01:00:00", "#SBATCH --cpus-per-task=2", "results"):
         assert line in script
-    with pytest.raises(sl.BadInput, match="a job of SLURM cannot be made"):
-        Dask("slurm", 1, {"colour": "red"}).script("x")
+    with pytest.raises(sl.BadInput, match="the SLURM job cannot be created"):
+        Dask("slurm", 1, {"colour": "red"}).batch_script("x")
 
 
 def test_an_address_where_nobody_is(small):

@@ -67,12 +67,12 @@ def test_what_is_there_is_not_computed_again(small, monkeypatch):
 
 
 def test_points_that_differ_in_numbers_are_compiled_once(small):
-    from sgdlimits.kernel.lanes import _compiled_code
+    from sgdlimits.kernel.lanes import _load_compiled_code
 
     small("warm", sl.grid(lr=[0.05]))
-    before = _compiled_code.cache_info().misses
+    before = _load_compiled_code.cache_info().misses
     small("a", sl.grid(lr=[0.06, 0.07], noise=[0.1, 0.2], d=[40, 50]), "chain", "random")
-    assert _compiled_code.cache_info().misses == before
+    assert _load_compiled_code.cache_info().misses == before
 
 
 def test_parameters_go_to_level_start_optimiser_and_problem(tmp_path):
@@ -186,7 +186,7 @@ def test_refinement_adds_points_along_the_boundary_alone(small):
 def test_a_list_of_mistakes_is_told_at_once(small):
     with pytest.raises(sl.BadInput) as told:
         small("a", sl.grid(lr=[0.1, -1], widht=[2]), fixed={"noise": -1})
-    for words in ("lr must be a finite number above 0", "widht is no parameter", "noise must be"):
+    for words in ("lr must be a finite number above 0", "widht is not a parameter", "noise must be"):
         assert words in str(told.value)
 
 
@@ -195,10 +195,10 @@ def test_a_list_of_mistakes_is_told_at_once(small):
     [
         ({"over": 3}, "over must be a grid"),
         ({"over": []}, "needs points"),
-        ({"over": {"lr": 0.1}}, "lr must be several values"),
-        ({"over": {"lr": [0.1, 0.1]}}, "a value twice"),
+        ({"over": {"lr": 0.1}}, "lr must be a list of values"),
+        ({"over": {"lr": [0.1, 0.1]}}, "the same value twice"),
         ({"over": [{"lr": 0.1}, {"noise": 1}]}, "all points must have"),
-        ({"keep": "risk"}, "keep must name what to keep"),
+        ({"keep": "risk"}, "keep must name values to store"),
         ({"engine": -1}, "engine must be"),
         ({"shard": (3, 2)}, "shard must be"),
         ({"refine": "final_risk", "shard": (1, 2)}, "refine needs all points"),
@@ -208,10 +208,10 @@ def test_a_list_of_mistakes_is_told_at_once(small):
         ({"fixed": {"lr": 0.1}}, "both fixed and varied"),
         ({"fixed": {"optimiser": "fast"}}, "optimiser must be one of"),
         ({"fixed": {"optimiser": "heavy_ball", "beta": 2}}, "beta must be a finite number of at least 0 and below 1; got 2"),
-        ({"over": {"optimiser": ["sgd", "nesterov"], "beta": [0.5]}}, "beta is no parameter of the optimiser sgd"),
+        ({"over": {"optimiser": ["sgd", "nesterov"], "beta": [0.5]}}, "beta is not a parameter of the optimiser sgd"),
         ({"kernel": "abacus"}, "kernel must be one of"),
         ({"save": [2.0]}, "save must hold times from 0 to t_max = 1"),
-        ({"refine": "overlap"}, "refine must name what is kept: final_risk"),
+        ({"refine": "overlap"}, "refine must name a stored value: final_risk"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(change, words, small):

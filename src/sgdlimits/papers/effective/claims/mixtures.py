@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
-from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, variances
+from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, increment_covariances
 from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
 # files of the tests named by misprints
@@ -56,7 +56,7 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     "effective dynamics of the binary mixture",
     r"$f$ and $g$ by the integrals $A^\mu$, $A^\perp$, $B$",
 )
-def mixture_dynamics(effort: Effort) -> Comparison:
+def compare_mixture_dynamics(effort: Effort) -> Comparison:
     """Compare mean increments of the binary mixture's statistics, sampled in R^200, with f and g of (4.3)."""
     return compare_dynamics("binary_mixture", effort.runs(20_000, 10_000))
 
@@ -66,13 +66,13 @@ def mixture_dynamics(effort: Effort) -> Comparison:
     "effective dynamics of XOR",
     "$f$ and $g$ of 22 statistics at any snr, by integrals like those of (4.3)",
 )
-def xor_dynamics(effort: Effort) -> Comparison:
+def compare_xor_dynamics(effort: Effort) -> Comparison:
     """Compare mean increments of the XOR mixture's statistics, sampled in R^200, with f and g of Proposition F.2."""
     return compare_dynamics("xor_mixture", effort.runs(20_000, 10_000))
 
 
 @claim("(4.2), Lemma E.1", "seven statistics suffice", "The law of the loss depends on $v$, $m$ and $R^\\perp$ only")
-def seven_statistics(effort: Effort) -> Comparison:
+def compare_seven_statistics(effort: Effort) -> Comparison:
     """Compare means of the risk, v_1 and m_1 after 60 steps of SGD on weights in R^20 with those of the exact chain."""
     d, runs, rows = 20, effort.runs(1024, 256), []
     problem = sl.presets.binary_mixture(snr=4.0, ridge=0.1)
@@ -97,7 +97,7 @@ def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     r"$\dot m_i = \frac{v_i}2\sigma(-v\cdot m) - \alpha m_i$ if $m_1m_2>0$, else with $v_im_i$; "
     r"$\dot R^\perp = -2\alpha R^\perp$",
 )
-def noiseless_mixture(effort: Effort) -> Comparison:
+def compare_noiseless_mixture(effort: Effort) -> Comparison:
     """Compare the package's drift at infinite snr, for units on equal and opposite sides, with Proposition 4.2."""
     ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
     problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
@@ -117,7 +117,7 @@ def noiseless_mixture(effort: Effort) -> Comparison:
     "radius of the rings and threshold of the ridge",
     r"$C_\alpha = \log(1-2\alpha)-\log 2\alpha$ for $\alpha<\frac14$; XOR $-\mathrm{logit}(4\alpha)$ for $\alpha<\frac18$",
 )
-def rings(effort: Effort) -> Comparison:
+def compare_rings(effort: Effort) -> Comparison:
     """Compare ring radii and critical ridges, from zeros of the package's noiseless drift, with Proposition 4.2."""
     ridge, number = 0.1, []
     for preset, units, clusters in (("binary_mixture", 2, 1), ("xor_mixture", 4, 2)):
@@ -139,7 +139,7 @@ def rings(effort: Effort) -> Comparison:
     right="The end points on the axes are fixed points too.",
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
-def ring_ends(effort: Effort) -> Comparison:
+def compare_ring_ends(effort: Effort) -> Comparison:
     """Compare the number of end points of the rings at which the package's drift vanishes with 4, and 0 as printed."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
@@ -153,7 +153,7 @@ def ring_ends(effort: Effort) -> Comparison:
     "optima of the binary mixture",
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
-def optima(effort: Effort) -> Comparison:
+def compare_optima(effort: Effort) -> Comparison:
     """Compare decay rates at an optimum and the growth at zero weights, by differences of the drift, with Proposition 4.2.
 
     At the optimum the rates of v - m are -2 alpha, and those of v + m follow from the slope of the sigmoid.
@@ -176,7 +176,7 @@ def optima(effort: Effort) -> Comparison:
     "limit of large snr",
     r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
 )
-def large_snr(effort: Effort) -> Comparison:
+def compare_large_snr(effort: Effort) -> Comparison:
     """Compare exponents of 1/snr with which the package's drifts of v, m and Q approach their limits with 1."""
     m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
     stats = make_overlaps([0.8, 0.5], m, m @ m.T + R)
@@ -192,7 +192,7 @@ def large_snr(effort: Effort) -> Comparison:
     "introduction", "limit of the snr", "Theoretically in the limit where the SNR tends to zero",
     right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
 )  # fmt: skip
-def snr_tends_to_infinity(effort: Effort) -> Comparison:
+def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
     """Compare the package's noiseless drift of the second layer with the drift at snr 10^4, and at 10^-4 as printed."""
     stats = make_overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
     near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
@@ -200,7 +200,7 @@ def snr_tends_to_infinity(effort: Effort) -> Comparison:
 
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
-def binary_share(effort: Effort) -> Comparison:
+def compare_binary_success_share(effort: Effort) -> Comparison:
     """Compare the share of runs of the exact chain (N = 250, two classes) that end at an optimum with 1/2."""
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_QUADRATURE)
@@ -211,7 +211,7 @@ def binary_share(effort: Effort) -> Comparison:
 
 
 def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
-    """Whether each of the four clusters of XOR has a unit along its mean, for second layer a and overlaps M."""
+    """Return whether each of the four clusters of XOR has a unit along its mean, for second layer a and overlaps M."""
     own = np.argmax(np.abs(M), 1)
     # units that have not decayed
     large = np.abs(a) > 0.1
@@ -226,7 +226,7 @@ def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
     "[Effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr).",
     kind="open",
 )  # fmt: skip
-def rings_at_finite_snr(effort: Effort) -> Comparison:
+def compare_rings_at_finite_snr(effort: Effort) -> Comparison:
     """Measure the ratio of two units' second-layer weights (4/3 at first) in the exact chain at snr 2 and t = 100."""
     end = simulate_shared_ring(0.01, 0.02, 100.0, d=300, runs=effort.runs(32, 16)).a.values[:, -1]
     return compare((end[:, 1] / end[:, 0]).mean())
@@ -247,7 +247,7 @@ def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int
     tests=f"`test_xor_mixture_has_39_components_of_which_24_are_stable` {MIXED}, "
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
-def xor_share(effort: Effort) -> Comparison:
+def compare_xor_success_share(effort: Effort) -> Comparison:
     """Compare the share of runs of the exact chain (N = 250, XOR) that end at an optimum with 3/32, and 0 as printed.
 
     As printed the share is 0, because the ODE from the limit m = 0 never leaves it, by symmetry.
@@ -264,7 +264,7 @@ def xor_share(effort: Effort) -> Comparison:
     "39 components of fixed points",
     "39 connected components for XOR, of which $4! = 24$ are stable",
 )
-def components(effort: Effort) -> Comparison:
+def compare_components(effort: Effort) -> Comparison:
     """Compare numbers of connected components of XOR's fixed points, all and stable, by enumeration, with 39 and 24.
 
     An assignment is a fixed point along its own directions; orthogonal to them the kinks of relu hold it. Assignments that
@@ -318,7 +318,7 @@ def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -
     tests=f"`test_ring_of_the_binary_mixture_has_the_published_limit`, `test_double_ring_of_xor_has_the_published_limit` "
     f"{LOCAL}",
 )  # fmt: skip
-def ring_drift(effort: Effort) -> Comparison:
+def compare_ring_drift(effort: Effort) -> Comparison:
     """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3, 5.1 and their correction."""
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
@@ -344,7 +344,7 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
     "noise on the rings",
     r"$\tilde\Sigma = \alpha^2a_ia_j$, of rank 1; XOR $3\alpha^2a_ia_j$ and $-\alpha^2a_ia_j$, of rank 2",
 )
-def ring_noise(effort: Effort) -> Comparison:
+def compare_ring_noise(effort: Effort) -> Comparison:
     """Compare the package's local noise matrices and ranks on rings of both mixtures with Propositions 4.3 and 5.1."""
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
@@ -362,10 +362,10 @@ def ring_noise(effort: Effort) -> Comparison:
     "step. The paper magnifies linear statistics only, for which (2.2) is right.", kind="remark",
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
-def magnified(effort: Effort) -> Comparison:
+def compare_magnified(effort: Effort) -> Comparison:
     """Compare the variance of a squared norm's increment, by quadrature, with (55), and its first-order term as printed."""
     m, lr, noise = 0.3, 0.1, 0.2
-    return compare(variances(m, lr, noise)[2], evaluate_55(m, 2 * lr, noise)[2], evaluate_55(m, 0.0, noise)[2])
+    return compare(increment_covariances(m, lr, noise)[2], evaluate_55(m, 2 * lr, noise)[2], evaluate_55(m, 0.0, noise)[2])
 
 
 @claim(
@@ -377,14 +377,14 @@ def magnified(effort: Effort) -> Comparison:
     r"$\delta_n^{-1}$ steps, each $\delta_n^4$ times the left-hand side, must vanish.",
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
-def localizable(effort: Effort) -> Comparison:
+def compare_localizable(effort: Effort) -> Comparison:
     """Compare the growth exponent of the second localizability condition, measured, with the corrected and printed bound."""
     report = sl.effective_dynamics(sl.presets.binary_mixture()).localizability()
     return compare(report.conditions[-1].measured, 2.9, 1.0, rtol=0, relation="<")
 
 
 @claim("sections 2.1, 3, 4", "critical step size", r"$\delta_n = \Theta(1/n)$ is critical: there the corrector appears")
-def critical_step(effort: Effort) -> Comparison:
+def compare_critical_step(effort: Effort) -> Comparison:
     """Compare the exponent of 1/n of the step size where matrix PCA's corrector appears, measured, with 1."""
     report = sl.effective_dynamics(sl.presets.spiked_tensor(2, 1.2)).localizability()
     return compare(report.critical_exponent, 1.0, atol=0.02)

@@ -46,7 +46,7 @@ def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray
     "effective dynamics of spikes",
     r"$\dot u_1 = 2u_1(\lambda k u_1^{k-2} - kR^{2k-2})$, $\dot u_2 = -4kR^{2(k-1)}(u_2 - c_\delta)$",
 )
-def spiked_ode(effort: Effort) -> Comparison:
+def compare_spiked_ode(effort: Effort) -> Comparison:
     """Compare mean one-step changes of m and r^2, from explicit noise tensors of order 2 and 3, with the ODE (3.1)."""
     snr, lr, m, r = 1.7, 0.6, 0.5, 0.8
     R2, rows = m**2 + r**2, []
@@ -57,7 +57,7 @@ def spiked_ode(effort: Effort) -> Comparison:
 
 
 @claim("section 3", "population loss of spikes", r"$\Phi = -2\lambda m^k + (r_\perp^2+m^2)^k + c$")
-def spiked_risk(effort: Effort) -> Comparison:
+def compare_spiked_risk(effort: Effort) -> Comparison:
     """Compare the squared distance of the tensors snr v^3 and x^3 in R^4, entry by entry, with the loss of section 3."""
     k, snr, x = 3, 1.7, np.array([0.5, 0.3, -0.6, 0.2])
     power = lambda u: reduce(np.multiply.outer, [u] * k)
@@ -70,7 +70,7 @@ def spiked_risk(effort: Effort) -> Comparison:
     "thresholds of spikes",
     r"$\lambda_c(2) = 1$, $m_\star = \sqrt{\lambda-1}$; for $k\ge3$ fixed points appear at $\lambda_c(k)$",
 )
-def spiked_threshold(effort: Effort) -> Comparison:
+def compare_spiked_threshold(effort: Effort) -> Comparison:
     """Compare critical ratios and a fixed point, by root finding on the drift, with Proposition 3.2 and (D.4)."""
     drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(make_spike(m, 1.0)).m)
     rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), make_spike(0.0, 1.0)).matrix[0, 0])
@@ -87,7 +87,7 @@ def spiked_threshold(effort: Effort) -> Comparison:
     "stability of the fixed points of spikes",
     r"$(0,0)$ unstable; $(0,1)$ stable below $\lambda_c(2)$ and always for $k>2$; $m_\dagger$ unstable, $m_\star$ stable",
 )
-def spiked_stability(effort: Effort) -> Comparison:
+def compare_spiked_stability(effort: Effort) -> Comparison:
     """Compare the sign of the ODE's largest eigenvalue at seven fixed points of spiked tensors with Proposition 3.2."""
     top = sl.theory.effective.overlaps(3, 6.0)
     points = [(2, 0.8, 0.0, 1), (2, 1.2, 0.0, 1), (2, 1.2, np.sqrt(0.2), 1), (3, 6.0, 0.0, 1), (3, 6.0, top.m_dagger, 1)]
@@ -101,7 +101,7 @@ def spiked_stability(effort: Effort) -> Comparison:
     right=r"For odd $k$ only at $+m_\dagger$ and $+m_\star$",
     tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
-def odd_tensors(effort: Effort) -> Comparison:
+def compare_odd_tensors(effort: Effort) -> Comparison:
     """Compare the ODE's final overlaps from m_star and -m_star at order 3 with m_star and 0, and -m_star as printed."""
     m = sl.theory.effective.overlaps(3, 6.0).m_star
     start = make_spike(np.array([m, -m]), np.ones(2))
@@ -110,7 +110,7 @@ def odd_tensors(effort: Effort) -> Comparison:
 
 
 @claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
-def small_steps(effort: Effort) -> Comparison:
+def compare_small_steps(effort: Effort) -> Comparison:
     """Compare the smaller fixed point at order 3, by root finding, with theory, and its exponent in the rate with 2."""
     # the smaller root: the barrier
     root = lambda lr: brentq(lambda m: 4.0 * m - (m**2 + lr) ** 2, 1e-9, 0.5)
@@ -123,7 +123,7 @@ def small_steps(effort: Effort) -> Comparison:
     "diffusion of a random start",
     r"$d\tilde u_1 = 2\tilde u_1(2\lambda 1_{k=2} - k)dt + 2\sqrt k\,dB$ at $\tilde u_2 = 1$",
 )
-def diffusion(effort: Effort) -> Comparison:
+def compare_diffusion(effort: Effort) -> Comparison:
     """Compare drift and variance of sqrt(n) m in one step, from explicit noise tensors, with the diffusion (3.2)."""
     rows = []
     for k, snr in ((2, 1.3), (3, 1.3)):
@@ -149,7 +149,7 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     "transition of matrix PCA",
     r"$4(\lambda-1)\tilde u_1dt + 2\sqrt2\,dB$: stable for $\lambda<1$, unstable for $\lambda>1$",
 )
-def transition(effort: Effort) -> Comparison:
+def compare_transition(effort: Effort) -> Comparison:
     """Compare the variance of sqrt(d) m over runs of the exact chain, below and above the threshold, with (3.2)."""
     rows = []
     for snr, time in ((0.8, 1.5), (1.2, 1.0)):
@@ -162,7 +162,7 @@ def transition(effort: Effort) -> Comparison:
 
 
 @claim("after (3.2)", "tensors at a fixed ratio", r"For $k\ge3$ the overlap is always a stable Ornstein–Uhlenbeck process")
-def stable_tensor(effort: Effort) -> Comparison:
+def compare_stable_tensor(effort: Effort) -> Comparison:
     """Compare the variance of sqrt(d) m over runs of the exact chain of a tensor, at twice the critical ratio, with 1."""
     d, runs = 5000, effort.runs(4096, 1024)
     problem = sl.presets.spiked_tensor(3, 2 * sl.theory.effective.critical_snr(3))
@@ -171,7 +171,7 @@ def stable_tensor(effort: Effort) -> Comparison:
 
 
 @claim("after (3.2)", "recovery takes n log n steps", r"For $\lambda>1$ SGD reaches $\pm m_\star$ in $O(n\log n)$ steps")
-def recovery_scaling(effort: Effort) -> Comparison:
+def compare_recovery_scaling(effort: Effort) -> Comparison:
     """Compare the slope in log d of the exact chain's mean recovery time in matrix PCA with 1/(8 (snr - 1))."""
     problem, runs, sizes, rows = sl.presets.spiked_tensor(2, 2.0), effort.runs(1024, 256), (500, 20_000), []
     for d in sizes:
@@ -188,7 +188,7 @@ def recovery_scaling(effort: Effort) -> Comparison:
     r"stable, with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
     tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
-def scaled_tensor(effort: Effort) -> Comparison:
+def compare_scaled_tensor(effort: Effort) -> Comparison:
     """Compare the package's drift of sqrt(d) m at snr 2 sqrt(d) with the SDE after (3.2), corrected and as printed."""
     k, Lambda, d = 3, 2.0, 10**10
     u = np.array([0.2, 1.5])

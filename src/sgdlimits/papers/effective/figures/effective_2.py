@@ -44,7 +44,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(datasets, point, size), _write_caption(datasets, noiseless, point, size))
 
 
-def optimal(data: xr.Dataset) -> xr.DataArray:
+def has_found_optimum(data: xr.Dataset) -> xr.DataArray:
     """Return for each run and time whether the two units lie along opposite class means, each with the right label."""
     m, v, size = data.M[..., 0], data.a, MIN_SHARE_OF_RADIUS * RING_RADIUS
     # each unit has its own label's sign, and both classes have a unit
@@ -54,7 +54,7 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
 
 def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
     figure, axes = make_four_panels()
-    draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
+    draw_fraction(axes[0], datasets["chain"], has_found_optimum(datasets["chain"]), 0.5, "1/2")
     _draw_end_points(axes[1], datasets["chain"].isel(run=slice(MAX_END_POINTS)))
     _draw_paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
     draw_fluctuations(axes[3], datasets, point, size.d, (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$"))
@@ -63,7 +63,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     """Draw the final overlaps of both units in each run, with the rings of fixed points and the predicted optima."""
-    m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
+    m, best = data.M.values[:, -1, :, 0], has_found_optimum(data).values[:, -1]
     draw_end_points(ax, m, {"optimal": best, "not": ~best}, RING_RADIUS)
     ax.plot(
         [RING_RADIUS, -RING_RADIUS],
@@ -91,7 +91,7 @@ def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlap
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
-    data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
+    data, best = datasets["chain"], has_found_optimum(datasets["chain"]).values[:, -1]
     m, share = np.abs(data.M.values[:, -1, :, 0]), estimate_fraction(best)
     on_ring, limit = np.sqrt((m[~best] ** 2).sum(1)), sl.local_limit(noiseless, point)
     measured, predicted = (principal_deviations(datasets[name], point, size.d) for name in ("ring", "local"))

@@ -40,7 +40,7 @@ def build_point() -> sl.Overlaps:
     return sl.Overlaps(jnp.concatenate([first, -second]), M, M @ M.T)
 
 
-def optimal(data: xr.Dataset) -> xr.DataArray:
+def has_found_optimum(data: xr.Dataset) -> xr.DataArray:
     """Return for each run and time whether each of the four classes has a unit along its mean with the right label."""
     m, v, size = data.M, data.a, rings.MIN_SHARE_OF_RADIUS * RING_RADIUS
     looks = [(sign * m[..., teacher] > size) & (label * v > size) for teacher, label in ((0, 1), (1, -1)) for sign in (1, -1)]
@@ -49,7 +49,7 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
 
 def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
     figure, axes = rings.make_four_panels()
-    rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32", "29/32")
+    rings.draw_fraction(axes[0], datasets["chain"], has_found_optimum(datasets["chain"]), 3 / 32, "3/32", "29/32")
     _draw_end_points(axes[1], datasets["chain"].isel(run=slice(rings.MAX_END_POINTS)))
     rings.draw_fluctuations(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
     rings.draw_fluctuations(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
@@ -58,7 +58,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     """Draw the final overlaps of the first two units with the first class direction, with rings and predicted optima."""
-    m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
+    m, best = data.M.values[:, -1, :2, 0], has_found_optimum(data).values[:, -1]
     rings.draw_end_points(ax, m, {"not": ~best, "optimal": best}, RING_RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
     ax.plot(*(RING_RADIUS * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
@@ -68,7 +68,7 @@ def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
-    data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
+    data, best = datasets["chain"], has_found_optimum(datasets["chain"]).values[:, -1]
     share, limit, norms = rings.estimate_fraction(best), sl.local_limit(noiseless, point), np.abs(data.a.values[:, -1])
     measured, predicted = (rings.principal_deviations(datasets[name], point, size.d) for name in ("ring", "local"))
     return [

@@ -16,15 +16,15 @@ LANDSCAPE_TESTS = "in `tests/laws/test_landscape.py`"
 RHO, NOISE = 0.7, 0.3
 
 
-def one_unit(rho: float = RHO) -> sl.ProjectionProblem:
+def build_unit(rho: float = RHO) -> sl.ProjectionProblem:
     """Build phase retrieval by one unit off the sphere, with label noise 0.3 and a teacher of squared norm rho."""
     target = sl.Target(sl.CommitteeReadout("square"), noise=NOISE, gram=[[rho]])
     return sl.ProjectionProblem(target, sl.TwoLayer(1), sl.SquaredLoss(), sl.OnePassSGD(0.1))
 
 
-def eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
+def hessian_eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
     """Return all eigenvalues of the risk's Hessian at overlap m and squared norm q, in R^d or on the sphere by the problem."""
-    return np.repeat(*sl.hessian_spectrum(problem or one_unit(), make_overlaps([1.0], [[m]], [[q]]), d))
+    return np.repeat(*sl.hessian_spectrum(problem or build_unit(), make_overlaps([1.0], [[m]], [[q]]), d))
 
 
 def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
@@ -38,7 +38,7 @@ def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
     right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)xx^\top$",
     tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def loss_hessian(effort: Effort) -> Comparison:
+def compare_loss_hessian(effort: Effort) -> Comparison:
     """Compare the second derivative of one sample's loss in its field, by differences, with (61), corrected and as printed."""
     own, star, z, h = 0.7, 1.1, 0.5, 1e-3
     loss = lambda field: (star**2 + z - field**2) ** 2 / 2
@@ -51,7 +51,7 @@ def loss_hessian(effort: Effort) -> Comparison:
     "(63)", "risk off the sphere", r"$3\rho^2 + 3q^2 - 4m^2 - 2\rho q$, beside $\Delta/2$",
     right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
-def risk_63(effort: Effort) -> Comparison:
+def compare_risk_63(effort: Effort) -> Comparison:
     """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with equation (63), corrected and printed."""
     w, star, s = make_sample()
     whole = 3 * RHO**2 + 3 * (w @ w) ** 2 - 4 * (w @ star) ** 2 - 2 * RHO * w @ w
@@ -63,7 +63,7 @@ def risk_63(effort: Effort) -> Comparison:
     right=r"$\mathbb{E}[\lambda^3 x] = 3 q w$. $\mathbb{E}[\lambda_\star^2 \lambda x] = \rho w + 2 m w_\star$ is right.",
     tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def moments_64(effort: Effort) -> Comparison:
+def compare_moments_64(effort: Effort) -> Comparison:
     """Compare means of cubic field products times x, by Gauss-Hermite quadrature, with equation (64), corrected and printed."""
     w, star, s = make_sample()
     number = np.stack([s.mean(s.fixed[0] ** 2 * s.fields[0] * s.x), s.mean(s.fields[0] ** 3 * s.x)])
@@ -72,7 +72,7 @@ def moments_64(effort: Effort) -> Comparison:
 
 
 @claim("(65), (74)", "gradient", r"$-2((\rho-3q)w + 2mw_\star)$; at random weights $4w^0$")
-def gradient(effort: Effort) -> Comparison:
+def compare_gradient(effort: Effort) -> Comparison:
     """Compare the mean gradient of one unit's loss, by Gauss-Hermite quadrature, with equations (65) and (74)."""
     w, star, s = make_sample()
     return compare(s.mean(-2 * s.error * s.fields[0] * s.x), -2 * ((RHO - 3 * w @ w) * w + 2 * (w @ star) * star))
@@ -83,7 +83,7 @@ def gradient(effort: Effort) -> Comparison:
     right=r"$\rho I + 2 w_\star w_\star^\top$, and likewise for $w$",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def moments_66(effort: Effort) -> Comparison:
+def compare_moments_66(effort: Effort) -> Comparison:
     """Compare the mean of x x^T times the squared teacher field, by quadrature, with equation (66), corrected and printed."""
     _, star, s = make_sample()
     one, outer = RHO * np.eye(3), np.outer(star, star)
@@ -95,7 +95,7 @@ def moments_66(effort: Effort) -> Comparison:
     right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def hessian(effort: Effort) -> Comparison:
+def compare_hessian(effort: Effort) -> Comparison:
     """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with equation (67), corrected and printed."""
     w, star, s = make_sample()
     # factor 2 is right, 1 as printed
@@ -111,17 +111,17 @@ CORRECTED_EIGENVALUES_TEST = f"`test_eigenvalues_of_phase_retrieval_are_those_of
     "(68)", "Hessian at zero", r"At $w = 0$: $-2\rho$ ($d - 1$ times), $-2(\rho + 1)$",
     right=r"$-2\rho$ ($d - 1$ times), $-6\rho$", tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
-def hessian_zero(effort: Effort) -> Comparison:
+def compare_hessian_zero(effort: Effort) -> Comparison:
     """Compare the package's Hessian eigenvalues in R^5 at zero weights with equation (68), corrected and as printed."""
     rest = [-2 * RHO] * 4
-    return compare(eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
+    return compare(hessian_eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
 
 
 @claim(
     "(69)", "risk at zero", r"Risk at $w = 0$: $\Delta/2 + 3\rho^2$", right=r"$\Delta/2 + 3\rho^2/2$, as (63) corrected has it",
     tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
-def risk_zero(effort: Effort) -> Comparison:
+def compare_risk_zero(effort: Effort) -> Comparison:
     """Compare the risk at zero weights, by Gauss-Hermite quadrature, with equation (69), corrected and as printed."""
     s = SquaredUnits(np.zeros((1, 2)), np.sqrt(RHO) * np.eye(1, 2), NOISE)
     return compare(s.risk, NOISE / 2 + 1.5 * RHO**2, NOISE / 2 + 3 * RHO**2)
@@ -133,22 +133,22 @@ def risk_zero(effort: Effort) -> Comparison:
     right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$",
     tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
-def hessian_saddle(effort: Effort) -> Comparison:
+def compare_hessian_saddle(effort: Effort) -> Comparison:
     """Compare Hessian eigenvalues in R^5 and the risk at the saddle with equations (70), (71), corrected and printed."""
     # at the saddle the unit is orthogonal to the teacher, with q = rho/3
     height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
-    return compare([*eigenvalues(0.0, RHO / 3), height], right, [-2 * RHO, 0, 0, 0, 2 * RHO, 10 / 3 * RHO**2])
+    return compare([*hessian_eigenvalues(0.0, RHO / 3), height], right, [-2 * RHO, 0, 0, 0, 2 * RHO, 10 / 3 * RHO**2])
 
 
 @claim(
     "(72)", "Hessian at the minimum", r"At the minimum: $4(\rho I + w_\star w_\star^\top)$",
     right=r"$4(\rho I + 2 w_\star w_\star^\top)$", tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
-def hessian_minimum(effort: Effort) -> Comparison:
+def compare_hessian_minimum(effort: Effort) -> Comparison:
     """Compare the package's Hessian eigenvalues in R^5 at the minimum with equation (72), corrected and as printed."""
     rest = [4 * RHO] * 4
-    return compare(eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
+    return compare(hessian_eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
 
 
 @claim(
@@ -158,7 +158,7 @@ def hessian_minimum(effort: Effort) -> Comparison:
     "on the tangent space",
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def sphere_hessian(effort: Effort) -> Comparison:
+def compare_sphere_hessian(effort: Effort) -> Comparison:
     """Compare derivatives of one sample's loss along a great circle, by differences, with (78), (79) and their correction."""
     own, across, star, z, h = 0.7, -1.4, 1.1, 0.5, 1e-3
     # a great circle keeps the norm
@@ -175,13 +175,13 @@ def sphere_hessian(effort: Effort) -> Comparison:
     "landscape on the sphere",
     r"Gradient $4m(mw-w_\star)$; Hessian $-4w_\star w_\star^\top$ at $m=0$, $4I$ at $m=\pm1$",
 )
-def sphere_landscape(effort: Effort) -> Comparison:
+def compare_sphere_landscape(effort: Effort) -> Comparison:
     """Compare the slope of the risk on the sphere, by differences, and Hessian eigenvalues with equations (82) to (85)."""
     m, h = 0.6, 1e-4
     at = lambda m: SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
     slope = (at(m + h) - at(m - h)) / (2 * h)  # the gradient 4m(mw - w*) times dw/dm, whose overlap with w* is 1
     problem = sl.presets.phase_retrieval()
-    number = [slope, *eigenvalues(m, 1.0, problem=problem), *eigenvalues(1.0, 1.0, problem=problem)]
+    number = [slope, *hessian_eigenvalues(m, 1.0, problem=problem), *hessian_eigenvalues(1.0, 1.0, problem=problem)]
     return compare(number, [-4 * m, 4 * m**2 - 4 * (1 - m**2), *[4 * m**2] * 3, *[4.0] * 4], rtol=1e-7)
 
 
@@ -190,7 +190,7 @@ def sphere_landscape(effort: Effort) -> Comparison:
     right=r"$d - 2$ flat directions on the tangent space: the normal direction is one of the $d - 1$.", kind="remark",
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def flat(effort: Effort) -> Comparison:
+def compare_flat(effort: Effort) -> Comparison:
     """Compare the number of zero eigenvalues of the package's Hessian on the sphere at m = 0 with d - 2 and d - 1."""
     d = 50
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(), saddle_overlaps(1), d).index
@@ -198,7 +198,7 @@ def flat(effort: Effort) -> Comparison:
 
 
 @claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
-def flat_network(effort: Effort) -> Comparison:
+def compare_flat_network(effort: Effort) -> Comparison:
     """Compare the number of null directions per unit at the saddle, from the package's Hessian, with d - p - 1."""
     p, d = 2, 50
     # rotations among the units add p (p - 1)/2 null directions

@@ -11,7 +11,7 @@ from sgdlimits.papers.one_step import SquaredUnits, sphere_drift, step_on_sphere
 from sgdlimits.papers.shorthand import make_overlaps
 
 
-def variances(m: float, lr: float, noise: float) -> np.ndarray:
+def increment_covariances(m: float, lr: float, noise: float) -> np.ndarray:
     """Compute Var M, Cov(M, Q) and Var Q of one-sample increments of a unit of norm 1, by Gauss-Hermite quadrature."""
     s = SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise, nodes=7)  # products have degree 12
     C = s.covariance(s.M, s.Q(lr))
@@ -34,14 +34,14 @@ def evaluate_55(m: float, g: float, D: float) -> np.ndarray:
     r"right. All hold at $q = \rho = 1$.",
     tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT_TESTS}",
 )  # fmt: skip
-def covariance_55(effort: Effort) -> Comparison:
+def compare_covariance_55(effort: Effort) -> Comparison:
     """Compare the covariance of one-sample increments, by quadrature, with (55) at twice the learning rate and as printed."""
     m, lr, noise = 0.3, 0.1, 0.2
-    return compare(variances(m, lr, noise), evaluate_55(m, 2 * lr, noise), evaluate_55(m, lr, noise))
+    return compare(increment_covariances(m, lr, noise), evaluate_55(m, 2 * lr, noise), evaluate_55(m, lr, noise))
 
 
 @claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
-def covariance_54(effort: Effort) -> Comparison:
+def compare_covariance_54(effort: Effort) -> Comparison:
     """Compare the package's closed covariance of M and Q of two units with equation (54), averaged by quadrature."""
     # 7 nodes: the variance of the corrector has degree 12
     s, lr = sample_units(p=2, noise=0.2, nodes=7), 0.2
@@ -52,22 +52,22 @@ def covariance_54(effort: Effort) -> Comparison:
 
 
 @claim("(50), (51)", "linear SDE at the saddle", r"Drift $4(1-6\gamma)-2\gamma\Delta$, noise $\frac\gamma d(48+4\Delta)$")
-def linear_sde(effort: Effort) -> Comparison:
+def compare_linear_sde(effort: Effort) -> Comparison:
     """Compare drift and variance of one exact step near zero overlap, by quadrature, with the linear SDE (50), (51)."""
     lr, noise, m = 0.09, 0.6, 1e-4
-    number = [sphere_drift(m, lr, noise) / m, variances(0.0, lr, noise)[0]]
+    number = [sphere_drift(m, lr, noise) / m, increment_covariances(0.0, lr, noise)[0]]
     return compare(number, [4 * (1 - 6 * lr) - 2 * lr * noise, 48 + 4 * noise], rtol=2e-4)
 
 
 @claim("(34)", "noise on the sphere", r"$\sigma_m - \frac m2\sigma_Q$")
-def sphere_noise(effort: Effort) -> Comparison:
+def compare_sphere_noise(effort: Effort) -> Comparison:
     """Compare the variance of one exact step on the sphere at d = 1e6, by quadrature, with the projected noise of (34)."""
     m, lr, noise, d = 0.5, 0.1, 0.3, 1e6
     after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
     # the mean is of order 1/d, and its square must be subtracted
     mean = (after - m) @ weights
     number = d**2 * ((after - m) ** 2 @ weights - mean**2) / lr**2
-    one, mixed, two = variances(m, lr, noise)
+    one, mixed, two = increment_covariances(m, lr, noise)
     return compare(number, one - m * mixed + m**2 / 4 * two, rtol=1e-3)
 
 
@@ -75,8 +75,8 @@ def sphere_noise(effort: Effort) -> Comparison:
     "D.2, Itô's rule", "square of dq", r"$dq^2 = \frac\gamma d \sigma_m^2\,dt$", right=r"$dq^2 = \frac\gamma d \sigma_Q^2\,dt$",
     tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
-def ito(effort: Effort) -> Comparison:
+def compare_ito(effort: Effort) -> Comparison:
     """Compare the variance of the increment of q, by quadrature, with that of (55), and with the variance of m as printed."""
     m, lr, noise = 0.3, 0.1, 0.2
-    one, _, two = variances(m, lr, noise)
+    one, _, two = increment_covariances(m, lr, noise)
     return compare(two, evaluate_55(m, 2 * lr, noise)[2], one)

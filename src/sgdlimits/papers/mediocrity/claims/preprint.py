@@ -10,14 +10,14 @@ from sgdlimits.analysis.plateau_exits import law_times
 from sgdlimits.level.condition import RiskBelow
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as mediocrity
-from sgdlimits.papers.mediocrity.claims.noise import variances
+from sgdlimits.papers.mediocrity.claims.noise import increment_covariances
 from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
 from sgdlimits.papers.one_step import sphere_drift
 from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 
 @claim("key results", "d log d at any width", r"$n = O(d\log d)$ regardless of width; width enters the prefactor only")
-def any_width(effort: Effort) -> Comparison:
+def compare_any_width(effort: Effort) -> Comparison:
     """Compare the slope in log d of the mean exit time of three units, simulated by the exact chain, with 1/(2 omega_M)."""
     p, step, runs, sizes = 3, 0.05, effort.runs(128, 64), (300, 6000)
     problem = sl.presets.phase_retrieval(p, lr=step * p)
@@ -30,7 +30,7 @@ def any_width(effort: Effort) -> Comparison:
     right=r"At $\gamma/p = 0.1$ the noise of five units takes 7 % off: see [Does noise matter?](noise.md)", kind="disagreement",
     tests="`test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted` in `tests/laws/test_escape.py`",
 )  # fmt: skip
-def noise_of_networks(effort: Effort) -> Comparison:
+def compare_noise_of_networks(effort: Effort) -> Comparison:
     """Compare the mean exit time of three units, simulated by the exact chain, with the full ODE's with and without noise."""
     p, d, T = 3, 2000, 0.05
     problem = sl.presets.phase_retrieval(p, lr=0.16 * p)
@@ -39,7 +39,7 @@ def noise_of_networks(effort: Effort) -> Comparison:
 
 
 @claim("mechanism 3", "staircases", "Directions are learnt one after the other, from lower to higher complexity")
-def staircase(effort: Effort) -> Comparison:
+def compare_staircase(effort: Effort) -> Comparison:
     """Compare the orders and numbers of directions of the leaps of x1 + x1 x2 x3, computed by `leaps`, with 1, 1 and 2, 2."""
     found = sl.leaps(sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3))
     number = [value for leap in found for value in (leap.order, len(leap.directions))]
@@ -47,7 +47,7 @@ def staircase(effort: Effort) -> Comparison:
 
 
 @claim("mechanism 3", "staircases in the chain", "Samples of order d for each step of a staircase of leaps of 1")
-def stairs(effort: Effort) -> Comparison:
+def compare_stairs(effort: Effort) -> Comparison:
     """Compare exponents of d in the samples that the exact chain needs to learn x1, then x2, of x1 + x1 x2 with 1.
 
     The distance from the start to the threshold depends on d and is divided out; the tolerance of 0.03 covers other terms of
@@ -74,17 +74,20 @@ def stairs(effort: Effort) -> Comparison:
     "noise of the departure",
     "ODE against SDE across geometries. Answered in [Any problem with a plateau](exit_times.md#any-problem-with-a-plateau)",
 )
-def departure(effort: Effort) -> Comparison:
-    """Noise of the departure of one unit over the variance of the start, against drift and variance of one sample on a grid."""
+def compare_departure(effort: Effort) -> Comparison:
+    """Compare the noise of one unit's departure from the plateau with drift and variance of one sample on a grid.
+
+    The noise is relative to the variance of the random start.
+    """
     lr, noise, m = 0.09, 0.6, 1e-4
     saddle = find_plateau(sl.presets.phase_retrieval(lr=lr, noise=noise), sl.RandomInit(1000))
-    grid = lr * variances(0.0, lr, noise)[0] / (2 * sphere_drift(m, lr, noise) / m)
+    grid = lr * increment_covariances(0.0, lr, noise)[0] / (2 * sphere_drift(m, lr, noise) / m)
     return compare(float(saddle.noise[0, 0] / saddle.projection[0, 0] ** 2), grid, rtol=2e-4)
 
 
 @claim("next check 2", "exit times of a quadratic network", "The linear noisy law has the exit times of the chain")
-def exits_of_a_network(effort: Effort) -> Comparison:
-    """Mean exit time of the chain of two units that learn one direction at d = 1000, against the linear noisy law."""
+def compare_exits_of_a_network(effort: Effort) -> Comparison:
+    """Compare the mean exit time of two units that learn one direction, by the exact chain, with the linear noisy law."""
     problem, d = sl.presets.quadratic_network(2, 1, lr=0.1), 1000
     start = sl.RandomInit(d)
     saddle = find_plateau(problem, start)
@@ -100,8 +103,11 @@ def exits_of_a_network(effort: Effort) -> Comparison:
     "correlated directions",
     "Staircases with varying correlations. Answered in [Correlated directions](staircase.md#correlated-directions)",
 )
-def correlated(effort: Effort) -> Comparison:
-    """Leaps and directions of x1 x2 x3 at correlation 0.3: by integration by parts the sum, then the differences."""
+def compare_correlated(effort: Effort) -> Comparison:
+    """Compare the leaps of x1 x2 x3 at correlation 0.3, computed by `leaps`, with those from integration by parts.
+
+    First the sum of the directions is learnt, then their differences.
+    """
     found = sl.leaps(sl.Target(lambda x: x[0] * x[1] * x[2], gram=0.7 * np.eye(3) + 0.3))
     number = [leap.order for leap in found] + [value for leap in found for value in leap.combinations.ravel()]
     return compare(number, [1, 2, 1, 1, 1, 1, 0, -1, 0, 1, -1], atol=1e-6)
@@ -113,7 +119,7 @@ def correlated(effort: Effort) -> Comparison:
     "How does label noise set the risk plateau? Answered in [How does label noise set the plateau?](open_noise.md)",
     kind="open",
 )
-def open_noise(effort: Effort) -> Comparison:
+def compare_open_noise(effort: Effort) -> Comparison:
     """Compute the final excess risk of three units at lr/p = 0.05 and noise 1, for a question the paper leaves open."""
     return compare(float(mediocrity.asymptotic_excess_risk(3, 0.15, 1.0)))
 
@@ -124,8 +130,8 @@ def open_noise(effort: Effort) -> Comparison:
     "What do other activations change? Answered in [Are other activations the same up to constants?](open_activations.md)",
     kind="open",
 )
-def open_activations(effort: Effort) -> Comparison:
-    """Compute samples to escape over d log d for the absolute value (the square needs 3), a question left open."""
+def compare_open_activations(effort: Effort) -> Comparison:
+    """Compute the number of samples to escape, over d log d, for the absolute value, for a question the paper leaves open."""
     return compare(sl.theory.escape.escape("abs").samples)
 
 
@@ -135,7 +141,7 @@ def open_activations(effort: Effort) -> Comparison:
     "What follows the escape? Answered in [What follows the escape when both layers are trained?](open_second_layer.md)",
     kind="open",
 )
-def open_second_layer(effort: Effort) -> Comparison:
-    """Compute the ratio of final risks of five units with trained and with fixed second layer, a question left open."""
+def compare_open_second_layer(effort: Effort) -> Comparison:
+    """Compute the ratio of five units' final risks with trained and fixed second layer, for a question left open."""
     ones = np.ones(5)
     return compare(mediocrity.terminal_risk(ones, 0.05, True) / mediocrity.terminal_risk(ones, 0.05, False))

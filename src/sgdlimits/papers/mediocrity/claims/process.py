@@ -37,7 +37,7 @@ SECOND_LAYER = np.array([0.7, 1.4])
 
 
 @claim("(6)", "population risk", r"$\mathcal R = \frac{\Delta+3}2 - \frac1p\sum_j a_j(Q_{jj}+2m_j^2) + \dots$")
-def risk(effort: Effort) -> Comparison:
+def compare_risk(effort: Effort) -> Comparison:
     """Compare the risk of two units, by Gauss-Hermite quadrature over the inputs, with equation (6)."""
     s = sample_units(a=SECOND_LAYER)
     return compare(s.risk, risk_6(s))
@@ -49,7 +49,7 @@ def risk(effort: Effort) -> Comparison:
     r"$\mathcal{E}$ change sign.",
     tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT_TESTS}",
 )  # fmt: skip
-def sign(effort: Effort) -> Comparison:
+def compare_sign(effort: Effort) -> Comparison:
     """Compare minus the risk gradient along the teacher, by differences, with mean increments for both signs of the error."""
     s, h = sample_units(a=SECOND_LAYER, noise=0.0), 1e-5
     risk = lambda e: SquaredUnits(s.W + e, s.E, 0.0, SECOND_LAYER).risk
@@ -68,7 +68,7 @@ def sign(effort: Effort) -> Comparison:
     r"\lambda_l$, with $\delta t = \gamma/(pd)$.",
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
-def clock(effort: Effort) -> Comparison:
+def compare_clock(effort: Effort) -> Comparison:
     """Compare the change of an overlap per unit of the paper's time, from one exact step at d = 1000, with the ODE's drift."""
     m, lr, d = 0.4, 0.1, 1000
     after, weights = step_on_sphere(m, lr, 0.0, d)
@@ -85,7 +85,7 @@ def clock(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity`; for any $a$, "
     f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
-def explicit(effort: Effort) -> Comparison:
+def compare_explicit(effort: Effort) -> Comparison:
     """Compare three expectations in the ODE of two units, by Gauss-Hermite quadrature, with appendix C.2 and its correction."""
     s, step, a = sample_units(a=SECOND_LAYER), 0.1, SECOND_LAYER
     one, two, star = s.fields[0], s.fields[1], s.fixed[0]
@@ -105,7 +105,7 @@ def explicit(effort: Effort) -> Comparison:
     r"$E[\lambda_\alpha\lambda_\beta\lambda_\gamma^2\lambda_\delta^2] = "
     r"\omega_{\alpha\beta}\omega_{\gamma\gamma}\omega_{\delta\delta} + \dots$, and of orders 2 and 4",
 )
-def moments(effort: Effort) -> Comparison:
+def compare_moments(effort: Effort) -> Comparison:
     """Compare moments of order 2, 4 and 6 of four Gaussian fields, by Gauss-Hermite quadrature, with C.2 and (81)."""
     s = sample_units(p=4, noise=0.0, n=4)
     w, (a, b, c, d) = s.W @ s.W.T, s.fields
@@ -121,7 +121,7 @@ def moments(effort: Effort) -> Comparison:
     right=r"$\gamma/d$, as after (16)",
     tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
 )  # fmt: skip
-def second_rate(effort: Effort) -> Comparison:
+def compare_second_rate(effort: Effort) -> Comparison:
     """Compare the step size in (25), relative to the loss derivative by differences, with lr/d, and lr/p as printed."""
     lr, d, h = 0.3, 50, 1e-6
     one, two, star = 0.7, -0.4, 1.1  # fields of the units and of the teacher
@@ -131,7 +131,7 @@ def second_rate(effort: Effort) -> Comparison:
 
 
 @claim("(26a), (26b)", "ODE of a network", r"$\dot m = 2(\rho - \mathrm{Tr}Q/p)m + \dots$, for any $\rho$ and $p$")
-def ode_26(effort: Effort) -> Comparison:
+def compare_ode_26(effort: Effort) -> Comparison:
     """Compare mean increments of M and Q of three units, by Gauss-Hermite quadrature, with the ODE (26)."""
     rho, step, D = 0.7, 0.15, 0.4
     s = sample_units(p=3, rho=rho, noise=D)
@@ -149,7 +149,7 @@ def ode_26(effort: Effort) -> Comparison:
     "(27)", "risk with second layer 1", r"$(3 + \Delta)/2$", right=r"$(3\rho^2 + \Delta)/2$",
     tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT_TESTS}",
 )  # fmt: skip
-def risk_27(effort: Effort) -> Comparison:
+def compare_risk_27(effort: Effort) -> Comparison:
     """Compare the risk for a teacher of squared norm 0.7, by quadrature, with equation (27), corrected and printed."""
     s, rho = sample_units(rho=0.7), 0.7
     right = risk_6(s, rho)
@@ -157,7 +157,7 @@ def risk_27(effort: Effort) -> Comparison:
 
 
 @claim("(12), (17)", "ODE of the second layer", r"$\dot a_j = E[\mathcal E\lambda_j^2]$, with $\mathcal E = y - f$")
-def second_layer_ode(effort: Effort) -> Comparison:
+def compare_second_layer_ode(effort: Effort) -> Comparison:
     """Compare the package's drift of a trained second layer with equation (17), averaged by Gauss-Hermite quadrature."""
     s, lr = sample_units(a=SECOND_LAYER), 0.3
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=s.noise, sphere=False, train_second=True)
@@ -166,7 +166,7 @@ def second_layer_ode(effort: Effort) -> Comparison:
 
 
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
-def one_unit(effort: Effort) -> Comparison:
+def compare_one_unit(effort: Effort) -> Comparison:
     """Compare mean increments of m and q of one unit off the sphere, by quadrature, with equations (75) and (76)."""
     lr, rho = 0.1, 0.7
     s = sample_units(p=1, rho=rho, noise=0.0, n=2)
@@ -180,7 +180,7 @@ def one_unit(effort: Effort) -> Comparison:
 
 
 @claim("(7), (88)", "ODE of one unit on the sphere", r"$\dot m = m[4(1-6\gamma)(1-m^2) - 2\gamma\Delta]$")
-def sphere(effort: Effort) -> Comparison:
+def compare_sphere(effort: Effort) -> Comparison:
     """Compare the mean change of the overlap in one exact step on the sphere, by quadrature, with the drift (7)."""
     at = [(0.3, 0.1, 0.2), (0.9, 0.05, 0.0), (-0.5, 0.15, 1.0)]
     printed = [m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise) for m, lr, noise in at]
@@ -193,7 +193,7 @@ def sphere(effort: Effort) -> Comparison:
     r"\mathcal{E}^2 a_j^2 \lambda_j^2 \lVert x \rVert^2 / p^2$.",
     tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
-def sphere_step(effort: Effort) -> Comparison:
+def compare_sphere_step(effort: Effort) -> Comparison:
     """Compare the mean of one exact step on the sphere, by quadrature, with the expansion (29), corrected and as printed."""
     m, lr, noise = 0.4, 0.1, 0.3
     s = SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise)
@@ -208,7 +208,7 @@ def sphere_step(effort: Effort) -> Comparison:
     "second order of a step on the sphere",
     r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
 )
-def second_order(effort: Effort) -> Comparison:
+def compare_second_order(effort: Effort) -> Comparison:
     """Compare the order of the remainder of the expansion of a step on the sphere, from two step sizes, with 3."""
     m, Q, rest = 0.4, 0.3, []
     for h in (1e-3, 5e-4):
@@ -221,7 +221,7 @@ def second_order(effort: Effort) -> Comparison:
 
 
 @claim("(42), (80)", "risk on the sphere", r"$1 + \frac1p + \frac1{p^2}\sum_{j\ne l}Q_{jl}^2 - \frac2p\sum_j m_j^2$")
-def sphere_risk(effort: Effort) -> Comparison:
+def compare_sphere_risk(effort: Effort) -> Comparison:
     """Compare the excess risk of one and of three units on the sphere, by quadrature, with equations (42) and (80)."""
     values = []
     for p in (1, 3):
@@ -232,7 +232,7 @@ def sphere_risk(effort: Effort) -> Comparison:
 
 
 @claim("(21), (30), (31)", "ODE of several units on the sphere", r"$\dot m_j = \Psi_j - \frac{m_j}2\Phi_{jj}$, and for $Q$")
-def sphere_network(effort: Effort) -> Comparison:
+def compare_sphere_network(effort: Effort) -> Comparison:
     """Compare the package's drift of two units on the sphere with equations (30) and (31), averaged by quadrature."""
     p, step, noise = 2, 0.15, 0.3
     s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), noise)
@@ -247,7 +247,7 @@ def sphere_network(effort: Effort) -> Comparison:
     "linearised increments",
     r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$",
 )
-def linear_increments(effort: Effort) -> Comparison:
+def compare_linear_increments(effort: Effort) -> Comparison:
     """Compare mean increments of three units at small overlaps, by Gauss-Hermite quadrature, with equations (35) to (37)."""
     p, step, noise = 3, 0.2, 0.3
     common = 2 + 2 / p + noise
@@ -256,7 +256,7 @@ def linear_increments(effort: Effort) -> Comparison:
 
 
 def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tuple[Any, Any, Any]:
-    """Return mean increments, near the saddle, of m = h and of Q = h, both divided by h, and of another unit's squared norm."""
+    """Return mean increments near the saddle: of m = h and of Q = h, each over h, and of another unit's squared norm."""
     W = np.eye(p, p + 1, 1)
     # one overlap with the teacher and one between units, both of size h
     W[0, 0], W[1, 1:3] = h, (h, np.sqrt(1 - h**2))
@@ -276,7 +276,7 @@ def saddle_growth_rates(p: int, step: float, noise: float) -> tuple[Any, Any]:
     "rates at the saddle",
     r"$\omega_M = 4[1 - \frac\gamma p(1+\frac1p+\frac4{p^2}+\frac\Delta2)]$, $\omega_Q = \frac8p(1-\frac{8\gamma}{p^2})$",
 )
-def saddle_rates(effort: Effort) -> Comparison:
+def compare_saddle_rates(effort: Effort) -> Comparison:
     """Compare eigenvalues of the ODE of three units at the saddle, by automatic differentiation, with (38) to (40)."""
     p, lr, noise = 3, 0.4, 0.7
     found = sl.linearise(sl.presets.phase_retrieval(p, lr=lr, noise=noise), saddle_overlaps(p)).rates.real * p / lr
@@ -290,7 +290,7 @@ def saddle_overlaps(p: int) -> sl.Overlaps:
 
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
-def both_rates(effort: Effort) -> Comparison:
+def compare_both_rates(effort: Effort) -> Comparison:
     """Compare the sign of omega_Q at the rate where omega_M vanishes, from mean increments at p = 6 and 7, with section E.2."""
     rates = lambda p: np.array([saddle_growth_rates(p, step, 0.0) for step in (0.0, 1.0)])
     signs = []
@@ -307,7 +307,7 @@ def both_rates(effort: Effort) -> Comparison:
     tests="`test_saddle_is_stable_from_the_largest_rate_on` in `tests/unit/papers/test_mediocrity.py`; "
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip
-def largest_lr(effort: Effort) -> Comparison:
+def compare_largest_lr(effort: Effort) -> Comparison:
     """Compare the rate at which the mean exact step at a small overlap changes sign with 2/(12 + noise), and 1/6 as printed."""
     noise = 0.5
     found = brentq(lambda lr: sphere_drift(1e-3, lr, noise), 0.05, 0.3)
@@ -315,7 +315,7 @@ def largest_lr(effort: Effort) -> Comparison:
 
 
 @claim("(8)", "excess risk at the end", r"$\gamma\Delta/(1-6\gamma)$")
-def end_risk(effort: Effort) -> Comparison:
+def compare_end_risk(effort: Effort) -> Comparison:
     """Compare the excess risk at the overlap where the mean of an exact step vanishes with equation (8)."""
     lr, noise = 0.08, 0.6
     m = brentq(lambda m: sphere_drift(m, lr, noise), 0.5, 0.999)
@@ -323,7 +323,7 @@ def end_risk(effort: Effort) -> Comparison:
 
 
 @claim("(18), (19)", "random starts", r"$\sqrt d\,m_j$ and $\sqrt d\,Q_{jl}$ tend to $N(0, 1)$")
-def start_law(effort: Effort) -> Comparison:
+def compare_start_law(effort: Effort) -> Comparison:
     """Compare mean squares of sqrt(d) m and sqrt(d) Q over sampled random starts at d = 1000 with 1, as in (18) and (19)."""
     d, runs = 1000, effort.runs(20_000, 5000)
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(2), runs=runs, seed=1)
@@ -337,7 +337,7 @@ def start_law(effort: Effort) -> Comparison:
     r"$1 + \frac1p$.",
     kind="disagreement",
 )  # fmt: skip
-def maximum(effort: Effort) -> Comparison:
+def compare_maximum(effort: Effort) -> Comparison:
     """Compare the largest excess risk of two units on the sphere, over random and equal weights, with 2, and 3/2 as printed."""
     worst = [SquaredUnits(random_weights(2, 3, seed, norm=1.0), np.eye(1, 3)).risk for seed in range(50)]
     alike = SquaredUnits(np.eye(1, 3, 1).repeat(2, 0), np.eye(1, 3)).risk
@@ -348,7 +348,7 @@ def maximum(effort: Effort) -> Comparison:
     "after (6)", "number of statistics", "$a$, $m$ and $Q$ have $p(p+1)$ parameters; $a$ is called the first layer.",
     right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
 )  # fmt: skip
-def parameters(effort: Effort) -> Comparison:
+def compare_parameters(effort: Effort) -> Comparison:
     """Compare the rank of the Jacobian of (a, m, Q), by differences, with p(p + 5)/2, and p(p + 1) as printed."""
     p, rng, h = 4, np.random.default_rng(0), 1e-6
     start = rng.normal(size=10 * p)
@@ -366,7 +366,7 @@ def parameters(effort: Effort) -> Comparison:
     "Appendices F and I", "size of a random overlap", r"$m \sim \mathcal N(0, 1/\sqrt a)$, of order $1/\sqrt a$",
     right=r"$1/\sqrt d$ is its standard deviation; $a$ stands for $d$, and the variance is $1/d$.",
 )  # fmt: skip
-def random_overlap(effort: Effort) -> Comparison:
+def compare_random_overlap(effort: Effort) -> Comparison:
     """Compare the variance of the overlap of random unit vectors in R^400, by sampling, with 1/d, and 1/sqrt(d) as printed."""
     d, runs = 400, effort.runs(4096, 1024)
     w = np.random.default_rng(0).normal(size=(runs, d))

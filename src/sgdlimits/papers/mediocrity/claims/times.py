@@ -50,7 +50,7 @@ def sample_start_sums(width: int, d: int, runs: int) -> tuple[np.ndarray, np.nda
     "(44)", "risk on the plateau", r"$d \tau_0$, $d \mu_0$", right=r"$\tau_0/d$, $\mu_0/d$, as in (45)",
     tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {EXIT_TIME_TESTS}",
 )  # fmt: skip
-def risk_44(effort: Effort) -> Comparison:
+def compare_risk_44(effort: Effort) -> Comparison:
     """Compare the package's risk of three units at one random start at d = 100 with equation (44), corrected and as printed."""
     p, d = 3, 100
     problem = sl.presets.phase_retrieval(p)
@@ -61,7 +61,7 @@ def risk_44(effort: Effort) -> Comparison:
 
 
 def linear_exit_time(p: int, lr: float, noise: float, d: int, T: float) -> float:
-    """Solve (45) numerically for the time at which the linearised risk, averaged over starts, has lost the fraction T."""
+    """Return the root of (45): the time at which the linearised risk, averaged over starts, has lost the fraction T."""
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
     # mean risk at the start, from the means of mu_0 and tau_0
     first = 1 + 1 / p + (p - 1) / (d * p) - 2 / d
@@ -70,7 +70,7 @@ def linear_exit_time(p: int, lr: float, noise: float, d: int, T: float) -> float
 
 
 @claim("(10), (47)", "annealed exit time", r"$\frac1{2\omega_M}\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$; for one unit (10)")
-def annealed(effort: Effort) -> Comparison:
+def compare_annealed(effort: Effort) -> Comparison:
     """Compare exit times at three widths, as numerical roots of equation (45), with the annealed formulas (10) and (47)."""
     d, T, step, noise = 700, 0.2, 0.05, 0.3
     pairs = []
@@ -86,7 +86,7 @@ def annealed(effort: Effort) -> Comparison:
     right=r"$\frac14\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$, as in (47)",
     tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {EXIT_TIME_TESTS}",
 )  # fmt: skip
-def annealed_best(effort: Effort) -> Comparison:
+def compare_annealed_best(effort: Effort) -> Comparison:
     """Compare the root of (45) for five units at the best rate with the formula of section 3, corrected and as printed."""
     p, d, T = 5, 700, 0.2
     number = linear_exit_time(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
@@ -95,7 +95,7 @@ def annealed_best(effort: Effort) -> Comparison:
 
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
-def quenched(effort: Effort) -> Comparison:
+def compare_quenched(effort: Effort) -> Comparison:
     """Compare the mean exit time over sampled random starts with equation (46), averaged over the exact law of the start.
 
     Starts whose risk falls by T without any overlap exit at once.
@@ -113,7 +113,7 @@ def quenched(effort: Effort) -> Comparison:
 
 
 @claim("(48)", "quenched time of one unit", r"$E_{\mu_0\sim\chi^2_1}\log[Td/\mu_0 + 1 - T]/(8(1-6\gamma)-4\gamma\Delta)$")
-def quenched_48(effort: Effort) -> Comparison:
+def compare_quenched_48(effort: Effort) -> Comparison:
     """Compare the mean exit time of one unit at a small rate and threshold, by the exact chain, with the formula (48).
 
     Noise and curvature shorten it by about 1 %, within the tolerance.
@@ -129,7 +129,7 @@ def quenched_48(effort: Effort) -> Comparison:
     "quenched against annealed",
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
-def quenched_gap(effort: Effort) -> Comparison:
+def compare_quenched_gap(effort: Effort) -> Comparison:
     """Compare the gap between quenched and annealed times, over sampled random starts, with log(p/2) - psi(p/2).
 
     The gap is in units of 1/(2 omega_M), at T = 0.1 and two dimensions.
@@ -147,7 +147,7 @@ def quenched_gap(effort: Effort) -> Comparison:
 
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
-def monotone(effort: Effort) -> Comparison:
+def compare_monotone(effort: Effort) -> Comparison:
     """Compare ratios of exit times at a larger and a smaller rate or noise, by (45) and the exact chain, with the bound 1.
 
     They are ratios of roots of (45), and of times of the exact chain less 4.5 standard errors.
@@ -167,13 +167,13 @@ def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> 
 
 
 def ratio_bound(one: tuple[float, float], two: tuple[float, float], sign: int) -> float:
-    """Return the ratio of two means, each with its error, plus (sign 1) or minus (sign -1) 4.5 standard errors."""
+    """Return the ratio of two (mean, error) pairs, plus (sign 1) or minus (sign -1) 4.5 standard errors."""
     ratio = one[0] / two[0]
     return ratio * (1 + sign * MAX_STANDARD_ERRORS * np.hypot(one[1] / one[0], two[1] / two[0]))
 
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
-def shorter_with_width(effort: Effort) -> Comparison:
+def compare_shorter_with_width(effort: Effort) -> Comparison:
     """Compare ratios of exit times at successive widths, by the exact chain and by equation (45), with the upper bound 1.
 
     They are ratios of times of the exact chain at widths 1, 2 and 5 plus 4.5 standard errors, and of the fewest samples over
@@ -186,7 +186,7 @@ def shorter_with_width(effort: Effort) -> Comparison:
 
 
 def least_samples(p: int, noise: float, d: int, T: float) -> float:
-    """Minimise over learning rates the number of samples until the linearised risk of (45) has lost the fraction T."""
+    """Return the smallest number of samples, over learning rates, until the linearised risk of (45) loses the fraction T."""
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
     # the paper's time times p d / lr counts samples
     steps = lambda lr: p * d / lr * linear_exit_time(p, lr, noise, d, T)
@@ -198,8 +198,8 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     "fewest samples",
     r"$s_{\rm ext}^{\min} = \frac d{4p^2}[8 + 2p + (2+\Delta)p^2]\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$",
 )
-def fewest_samples(effort: Effort) -> Comparison:
-    """Compare the fewest samples to exit, by minimising the root of equation (45) over learning rates, with equation (49)."""
+def compare_fewest_samples(effort: Effort) -> Comparison:
+    """Compare the smallest number of samples until the exit, over all learning rates in equation (45), with equation (49)."""
     d, T, rows = 1000, 0.1, []
     for p, noise in ((1, 0.0), (3, 0.5), (8, 0.0)):
         log = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p))
@@ -211,9 +211,9 @@ def fewest_samples(effort: Effort) -> Comparison:
 
 
 def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
-    """Maximise the growth rate of overlaps at the saddle, from the linearised ODE, over learning rates.
+    """Find the learning rate of the fastest growth of overlaps at the saddle, from the linearised ODE.
 
-    Return the best rate, 1/(2 omega) in the paper's time, and the samples per dimension and per unit of the logarithm.
+    Return it with the growth time 1/(2 omega), in the paper's time and in samples per dimension.
     """
     problem = lambda lr: sl.presets.phase_retrieval(p, lr=lr, noise=noise)
     # in t, so that its inverse counts samples
@@ -229,7 +229,7 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     "best learning rate",
     r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
 )
-def best_lr(effort: Effort) -> Comparison:
+def compare_best_lr(effort: Effort) -> Comparison:
     """Compare the learning rate of the fastest escape, from the linearised ODE, with gamma_opt and its prefactor with 1/4."""
     rows = []
     for p, noise in ((1, 0.5), (3, 0.2)):
@@ -239,7 +239,7 @@ def best_lr(effort: Effort) -> Comparison:
 
 
 @claim("E.4", "gain from width", r"Samples fall by $\frac{(12+\Delta)p^2}{8+2p+(2+\Delta)p^2} \to \frac{12+\Delta}{2+\Delta}$")
-def gain(effort: Effort) -> Comparison:
+def compare_gain(effort: Effort) -> Comparison:
     """Compare the ratio of the fewest samples of one and of three units, from the linearised ODE, with section E.4."""
     noise, p = 0.2, 3
     number = minimise_samples(1, noise)[2] / minimise_samples(p, noise)[2]
@@ -254,7 +254,7 @@ def gain(effort: Effort) -> Comparison:
     tests="`test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above` in "
     "`tests/unit/papers/test_learning_rates.py`",
 )  # fmt: skip
-def best_lr_learns(effort: Effort) -> Comparison:
+def compare_best_lr_learns(effort: Effort) -> Comparison:
     """Compare the final excess risk of five units in the full ODE, at the published and a smaller rate, with 2 and 0."""
     ends = []
     for lr in (5**3 / (8 + 10 + 2 * 25), 0.15 * 5):
@@ -268,7 +268,7 @@ def best_lr_learns(effort: Effort) -> Comparison:
 
 
 def hyp2f2(x: float) -> float:
-    """Sum the hypergeometric series 2F2(1, 1; 3/2, 2; -x), for moderate x."""
+    """Return the hypergeometric function 2F2(1, 1; 3/2, 2; -x) for moderate x, by its series."""
     total, term = 0.0, 1.0
     for n in range(400):
         total += term
@@ -284,7 +284,7 @@ def hyp2f2(x: float) -> float:
     tests="`test_time_of_the_linear_sde_52_is_the_hypergeometric_function`, "
     f"`test_backward_equation_reduces_to_52_when_linearised` {EXIT_TIME_TESTS}",
 )  # fmt: skip
-def linear_sde_time(effort: Effort) -> Comparison:
+def compare_linear_sde_time(effort: Effort) -> Comparison:
     """Compare the linear SDE's mean exit time, by its backward equation, with (52), generalised to any start and as printed."""
     mu, s2, T, m0 = 2.0, 0.05, 0.3, 0.15
     # the derivative of the mean time, by Dawson's function
@@ -299,7 +299,7 @@ def linear_sde_time(effort: Effort) -> Comparison:
     "leaving zero overlap by noise alone",
     r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
 )
-def zero_start(effort: Effort) -> Comparison:
+def compare_zero_start(effort: Effort) -> Comparison:
     """Compare the mean exit time from zero overlap at T = 0.02, by the exact chain, with (52), correct up to order T."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 256), saddle_overlaps(1)))
@@ -307,7 +307,7 @@ def zero_start(effort: Effort) -> Comparison:
 
 
 @claim("(11), (34)", "the SDE has the exit times of SGD", "Mean exit time of the spherical SDE")
-def sde(effort: Effort) -> Comparison:
+def compare_sde(effort: Effort) -> Comparison:
     """Compare the mean exit time of the exact chain with that of the spherical SDE (34), by its backward equation."""
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 1000, 0.4
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(2048, 512)))
@@ -315,7 +315,7 @@ def sde(effort: Effort) -> Comparison:
 
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
-def logarithm(effort: Effort) -> Comparison:
+def compare_logarithm(effort: Effort) -> Comparison:
     """Compare the slope in log d of the exact chain's mean exit time, from d = 256 to 16384, with 1/(2 omega_M)."""
     problem, runs, sizes = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256), (256, 16_384)
     number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.2, runs, seed=d)) for d in sizes])
@@ -331,7 +331,7 @@ def logarithm(effort: Effort) -> Comparison:
     tests="`test_noise_adds_to_the_random_start_whatever_d`, "
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
-def noise_matters(effort: Effort) -> Comparison:
+def compare_noise_matters(effort: Effort) -> Comparison:
     """Compare the mean exit time at d = 1000, by the exact chain, with the full ODE's with and without SGD's noise."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.1
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024)))
@@ -339,7 +339,7 @@ def noise_matters(effort: Effort) -> Comparison:
 
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
-def second_layer(effort: Effort) -> Comparison:
+def compare_second_layer(effort: Effort) -> Comparison:
     """Compare the ratio of exit times with trained and with fixed second layer, by the exact chain of five units, with 1.
 
     Training delays it by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
@@ -355,7 +355,7 @@ def second_layer(effort: Effort) -> Comparison:
 
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")
-def follows_ode(effort: Effort) -> Comparison:
+def compare_follows_ode(effort: Effort) -> Comparison:
     """Compare the mean risk of SGD on weights in R^400 at three times with the ODE's, up to a tolerance of order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
@@ -367,7 +367,7 @@ def follows_ode(effort: Effort) -> Comparison:
 
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
-def reduction(effort: Effort) -> Comparison:
+def compare_reduction(effort: Effort) -> Comparison:
     """Compare means of m, m^2 and the risk after 60 steps of SGD on weights in R^30 with those of the exact chain."""
     d, runs, rows = 30, effort.runs(4096, 1024), []
     problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)

@@ -69,11 +69,11 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     keep("exits", exits)
     datasets = {"exits": exits, "rates": rates}
     for name in list(TRAP_TARGETS)[: size.cases]:
-        datasets[file_key(name)] = keep(file_key(name), simulate_case(name, size, seed))
+        datasets[file_name_part(name)] = keep(file_name_part(name), simulate_case(name, size, seed))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def file_key(name: str) -> str:
+def file_name_part(name: str) -> str:
     """Convert the name of a target, such as "trap, then barrier", to a part of a file name."""
     return name.replace(", ", "-").replace(" ", "-")
 
@@ -108,7 +108,7 @@ def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
     return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
 
 
-def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def classify_targets(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     r"""Classify targets by roots of 1 + x u + y u^2 in 0 < u < 1: 0 for no trap, 1 for a trap, 2 for a trap and a barrier.
 
     Here u is the squared overlap.
@@ -147,7 +147,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 def _draw_diagram(ax: Axes, size: Size) -> None:
     """Draw the regions of targets with and without traps in the plane of Hermite coefficients, with the simulated targets."""
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
-    ax.contourf(x, y, classify(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
+    ax.contourf(x, y, classify_targets(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
     for name, colour in zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False):
         ax.plot(*diagram_coordinates(TRAP_TARGETS[name]), "o", color=colour, markersize=6)
     for at, text in (
@@ -163,7 +163,7 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
 def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw overlaps of the chain against time in landscapes with and without traps, with the critical points."""
     for number, (name, colour) in enumerate(zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False)):
-        found = datasets[file_key(name)]
+        found = datasets[file_name_part(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
         lines[0].set_label(name)
         for point in critical_points(wave, TRAP_TARGETS[name])[1:]:
@@ -196,7 +196,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"d = {size.d}, from the overlap {TRAP_START:g}.",
     ]
     for name in list(TRAP_TARGETS)[: size.cases]:
-        late = np.abs(datasets[file_key(name)].M.values[:, 150:, 0, 0]).mean()  # the last quarter of the saved times
+        late = np.abs(datasets[file_name_part(name)].M.values[:, 150:, 0, 0]).mean()  # the last quarter of the saved times
         places = critical_points(wave, TRAP_TARGETS[name])[1:]
         points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
         sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")

@@ -151,7 +151,9 @@ def as_float_arrays(*values: Any) -> list[np.ndarray]:
     try:
         return [np.asarray(value, float) for value in values]
     except (TypeError, ValueError):
-        raise BadInput(f"arguments must be numbers or arrays of numbers; got {values!r}. Correct them.") from None
+        raise BadInput(
+            f"arguments must be numbers or arrays of numbers; got {values!r}. Give, for instance, [0.1, 0.2]."
+        ) from None
 
 
 class LearntState(NamedTuple):

@@ -231,7 +231,7 @@ def ode(at: ExitParameters, start: float | None = None) -> float:
         return np.inf
     if at.p > 1:
         if start is not None:
-            raise BadInput("start is one overlap, for width 1. Use ode_exit_time(problem, stats, threshold).")
+            raise BadInput(f"start= needs width 1; got width {at.p}. Use ode_exit_time(problem, stats, threshold).")
         # a fixed seed: the formula is a function of its arguments
         starts = RandomInit(at.d).sample(at.problem, runs=ODE_STARTS, seed=0)
         return float(ode_exit_time(at.problem, starts, at.T, t_max=max(1.0, 20 * quenched(at))).mean())

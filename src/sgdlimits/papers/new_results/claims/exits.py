@@ -27,7 +27,7 @@ from sgdlimits.papers.shorthand import make_overlaps, mean_and_error, simulate
     r"Exits come $\log(1+\kappa)/2\omega_M$ before the quenched ODE, whatever $d$",
     proof="[noise](noise.md#why)",
 )
-def noise_gain(effort: Effort) -> Comparison:
+def compare_noise_gain(effort: Effort) -> Comparison:
     """Compare the exact chain's mean exit time minus the ODE's with the effect of SGD's noise, -log(1 + kappa)/(2 omega_M)."""
     lr, T, rows = 0.12, 0.1, []
     problem = sl.presets.phase_retrieval(lr=lr)
@@ -46,7 +46,7 @@ def noise_gain(effort: Effort) -> Comparison:
     r"4(10-\frac6p+\frac8{p^2}+\Delta)$; $\kappa = 1$ at the best rate of one unit",
     proof="[noise](noise.md#why)",
 )
-def kappa(effort: Effort) -> Comparison:
+def compare_kappa(effort: Effort) -> Comparison:
     """Compare the variance of one-sample increments of m at the saddle, by quadrature, and noise gains with formulas."""
     noise, rows = 0.4, []
     for p in (1, 2, 3):
@@ -64,7 +64,7 @@ def kappa(effort: Effort) -> Comparison:
     r"y_0+\sqrt\kappa\xi\rvert)$",
     proof="[noise](noise.md#from-a-given-start)",
 )
-def noise_delay(effort: Effort) -> Comparison:
+def compare_noise_delay(effort: Effort) -> Comparison:
     """Compare the delay of the mean exit by SGD's noise, by integration and the exact chain, with the closed formula."""
     lr, d, T = 1 / 12, 1024, 0.1
     omega, k = float(theory.linear_rates(1, lr).M), float(theory.noise_gain(1, lr))
@@ -94,7 +94,7 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     r"Zero risk is stable for $\gamma < p/6$",
     proof="[learning rate](learning_rate.md#without-noise)",
 )
-def usable(effort: Effort) -> Comparison:
+def compare_usable(effort: Effort) -> Comparison:
     """Compare the rate at which zero risk of three units becomes unstable, by eigenvalues of the ODE, with p/6."""
     p = 3
     rate = lambda lr: (
@@ -107,7 +107,7 @@ def usable(effort: Effort) -> Comparison:
 
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
-def cubic(effort: Effort) -> Comparison:
+def compare_cubic(effort: Effort) -> Comparison:
     """Compare the final excess risk of three units in the simulated ODE, at two rates, with the root of a cubic."""
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
@@ -124,7 +124,7 @@ def cubic(effort: Effort) -> Comparison:
     r"At the root of $48g^3-24g^2+(13+\Delta)g-2$, $g=\gamma/2$",
     proof="[learning rate](learning_rate.md#proofs)",
 )
-def part(effort: Effort) -> Comparison:
+def compare_part(effort: Effort) -> Comparison:
     """Compare the rate at which two equal units separate, by eigenvalues of the ODE, with the root of a cubic."""
 
     def growth(g: float) -> float:
@@ -143,7 +143,7 @@ def part(effort: Effort) -> Comparison:
     r"$\frac{8(5-1/p-4/p^2)}{12+\Delta}$, at most $10/3$, not $6$",
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
-def usable_gain(effort: Effort) -> Comparison:
+def compare_usable_gain(effort: Effort) -> Comparison:
     """Compare the escape rate of three units at lr = p/6 over one unit's best, by the linearised ODE, with its formula."""
     growth = lambda p, lr: float(
         sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0]
@@ -162,7 +162,7 @@ def usable_gain(effort: Effort) -> Comparison:
     r"$R = g\Delta + g^2[6\Delta + c\Delta^2]$ with $c = \frac{p-1}{4(p+2)}$ and $-\frac{p+5}{4(p+2)}$",
     proof="[open noise](open_noise.md#why)",
 )
-def plateau_series(effort: Effort) -> Comparison:
+def compare_plateau_series(effort: Effort) -> Comparison:
     """Compare the coefficient of lr^2 in the final excess risk, by extrapolation to small rates, with its formula."""
     p, noise, rows = 3, 3.0, []
     for end, c in ((theory.free_end, (p - 1) / (4 * (p + 2))), (theory.trained_end, -(p + 5) / (4 * (p + 2)))):
@@ -184,19 +184,19 @@ def plateau_series(effort: Effort) -> Comparison:
     r"$R(1+c/d)$ with $c = -1+\gamma(6+\frac\Delta2)+\dots$",
     proof="[open noise](open_noise.md#at-finite-d)",
 )
-def plateau_correction(effort: Effort) -> Comparison:
+def compare_plateau_correction(effort: Effort) -> Comparison:
     """Compare the 1/d correction of the final risk, from moments of one exact step by quadrature, with its formula."""
     rows = []
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
         d, R, h = 10**5, lr * noise / (1 - 6 * lr), 1e-3
 
-        def step(y: float, lr: float = lr, noise: float = noise, d: int = d) -> tuple[float, float]:
+        def step_moments(y: float, lr: float = lr, noise: float = noise, d: int = d) -> tuple[float, float]:
             """Return d times the mean, and d^2 times the mean square, of the change of m^2 = y in one exact step."""
             after, weights = step_on_sphere(np.sqrt(y), lr, noise, d)
             return d * float((after**2 - y) @ weights), d**2 * float((after**2 - y) ** 2 @ weights)
 
         y = 1 - R / 2
-        (low, _), (middle, square), (high, _) = step(y - h), step(y), step(y + h)
+        (low, _), (middle, square), (high, _) = step_moments(y - h), step_moments(y), step_moments(y + h)
         # central differences of the mean increment
         slope, bend = (high - low) / (2 * h), (high - 2 * middle + low) / h**2
         number = 2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope
@@ -210,7 +210,7 @@ def plateau_correction(effort: Effort) -> Comparison:
     "The terms of order 1/d of the drift on the sphere",
     proof="[open noise](open_noise.md#at-finite-d)",
 )
-def drift_correction(effort: Effort) -> Comparison:
+def compare_drift_correction(effort: Effort) -> Comparison:
     """Compare the 1/d term of the mean of one exact step on the sphere, by quadrature at d = 10^4, with its formula."""
     lr, noise, d, rows = 0.05, 1.5, 1e4, []
     for m in (0.05, 0.5, 0.95):
@@ -226,7 +226,7 @@ def drift_correction(effort: Effort) -> Comparison:
     r"At the smaller root of $(6\Delta-72)\gamma^2+(42+\Delta)\gamma-5$ for $\Delta<4$",
     proof="[open noise](open_noise.md#answer)",
 )
-def oscillation(effort: Effort) -> Comparison:
+def compare_oscillation(effort: Effort) -> Comparison:
     """Compare the rate at which norm and overlap of one unit begin to oscillate, by eigenvalues, with its formula."""
     noise = 1.0
 
@@ -258,7 +258,7 @@ def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, no
     r"$C\,d\log d$ samples with $C = E[G^2]_0/(s_2g_2)^2$; recovery stable below $2E[s'^2]/E[s'^4]$",
     proof="[open activations](open_activations.md#answer)",
 )
-def activations(effort: Effort) -> Comparison:
+def compare_activations(effort: Effort) -> Comparison:
     """Compare escape rate and largest stable rate of the cosine, from its drift by quadrature, with their formulas."""
     one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
     student, slope = lambda x: -np.cos(x), np.sin
@@ -275,7 +275,7 @@ def activations(effort: Effort) -> Comparison:
     r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
     proof="[open activations](open_activations.md#answer)",
 )
-def traps(effort: Effort) -> Comparison:
+def compare_traps(effort: Effort) -> Comparison:
     """Compare the overlap where mismatched Hermite activations are trapped, from the drift by quadrature, with its formula."""
     c, c_star = 0.5, -0.5
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
@@ -321,7 +321,7 @@ def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     r"Risk $\tau^2\to\frac{p-1}{64p}$ with a fixed layer, up to three times as much with a trained one",
     proof="[second layer](open_second_layer.md#why)",
 )
-def power_law(effort: Effort) -> Comparison:
+def compare_power_law(effort: Effort) -> Comparison:
     """Compare risk times tau^2 of three units at tau = 10^5, by an independent solution of the ODE, with its limit."""
     p, step, tau, s, rows = 3, 0.05, 1e5, 0.01, []
     Q = (1 - s) - s / (p - 1) + (s + s / (p - 1)) * np.eye(p)
@@ -338,7 +338,7 @@ def power_law(effort: Effort) -> Comparison:
     r"Its best excess risk is $(p+3)/(p+2)$",
     proof="[second layer](open_second_layer.md#answer)",
 )
-def second_only(effort: Effort) -> Comparison:
+def compare_second_only(effort: Effort) -> Comparison:
     """Compare the risk of the best second layer of three fixed orthonormal units, by least squares, with 6/5."""
     # a = 0: the error is the label itself
     s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
@@ -353,7 +353,7 @@ def second_only(effort: Effort) -> Comparison:
     "The ratio of the learning rates decides: fast second layers become sparse",
     proof="measured",
 )
-def sparse(effort: Effort) -> Comparison:
+def compare_sparse(effort: Effort) -> Comparison:
     """Compare the participation ratio of slow over fast second layers, from the ODE at six starts, with the bound 1.5."""
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
     for _ in range(6):
@@ -371,7 +371,7 @@ def sparse(effort: Effort) -> Comparison:
     r"Gradient flow keeps $Q_{jj} - n\frac{\mathtt{lr}}{\mathtt{lr}_2}a_j^2$ for units of degree $n$",
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
-def balance(effort: Effort) -> Comparison:
+def compare_balance(effort: Effort) -> Comparison:
     """Compare the rate of change of the balance of the layers of squared units, by Gauss-Hermite quadrature, with 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)

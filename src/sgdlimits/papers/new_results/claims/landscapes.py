@@ -26,7 +26,7 @@ from sgdlimits.papers.shorthand import make_overlaps, make_spike, mean_and_error
     r"$s$ teacher directions and $r$ others; risk $\frac{2(p^*-s)(p^*+r+2)}{p^{*2}(s+r+2)}$",
     proof="[critical points](critical_points.md#all-of-them)",
 )
-def critical_points(effort: Effort) -> Comparison:
+def compare_critical_points(effort: Effort) -> Comparison:
     """Compare gradient and risk at random weights of all families of critical points with 0 and the closed risk."""
     rows = []
     for p in range(1, 5):
@@ -43,7 +43,7 @@ def critical_points(effort: Effort) -> Comparison:
     r"$(p-s-r)(d-s-r)+r(p^*-s)$ negative directions: no minima but the global ones",
     proof="[critical points](critical_points.md#no-other-minima)",
 )
-def index(effort: Effort) -> Comparison:
+def compare_index(effort: Effort) -> Comparison:
     """Compare numbers of negative eigenvalues of dense Hessians in R^9, at all critical families, with the formula."""
     p, k, d, rows = 3, 2, 9, []
     for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
@@ -59,7 +59,7 @@ def index(effort: Effort) -> Comparison:
     r"Risk $2(s+r+2)b^2 + 2\sum_{i\notin S}t_i^2$; minima learn the strongest",
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
-def uneven(effort: Effort) -> Comparison:
+def compare_uneven(effort: Effort) -> Comparison:
     """Compare the drift and the risk at critical points for teachers that are not orthonormal with 0 and the closed risk."""
     gram = np.array([[1.0, 0.6], [0.6, 1.5]])
     target = sl.Target(sl.CommitteeReadout("square"), 2, gram=gram)
@@ -77,7 +77,7 @@ def uneven(effort: Effort) -> Comparison:
     r"$S = M(M^\top M)^{-1/2}$ if and only if $Q$ commutes with $MM^\top$",
     proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
 )
-def conserved(effort: Effort) -> Comparison:
+def compare_conserved(effort: Effort) -> Comparison:
     """Compare the largest change of S = M (M^T M)^(-1/2) along the simulated ODE, at two learning rates, with 0."""
     changes = []
     for lr, noise in ((0.35, 0.0), (0.1, 0.5)):
@@ -94,7 +94,7 @@ def conserved(effort: Effort) -> Comparison:
     r"$\tau\lVert M-\bar M\rVert \to kp^{3/2}(p-k)/(32(p+2))$ at every rate",
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
-def approach(effort: Effort) -> Comparison:
+def compare_approach(effort: Effort) -> Comparison:
     """Compare the paper's time tau times the ODE's distance from the closest solution, at two late times, with its limit."""
     p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
     problem = sl.presets.quadratic_network(p, k, lr=lr)
@@ -111,7 +111,7 @@ def approach(effort: Effort) -> Comparison:
     r"$Q = e^{8\eta t/p}Q_0(1+bQ_0)^{-1}/D(b)$ from any $Q_0$",
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
-def norm_learning(effort: Effort) -> Comparison:
+def compare_norm_learning(effort: Effort) -> Comparison:
     """Compare overlaps between students in norm learning, by a numerical solution of equation (9), with the closed solution."""
     p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
     Q = random_weights(p, 5, seed=2) @ random_weights(p, 5, seed=2).T
@@ -132,7 +132,7 @@ def norm_learning(effort: Effort) -> Comparison:
     r"$1-s+\kappa(c+\Delta-2s+bs^2)=0$, $\omega_\rho=\frac{4\eta}p(c-s)$, $\omega_Q=\frac{16\eta}{p(p+2)}s\sqrt\delta$",
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
-def plateau(effort: Effort) -> Comparison:
+def compare_plateau(effort: Effort) -> Comparison:
     """Compare eigenvalues of the package's ODE on the plateau, at a finite rate with noise, with the closed rates."""
     p, k = 3, 2
     problem = sl.presets.quadratic_network(p, k, lr=0.2, noise=0.5)
@@ -149,7 +149,7 @@ def plateau(effort: Effort) -> Comparison:
     r"$pp^*/(4(p^*+2))$",
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
-def largest_lr(effort: Effort) -> Comparison:
+def compare_largest_lr(effort: Effort) -> Comparison:
     """Compare the rate at which zero risk becomes unstable, by eigenvalues of the ODE, with p p*/(4 (p* + 2))."""
     point = make_overlaps(np.ones(2), np.eye(2), np.eye(2))
     # minus 1e-7: rotations leave eigenvalues that are zero up to rounding
@@ -163,7 +163,7 @@ def largest_lr(effort: Effort) -> Comparison:
     r"Risk $\Delta + 4\eta\Delta/p$ to first order",
     proof="[phases](phases.md#the-end-of-learning)",
 )
-def noisy_end(effort: Effort) -> Comparison:
+def compare_noisy_end(effort: Effort) -> Comparison:
     """Compare the final risk of two students with noisy labels, from the simulated ODE, with `stationary_risk`."""
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
     start = make_overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
@@ -181,7 +181,7 @@ def noisy_end(effort: Effort) -> Comparison:
     r"\log\chi^2_1]$",
     proof="[spiked tensors](spiked_tensor.md#from-a-random-start)",
 )
-def recovery_time(effort: Effort) -> Comparison:
+def compare_recovery_time(effort: Effort) -> Comparison:
     """Compare the mean recovery time in matrix PCA, by the exact chain at two learning rates, with the closed formula."""
     d, runs, rows = 2000, effort.runs(1024, 256), []
     for snr, lr in ((2.0, 1.0), (1.5, 0.5)):
@@ -199,7 +199,7 @@ def recovery_time(effort: Effort) -> Comparison:
     r"The double integral of $e^{V(y)-V(z)}$ with $V = u^2/2-\Lambda u^k/k$",
     proof="[spiked tensors](spiked_tensor.md#tensors-with-a-growing-ratio)",
 )
-def crossing_time(effort: Effort) -> Comparison:
+def compare_crossing_time(effort: Effort) -> Comparison:
     """Compare the mean time over a tensor's barrier, by nested quadrature and the exact chain, with `crossing_time`."""
     L, k, end, d = 0.4, 3, 6.0, 4000
     V = lambda y: y**2 / 2 - L * y**k / k
@@ -219,7 +219,7 @@ def crossing_time(effort: Effort) -> Comparison:
     r"Binary: $\alpha<\frac14$ at every snr; XOR: a closed line below $\frac18$",
     proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
 )
-def classifier(effort: Effort) -> Comparison:
+def compare_classifier(effort: Effort) -> Comparison:
     """Compare the ridge at which infinitesimal weights are stationary, by root finding, with `classifier_ridge`."""
     rows = []
     for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
@@ -267,7 +267,7 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
     r"e^{-\lambda\cos^2\varphi/2}$, $\cos\varphi=m/\lvert W\rvert$",
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
-def ring_angle(effort: Effort) -> Comparison:
+def compare_ring_angle(effort: Effort) -> Comparison:
     """Compare the stationary angle of two units that share a ring, by the exact chain, with its formula.
 
     The chain has snr 2, ridge 0.1 and d = 1000, and starts from far smaller and far larger angles.
@@ -293,7 +293,7 @@ def ring_angle(effort: Effort) -> Comparison:
     r"$E[X] = x + x_1/d$ and covariance $C/d$ along the ODE",
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
-def expansion(effort: Effort) -> Comparison:
+def compare_expansion(effort: Effort) -> Comparison:
     """Compare the exact chain's mean minus the ODE's, and its variance, both times d, with the terms of `expansion`."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
@@ -313,7 +313,7 @@ def expansion(effort: Effort) -> Comparison:
     "The backward equation has the whole law, not its mean only",
     proof="[exit times](exit_times.md)",
 )
-def exit_law(effort: Effort) -> Comparison:
+def compare_exit_law(effort: Effort) -> Comparison:
     """Compare the Kolmogorov-Smirnov distance of the exact chain's exit times from `exit_law` with the bound 2.3/sqrt(runs).
 
     It exceeds 2.3 with probability 5e-5.
@@ -330,7 +330,7 @@ def exit_law(effort: Effort) -> Comparison:
     "Momentum, clipping and Muon have exact chains too",
     proof="[algorithms](algorithms.md)",
 )
-def algorithms(effort: Effort) -> Comparison:
+def compare_algorithms(effort: Effort) -> Comparison:
     """Compare the mean risk of SGD on weights in R^20 after 40 steps with the exact chain's, for three algorithms."""
     d, runs, rows = 20, effort.runs(2048, 1024), []
     start = make_overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
@@ -351,7 +351,7 @@ def algorithms(effort: Effort) -> Comparison:
     "Two erf units, batches of 16, $d = 1000$: about twice as soon as SGD",
     proof="measured",
 )
-def muon(effort: Effort) -> Comparison:
+def compare_muon(effort: Effort) -> Comparison:
     """Compare the median exit time of SGD over that of Muon, by the exact chain near the best rates, with the bound 1.5.
 
     A run exits when each teacher has a unit of squared cosine 1/2.

@@ -44,7 +44,7 @@ def risk_23(s: SquaredUnits) -> float:
 
 
 @claim("(23)", "population risk", r"$\frac{p^*+2}{p^*} - \frac2p\sum_kQ_{kk} - \frac4{pp^*}\sum\rho_{kl}^2 + \dots$")
-def risk(effort: Effort) -> Comparison:
+def compare_risk(effort: Effort) -> Comparison:
     """Compare the risk of three students, by Gauss-Hermite quadrature and without the factor 1/2, with equation (23)."""
     s = sample_units()
     return compare(2 * s.risk, risk_23(s))
@@ -55,7 +55,7 @@ def risk(effort: Effort) -> Comparison:
     "ODE of the overlaps with teachers",
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
-def teachers(effort: Effort) -> Comparison:
+def compare_teachers(effort: Effort) -> Comparison:
     """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with the ODE (33), (38)."""
     s = sample_units()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
@@ -83,7 +83,7 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     tests="`test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper`, `test_closed_drift_agrees_with_isserlis` "
     f"{DRIFT}",
 )  # fmt: skip
-def students(effort: Effort) -> Comparison:
+def compare_students(effort: Effort) -> Comparison:
     """Compare mean increments of the overlaps between students, by quadrature, with equation (34), corrected and as printed."""
     s, eta = sample_units(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
@@ -97,7 +97,7 @@ def students(effort: Effort) -> Comparison:
     "norm learning",
     r"$\frac{dQ_{kk}}{dt} = \frac8pQ_{kk}[1-\frac1p(\sum_rQ_{rr}+2Q_{kk})]$, to first order in small overlaps",
 )
-def norm_learning(effort: Effort) -> Comparison:
+def compare_norm_learning(effort: Effort) -> Comparison:
     """Compare mean increments of norms and small overlaps, by Gauss-Hermite quadrature, with equation (9) to first order."""
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
@@ -112,7 +112,7 @@ def norm_learning(effort: Effort) -> Comparison:
 
 
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
-def plateau_norm(effort: Effort) -> Comparison:
+def compare_plateau_norm(effort: Effort) -> Comparison:
     """Compare the squared norm at which orthogonal students have no mean increment, by quadrature, with equation (10)."""
     # students along axes 3 to 5, orthogonal to the teachers
     at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
@@ -121,7 +121,7 @@ def plateau_norm(effort: Effort) -> Comparison:
 
 
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
-def growth(effort: Effort) -> Comparison:
+def compare_growth(effort: Effort) -> Comparison:
     """Compare growth rates of overlaps on the plateau, from the package's linearised gradient flow, with (11) and (12)."""
     return compare(linearise_on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
@@ -132,7 +132,7 @@ def growth(effort: Effort) -> Comparison:
     tests=f"`test_plateau_is_a_fixed_point_with_the_rates_of_its_jacobian` {THEORY}, "
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
-def decay(effort: Effort) -> Comparison:
+def compare_decay(effort: Effort) -> Comparison:
     """Compare the rate of Q_12 on the plateau, from linearised gradient flow, with -omega_Q, and +omega_Q as printed."""
     found, rate = linearise_on_plateau(), 16 / (P * (P + 2))
     return compare(found.matrix[found.names.index("Q[0,1]"), found.names.index("Q[0,1]")] / 0.01, -rate, rate)
@@ -143,7 +143,7 @@ def decay(effort: Effort) -> Comparison:
     right=r"There $t$ is $\eta \alpha/p$; in $t = \eta \alpha$ the exponent is $16 t/(p p^*)$.",
     tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
-def loss_13(effort: Effort) -> Comparison:
+def compare_loss_13(effort: Effort) -> Comparison:
     """Compare the relative fall of the risk on the plateau, from gradient flow, with equation (13), corrected and printed."""
     t, lr, runs = 1.5, 0.01, 8
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
@@ -162,7 +162,7 @@ def loss_13(effort: Effort) -> Comparison:
     "risk below the plateau",
     r"$\mathcal R(0) - \frac{2\tau_0}{Np^2}[1-e^{-2\omega_Qt}] - \frac{4\mu_0}{Npp^*}[e^{2\omega_\rho t}-1]$",
 )
-def risk_on_plateau(effort: Effort) -> Comparison:
+def compare_risk_on_plateau(effort: Effort) -> Comparison:
     """Compare the fall of the risk from small overlaps, from simulated gradient flow, with the formula of section 7.3."""
     rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
     M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
@@ -176,7 +176,7 @@ def risk_on_plateau(effort: Effort) -> Comparison:
 @claim(
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
-def optimal(effort: Effort) -> Comparison:
+def compare_optimal(effort: Effort) -> Comparison:
     """Compare the share of variance in the ODE's best rates that a line in the width leaves over with the bound 0.001."""
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
@@ -185,7 +185,7 @@ def optimal(effort: Effort) -> Comparison:
 
 
 @claim("figure 1", "SGD follows the ODE", "The mean norms of SGD are those of the ODE")
-def follows_ode(effort: Effort) -> Comparison:
+def compare_follows_ode(effort: Effort) -> Comparison:
     """Compare the mean squared norm of students in the exact chain at d = 2000, at two times, with the ODE's."""
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
     start = make_overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))

@@ -47,14 +47,14 @@ def hessian(W: np.ndarray, k: int) -> np.ndarray:
 
 
 @claim("(24)", "gradient", r"$-\frac4p[w_m + \frac2{p^*}\sum_l\rho_{ml}w^*_l - \frac1p\sum_k(Q_{kk}w_m + 2Q_{km}w_k)]$")
-def gradient_24(effort: Effort) -> Comparison:
+def compare_gradient_24(effort: Effort) -> Comparison:
     """Compare the mean gradient of the loss, by Gauss-Hermite quadrature, with equation (24)."""
     s = sample_units()
     return compare(-4 / P * (s.error * s.weights * s.fields) @ s.x.T, gradient(s.W, K))
 
 
 @claim("(25)", "Hessian", r"$-\frac4p\{-\frac2p(Q_{nm} + w_nw_m^\top + w_mw_n^\top) + \delta_{mn}[\dots]\}$")
-def hessian_25(effort: Effort) -> Comparison:
+def compare_hessian_25(effort: Effort) -> Comparison:
     """Compare eigenvalues of the package's Hessian at random weights in R^9 with those of the dense matrix (25)."""
     W = random_weights(P, 9, seed=1)
     found = sl.hessian_spectrum(sl.presets.quadratic_network(P, K), make_overlaps(np.ones(P), W[:, :K], W @ W.T), 9)
@@ -78,7 +78,7 @@ def published_spectra(p: int, k: int, d: int) -> Any:
     "spectra at critical points",
     "Tables for tabula rasa, plateau, zero error, and all students on one teacher",
 )
-def spectra(effort: Effort) -> Comparison:
+def compare_spectra(effort: Effort) -> Comparison:
     """Compare eigenvalues of the package's Hessian in R^12, at four kinds of critical points, with section 7.2.2."""
     d, problem = 12, sl.presets.quadratic_network(P, K)
     points, rows = theory.critical_points(problem), []
@@ -94,7 +94,7 @@ def spectra(effort: Effort) -> Comparison:
     "section 7.2.2, zero error", "null directions of solutions", r"$x\in\{$null eigenvalues of $SS^\top\}$",
     right=r"Null eigenvectors of $SS^\top$, and likewise positive ones",
 )  # fmt: skip
-def null_directions(effort: Effort) -> Comparison:
+def compare_null_directions(effort: Effort) -> Comparison:
     """Compare the norm of H u, from the dense Hessian H at a solution and a null direction u, with 0.
 
     Right with x a null eigenvector of S S^T; printed, with x the vector of the eigenvalues of S S^T.
@@ -111,7 +111,7 @@ def null_directions(effort: Effort) -> Comparison:
     right=r"$M^\top M = I$; for $s < p^*$ the teachers stand for any $s$ orthonormal vectors in their span.",
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
 )  # fmt: skip
-def rotations(effort: Effort) -> Comparison:
+def compare_rotations(effort: Effort) -> Comparison:
     """Compare eigenvalues of M M^T, at a critical point of three students found by root finding, with 0, 1, 1."""
     start = np.array([[0.9, 0.1], [0.0, 0.8], [0.2, -0.1]])
     found = root(lambda w: gradient(np.pad(w.reshape(3, 2), ((0, 0), (2, 0))), 2)[:, 2:].ravel(), start.ravel(), method="lm")
@@ -126,7 +126,7 @@ def rotations(effort: Effort) -> Comparison:
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one`, `test_every_search_ends_in_a_family` "
     f"{CRITICAL}",
 )  # fmt: skip
-def families(effort: Effort) -> Comparison:
+def compare_families(effort: Effort) -> Comparison:
     """Compare the number of distinct risks at critical points, from 80 root searches, with 6, and 5 as printed."""
     rng, met = np.random.default_rng(0), set()
     for _ in range(80):
@@ -148,7 +148,7 @@ def families(effort: Effort) -> Comparison:
     right=r"$\frac\alpha p\, \mathrm{rank}(W)$ in both; the printed solutions $\alpha$ are right.",
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL}",
 )  # fmt: skip
-def weights_of_families(effort: Effort) -> Comparison:
+def compare_weights_of_families(effort: Effort) -> Comparison:
     """Compare squared norms at which the gradient vanishes, by root finding, with section 7.2.1, corrected and as printed."""
     outside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6, 2) * (np.arange(3) < 2)[:, None], 2)[0, 2]
     inside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6) * (np.arange(3) < 1)[:, None], 2)[0, 0]
@@ -160,7 +160,7 @@ def weights_of_families(effort: Effort) -> Comparison:
     "section 7.2.2, Hessian on the plateau", "Hessian on the plateau", r"$-\frac1p w_k w_k^\top$",
     right=r"$-\frac1p \sum_k w_k w_k^\top$", tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL}",
 )  # fmt: skip
-def plateau_hessian(effort: Effort) -> Comparison:
+def compare_plateau_hessian(effort: Effort) -> Comparison:
     """Compare the Hessian on the plateau, by differences of the gradient, with section 7.2.2, corrected and as printed."""
     p, k, d = P, K, 6
     W = np.sqrt(p / (p + 2)) * np.eye(p, d, 2)
@@ -184,7 +184,7 @@ def hessian_by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
     "Hessian at solutions",
     r"$\frac8{pp^*}\{\sum_lS_{ql}S_{pl} + \sum_{l,l'}S_{ql}S_{pl'}(w^*_lw_{l'}^{*\top}+w^*_{l'}w_l^{*\top})\}$",
 )
-def solution_hessian(effort: Effort) -> Comparison:
+def compare_solution_hessian(effort: Effort) -> Comparison:
     """Compare the Hessian at a random solution in R^6, by differences of the gradient, with section 7.2.2."""
     d, S = 6, np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     V = S @ np.eye(K, d)
@@ -198,7 +198,7 @@ def solution_hessian(effort: Effort) -> Comparison:
     "Hessian where all students have one teacher",
     r"$-\frac8p\{-\frac1p\vec Q_q\vec Q_p(1+2w^*_1w_1^{*\top}) + \delta_{qp}[\frac{p^*-1}{3p^*} + \dots]\}$",
 )
-def aligned_hessian(effort: Effort) -> Comparison:
+def compare_aligned_hessian(effort: Effort) -> Comparison:
     """Compare the Hessian where all students lie along one teacher, by differences of the gradient, with section 7.2.2."""
     d, lengths = 6, np.array([0.5, -0.3, 0.7])
     # the norm at which the gradient along the teacher vanishes
@@ -211,7 +211,7 @@ def aligned_hessian(effort: Effort) -> Comparison:
 
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
-def ratio(effort: Effort) -> Comparison:
+def compare_ratio(effort: Effort) -> Comparison:
     """Compare the ratio of negative to null eigenvalues of the package's Hessian on the plateau at d = 30 with (29)."""
     d, problem = 30, sl.presets.quadratic_network(P, K)
     point = theory.critical_points(problem).family(0, P).statistics(seed=0)
@@ -226,7 +226,7 @@ def ratio(effort: Effort) -> Comparison:
     r"teachers.",
     tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL}",
 )  # fmt: skip
-def largest_ratio(effort: Effort) -> Comparison:
+def compare_largest_ratio(effort: Effort) -> Comparison:
     """Compare the largest ratio of negative to null eigenvalues, of dense Hessians in R^9, with 7.2.2 and its correction."""
     k, d, ratios = 2, 9, []
     for p in range(1, d - k + 1):
@@ -236,7 +236,7 @@ def largest_ratio(effort: Effort) -> Comparison:
 
 
 @claim("section 7.5", "degrees of freedom", r"$Np - p(p-1)/2$ for $p\le N$, then $N(N+1)/2$; solutions $pp^*-p^*(p^*+1)/2$")
-def degrees(effort: Effort) -> Comparison:
+def compare_degrees(effort: Effort) -> Comparison:
     """Compare numerical ranks of the differential of W^T W and of rotations at a solution with the counts of section 7.5."""
     rng, rows = np.random.default_rng(0), []
     for d, p in ((4, 2), (4, 4), (4, 6)):
@@ -256,14 +256,14 @@ def degrees(effort: Effort) -> Comparison:
 
 
 @claim("(15), (16)", "solutions of zero error", r"$\bar W_S = \sqrt{p/p^*}\,SW^*$ with $S^\top S = 1$")
-def solutions(effort: Effort) -> Comparison:
+def compare_solutions(effort: Effort) -> Comparison:
     """Compare the risk of a random solution (15), by Gauss-Hermite quadrature, with 0."""
     S = np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     return compare(2 * SquaredUnits(np.sqrt(P / K) * S @ np.eye(K, 5), np.eye(K, 5)).risk, 0.0, atol=1e-13)
 
 
 @claim("(19)–(21)", "closest solution", r"$\bar S = \rho_0(\rho_0^\top\rho_0)^{-1/2}$ is the closest to the start")
-def closest(effort: Effort) -> Comparison:
+def compare_closest(effort: Effort) -> Comparison:
     """Compare the closest solution with 2000 random ones, by distance from the start, and with SciPy's polar factor.
 
     The ratio of the distances is below 1, and the difference from the polar factor is below 1e-9.
@@ -294,7 +294,7 @@ def build_uneven_start() -> np.ndarray:
     tests="`test_orthogonal_part_is_conserved_at_every_learning_rate_from_orthogonal_starts`, "
     f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVED}",
 )  # fmt: skip
-def conserved(effort: Effort) -> Comparison:
+def compare_conserved(effort: Effort) -> Comparison:
     """Compare the largest change of S = M (M^T M)^(-1/2), by gradient flow in R^9, with the ODE's, and 0 as printed.
 
     The starts are orthogonal students of equal norms, for which the right value is 0, and of different norms.
@@ -318,7 +318,7 @@ def conserved(effort: Effort) -> Comparison:
     tests="`test_equal_widths_end_at_the_closest_solution`, "
     f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVED}",
 )  # fmt: skip
-def end_is_closest(effort: Effort) -> Comparison:
+def compare_end_is_closest(effort: Effort) -> Comparison:
     """Compare the distance from the closest solution at the end of gradient flow in R^9 with the ODE's, and 0 as printed."""
     U, lr = build_uneven_start(), 0.1
     problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), make_overlaps(np.ones(2), U[:, :2], U @ U.T)
@@ -339,7 +339,7 @@ def end_is_closest(effort: Effort) -> Comparison:
     r"$\eta$.",
     tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
 )  # fmt: skip
-def terminal(effort: Effort) -> Comparison:
+def compare_terminal(effort: Effort) -> Comparison:
     """Compare risk times t^2 late in gradient flow of three students, one teacher, with its algebraic law, and 0 as printed."""
     p, k, t = 3, 1, 1e4
     start = 0.3 * random_weights(p, 6, seed=1) + np.pad(np.eye(p, 1), ((0, 0), (0, 5)))

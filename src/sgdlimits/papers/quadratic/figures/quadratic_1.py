@@ -34,13 +34,13 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def _simulate_chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: int) -> xr.Dataset:
     """Simulate the chain, half of the runs on each of two threads with its own seed."""
 
-    def half(which: int) -> xr.Dataset:
+    def simulate_half(which: int) -> xr.Dataset:
         """Simulate half of the runs; `which` (0 or 1) sets the seed."""
         how: dict = dict(t_max=size.end, runs=size.runs // 2, seed=2 * seed + which, save=SAVED_TIMES, progress=False)
         return sl.simulate(problem, sl.Chain(size.d), start, **how)
 
     with ThreadPoolExecutor(2) as threads:
-        parts = list(threads.map(half, range(2)))
+        parts = list(threads.map(simulate_half, range(2)))
     return xr.concat(parts, "run", combine_attrs="override").assign_coords(run=np.arange(2 * (size.runs // 2)))
 
 

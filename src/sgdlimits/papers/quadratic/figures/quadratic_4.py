@@ -12,7 +12,7 @@ from sgdlimits.level.base import Level
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 
 # learning rate, different squared norms, and singular values of M
-LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
+LR, SQUARED_NORMS, SINGULAR_VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 SPREAD = 0.01
 """Standard deviation of the overlaps of the random start, (8) of the paper."""
 FULL, QUICK, WORDS = sizes(
@@ -50,8 +50,8 @@ def build_starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
     M turns the students by 30 degrees and the teachers at random.
     """
     turn = np.array([[np.sqrt(3), -1], [1, np.sqrt(3)]]) / 2
-    M = turn @ np.diag(VALUES) @ np.linalg.qr(np.random.default_rng(seed).normal(size=(2, 2)))[0]
-    return sl.Overlaps(jnp.ones(2), M, jnp.eye(2)), sl.Overlaps(jnp.ones(2), M, jnp.diag(jnp.array(NORMS)))
+    M = turn @ np.diag(SINGULAR_VALUES) @ np.linalg.qr(np.random.default_rng(seed).normal(size=(2, 2)))[0]
+    return sl.Overlaps(jnp.ones(2), M, jnp.eye(2)), sl.Overlaps(jnp.ones(2), M, jnp.diag(jnp.array(SQUARED_NORMS)))
 
 
 def fit_exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
@@ -122,11 +122,12 @@ def _write_caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset]
         f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}. (a) The ODE from the random",
         f"orthonormal start of the paper, overlaps of standard deviation {SPREAD:g}: while the risk falls from",
         f"{float(datasets['random'].risk[0, 0]):.2f} to {float(datasets['random'].risk[0, -1]):.1e} an entry changes by at",
-        f"most {float(parts['random'].drift.max()):.1e}. In the others rho has the singular values {VALUES[0]:g} and",
-        f"{VALUES[1]:g} at the start. (b) The ODE to t = {size.limit:g}, where its risk has fallen",
+        f"most {float(parts['random'].drift.max()):.1e}. In the others rho has the singular values {SINGULAR_VALUES[0]:g} and",
+        f"{SINGULAR_VALUES[1]:g} at the start. (b) The ODE to t = {size.limit:g}, where its risk has fallen",
         f"from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From orthonormal students",
         f"it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the same overlaps and orthogonal",
-        f"students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by {float(moved.drift[0, -1]):.2f}; there the",
+        f"students of squared norms {SQUARED_NORMS[0]} and {SQUARED_NORMS[1]} an entry changes by "
+        f"{float(moved.drift[0, -1]):.2f}; there the",
         f"commutator of Q and rho rho^T at the start is {float(moved.commutator[0]):.2f} of the matrices' norms. (c) In the",
         f"exact chain from orthonormal students S diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at",
         f"most {largest[size.shown[0]]:.1e} at d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of",

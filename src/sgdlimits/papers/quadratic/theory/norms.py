@@ -27,7 +27,7 @@ from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coeffic
 from sgdlimits.problem.projection import ProjectionProblem
 
 # Gauss-Legendre rule of each panel
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
+LEGENDRE_NODES, LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(10)
 QUADRATURE_PANELS = 120
 """Number of panels of the integral over log b."""
 LOG_RANGE = 60.0
@@ -114,7 +114,7 @@ def _solve_norm(at: Coefficients, first: float, time: float) -> float:
     # a logarithmic unknown resolves norms close to the plateau
     place = lambda x: low + (first - low) * np.exp(-x)
 
-    def passed(x: float) -> float:
+    def time_excess(x: float) -> float:
         """Return the time at which the norm reaches x, less the requested time."""
         s = place(x)
         start = np.log(s / first) / (at.kappa * at.b * low * high)
@@ -122,9 +122,9 @@ def _solve_norm(at: Coefficients, first: float, time: float) -> float:
 
     end = 1.0
     # bracket the root
-    while passed(end) < 0:
+    while time_excess(end) < 0:
         end *= 2
-    return float(place(brentq(passed, 0, end, xtol=1e-14, rtol=1e-13)))
+    return float(place(brentq(time_excess, 0, end, xtol=1e-14, rtol=1e-13)))
 
 
 def _solve_eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
@@ -139,19 +139,21 @@ def _solve_eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
     with np.errstate(divide="ignore"):
         stay, grow = np.log1p(-shares), np.log(shares)
 
-    def logs(x: np.ndarray | float) -> np.ndarray:
+    def log_factors(x: np.ndarray | float) -> np.ndarray:
         """Return log(1 + b q) for each eigenvalue q at the start, given x, that of the largest."""
         return np.logaddexp(stay, grow + np.asarray(x)[..., None])
 
-    def passed(x: float) -> float:
+    def log_excess(x: float) -> float:
         """Return the log of the integral at x less its requested value, zero at the solution."""
         # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, QUADRATURE_PANELS + 1)
-        at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2
+        at = edges[:-1, None] + (edges[1] - edges[0]) * (LEGENDRE_NODES + 1) / 2
         # in logarithms, because 1 + b q overflows long before the norms have settled
-        log_weights = np.log(WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())
-        return float(logsumexp(logs(at).sum(-1) / 2 + at + log_weights)) - (np.log(2 / p) + time + np.log(-np.expm1(-time)))
+        log_weights = np.log(LEGENDRE_WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())
+        return float(logsumexp(log_factors(at).sum(-1) / 2 + at + log_weights)) - (
+            np.log(2 / p) + time + np.log(-np.expm1(-time))
+        )
 
-    x = brentq(passed, 1e-300, time + 1 + np.log1p(2 * first.max() / p), xtol=1e-13, rtol=1e-13)
-    return first * np.exp(time - logs(x).sum() / 2 - logs(x))
+    x = brentq(log_excess, 1e-300, time + 1 + np.log1p(2 * first.max() / p), xtol=1e-13, rtol=1e-13)
+    return first * np.exp(time - log_factors(x).sum() / 2 - log_factors(x))

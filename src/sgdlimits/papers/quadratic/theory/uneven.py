@@ -118,10 +118,14 @@ def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ..
     strengths, vectors = np.linalg.eigh(root.T @ form @ root)
     strengths, directions = strengths[::-1], (root @ vectors[:, ::-1]).T
     if strengths[-1] <= 0:
-        raise BadInput(f"the labels' matrix has the eigenvalue {strengths[-1]:.3g}. Use teachers with positive weights.")
+        raise BadInput(
+            f"the labels' quadratic form must be positive, but has the eigenvalue {strengths[-1]:.3g}. Use positive weights."
+        )
     k = strengths.size
     if 2**k * (p + 1) > MAX_UNEVEN_FAMILIES:
-        raise BadInput(f"{k} teachers of different strength and {p} units have too many families. Use fewer of either.")
+        raise BadInput(
+            f"{k} teachers of different strength and {p} units have too many families to list. Use fewer teachers or units."
+        )
     families = [
         UnevenFamily(p, strengths, directions, learnt, r, noise)
         for s in range(min(p, k) + 1)

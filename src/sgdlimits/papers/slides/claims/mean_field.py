@@ -17,7 +17,7 @@ from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simul
     r"$Q$ as $p \to \infty$", "students in the teachers' span", r"$M P M^\top$", right=r"$M P^{-1} M^\top$",
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
-def span(effort: Effort) -> Comparison:
+def compare_span(effort: Effort) -> Comparison:
     """Compare the Gram matrix of students projected on the teachers' span, by QR, with M P^-1 M^T, and M P M^T as printed.
 
     P is the teachers' Gram matrix.
@@ -33,7 +33,7 @@ def span(effort: Effort) -> Comparison:
     right=r"$Q - M P^{-1} M^\top - \mathrm{diag}(Q^\perp)$",
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def outside(effort: Effort) -> Comparison:
+def compare_outside(effort: Effort) -> Comparison:
     """Compare diag(Q - M P^-1 M^T), P the teachers' Gram matrix, with squared norms outside their span, and minus these."""
     W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside, M = np.linalg.qr(E.T)[0], W @ E.T
@@ -48,7 +48,7 @@ def beyond_teachers(found: xr.Dataset) -> np.ndarray:
 
 
 @claim("theorem on $Q$", "mean field of wide networks", r"The gap falls at least as $p^{-1/2}$")
-def mean_field(effort: Effort) -> Comparison:
+def compare_mean_field(effort: Effort) -> Comparison:
     """Compare the exponent in the width of student overlaps that teachers do not explain, from the ODE, with the bound -1/2."""
     widths, gaps = (6, 24), []
     for p in widths:
@@ -61,7 +61,7 @@ def mean_field(effort: Effort) -> Comparison:
 
 
 @claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
-def mean_field_in_d(effort: Effort) -> Comparison:
+def compare_mean_field_in_d(effort: Effort) -> Comparison:
     """Compare the exponent in d of student overlaps that teachers do not explain, from the chain of 32 units, with -1/2."""
     p, lr, runs, sizes, rows = 32, 3.2, effort.runs(16, 16), (100, 1600), []
     problem = sl.presets.committee(p, 1, lr=lr).with_expectation(sl.Sobol(3, 2))  # a cheap risk, which is not used
@@ -74,7 +74,7 @@ def mean_field_in_d(effort: Effort) -> Comparison:
 
 
 @claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
-def particles(effort: Effort) -> Comparison:
+def compare_particles(effort: Effort) -> Comparison:
     """Compare the ODE's drift of M, extrapolated to infinitely many copies of three units, with the mean-field limit's.
 
     With n copies the drift differs from the limit by c/n.
@@ -95,7 +95,7 @@ def particles(effort: Effort) -> Comparison:
     "mean field at a fixed dimension",
     r"$\partial_t\rho_t = \gamma\nabla(\rho_t\nabla\ell)$ as $p\to\infty$ at fixed $d$",
 )
-def fixed_dimension(effort: Effort) -> Comparison:
+def compare_fixed_dimension(effort: Effort) -> Comparison:
     """Compare the ODE's drift of 24 rotated copies of two erf units in R^3 with the mean-field limit's."""
     a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
     # equally spaced: exact for trigonometric polynomials of degree below 24
@@ -114,7 +114,7 @@ def fixed_dimension(effort: Effort) -> Comparison:
     right="The network is linear in it, and the risk is a quadratic function, which is convex.",
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def measure(effort: Effort) -> Comparison:
+def compare_measure(effort: Effort) -> Comparison:
     """Compare the risk of two merged pairs of units, by quadrature, with the exact formula, and the mean of their risks."""
     one, two, E = random_weights(2, 3, seed=0), random_weights(2, 3, seed=1), np.eye(1, 3)
     each = [SquaredUnits(W, E) for W in (one, two)]
@@ -128,7 +128,7 @@ def measure(effort: Effort) -> Comparison:
     "only global optima",
     "From all directions a flow of 2-homogeneous units can only end in a global optimum",
 )
-def global_convergence(effort: Effort) -> Comparison:
+def compare_global_convergence(effort: Effort) -> Comparison:
     """Compare the final excess risk of relu units in the mean field, from full and one-signed starts, with 0 and 1/4.
 
     From all overlaps and both signs of the second layer it decays to zero as t^-2; from negative second layers only it ends
@@ -179,7 +179,7 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     r"A second layer $1/\varepsilon$ times faster: component $n$ at $\varepsilon^{1/2n}$, "
     r"the first later by $\log 1/\varepsilon$ [12]",
 )
-def two_time_scales(effort: Effort) -> Comparison:
+def compare_two_time_scales(effort: Effort) -> Comparison:
     """Compare exponents of the three learning times in the ratio of rates, by solving the mean field, with 1/2, 1/4, 1/6.
 
     The first time is divided by its logarithm.

@@ -25,7 +25,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
-def loss(effort: Effort) -> Comparison:
+def compare_loss(effort: Effort) -> Comparison:
     """Compare the change of M in a step on the loss (y - f)^2, over that in a descent step on the risk, with 2 and 1."""
     s, h = SquaredUnits(random_weights(2, 3), np.eye(1, 3)), 1e-5
     # central differences in each weight
@@ -41,7 +41,7 @@ def loss(effort: Effort) -> Comparison:
     tests="`test_exponent_one_needs_samples_in_proportion_to_d`, "
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {IN_SINGLE_INDEX}",
 )  # fmt: skip
-def exponent_one(effort: Effort) -> Comparison:
+def compare_exponent_one(effort: Effort) -> Comparison:
     """Compare the exponent of d in the exact chain's samples to learn a linear target with 1, and 0 as printed."""
     sizes = (1024, 20_000)
     (low, e), (high, f) = (learning_time("linear", d, effort.runs(128, 32), 10.0) for d in sizes)
@@ -66,7 +66,7 @@ def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool
 
 
 @claim("sample complexity", "exponent 2", r"$n = O(d\log d)$ for $\kappa = 2$")
-def exponent_two(effort: Effort) -> Comparison:
+def compare_exponent_two(effort: Effort) -> Comparison:
     """Compare the slope in log d of the exact chain's learning time at information exponent 2 and the best rate with 3."""
     sizes = (256, 8192)
     number, sigma = log_slope(sizes, [learning_time("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
@@ -79,7 +79,7 @@ def soft_cubic(x):
 
 
 @claim("sample complexity", "exponent 3", r"$n = O(d^{\kappa-1})$ for $\kappa = 3$")
-def exponent_three(effort: Effort) -> Comparison:
+def compare_exponent_three(effort: Effort) -> Comparison:
     """Compare the exponent of d in the exact chain's median samples at information exponent 3 with 2."""
     sizes = (80, 320)
     (low, e), (high, f) = (learning_time(soft_cubic, d, effort.runs(256, 256), 2.5 * d, median=True) for d in sizes)
@@ -92,7 +92,7 @@ def exponent_three(effort: Effort) -> Comparison:
     "diffusion of hard targets",
     "Hard targets are found from the typical overlap after a mean time of the SDE",
 )
-def hard_times(effort: Effort) -> Comparison:
+def compare_hard_times(effort: Effort) -> Comparison:
     """Compare the exact chain's mean learning time for a quadratic target with the SDE's, by its backward equation."""
     d = 1024
     problem = sl.presets.single_index("he2", lr=sl.recommended_lr(sl.presets.single_index("he2"), d, 0.5))
@@ -125,7 +125,7 @@ def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     "gap to the ODE",
     r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$",
 )
-def gap_to_ode(effort: Effort) -> Comparison:
+def compare_gap_to_ode(effort: Effort) -> Comparison:
     """Compare exponents of the gap between exact chain and ODE in d and in the learning rate with -1/2 and 1/2."""
     runs = effort.runs(192, 96)
     (base, e), (far, f), (slow, g) = log_gap(4, 256, 1.6, runs), log_gap(4, 4096, 1.6, runs), log_gap(4, 256, 0.2, runs)
@@ -139,7 +139,7 @@ def gap_to_ode(effort: Effort) -> Comparison:
     right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.",
     tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {IN_REGIMES}",
 )  # fmt: skip
-def gap_and_width(effort: Effort) -> Comparison:
+def compare_gap_and_width(effort: Effort) -> Comparison:
     """Compare the exponent in the width of the gap between exact chain and ODE with that of sqrt(log n / p), and -1/2.
 
     Here n is the number of entries of M and Q, of which the gap is the largest; the paper prints -1/2.
@@ -160,7 +160,7 @@ def gap_and_width(effort: Effort) -> Comparison:
     "phase diagram",
     r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
 )
-def phase_diagram(effort: Effort) -> Comparison:
+def compare_phase_diagram(effort: Effort) -> Comparison:
     """Compare exponents of d of corrector over population drift, at width d^kappa and rate d^-delta, with -(kappa + delta)."""
     deltas = np.array([-1.2, -0.8, -0.3, 0.0, 0.3, 0.6, 1.0])
     found = regimes.phase_diagram([0.5], deltas, widths=(4, 12))
@@ -172,7 +172,7 @@ def phase_diagram(effort: Effort) -> Comparison:
     "small learning rates are gradient flow",
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
-def classical(effort: Effort) -> Comparison:
+def compare_classical(effort: Effort) -> Comparison:
     """Compare the growth of corrector over population drift of Q from lr = 0.02 to 0.5, in the package, with the factor 25."""
     stats = make_overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
     ratio = []
@@ -187,7 +187,7 @@ def classical(effort: Effort) -> Comparison:
     "gradient descent on the empirical risk",
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
-def gradient_descent(effort: Effort) -> Comparison:
+def compare_gradient_descent(effort: Effort) -> Comparison:
     """Compare the order in lr at which full-batch SGD on 40 samples converges, by simulation at three rates, with 1."""
     ends = []
     for lr in (0.4, 0.2, 0.1):
@@ -204,7 +204,7 @@ def gradient_descent(effort: Effort) -> Comparison:
     kind="remark",
     tests=f"{SAAD_AND_SOLLA_TEST}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
-def activation(effort: Effort) -> Comparison:
+def compare_activation(effort: Effort) -> Comparison:
     """Compare Saad and Solla's closed mean of s(u) s(v) with quadrature for erf(x/sqrt(2)), and for erf(x) as printed."""
     (u, z), weights = gauss_grid(60, 60)
     Q, P, C = 0.8, 1.0, 0.5
@@ -223,7 +223,7 @@ def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
 @claim(
     "high-dimensional regime", "Saad and Solla's equations", r"$\dot R = \eta\langle\delta\,y\rangle$ by the integrals $I_3$"
 )
-def saad_and_solla(effort: Effort) -> Comparison:
+def compare_saad_and_solla(effort: Effort) -> Comparison:
     """Compare the package's drift of M, for three students and two teachers, with Saad and Solla's closed equation."""
     U = random_weights(3, 9, seed=0)
     C = np.block([[U @ U.T, U[:, :2]], [U[:, :2].T, np.eye(2)]])
@@ -238,7 +238,7 @@ def saad_and_solla(effort: Effort) -> Comparison:
     "symmetric plateau of a committee",
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
-def symmetric_plateau(effort: Effort) -> Comparison:
+def compare_symmetric_plateau(effort: Effort) -> Comparison:
     """Compare the escape rate from the symmetric plateau of three students, by linearised gradient flow, with its formula."""
     K, eta = 3, 0.01
     point = make_overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))

@@ -20,7 +20,7 @@ from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_
 
 LR, NOISE, END = 1.0, 0.01, 4.0
 """Learning rate, label noise, and end in the paper's time of the committees."""
-SHARE, FITTED = 0.5, 3
+LEARNT_SHARE, FITTED_RATIOS = 0.5, 3
 """Share of a component at which it counts as learnt, and number of ratios in the fits."""
 # compared statistics with their legends
 GAP_LABELS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
@@ -82,8 +82,8 @@ def half_times(curves: xr.Dataset) -> list[float]:
     """Return for each Hermite component the time at which half of it is learnt, interpolated in log time."""
     x, found = np.log(curves.t.values), []
     for values in curves.component.values:
-        i = int(np.argmax(values > SHARE))
-        found.append(float(np.exp(np.interp(SHARE, values[i - 1 : i + 1], x[i - 1 : i + 1]))) if i else np.nan)
+        i = int(np.argmax(values > LEARNT_SHARE))
+        found.append(float(np.exp(np.interp(LEARNT_SHARE, values[i - 1 : i + 1], x[i - 1 : i + 1]))) if i else np.nan)
     return found
 
 
@@ -113,7 +113,7 @@ def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
         middle.semilogx(fast.t, fast.component.sel(n=n), color=look.colour)
         middle.semilogx(slow.t, slow.component.sel(n=n), color=look.colour, linestyle=":", linewidth=1.2)
         # the asymptotics begin at large ratios
-        late = components.isel(ratio=slice(-FITTED, None)).sel(n=n)
+        late = components.isel(ratio=slice(-FITTED_RATIOS, None)).sel(n=n)
         label = rf"$n = {n}$, $\epsilon^{{{-_fit_exponent(late.ratio, late.t_half):.2f}}}$"
         right.loglog(1 / components.ratio, components.t_half.sel(n=n), "o-", color=look.colour, markersize=4, label=label)
     title = rf"second layer at $10^{{{np.log10(float(fast.ratio)):.0f}}}$ lr (dotted: {float(slow.ratio):g} lr)"
@@ -130,7 +130,7 @@ def _write_caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
     each = [f"{words[name]} p^{_fit_exponent(gaps.width, gaps[name]):.2f}" for name in GAP_LABELS]
     first, last = components.isel(ratio=0), components.isel(ratio=-1)
     times = [", ".join(f"{t:.2g}" for t in curves.t_half.values) for curves in (first, last)]
-    late = components.isel(ratio=slice(-FITTED, None))
+    late = components.isel(ratio=slice(-FITTED_RATIOS, None))
     fits = [f"{-_fit_exponent(late.ratio, late.t_half.sel(n=n)):.3f} (1/{2 * n} = {1 / (2 * n):.3f})" for n in (1, 2, 3)]
     return [
         f"Left: the largest gap over time {END:g} of the paper between the ODE of p units, corrector included, and the",
