@@ -38,7 +38,10 @@ SPIKED = "tests/laws/test_spiked_tensor.py"
 MUTANTS = (
     # algorithm/
     Mutant(
-        "algorithm/limit.py", "jnp.prod(jnp.stack([law.weights[i] for i in c]))", "jnp.asarray(0.5**b)", MIXTURE + "normalised"
+        "algorithm/limit.py",
+        "jnp.prod(jnp.stack([inputs.class_probabilities[i] for i in c]))",
+        "jnp.asarray(0.5**b)",
+        MIXTURE + "normalised",
     ),
     Mutant("algorithm/limit.py", "jnp.full(b, model.data.squared_length)", "jnp.ones(b)", MIXTURE + "normalised"),
     Mutant("algorithm/limit.py", "(C * variances) @ C.T", "C @ C.T", MIXTURE + "normalised"),
