@@ -170,15 +170,15 @@ def test_covariance_is_that_of_increments_of_the_chain(one_block):
 
 
 def test_sde_has_the_moments_of_the_chain():
-    own, d = problem(expectation=None, unit="erf"), 400
+    own, d, runs = problem(expectation=None, unit="erf"), 400, 200
     ours, theirs = (
-        sl.simulate(own, level, START, t_max=1, runs=1000, seed=seed, save=2, progress=False)
-        for seed, level in enumerate((sl.SDE(d), sl.Chain(d)))
+        sl.simulate(own, level, START, t_max=0.25, runs=runs, seed=seed, save=2, progress=False)
+        for seed, level in enumerate((sl.SDE(d, dt=0.025), sl.Chain(d)))
     )
     for each in ("M", "Q"):
-        x, y = (runs[each].values[:, -1].reshape(1000, -1) for runs in (ours, theirs))
-        assert (np.abs(x.mean(0) - y.mean(0)) < 4 * np.sqrt((x.var(0) + y.var(0)) / 1000) + 2e-3).all()
-        np.testing.assert_allclose(x.std(0), y.std(0), rtol=0.12)
+        x, y = (data[each].values[:, -1].reshape(runs, -1) for data in (ours, theirs))
+        assert (np.abs(x.mean(0) - y.mean(0)) < 4.5 * np.sqrt((x.var(0) + y.var(0)) / runs) + 2e-3).all()
+        np.testing.assert_allclose(x.std(0), y.std(0), rtol=0.3)  # the ratio has a standard error of 7%
 
 
 def test_flow_is_differentiable_in_variances():
