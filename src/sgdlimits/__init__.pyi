@@ -47,7 +47,7 @@ from .analysis.fixed_points import (
     fixed_points as fixed_points,
 )
 from .analysis.landscape import (
-    Spectrum as Spectrum,
+    HessianSpectrum as HessianSpectrum,
     hessian_spectrum as hessian_spectrum,
 )
 from .analysis.local_limit import (
@@ -104,6 +104,9 @@ from .expectation import (
 from .expectation.gaussian import (
     GaussHermite as GaussHermite,
     Sobol as Sobol,
+)
+from .inputs import (
+    Spectrum as Spectrum,
 )
 from .level import (
     ODE as ODE,

@@ -20,6 +20,7 @@ from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.size import check_memory
+from sgdlimits.statistics.blocks import block_factor
 from sgdlimits.statistics.frame import PSD_TOLERANCE, cholesky_factor
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
@@ -145,6 +146,8 @@ class RandomInit(Start):
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
+        if problem.directions.sizes is not None:
+            return self._overlaps_in_blocks(problem, stream)
         scale, unit = self.scale_and_norm(problem)
         dof = np.maximum(self.d - k - np.arange(p), 0.0)  # with fewer dimensions than directions, the last columns of T are 0
         normal = np.moveaxis(stream.normal(Purpose.START, p * k + p * p)[0], -1, 0)
@@ -157,8 +160,26 @@ class RandomInit(Start):
         Q = m @ np.swapaxes(m, 1, 2) + T @ np.swapaxes(T, 1, 2)
         return Overlaps(self._draw_second_layer(problem, stream), scale * (m @ cholesky_factor(gram).T), scale**2 * Q)
 
+    def _overlaps_in_blocks(self, problem, stream) -> Overlaps:
+        """Draw the initial overlaps in each block of coordinates, whose weights are independent."""
+        directions, (scale, unit) = problem.directions, self.scale_and_norm(problem)
+        p, k, sizes = directions.width, directions.fixed, np.array(directions.sizes(self.d))
+        if sizes.min() < k:
+            raise BadInput(f"d = {self.d} leaves {sizes.min()} dimensions for a block of {k} fixed ones. Use a larger d.")
+        B, dof = len(sizes), np.maximum(sizes[:, None] - k - np.arange(p), 0.0)
+        normal = np.moveaxis(np.asarray(stream.normal(Purpose.START, B * p * (k + p))[0]), -1, 0).reshape(-1, B, p, k + p)
+        diagonal = np.sqrt(np.asarray(stream.chi_square(Purpose.START_CHI, dof.ravel())[0])).T.reshape(-1, B, p)
+        m, T = normal[..., :k], np.tril(normal[..., k:], -1) * (dof > 0)[:, None]
+        T = T + diagonal[..., None] * np.eye(p)
+        Q = m @ np.swapaxes(m, -1, -2) + T @ np.swapaxes(T, -1, -2)
+        norms = np.sqrt(np.einsum("rbjj->rj", Q)) if unit else np.full((len(Q), p), np.sqrt(self.d))
+        M = scale * np.einsum("rbps,bks->rbpk", m, block_factor(np.asarray(directions.gram))) / norms[:, None, :, None]
+        Q = scale**2 * Q / (norms[:, None, :, None] * norms[:, None, None, :])
+        return Overlaps(self._draw_second_layer(problem, stream), M, Q)
+
     def particles(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
+        _check_no_blocks(problem, "MeanField()")
         if p <= MAX_GRAM_WIDTH:
             return super().particles(problem, stream)
         scale, unit = self.scale_and_norm(problem)
@@ -238,6 +259,7 @@ class OrthogonalInit(Start):
 
     def particles(self, problem, stream):
         p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
+        _check_no_blocks(problem, type(self).__name__)
         M = self.spread * np.asarray(stream.normal(Purpose.START, p * k)[0]).reshape(p, k, runs)
         return Particles(
             _initial_second_layer(self.second, problem, runs), *map(as_floats, (np.moveaxis(M, -1, 0), np.ones((runs, p))))
@@ -276,6 +298,7 @@ class FixedInit(Start):
 
     def particles(self, problem, stream):
         p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
+        _check_no_blocks(problem, type(self).__name__)
         if not np.isfinite(self.overlap).all():
             raise BadInput(f"overlap must be finite; got {np.asarray(self.overlap).tolist()}. Give finite overlaps.")
         try:
@@ -374,3 +397,12 @@ def _check_weights_exist(squares: np.ndarray, what: str, remedy: str) -> None:
     """
     if not (squares <= 1 + PSD_TOLERANCE).all():
         raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}")
+
+
+def _check_no_blocks(problem: Problem, what: str) -> None:
+    """Raise `BadInput` if the inputs of a problem have blocks of variances."""
+    if problem.directions.sizes is not None:
+        raise BadInput(
+            f"{what} has no blocks of variances, which the inputs have. Start from RandomInit(d), or from Overlaps(a, M, Q) "
+            "with the blocks on the first axis of M and Q, at another level."
+        )

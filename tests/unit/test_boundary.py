@@ -40,7 +40,7 @@ GUARDED = {name: thing for name, thing in PUBLIC.items() if checks_of(thing)}
 
 
 MADE = {
-    "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "Spectrum", "ExitTable",
+    "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "HessianSpectrum", "ExitTable",
     "PlateauExits", "DynamicsEstimates", "EmpiricalProblem", "FittedDynamics", "SampleAverage", "SampledClosure",
     "SampledDynamics", "SampledLocalizability", "Surrogate", "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model",
     "CriticalPoints", "CriticalFamily", "UnevenFamily", "Optimum", "ChainGain",

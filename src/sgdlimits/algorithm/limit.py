@@ -90,18 +90,32 @@ def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
 def linear_step_increments(
     algorithm: Algorithm, t: Any, length: Float[Array, ""], stats: Overlaps, sums: Moments, total: Any = 1.0
 ) -> tuple[Overlaps, Overlaps]:
+    """Compute the changes of the statistics by a step that is linear in the gradient, with norms projected out.
+
+    See `free_step_increments`.
+    """
+    rate = step_rates(algorithm, t)
+    population, corrector = free_step_increments(algorithm, rate, length, stats, sums, total)
+    return project_out_norms(rate.unit, stats, population), project_out_norms(rate.unit, stats, corrector)
+
+
+def free_step_increments(
+    algorithm: Algorithm, rate: StepRates, length: Float[Array, ""] | float, stats: Overlaps, sums: Moments, total: Any = 1.0
+) -> tuple[Overlaps, Overlaps]:
     """Compute the changes of the statistics by a step that is linear in the gradient, as d grows, in two parts.
 
     The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic. Products of one
-    sample give d times its increment, expectations the drift, and random combinations the noise of the SDE.
+    sample give d times its increment, expectations the drift, and random combinations the noise of the SDE. Directions are not
+    normalised.
 
     Parameters
     ----------
+    rate : coefficients of the step
     length : limit of |x|^2/d
     sums : weighted sums over samples of products of gradients and fields, the latter with a column for each direction
     total : sum of the weights; trailing axes broadcast
     """
-    rate, names = step_rates(algorithm, t), algorithm.names
+    names = algorithm.names
     groups = lambda rows: jnp.split(rows, len(names)) if len(names) > 1 else [rows]
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
     past = lambda rows: join([sum(c * part for c, part in zip(row, groups(rows), strict=True)) for row in rate.past])
@@ -121,7 +135,7 @@ def linear_step_increments(
         a, kept = replace_scalars(a, new.pop(STUDENT)), {**kept, **new}
     population = Overlaps(a, M, Q + across(Q), kept, stats.names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), spread, still[1], stats.names)
-    return project_out_norms(rate.unit, stats, population), project_out_norms(rate.unit, stats, corrector)
+    return population, corrector
 
 
 def _combine_terms(rows, i: int, terms):
@@ -135,10 +149,11 @@ def project_out_norms(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps)
     """Correct a change of the statistics for the normalisation of directions to norm 1 after a step."""
     if not any(unit):
         return change
-    width = stats.M.shape[0] // len(unit)
+    square = change.Q.sum(0) if stats.has_blocks else change.Q
+    width = square.shape[0] // len(unit)
     # normalising a row divides it by 1 + dQ_jj / 2 to first order
-    held = np.repeat(np.array(unit, float), width).reshape(-1, *(1 for _ in range(change.Q.ndim - 2)))
-    norm = held * jnp.einsum("jj...->j...", change.Q) / 2
+    held = np.repeat(np.array(unit, float), width).reshape(-1, *(1 for _ in range(square.ndim - 2)))
+    norm = held * jnp.einsum("jj...->j...", square) / 2
     M = change.M - stats.M * norm[:, None]
     return Overlaps(change.a, M, change.Q - stats.Q * (norm[:, None] + norm[None]), change.kept, change.names)
 

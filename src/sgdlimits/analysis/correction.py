@@ -29,6 +29,7 @@ from sgdlimits.algorithm import OnePassSGD
 from sgdlimits.checks import integer
 from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
+from sgdlimits.inputs import Blocks
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
@@ -82,6 +83,8 @@ def expansion(
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
     fix_time(problem, None, "Compare ODE() with Chain(d).")
+    if isinstance(problem.data, Blocks):
+        raise BadInput("the expansion in 1/d is not written for variances by block or class. Use Chain(d).")
     point = as_start(start).one(problem, seed=seed)
     problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)

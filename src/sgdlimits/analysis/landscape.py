@@ -21,11 +21,12 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from sgdlimits.analysis.spectrum import TOLERANCE, Spectrum as Spectrum, spectrum_of
+from sgdlimits.analysis.spectrum import TOLERANCE, HessianSpectrum as HessianSpectrum, spectrum_of
 from sgdlimits.checks import array, finite_scalars, point_or_weights
 from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import pad_units, refuse_zero_weights
+from sgdlimits.inputs import Blocks
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
 from sgdlimits.problem.projection import ProjectionProblem
@@ -134,7 +135,7 @@ class Hessian:
     units: Float[np.ndarray, "p n"]
     sphere: bool
 
-    def spectrum(self, d: int, tolerance: float = TOLERANCE) -> Spectrum:
+    def spectrum(self, d: int, tolerance: float = TOLERANCE) -> HessianSpectrum:
         """Return all eigenvalues in dimension `d`, on the sphere those of the tangent space; the cost does not depend on d."""
         p, n = self.units.shape
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
@@ -263,7 +264,7 @@ def hessian_spectrum(
     sphere: bool | None = None,
     tolerance: NotNegative = TOLERANCE,
     t: NotNegative | None = None,
-) -> Spectrum:
+) -> HessianSpectrum:
     r"""Return the eigenvalues of the landscape's Hessian in dimension `d`, with exact multiplicities.
 
     The block in the frame of the n directions that the statistics span has p n eigenvalues, and the p-by-p block outside has p,
@@ -327,8 +328,10 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
 
 
 def _check_problem(problem: Problem) -> None:
-    """Raise `BadInput` unless the problem is a projection problem."""
+    """Raise `BadInput` unless the problem is a projection problem whose inputs have one variance."""
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(
             f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of sgdlimits.presets."
         )
+    if isinstance(problem.data, Blocks):
+        raise BadInput("the Hessian is not written for variances by block or class. Use linearise for the rates of the ODE.")

@@ -33,6 +33,7 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.local import linearise_at
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.directions import check_no_blocks
 from sgdlimits.problem.over_time import fix_time
 from sgdlimits.start import OrthogonalInit, RandomInit, Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
@@ -156,6 +157,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
 def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
     """Return the limit of the statistics of a start as d grows, where random overlaps vanish."""
     start = as_start(start)
+    check_no_blocks(problem, "the departure from a plateau", "Simulate, and use exit_times.")
     if isinstance(start, RandomInit):
         law, (scale, _) = problem.directions.initial, start.scale_and_norm(problem)
         if start.positive is not None or (law.second_spread and start.second is None):

@@ -21,7 +21,7 @@ class Index(NamedTuple):
     positive: int
 
 
-class Spectrum(NamedTuple):
+class HessianSpectrum(NamedTuple):
     """Distinct eigenvalues in ascending order and their multiplicities; it unpacks as these two arrays.
 
     Parameters
@@ -29,7 +29,7 @@ class Spectrum(NamedTuple):
     eigenvalues : distinct eigenvalues, each the mean of those closer than a tolerance times the largest; 0.0 if that close to 0
     multiplicities : number of occurrences of each, integers
 
-    >>> Spectrum(np.array([-4.0, 0.0]), np.array([1, 2998]))
+    >>> HessianSpectrum(np.array([-4.0, 0.0]), np.array([1, 2998]))
     Spectrum of 2999 eigenvalues: 1 negative, 2998 null, 0 positive
       eigenvalue  multiplicity
               -4             1
@@ -57,8 +57,10 @@ class Spectrum(NamedTuple):
         return f"{head}\n{table(rows, '>', indent='  ')}"
 
 
-def spectrum_of(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], tolerance: float = TOLERANCE) -> Spectrum:
-    """Return the `Spectrum` of eigenvalues with multiplicities, in which those equal up to rounding are merged.
+def spectrum_of(
+    values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], tolerance: float = TOLERANCE
+) -> HessianSpectrum:
+    """Return the `HessianSpectrum` of eigenvalues with multiplicities, in which those equal up to rounding are merged.
 
     >>> spectrum_of(np.array([1e-17, 2.0, 0.0, 2.0 + 1e-12]), np.array([1, 1, 5, 7])).multiplicities.tolist()
     [6, 8]
@@ -74,4 +76,4 @@ def spectrum_of(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], 
     # weighted mean within each group of nearly equal eigenvalues
     shares = counts / np.repeat(total, np.diff(np.append(starts, values.size)))
     means = np.add.reduceat(values * shares, starts)
-    return Spectrum(np.where(np.abs(means) <= near, 0.0, means), total)
+    return HessianSpectrum(np.where(np.abs(means) <= near, 0.0, means), total)

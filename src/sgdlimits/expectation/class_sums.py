@@ -27,8 +27,8 @@ from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import RiskDerivatives
+from sgdlimits.inputs import Blocks, Mixture
 from sgdlimits.inputs.masks import enumerate_masks, mask_probabilities
-from sgdlimits.inputs.mixture import Mixture
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import (
@@ -74,9 +74,10 @@ class ClassModel(NamedTuple):
         if self.i is None:
             return law
         T, i = self.turn, slice(self.i, self.i + 1)
+        covariance = law.covariance_of_class(self.i)
         rows = lambda fixed: fixed if T is None else T @ fixed
         columns = lambda cross: cross if T is None else cross @ T.T
-        mean, C, F = law.mean, law.covariance, law.factor
+        mean, C, F = law.mean, covariance, law.factor
         return FieldLaw(
             np.ones(1),  # type: ignore[arg-type]
             None if mean is None else FieldFactor(mean.student[:, i], rows(mean.fixed[:, i])),
@@ -107,13 +108,15 @@ def invert_turn(T: Any) -> Any:
 
 
 def is_split(model: Model) -> bool:
-    """Return whether readouts or heads by class, or dropout, make the expectations of a model sums over plain models."""
-    return has_tasks(model) or isinstance(model.target.readout, ClassReadouts) or model.network.mask_rate is not None
+    """Return whether classes or dropout make the expectations of a model sums over plain models."""
+    by_class = has_tasks(model) or isinstance(model.target.readout, ClassReadouts)
+    return by_class or isinstance(model.data, Blocks) or model.network.mask_rate is not None
 
 
 def has_tasks(model: Model) -> bool:
-    """Return whether a model has several classes, with a readout or a head for each."""
-    return model.classes > 1 and (isinstance(model.target.readout, ClassReadouts) or model.network.head_count > 1)
+    """Return whether a model has several classes, with a readout, a head or a variance for each."""
+    own = isinstance(model.target.readout, ClassReadouts) or model.network.head_count > 1 or model.data.variance_by_class
+    return model.classes > 1 and own
 
 
 def class_models(model: Model) -> tuple[ClassModel, ...]:
@@ -123,8 +126,9 @@ def class_models(model: Model) -> tuple[ClassModel, ...]:
     """
     model = at_start(model)
     network, readout = model.network.without_dropout(), model.target.readout
-    if not (isinstance(readout, ClassReadouts) or network.head_count > 1):
-        return (ClassModel(None, None, model.without_dropout),)
+    if not (isinstance(readout, ClassReadouts) or network.head_count > 1 or model.data.splits_classes):
+        plain = model.without_dropout
+        return (ClassModel(None, None, _isotropic(plain) if isinstance(model.data, Blocks) else plain),)
     if network.head_count > 1:
         assert isinstance(network, TwoLayer)
         network = TwoLayer(network.width, network.activation, network.mean, bias=network.bias)
@@ -134,7 +138,7 @@ def class_models(model: Model) -> tuple[ClassModel, ...]:
 def _class_model(model: Model, network: Any, i: int) -> ClassModel:
     """Build the plain model of class i, with a network of one head and the fixed directions transformed by T."""
     readout, target, data = model.target.readout, model.target, model.data
-    assert isinstance(data, Mixture)
+    assert isinstance(data, (Mixture, Blocks))
     own: Readout = OneClassReadout(readout, i)
     turn: Any = None
     if isinstance(readout, ClassReadouts):
@@ -143,10 +147,22 @@ def _class_model(model: Model, network: Any, i: int) -> ClassModel:
         own = ClassLabels(readout.labels[i : i + 1])
     elif isinstance(readout, CLASS_INDEPENDENT_READOUTS):
         own = readout
-    gram = target.gram if turn is None else turn @ target.gram @ turn.T
-    inputs = data.of_class(i, None if turn is None else invert_turn(turn))
+    if isinstance(data, Blocks):
+        data, gram = data.isotropic(model.gram, i)
+    else:
+        data, gram = data.of_class(i), target.gram
+    if turn is not None:
+        data, gram = data.of_class(0, invert_turn(turn)), turn @ gram @ turn.T
     own_target = eqx.tree_at(lambda target: (target.readout, target.gram), target, (own, gram))
-    return ClassModel(i, turn, Model(inputs, own_target, network, model.loss))
+    return ClassModel(i, turn, Model(data, own_target, network, model.loss))
+
+
+def _isotropic(model: Model) -> Model:
+    """Return the model with inputs of one variance and fixed directions with which the fixed fields have the same law."""
+    assert isinstance(model.data, Blocks)
+    data, gram = model.data.isotropic(model.gram, None)
+    target = eqx.tree_at(lambda target: target.gram, model.target, gram)
+    return Model(data, target, model.network, model.loss)
 
 
 @checked
@@ -175,7 +191,7 @@ class ClassSums(Expectation):
             return False
         models = class_models(model)
         return len(self.expectations) in (1, len(models)) and all(
-            own.supports(part.model) for part, own in self._pair_with_expectations(models)
+            own.supports(part.model) for part, own in self.pair_with_expectations(models)
         )
 
     def moments(self, model, a, law):
@@ -198,13 +214,29 @@ class ClassSums(Expectation):
     def risk_of_factor(self, model, a, law):
         return self._average(model, a, law, lambda own, part, a, law: own.risk_of_factor(part.model, a, law))
 
+    def moments_by_class(self, model: Model, a: Scalars, law: FieldLaw) -> list[tuple[ClassModel, Moments, Any]]:
+        """Compute the moments on each class and its mean gradient E[G], averaged over masks.
+
+        The mean gradient is None if all fields have mean zero.
+        """
+        moments = lambda own, part, a, law: own.moments(part.model, a, law)
+        mean = lambda own, part, a, law: None if law.mean is None else _mean_gradient(own, part.model, a, law)
+        return [
+            (
+                pair[0],
+                self._average_over_masks(model, a, law, pair, moments, _embed_moments),
+                self._average_over_masks(model, a, law, pair, mean, None),
+            )
+            for pair in self.pair_with_expectations(class_models(model))
+        ]
+
     def risks(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " classes"]:
         """Compute the risk on each class, averaged over masks."""
         f = lambda own, part, a, law: own.risk(part.model, a, law)
         return jnp.stack(
             [
                 self._average_over_masks(model, a, law, pair, f, None)
-                for pair in self._pair_with_expectations(class_models(model))
+                for pair in self.pair_with_expectations(class_models(model))
             ]
         )
 
@@ -218,15 +250,19 @@ class ClassSums(Expectation):
         return raw - mean[:, None] * mean
 
     def floor(self, model):
-        shares = model.coordinates.weights
-        values = [own.floor(part.model) for part, own in self._pair_with_expectations(class_models(model))]
+        shares = model.data.class_probabilities
+        values = [own.floor(part.model) for part, own in self.pair_with_expectations(class_models(model))]
         return values[0] if len(values) == 1 else sum(shares[i] * each for i, each in enumerate(values))
 
     def slopes(self, model, a, S):
+        if isinstance(model.data, Blocks):
+            raise BadInput(
+                "derivatives of the risk in the weights are not written for variances by block or class. Use problem.drift."
+            )
         total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
         keeps, rates = _masks_and_probabilities(model)
         weights = np.asarray(model.coordinates.weights)
-        for part, own in self._pair_with_expectations(class_models(model)):
+        for part, own in self.pair_with_expectations(class_models(model)):
             R = np.eye(S.shape[1])
             if part.turn is not None:
                 R[:k, :k] = np.linalg.solve(cholesky_factor(part.model.target.gram), part.turn @ np.asarray(model.frame))
@@ -251,10 +287,10 @@ class ClassSums(Expectation):
         return ClassSums(tuple(new or own for new, own in zip(finer, self.expectations, strict=True))) if any(finer) else None
 
     def tolerance(self, model):
-        return max(own.tolerance(part.model) for part, own in self._pair_with_expectations(class_models(model)))
+        return max(own.tolerance(part.model) for part, own in self.pair_with_expectations(class_models(model)))
 
     def accuracy(self, model):
-        each = [own.accuracy(part.model) for part, own in self._pair_with_expectations(class_models(model))]
+        each = [own.accuracy(part.model) for part, own in self.pair_with_expectations(class_models(model))]
         return min((value for value in each if value is not None), default=None)
 
     @property
@@ -263,10 +299,10 @@ class ClassSums(Expectation):
 
     def runs_at_once(self, model):
         masks = 1 if model.network.mask_rate is None else 1 << model.width
-        each = [own.runs_at_once(part.model) for part, own in self._pair_with_expectations(class_models(model))]
+        each = [own.runs_at_once(part.model) for part, own in self.pair_with_expectations(class_models(model))]
         return min((max(1, runs // masks) for runs in each if runs is not None), default=None)
 
-    def _pair_with_expectations(self, models: Sequence[ClassModel]) -> list[tuple[ClassModel, Expectation]]:
+    def pair_with_expectations(self, models: Sequence[ClassModel]) -> list[tuple[ClassModel, Expectation]]:
         """Return each plain model with its expectation."""
         return list(
             zip(models, self.expectations * len(models) if len(self.expectations) == 1 else self.expectations, strict=True)
@@ -282,7 +318,7 @@ class ClassSums(Expectation):
         """
         values = [
             self._average_over_masks(model, a, law, pair, f, back, selects)
-            for pair in self._pair_with_expectations(class_models(model))
+            for pair in self.pair_with_expectations(class_models(model))
         ]
         if len(values) == 1:
             return values[0]
@@ -303,6 +339,12 @@ class ClassSums(Expectation):
         if keeps is None:
             return value_given_mask(None)
         return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), jax.vmap(value_given_mask)(jnp.asarray(keeps)))
+
+
+def _mean_gradient(own: Expectation, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " p"]:
+    """Compute E[G], the derivative of the mean loss in the means of the student fields, of inputs of one class."""
+    risk = lambda mean: own.risk(model, a, eqx.tree_at(lambda law: law.mean.student, law, mean))
+    return jax.grad(risk)(jnp.asarray(law.means.student))[:, 0]
 
 
 def _masks_and_probabilities(model: Model) -> tuple[Float[np.ndarray, "masks p"] | None, Any]:

@@ -2,4 +2,7 @@
 
 import sgdlimits._x64
 from sgdlimits.inputs.base import Inputs
-from sgdlimits.inputs.mixture import Data, Mixture, gaussian, mixture
+from sgdlimits.inputs.blocks import Blocks
+from sgdlimits.inputs.make import gaussian, mixture
+from sgdlimits.inputs.mixture import Data, Mixture
+from sgdlimits.inputs.spectrum import Spectrum

@@ -6,14 +6,17 @@ import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.kernel.random import Stream
+from sgdlimits.errors import BadInput
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.statistics.frame import Coordinates, FieldFactor
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.text import count
 
 
 class StepSizes(NamedTuple):
@@ -61,6 +64,25 @@ class Inputs(Part):
     @abc.abstractmethod
     def squared_length(self) -> Float[Array, ""]:
         r"""The limit of :math:`|x|^2/d` as d grows."""
+
+    @property
+    def blocks(self) -> int | None:
+        """The number of blocks of coordinates with their own variances; None for statistics without a block axis."""
+        return None
+
+    @property
+    def variance_by_class(self) -> bool:
+        """Whether the variance of the inputs depends on their class."""
+        return False
+
+    @property
+    def splits_classes(self) -> bool:
+        """Whether expectations must be computed for each class separately, because the covariance depends on the class."""
+        return False
+
+    def block_sizes(self, d: int) -> tuple[int, ...]:
+        """Return the number of dimensions of each block in R^d."""
+        return (d,)
 
     @abc.abstractmethod
     def check(self, fixed: int) -> None:
@@ -115,3 +137,22 @@ class Inputs(Part):
 
         `add_mean(x, m)` adds means with coordinates m in the frame of B to vectors x.
         """
+
+
+def draw_classes(stream: Stream, samples: int, weights: Float[Array, " classes"]) -> Int[Array, "steps samples runs"]:
+    """Draw the class of each sample, with given probabilities."""
+    shape = (stream.steps, samples, stream.runs.size)
+    if weights.shape[0] == 1:  # one class draws no random variates
+        return jnp.zeros(shape, jnp.int32)
+    u = stream.split_into_samples(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+    # The last edge is left out, so that a sum of weights just below 1 cannot give a class too many.
+    return (u[..., None] > jnp.cumsum(weights)[:-1]).sum(-1, dtype=jnp.int32)
+
+
+def check_means(means: Any, fixed: int) -> None:
+    """Raise `BadInput` if the class means do not have `fixed` coefficients, one for each fixed direction."""
+    if means is not None and np.shape(means)[1] != fixed:
+        raise BadInput(
+            f"the means of the data have {count(np.shape(means)[1], 'coefficient')}, and the target has "
+            f"{count(fixed, 'fixed direction')}. Give means of shape (classes, {fixed})."
+        )

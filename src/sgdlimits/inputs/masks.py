@@ -64,6 +64,21 @@ class MaskedInputs(Inputs):
         return self.base.on_means
 
     @property
+    def blocks(self):
+        return self.base.blocks
+
+    @property
+    def variance_by_class(self):
+        return self.base.variance_by_class
+
+    @property
+    def splits_classes(self):
+        return self.base.splits_classes
+
+    def block_sizes(self, d):
+        return self.base.block_sizes(d)
+
+    @property
     def squared_length(self):
         return self.base.squared_length
 

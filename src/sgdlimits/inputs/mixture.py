@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.checks import probabilities
-from sgdlimits.domain import NotNegativeInTime, Reals, RealsInTime, checked
-from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.inputs.base import Inputs
+from sgdlimits.errors import is_traced
+from sgdlimits.inputs.base import Inputs, check_means, draw_classes
 from sgdlimits.kernel.random import Purpose
-from sgdlimits.part import is_schedule
-from sgdlimits.schedule import Root
 from sgdlimits.statistics.frame import Coordinates, FieldFactor, cholesky_factor
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.trees import as_floats
-from sgdlimits.text import count
 
 
 class Mixture(Inputs):
@@ -95,19 +87,10 @@ class Mixture(Inputs):
         return Mixture(np.ones(1), means, 0.0 if self.spread is None else self.spread)
 
     def draw_class(self, stream, samples):
-        shape = (stream.steps, samples, stream.runs.size)
-        if self.classes == 1:  # one class draws no random variates
-            return jnp.zeros(shape, jnp.int32)
-        u = stream.split_into_samples(samples).uniform(Purpose.CLASS, 1).reshape(shape)
-        # The last edge is left out, so that a sum of weights just below 1 cannot give a class too many.
-        return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
+        return draw_classes(stream, samples, self.weights)
 
     def check(self, fixed):
-        if self.means is not None and np.shape(self.means)[1] != fixed:
-            raise BadInput(
-                f"the means of the data have {count(np.shape(self.means)[1], 'coefficient')}, and the target has "
-                f"{count(fixed, 'fixed direction')}. Give means of shape (classes, {fixed})."
-            )
+        check_means(self.means, fixed)
 
     def from_normal(self, points, c, B):
         inside, k = self.sigma * points, len(B)
@@ -152,38 +135,3 @@ class Mixture(Inputs):
 
 Data = Mixture
 """Former name of `Mixture`, which saved files still use."""
-
-
-def gaussian() -> Mixture:
-    """Return standard normal inputs: one class with mean zero and sigma = 1."""
-    return Mixture(np.ones(1))
-
-
-@checked
-def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegativeInTime = 1.0) -> Mixture:
-    r"""Return a mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
-
-    Parameters
-    ----------
-    means : coefficients of the mean of each class along the k fixed directions, shape (classes, k)
-    weights : probabilities of the classes, some of which may be 0; equal unless given
-    variance : variance of every coordinate around the mean, 1/snr; 0 makes every input equal to the mean of its class
-
-    >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
-    2
-    """
-    rows: Any = as_floats(means)
-    if rows.ndim != 2 or not rows.size:
-        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row for each class.")
-    shares: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
-    if shares.shape != rows.shape[:1]:
-        raise BadInput(f"weights must have shape {rows.shape[:1]}, one for each class; got {shares.shape}. Give one for each.")
-    known = [] if is_traced(shares) else [shares]
-    for each in shares.examples() if is_schedule(shares) else known:
-        probabilities("weights", each)
-    if not is_traced(rows) and not np.isfinite(rows).all():
-        raise BadInput(f"means must be finite; got {np.asarray(rows).tolist()}. Give finite means.")
-    if is_schedule(variance):
-        root: Any = Root(variance)  # type: ignore[arg-type]
-        return Mixture(shares, rows, root)
-    return Mixture(shares, rows, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

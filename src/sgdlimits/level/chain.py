@@ -9,7 +9,7 @@ batch of inputs have a Wishart Gram matrix.
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count, step_needs
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.inputs import Blocks
 from sgdlimits.inputs.base import StepSizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
@@ -33,10 +34,12 @@ from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, risk_expectation
-from sgdlimits.statistics.frame import Coordinates, FieldFactor, Frame, frame_of, overlaps_of
+from sgdlimits.statistics.blocks import frame_by_block, overlaps_by_block
+from sgdlimits.statistics.frame import Coordinates, FieldFactor, Frame
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
+from sgdlimits.text import count
 
 
 @checked
@@ -74,6 +77,16 @@ def chain_process(problem: Problem, d: int) -> Process:
     )
 
 
+def check_block_sizes(problem: ProjectionProblem, d: int) -> tuple[int, ...]:
+    """Return the numbers of dimensions of each block in R^d, which must have room for the fixed directions."""
+    sizes, k = problem.data.block_sizes(d), problem.target.teachers
+    if min(sizes) < k:
+        raise BadInput(
+            f"d = {d} leaves {min(sizes)} dimensions for a block, and {count(k, 'fixed direction')} need {k}. Use a larger d."
+        )
+    return sizes
+
+
 class FrameChain(Process):
     r"""Markov chain of the overlaps of a projection problem, stored as coordinates in a frame of the fixed directions.
 
@@ -91,21 +104,26 @@ class FrameChain(Process):
     problem: ProjectionProblem
     frame: Float[Array, "k k"]
     d: Float[Array, ""]
-    free: Float[Array, " n"] | None
+    sizes: Float[Array, " blocks"] | None
+    free: Float[Array, "*blocks n"] | None
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
         k, n = problem.target.teachers, problem.network.width * len(problem.algorithm.names)
-        room = check_dimension(d, k) - k
-        self.problem, self.frame, self.d = problem, problem.frame, as_floats(d)
+        self.problem, self.frame, self.d = problem, problem.frames, as_floats(d)
+        sizes = check_block_sizes(problem, check_dimension(d, k))
+        self.sizes = None if problem.data.blocks is None else as_floats(sizes)
+        room = np.asarray(sizes) - k
         # with fewer than n dimensions outside the fixed directions, T has fewer columns: inputs have no further coordinates
-        self.free = None if room >= n else as_floats(np.arange(n) < room)
+        free = as_floats(np.arange(n) < room[:, None])
+        self.free = None if (room >= n).all() else free[0] if problem.data.blocks is None else free
         # the random variates of a block should stay near the core
-        self.block = max(1, min(64, 256 // (self._input_count * (n + k + 2))))
+        self.block = max(1, min(64, 256 // (self._input_count * (n + k + 2) * len(sizes))))
 
     @property
     def floats_per_run(self):
-        return self._input_count * (self._direction_count + self.frame.shape[0] + 2) * self.block
+        fields = self._direction_count + self.frame.shape[-1] + 2
+        return self._input_count * fields * self.block * (self.problem.data.blocks or 1)
 
     @property
     def fast_compile(self):
@@ -127,25 +145,37 @@ class FrameChain(Process):
         return input_count(self.problem.algorithm, self.problem.network.width)
 
     @property
-    def max_rank(self) -> int:
-        """Maximum rank of the trained directions' components orthogonal to the fixed directions, which d limits."""
+    def max_rank(self) -> Any:
+        """Maximum rank of the trained directions' components orthogonal to the fixed directions, which d limits, by block."""
+        if self.problem.data.blocks is not None:
+            full = np.full(self.problem.data.blocks, self._direction_count)
+            return full if self.free is None else np.asarray(self.free).sum(1).astype(int)
         return self._direction_count if self.free is None else int(self.free.sum())
 
     def check_start(self, stats: Overlaps) -> None:
         self.problem.coordinates.check_form(stats)  # `start` factors them
 
     def start(self, stats: Overlaps) -> Frame:
-        return frame_of(stats.reorder(self.problem.algorithm.order), self.frame, self.max_rank)
+        return frame_by_block(stats.reorder(self.problem.algorithm.order), self.frame, self.max_rank)
 
     def draw(self, stream: Stream) -> Coordinates:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._direction_count, self._input_count
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products
-        rests = L if any(step_needs(algorithm, self.problem.network.width)) else min(L, n)
+        # or inputs differ in their variance
+        gram = any(step_needs(algorithm, self.problem.network.width)) or self.problem.data.variance_by_class
+        rests = L if gram else min(L, n)
         sizes = StepSizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
-        x = self.problem.model.inputs.draw(stream, sizes, self.d)
-        return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])
+        x = self.problem.model.inputs.draw(stream, sizes, self.d if self.sizes is None else self.sizes)
+        return x if self.free is None else x._replace(along=x.along * self.free[..., None, None])
+
+    @property
+    def _leaves_span(self) -> bool | Float[Array, " blocks"]:
+        """Whether inputs have components outside the span of all directions, in each block if that differs."""
+        if self.free is None or self.problem.data.blocks is None:
+            return self.free is None
+        return self.free.all(axis=1)
 
     def step(self, state: Frame, x: Coordinates, now: StepTime) -> Frame:
         problem, names, inv_d = self.problem.at(now.t), state.names, 1 / self.d
@@ -167,12 +197,12 @@ class FrameChain(Process):
         # names whose directions are normalised are known when the step is traced
         normalised = [update.unit for update in updates]
         unit = np.repeat(normalised, problem.network.width) if any(normalised) else None
-        m, T = projected.update(past, C, has_lower_triangular_past(updates), self.free is None, unit)
+        m, T = projected.update(past, C, has_lower_triangular_past(updates), self._leaves_span, unit)
         scalars = {**{update.name: update.scalars for update in updates}, **numbers}
         return Frame(replace_scalars(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Frame) -> Overlaps:
-        return runs_first(overlaps_of(state, self.frame)).reorder(self.problem.algorithm.names)
+        return runs_first(overlaps_by_block(state, self.frame)).reorder(self.problem.algorithm.names)
 
 
 class FactorChain(FrameChain):
@@ -198,5 +228,6 @@ class FactorChain(FrameChain):
 @chain_process.register(ProjectionProblem)
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem in dimension d, which uses the most accurate form of the risk available."""
-    chain: type[FrameChain] = FactorChain if risk_expectation(problem).risk_uses_factor else FrameChain
+    by_factor = risk_expectation(problem).risk_uses_factor and not isinstance(problem.data, Blocks)
+    chain: type[FrameChain] = FactorChain if by_factor else FrameChain
     return chain(problem, d)

@@ -25,12 +25,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
+from sgdlimits.algorithm.blocks import block_increments, with_block_axis, without_block_axis
 from sgdlimits.algorithm.limit import StepInputs, place_inputs, step_increments
 from sgdlimits.algorithm.needs import input_count, is_linear
 from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import square_root
+from sgdlimits.inputs import Blocks
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
@@ -41,6 +43,7 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, linear_increments
 from sgdlimits.schedule import knots_of
+from sgdlimits.statistics.blocks import block_field_factors
 from sgdlimits.statistics.frame import FieldFactor, factor_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
@@ -249,11 +252,18 @@ class SampledDiffusion(Diffusion):
         algorithm, width = self.problem.algorithm, self.problem.network.width
         return (1, 1) if is_linear(algorithm, width) else (algorithm.batch, input_count(algorithm, width))
 
+    @property
+    def _coordinate_count(self) -> int:
+        """Number of normal coordinates that determine the fields of an input."""
+        problem = self.problem
+        each = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
+        return each * (problem.data.blocks or 1)
+
     def draw(self, stream: Stream) -> NoiseSamples:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._samples_and_inputs
-        s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
+        s = self._coordinate_count
         normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)
         points, z = jnp.split(normal, [s * L], axis=1)
         c = problem.model.inputs.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
@@ -290,9 +300,42 @@ class SampledDiffusion(Diffusion):
         )
 
 
+class BlockDiffusion(SampledDiffusion):
+    """Diffusion with noise from samples whose variance depends on the block of coordinates and on the class."""
+
+    def noise(self, state, variates, scale, t):
+        problem, data = self.problem.at(t), self.problem.at(t).data
+        full, k = with_block_axis(state), self.problem.target.teachers
+        F = block_field_factors(full, jnp.reshape(problem.frames, (-1, k, k)))
+        c = variates.c[0] % data.classes
+        y = variates.points[0].reshape(len(data.shares), -1, *c.shape)
+        variance = data.variance.T[:, c if data.variance_by_class else jnp.zeros_like(c)]
+        fields, fixed = (jnp.sqrt(variance)[:, None] * jnp.einsum("bnsR,bsiR->bniR", rows, y) for rows in F)
+        if data.means is not None:
+            means = data.means[c].transpose(2, 0, 1)
+            fields = fields + jnp.einsum("bnrR,riR->bniR", full.M, means)
+            fixed = fixed + jnp.einsum("bsr,riR->bsiR", jnp.reshape(problem.model.gram, (-1, k, k)), means)
+        students = fields.sum(0)[rows_of(state.names, STUDENT, problem.network.width)]
+        scalars = repeat_for_samples(state.a, students.shape[1], axis=-2)
+        G, second = problem.model.gradient(students, fixed.sum(0), scalars, variates.z[0], variates.c[0])
+        # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
+        weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
+        length = np.asarray(data.shares)[:, None, None] * variance
+        sums = Moments(
+            loss=jnp.zeros(()),
+            gradient_fixed=jnp.einsum("jiR,briR->bjrR", G * weights, fixed),
+            gradient_field=jnp.einsum("jiR,bliR->bjlR", G * weights, fields),
+            gradient_gradient=jnp.einsum("jiR,liR,biR->bjlR", G * weights, G, length),
+            gradient_second=jax.tree.map(lambda leaf: (leaf * weights).sum(-2), second),
+        )
+        change = add(*block_increments(problem.algorithm, problem.t, full, sums, 0.0))
+        return change if state.has_blocks else without_block_axis(change)
+
+
 @diffusion_process.register
 def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) -> Diffusion:
     cheap_root = problem.numerics.closed_covariance and problem.vector(first).size <= MAX_STATISTICS_FOR_ROOT
     if samples is None and cheap_root:
         return CovarianceDiffusion(problem, d, first)
-    return SampledDiffusion(problem, d, samples or DEFAULT_SAMPLE_COUNT)
+    diffusion: type[SampledDiffusion] = BlockDiffusion if isinstance(problem.data, Blocks) else SampledDiffusion
+    return diffusion(problem, d, samples or DEFAULT_SAMPLE_COUNT)

@@ -22,15 +22,17 @@ from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import MAX_NORMALS, Stream
 from sgdlimits.level.base import Level
+from sgdlimits.level.chain import check_block_sizes
 from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.statistics.blocks import frame_by_block
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_scalars, rows_of
 from sgdlimits.statistics.rows import products, row_products
-from sgdlimits.statistics.trees import runs_first, runs_last
+from sgdlimits.statistics.trees import as_floats, runs_first, runs_last
 
 GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
 """Number of runs per group, by the dimension from which on it is used: the smallest that cost hardly more per run."""
@@ -130,17 +132,18 @@ class WeightProcess(Process):
 
     runs_axis: ClassVar[int] = 0
     problem: ProjectionProblem
-    frame: Float[Array, "k k"]
+    frame: Float[Array, "k axes"]
     d: int = eqx.field(static=True)
     block: int = eqx.field(static=True)
     reuse: int | None = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
-        self.problem, self.frame, self.reuse = problem, problem.frame, reuse
-        algorithm = problem.algorithm
+        self.problem, self.reuse, algorithm = problem, reuse, problem.algorithm
+        self.frame = problem.frame if problem.data.blocks is None else as_floats(np.concatenate(problem.frames, axis=1))
         if reuse is not None and input_count(algorithm, problem.network.width) != algorithm.batch:
             raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave out reuse.")
         self.d = check_drawable(check_dimension(d, problem.target.teachers))
+        check_block_sizes(problem, d)
         width = problem.network.width
         self.block = steps_per_block(d, input_count(algorithm, width), width * len(algorithm.names))
 
@@ -155,23 +158,51 @@ class WeightProcess(Process):
 
     def _frame_coordinates(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
         """Return the coordinates of vectors along the fixed directions' orthonormal frame, here the first axes of R^d."""
+        if self.problem.data.blocks is not None:
+            return rows[..., self._axes]
         return rows[..., : self.frame.shape[0]]
+
+    @property
+    def _axes(self) -> np.ndarray:
+        """Axes of R^d along which the fixed directions lie: the first k of each block."""
+        begins = np.cumsum([0, *self.problem.data.block_sizes(self.d)])[:-1]
+        return (begins[:, None] + np.arange(self.problem.target.teachers)).ravel()
+
+    def _by_block(self, rows: Float[Array, "runs n d"]) -> list[Float[Array, "runs n _"]]:
+        """Split vectors into their components in each block."""
+        return jnp.split(rows, np.cumsum(self.problem.data.block_sizes(self.d))[:-1], axis=-1)
 
     def _shift_in_frame(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
         """Shift inputs by vectors given by their coordinates in the orthonormal frame of the fixed directions."""
+        if self.problem.data.blocks is not None:
+            return x.at[..., self._axes].add(centre)
         return x.at[..., : self.frame.shape[0]].add(centre)
 
     def check_start(self, stats: Overlaps) -> None:
         self.problem.coordinates.check_form(stats)  # `start` factors them
 
     def start(self, stats: Overlaps) -> WeightState:
-        n, k = stats.M.shape[1:]
+        n, k = stats.M.shape[-2:]
+        if self.problem.data.blocks is not None:
+            return self._start_in_blocks(stats)
         room = min(n, self.d - k)
         at = runs_first(frame_of(stats, self.frame, room))
         # rows of W: coordinates along the fixed directions, then T along the next axes; the law does not depend on the axes
         W: Any = np.zeros((len(at.m), n, self.d))
         W[:, :, :k], W[:, :, k : k + room] = at.m, at.T.swapaxes(1, 2)[:, :, :room]
         return WeightState(at.a, W, at.kept, stats.names)
+
+    def _start_in_blocks(self, stats: Overlaps) -> WeightState:
+        """Return weights with the given overlaps in each block, along the first axes of the block."""
+        n, k = stats.M.shape[-2:]
+        sizes = self.problem.data.block_sizes(self.d)
+        rooms = np.minimum(n, np.array(sizes) - k)
+        at = runs_first(frame_by_block(stats, self.problem.frames, rooms))
+        blocks = []
+        for b, (size, room) in enumerate(zip(sizes, rooms, strict=True)):
+            own = np.concatenate([at.m[:, b], at.T[:, b].swapaxes(1, 2)[:, :, :room]], axis=2)
+            blocks.append(np.pad(own, ((0, 0), (0, 0), (0, size - own.shape[2]))))
+        return WeightState(at.a, as_floats(np.concatenate(blocks, axis=2)), at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.model.inputs):
@@ -205,9 +236,14 @@ class WeightProcess(Process):
         return WeightState(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: WeightState) -> Overlaps:
-        M = jnp.einsum("rps,ks->rpk", self._frame_coordinates(state.W), self.frame)
         algorithm = self.problem.algorithm
         kept = {name: state.kept[name] for name in (*algorithm.memory, *algorithm.numbers)}
+        if (blocks := self.problem.data.blocks) is not None:
+            inside = self._frame_coordinates(state.W).reshape(*state.W.shape[:2], blocks, -1)
+            M = jnp.einsum("rpbs,kbs->rbpk", inside, self.frame.reshape(len(self.frame), blocks, -1))
+            Q = jnp.stack([products(W, W) for W in self._by_block(state.W)], axis=1)
+            return Overlaps(state.a, M, Q, kept, state.names)
+        M = jnp.einsum("rps,ks->rpk", self._frame_coordinates(state.W), self.frame)
         return Overlaps(state.a, M, products(state.W, state.W), kept, state.names)
 
 
@@ -261,5 +297,10 @@ class CoordinateProcess(WeightProcess):
 @sgd_process.register
 def _(problem: ProjectionProblem, d: int) -> WeightProcess:
     on_axes = isinstance(problem.algorithm, Coordinatewise)
+    if on_axes and problem.data.blocks is not None:
+        raise BadInput(
+            f"{type(problem.algorithm).__name__} treats coordinates separately, which is not written for blocks of variances. "
+            "Use inputs of one block, or an algorithm that does not, such as OnePassSGD."
+        )
     process: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
     return process(problem, d)

@@ -32,7 +32,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.frame import cholesky_factor, project_to_cone
+from sgdlimits.statistics.blocks import block_factor, cone_by_block
 from sgdlimits.statistics.trees import take_run
 
 SOLVER_METHODS = ("DOP853", "Radau")
@@ -264,14 +264,14 @@ class Solver(Stepper):
         Errors of the solver may make overlaps slightly indefinite.
         """
         stats = self.layout.values(y)
-        near = project_to_cone(stats, self._frame_matrix)
+        near = cone_by_block(stats, self._frame_matrix)
         leaves = [np.reshape(leaf, (*y.shape[:2], -1)) for leaf in jax.tree.leaves(near)]
         return y if near is stats else np.concatenate(leaves, axis=-1)
 
     @cached_property
     def _frame_matrix(self) -> np.ndarray:
         """Matrix B whose rows are the fixed directions in an orthonormal frame."""
-        return cholesky_factor(np.asarray(self.problem.directions.gram))
+        return block_factor(np.asarray(self.problem.directions.gram))
 
     def _start_leg(self) -> None:
         """Start a SciPy solver for the active runs, which ends at the next knot of a schedule or the last saved time."""

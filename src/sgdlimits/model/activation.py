@@ -22,6 +22,8 @@ from sgdlimits.trial import example_fields, try_function
 
 MAX_HERMITE_DEGREE = 12
 """Highest degree of the Hermite polynomials that have a name, he1 to he12."""
+MAX_SMOOTH_SCALE = 10.0
+"""Largest scale of an erf unit for which it counts as smooth; of larger ones, quadrature meets a jump."""
 SLOPE_GRID = np.linspace(-30, 30, 20_001)
 """Grid of fields on which the largest slopes of an activation are searched for."""
 
@@ -90,6 +92,10 @@ class Erf(Activation):
     """
 
     scale: Positive = eqx.field(static=True, converter=float, default=0.5**0.5)
+
+    @property
+    def smooth(self):
+        return self.scale <= MAX_SMOOTH_SCALE
 
     def __call__(self, fields):
         return jax.scipy.special.erf(self.scale * jnp.asarray(fields))
@@ -205,6 +211,13 @@ ACTIVATIONS: dict[str, Activation] = {
     "square": Polynomial([0, 0, 1]),
     **{f"he{n}": hermite(n) for n in range(1, MAX_HERMITE_DEGREE + 1)},
 }
+
+SIGN = Erf(1e6)
+"""A label that stands for the sign of a field, whose integrals with erf units are closed forms.
+
+They differ from those of the sign by about 1e-6, the inverse of the scale; of much larger scales the derivatives would be lost
+in rounding. As the activation of a trained unit it has no useful slope.
+"""
 
 NAMED_FUNCTIONS = {
     jnp.abs: "abs",

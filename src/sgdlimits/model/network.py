@@ -25,7 +25,7 @@ from sgdlimits.trial import example_fields, try_function
 
 RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
-    "teacher", "output", "task", "task_risk",
+    "teacher", "output", "task", "task_risk", "block",
 }  # fmt: skip
 """Names of variables and dimensions in datasets, which network scalars cannot have."""
 

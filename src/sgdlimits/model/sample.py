@@ -8,12 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.inputs.base import Inputs
+from sgdlimits.inputs.blocks import block_grams
 from sgdlimits.inputs.masks import MaskedInputs, decode_masks
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.part import Part
+from sgdlimits.statistics.blocks import block_factor
 from sgdlimits.statistics.frame import FieldFactor, cholesky_factor
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
@@ -68,15 +71,30 @@ class Model(Part):
     @property
     def frame(self) -> Float[Array, "k k"]:
         """The coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
+        if self.data.blocks is not None:
+            raise BadInput(
+                "this is written for inputs without blocks of variances. Use ODE(), SDE(d), Chain(d) or SGD(d), or one block."
+            )
         return cholesky_factor(self.target.gram)
+
+    @property
+    def gram(self) -> Float[Array, "*blocks k k"]:
+        """The Gram matrix of the fixed directions, in each block if the inputs have blocks."""
+        return block_grams(self.data, self.target.gram)
+
+    @property
+    def frames(self) -> Float[Array, "*blocks k k"]:
+        """The frame, or that of each block if the inputs have blocks."""
+        return self.frame if self.data.blocks is None else block_factor(self.gram)
 
     def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
         """Assemble the Gram matrix of all directions, trained ones first; the fields have sigma^2 times it as covariance."""
+        _ = self.frame  # raises BadInput for blocks
         return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
 
     def law(self, stats: Overlaps) -> FieldLaw:
         """Compute the law of the fields at the statistics of one run."""
-        return self.data.law(stats, self.target.gram)
+        return self.data.law(stats, self.gram)
 
     def law_of_factor(self, F: FieldFactor) -> FieldLaw:
         """Compute the law of the fields from coordinates F of all directions, whose first k axes are the frame."""

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array
-from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
+from sgdlimits.domain import NotNegativeInTime, Teachers, Vector, checked
 from sgdlimits.errors import BadInput, check_count, is_traced, shorten
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.part import Part, at_start, is_schedule
@@ -188,7 +188,8 @@ class Target(Part):
         given the time as well, in samples per dimension
     teachers : k, the number of fixed directions; 1, or as many as the Gram matrix has, unless given
     noise : variance of the additive label noise
-    gram : P, shape (k, k), positive definite; the identity unless given
+    gram : P, shape (k, k), positive definite; the identity unless given. For inputs with B blocks of variances it may be
+        given within each, shape (B, k, k), positive semi-definite; otherwise each block has its share of P
 
     >>> target = Target(lambda fixed: fixed[0] * fixed[1], teachers=2, noise=0.1)
     >>> float(target.label(jnp.array([2.0, 3.0]), z=0.0, c=0))
@@ -199,7 +200,7 @@ class Target(Part):
     """
 
     readout: Readout
-    gram: Float[Array, "k k"]
+    gram: Float[Array, "*blocks k k"]
     noise: Float[Array, ""]
 
     def __init__(
@@ -208,9 +209,11 @@ class Target(Part):
         teachers: Teachers | None = None,
         *,
         noise: NotNegativeInTime = 0.0,
-        gram: Matrix | None = None,
+        gram: Reals | None = None,
     ) -> None:
-        teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[0]) if teachers is None else teachers)
+        if gram is not None and np.ndim(gram) not in (2, 3):
+            raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give shape (k, k).")
+        teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[-1]) if teachers is None else teachers)
         self.gram = as_floats(np.eye(teachers) if gram is None else gram)
         self.noise = as_floats(noise)
         _check_gram(self.gram, teachers)
@@ -219,7 +222,7 @@ class Target(Part):
     @property
     def teachers(self) -> int:
         """The number of fixed directions, k."""
-        return self.gram.shape[0]
+        return self.gram.shape[-1]
 
     def label(self, fixed: Float[Array, "k *batch"], z: Float[Array, "*batch"], c: Array) -> Float[Array, "*batch"]:
         """Evaluate the label of inputs with the given fixed fields, standard normal label noise `z` and class `c`."""
@@ -228,12 +231,16 @@ class Target(Part):
 
 def _check_gram(gram: Float[Array, "k k"], teachers: int) -> None:
     """Raise `BadInput` unless a Gram matrix has shape (k, k) and, if its values are known, is positive definite."""
-    if gram.shape != (teachers, teachers):
+    if gram.shape[-2:] != (teachers, teachers):
         raise BadInput(f"gram must have shape ({teachers}, {teachers}); got {gram.shape}. Give the k-by-k Gram matrix.")
     if is_traced(gram):
         return
     # Linearly dependent directions would make the Cholesky factor, the frame, singular.
-    P = np.asarray(gram)
+    if gram.ndim == 3:
+        values = np.linalg.eigvalsh(np.asarray(gram))
+        if not np.allclose(gram, np.swapaxes(gram, 1, 2)) or (values[:, 0] < -1e-12 * np.abs(gram).max()).any():
+            raise BadInput(f"gram must be positive semi-definite in each block; got {np.asarray(gram).tolist()}. Give such.")
+    P = np.asarray(gram) if gram.ndim == 2 else np.asarray(gram).sum(0)
     if not np.allclose(P, P.T) or np.linalg.eigvalsh(P)[0] <= 1e-12 * np.abs(P).max():
         raise BadInput(
             f"gram must be symmetric and positive definite; got {P.tolist()}. "

@@ -16,6 +16,7 @@ from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import AccuracyWarning, check_number
 from sgdlimits.expectation.base import linearise_increment
 from sgdlimits.expectation.gaussian import Estimate
+from sgdlimits.inputs import Blocks
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
@@ -108,6 +109,10 @@ def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float
     causes no refinement. Errors within rounding count as zero: a drift that vanishes by symmetry has only these.
     """
     value, error = _estimate_expectations(problem, stats)
+    risk, risk_error = (float(part) for part in _risk_and_error(problem, stats))
+    of_risk = risk_error / max(abs(risk), SMALLEST_NORMAL)
+    if isinstance(problem.data, Blocks):  # the drift is linear in the expectations of each class, not in these sums
+        return _relative_error(Estimate(value, error)), 0.0, of_risk
     *drift_and_error, terms = (np.abs(leaf) for leaf in _drift_and_bounds(problem, stats, value, error))
     drift, drift_error = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in drift_and_error)
     students = stats.of(STUDENT)
@@ -115,11 +120,10 @@ def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float
     step_rates = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / norms)
     signal = np.concatenate([drift, 0.1 * np.abs(students.M) * step_rates[:, None]]).max(0)
     drift_error = np.where(drift_error > ROUNDING_ERROR * terms.max(), drift_error, 0.0).max(0)
-    risk, risk_error = (float(part) for part in _risk_and_error(problem, stats))
     return (
         _relative_error(Estimate(value, error)),
         float((drift_error / signal.clip(SMALLEST_NORMAL)).max()),
-        risk_error / max(abs(risk), SMALLEST_NORMAL),
+        of_risk,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.domain import NotNegative, Positive, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
 
 
@@ -42,15 +44,24 @@ class Directions(NamedTuple):
     initial : law of the trained directions at the start
     scalars : initial values of named scalars, for networks with more scalars than a second layer; otherwise None
     trained : names of the scalars that are trained
+    sizes : function from d to the numbers of dimensions in each block of variances, on the first axis of `gram`; None for
+        inputs without blocks
     """
 
     width: int
-    gram: Float[Array, "k k"] | Float[np.ndarray, "k k"]
+    gram: Float[Array, "*blocks k k"] | Float[np.ndarray, "*blocks k k"]
     initial: InitialWeights
     scalars: dict[str, Any] | None = None
     trained: tuple[str, ...] = ()
+    sizes: Callable[[int], tuple[int, ...]] | None = None
 
     @property
     def fixed(self) -> int:
         """Number of fixed directions."""
-        return self.gram.shape[0]
+        return self.gram.shape[-1]
+
+
+def check_no_blocks(problem: Any, what: str, remedy: str = "Use ODE(), SDE(d), Chain(d) or SGD(d), or linearise.") -> None:
+    """Raise `BadInput` if the inputs of a problem have blocks of variances, for which `what` is not written."""
+    if problem.directions.sizes is not None:
+        raise BadInput(f"{what} is written for inputs without blocks of variances. {remedy}")

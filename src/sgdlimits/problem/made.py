@@ -16,6 +16,7 @@ import numpy as np
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.model.activation import SIGN
 from sgdlimits.part import Part, as_source, constructor_arguments, is_default, is_schedule
 from sgdlimits.renamed import rename_changes
 from sgdlimits.schedule import Root
@@ -113,6 +114,10 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "weights": lambda problem: problem.data.weights,
     "similarity": lambda problem: problem.target.readout.turns[1, 0, 0],
     "speed": lambda problem: problem.target.readout.turns.speed,
+    "relevant": lambda problem: problem.data.shares[0],
+    "easy": lambda problem: problem.data.variance[0, 1],
+    "hard": lambda problem: problem.data.variance[1, 1],
+    "label": lambda problem: "sign" if problem.target.readout.activation == SIGN else "erf",
     "labels": lambda problem: problem.target.readout.labels,
     "gram": lambda problem: (
         None if np.array_equal(problem.target.gram, np.eye(problem.target.teachers)) else problem.target.gram

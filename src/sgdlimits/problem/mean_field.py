@@ -13,6 +13,7 @@ from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import freeze_zero_units
 from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particle_expectation
+from sgdlimits.inputs import Blocks
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
@@ -63,6 +64,8 @@ class MeanFieldProblem(Problem):
                 f"MeanField needs TwoLayer with one output and no bias, without dropout; {problem.name} has more. "
                 "Use ODE(), or Chain(d)."
             )
+        if isinstance(problem.data, Blocks):
+            raise BadInput("MeanField is not written for variances by block or class. Use ODE(), or Chain(d).")
         if not problem.network.mean:
             raise BadInput(
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."

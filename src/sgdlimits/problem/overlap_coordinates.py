@@ -10,7 +10,7 @@ from jax.tree_util import tree_flatten_with_path
 
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
-from sgdlimits.statistics.frame import frame_of, make_admissible
+from sgdlimits.statistics.blocks import admissible_by_block, frame_by_block
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
 from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
@@ -32,7 +32,9 @@ class OverlapCoordinates(Coordinates):
         # the directions of a name are copies of the students, or zero
         is_copy = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
         M = np.concatenate([overlaps.M * copied for copied in is_copy], axis=-2)
-        Q = np.block([[overlaps.Q * (one and other) for other in is_copy] for one in is_copy])
+        Q = np.concatenate(
+            [np.concatenate([overlaps.Q * (one and other) for other in is_copy], axis=-1) for one in is_copy], axis=-2
+        )
         trained = algorithm.select_trained(overlaps.a)
         kept = {
             name: jax.tree.map(lambda leaf, copied=copied: leaf * copied, trained)
@@ -55,11 +57,13 @@ class OverlapCoordinates(Coordinates):
         return stats.variables(None if self.problem.network.one_array else self.problem.network.axes)
 
     def names(self, stats):
-        n, k = stats.M.shape
+        *blocks, n, k = stats.M.shape
         p = n // len(stats.names)
         rows = [f"{'' if name == STUDENT else f'{name} '}{j}" for name in stats.names for j in range(p)]
-        pairs = zip(*np.triu_indices(n), strict=True)
-        names = [f"M[{j},{r}]" for j in rows for r in range(k)] + [f"Q[{rows[j]},{rows[l]}]" for j, l in pairs]
+        pairs = list(zip(*np.triu_indices(n), strict=True))
+        each = [f"{b}," for b in range(*blocks)] if blocks else [""]
+        names = [f"M[{b}{j},{r}]" for b in each for j in rows for r in range(k)]
+        names += [f"Q[{b}{rows[j]},{rows[l]}]" for b in each for j, l in pairs]
         for path, leaf in tree_flatten_with_path((self.problem.algorithm.select_trained(stats.a), stats.kept))[0]:
             name = " ".join(key.key for key in path[1:]) or "a"
             names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
@@ -74,34 +78,49 @@ class OverlapCoordinates(Coordinates):
 
     def moves(self, stats):
         """Return a mask of the vector's entries that training changes: all but the norms of students on the sphere."""
-        n, k = stats.M.shape
+        *blocks, n, k = stats.M.shape
         free = np.ones(len(self.names(stats)), bool)
-        if self.problem.algorithm.sphere:
+        if blocks:
+            free[: np.size(stats.M)] = self._moving_overlaps(n)
+        elif self.problem.algorithm.sphere:
             row, column = np.triu_indices(n)
             student = np.arange(n)[rows_of(stats.names, STUDENT, self.problem.network.width)]
             # in `vector`, the upper triangle of Q follows the n k entries of M
             free[n * k :][: row.size] = ~((row == column) & np.isin(row, student))
         return free
 
+    def _moving_overlaps(self, n: int) -> np.ndarray:
+        """Return a mask of the entries of M, block by block: all but those with directions that have no part in the block."""
+        if self.problem.algorithm.sphere:
+            raise BadInput("the free coordinates on the sphere are not known for blocks of variances. Use sphere=False.")
+        gram = np.asarray(self.problem.model.gram)
+        there = np.diagonal(gram, axis1=1, axis2=2) > 0
+        if any(np.linalg.matrix_rank(P, hermitian=True) < own.sum() for P, own in zip(gram, there, strict=True)):
+            raise BadInput(
+                "the free coordinates are not known where fixed directions are dependent within a block. Give another gram."
+            )
+        return np.repeat(there[:, None], n, axis=1).ravel()
+
     def admissible(self, stats):
-        return make_admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
+        return admissible_by_block(stats, self.problem.frames, self.problem.network.width if self.problem.sphere else 0)
 
     def fits(self, stats: Any) -> None:
         """Raise `BadInput` unless `stats` are overlaps of one run, traced or not, with the shapes of the problem."""
         problem = self.problem
         _check_type(problem, stats)
         p, k, M, Q = problem.network.width, problem.target.teachers, np.shape(stats.M), np.shape(stats.Q)
-        n = p * len(stats.names)
-        if ((n, k), (n, n)) != (M, Q):
+        n, blocks = p * len(stats.names), () if problem.data.blocks is None else (problem.data.blocks,)
+        if ((*blocks, n, k), (*blocks, n, n)) != (M, Q):
             raise BadInput(
-                f"M must have shape ({n}, {k}) and Q ({n}, {n}) for one run of width {p}; got {M} and {Q}. "
+                f"M must have shape {(*blocks, n, k)} and Q {(*blocks, n, n)} for one run of width {p}; got {M} and {Q}. "
                 "Give statistics of these shapes, and use jax.vmap for many runs."
             )
         super().fits(stats)
 
     def check(self, stats: Overlaps) -> None:
         self.check_form(stats)
-        frame_of(stats, self.problem.frame, stats.M.shape[-2])  # raises BadInput if no weights have these overlaps
+        ranks = np.full(self.problem.data.blocks or (), stats.M.shape[-2])
+        frame_by_block(stats, self.problem.frames, ranks)  # raises BadInput if no weights have these overlaps
 
     def check_form(self, stats: Overlaps) -> None:
         """Raise `BadInput` unless the overlaps of a batch are finite and symmetric and have the shapes of the problem."""
@@ -114,7 +133,8 @@ class OverlapCoordinates(Coordinates):
             name: np.shape(value) for name, value in _scalars_by_name(problem.network.initial(problem.initial.second)).items()
         }
         values = {**_scalars_by_name(stats.a), "M": stats.M, "Q": stats.Q}
-        check_arrays(values, {**shapes, "M": (n, k), "Q": (n, n)}, p, k, "statistics")
+        blocks = () if problem.data.blocks is None else (problem.data.blocks,)
+        check_arrays(values, {**shapes, "M": (*blocks, n, k), "Q": (*blocks, n, n)}, p, k, "statistics")
         runs = {name: len(value) for name, value in values.items()}
         if len(set(runs.values())) > 1:
             numbers = ", ".join(f"{name} of {number}" for name, number in runs.items())
@@ -123,6 +143,7 @@ class OverlapCoordinates(Coordinates):
         if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
             raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
         norms = np.diagonal(stats.of(STUDENT).Q, axis1=-2, axis2=-1)
+        norms = norms if problem.data.blocks is None else norms.sum(-2)
         if problem.algorithm.sphere and not np.allclose(norms, 1.0, atol=1e-9):
             raise BadInput(
                 f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "

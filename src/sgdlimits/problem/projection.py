@@ -16,14 +16,15 @@ from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments, is_timed, linear_step_increments
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose_expectation
 from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
 from sgdlimits.expectation.choose import choose_without_dropout
 from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
-from sgdlimits.expectation.right_class import compute_accuracy, has_closed_accuracy
-from sgdlimits.inputs import Inputs, gaussian
+from sgdlimits.expectation.right_class import has_closed_accuracy
+from sgdlimits.inputs import Blocks, Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
@@ -32,6 +33,7 @@ from sgdlimits.part import at_start
 from sgdlimits.problem import fits
 from sgdlimits.problem.accuracy import estimate_moments, refine_expectation
 from sgdlimits.problem.base import CHECK_TIME, Problem
+from sgdlimits.problem.blocks import accuracy_over_classes, block_covariance, block_drift_parts, models_by_class
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.overlap_coordinates import OverlapCoordinates, check_names
@@ -76,6 +78,11 @@ class ModelProblem(Problem):
         return self.model.frame
 
     @property
+    def frames(self) -> Float[Array, "*blocks k k"]:
+        """The frame, or that of each block for inputs with blocks of variances."""
+        return self.model.frames
+
+    @property
     def sphere(self) -> bool:
         return self.algorithm.sphere
 
@@ -86,6 +93,8 @@ class ModelProblem(Problem):
     def __repr__(self) -> str:
         data, target, network = self.data, self.target, self.network
         inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
+        if isinstance(data, Blocks):
+            inputs = f"inputs of {count(data.classes, 'class', 'classes')} in {count(len(data.shares), 'block')}"
         unit = "field" if network.activation is None else network.activation.as_argument().strip("'") + " unit"
         learner = count(network.width, unit)
         verb = "learns" if network.width == 1 else "learn"
@@ -177,9 +186,14 @@ class ProjectionProblem(ModelProblem):
     def directions(self) -> Directions:
         network, algorithm = self.network, self.algorithm
         if network.one_array:
-            return Directions(network.width, self.target.gram, self.initial)
+            return Directions(network.width, self.model.gram, self.initial, sizes=self._block_sizes)
         scalars = network.initial(self.initial.second)
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.select_trained(scalars)))
+
+    @property
+    def _block_sizes(self) -> Callable[[int], tuple[int, ...]] | None:
+        """Function from d to the numbers of dimensions in each block; None for statistics without a block axis."""
+        return None if self.data.blocks is None else self.data.block_sizes
 
     def at(self, t):
         now = super().at(CHECK_TIME("t", t))
@@ -193,6 +207,10 @@ class ProjectionProblem(ModelProblem):
         """The problem in the limit of large d, where the algorithm and the statistics may differ from those at finite d."""
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
+        if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
+            raise BadInput(
+                f"the limit of {type(other).__name__} is not written for variances by block or class. Use Chain(d) or SGD(d)."
+            )
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     @property
@@ -222,6 +240,8 @@ class ProjectionProblem(ModelProblem):
         check_names(problem.algorithm, stats)
         if not is_linear(problem.algorithm, problem.network.width):
             return step_averages(problem).drift_parts(problem.t, stats)
+        if isinstance(self.data, Blocks):
+            return block_drift_parts(problem, self.expectation, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
         moments = freeze_zero_units(self.model, jnp.diagonal(students.Q), moments)  # relu units of norm zero stay at rest
@@ -232,6 +252,8 @@ class ProjectionProblem(ModelProblem):
         check_names(problem.algorithm, stats)
         if not is_linear(problem.algorithm, problem.network.width):
             return step_averages(problem).covariance(problem.t, stats, self.vector)
+        if isinstance(self.data, Blocks):
+            return block_covariance(problem, self.expectation, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*linear_increments(problem, column, products)))
         all_fields = lambda products: extend_moments(self.model, students, stats, products)[0]
@@ -257,9 +279,10 @@ class ProjectionProblem(ModelProblem):
         values = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
             rule = rule_of(risk_expectation(self)) or ACCURACY_NODES
-            of = lambda weights: compute_accuracy(model, weights.a, model.law(weights), rule)
+            of = lambda weights: accuracy_over_classes(model, weights.a, model.law(weights), rule)
             right, error = of(stats.of(STUDENT))
-            values |= {"accuracy": right, **({} if has_closed_accuracy(model) else {"accuracy_error": error})}
+            closed = all(has_closed_accuracy(part) for part in models_by_class(model))
+            values |= {"accuracy": right, **({} if closed else {"accuracy_error": error})}
             values |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
         if has_tasks(model):
             students = stats.of(STUDENT)
@@ -330,7 +353,7 @@ class ProjectionNumerics(Numerics):
     @cached_property
     def size(self) -> int:
         n = self.problem.network.width * len(self.problem.algorithm.names)
-        return n * (n + self.problem.target.teachers)
+        return n * (n + self.problem.target.teachers) * (self.problem.data.blocks or 1)
 
     @cached_property
     def samples_per_step(self) -> int:

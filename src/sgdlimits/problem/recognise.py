@@ -8,6 +8,7 @@ import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import is_traced
+from sgdlimits.inputs import Mixture
 from sgdlimits.model.activation import is_square
 from sgdlimits.model.loss import SquaredLoss
 from sgdlimits.model.network import TwoLayer
@@ -89,7 +90,7 @@ def _is_mean_of_squares(problem: Any, weight: float) -> bool:
     return (
         (isinstance(loss, SquaredLoss) and loss.weight == weight)
         and (isinstance(network, TwoLayer) and network.plain and network.mean and is_square(network.activation))
-        and (data.centred and _are_equal(data.squared_length, 1.0))
+        and (isinstance(data, Mixture) and data.centred and _are_equal(data.squared_length, 1.0))
         and (isinstance(problem.algorithm, OnePassSGD) and _are_equal(problem.algorithm.ridge, 0.0))
         and (problem.initial.second == 1 and problem.initial.second_spread == 0)
     )

@@ -23,7 +23,7 @@ from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import evaluate_schedule
-from sgdlimits.run.record import find_named_object, public_name, to_json
+from sgdlimits.run.record import find_named_object, from_json, public_name, to_json
 from sgdlimits.schedule import Schedule
 
 INTERRUPTED = "interrupted"
@@ -81,6 +81,7 @@ RESERVED_VARIABLES = {
     "student",
     "student_other",
     "teacher",
+    "block",
     "output",
     "task",
     *_LONG_NAMES,
@@ -368,6 +369,8 @@ def least_eigenvalue(dataset: xr.Dataset) -> float:
     """
     if "Q" not in dataset or "M" not in dataset:
         return float(min((dataset[name].values.min() for name in ("r2", "q") if name in dataset), default=0.0))
+    if "block" in dataset.M.dims:
+        return _least_eigenvalue_in_blocks(dataset)
     try:
         gram = json.loads(dataset.attrs["problem"])["fields"]["target"]["fields"]["gram"]["array"]
         inverse = np.linalg.inv(np.asarray(gram, float))
@@ -383,6 +386,14 @@ def least_eigenvalue(dataset: xr.Dataset) -> float:
         values = outside[:, 0] if Q.shape[1] == 1 else np.linalg.eigvalsh(outside)[:, :1]
         least = min(least, float((values / np.maximum(np.abs(Q).max((1, 2)), 1.0)[:, None]).min()))
     return least
+
+
+def _least_eigenvalue_in_blocks(dataset: xr.Dataset) -> float:
+    """Return the least eigenvalue of Q - M P^+ M^T over all runs, times and blocks, relative to Q where that exceeds 1."""
+    inverse = np.linalg.pinv(np.asarray(from_json(dataset.attrs["problem"]).model.gram))
+    M, Q = dataset.M.values, dataset.Q.values
+    values = np.linalg.eigvalsh(Q - M @ inverse @ M.swapaxes(-1, -2))[..., 0]
+    return float((values / np.maximum(np.abs(Q).max((-1, -2)), 1.0)).min())
 
 
 def statistics(dataset: xr.Dataset) -> PyTree:

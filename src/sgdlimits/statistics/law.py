@@ -60,7 +60,8 @@ class FieldLaw(eqx.Module):
     weights : probabilities of the classes
     mean : mean of each field, with a column for each class; None if all are zero
     unit : variance of the field of a unit vector, which sets the scale of rounding; None if all fields equal their means
-    covariance : covariance of the fields in every class; None if all fields equal their means, or if `factor` is given
+    covariance : covariance of the fields in every class, or of each class on a first axis if it depends on the class; None if
+        all fields equal their means, or if `factor` is given
     factor : F with the covariance F F^T, which keeps the relative accuracy of small risks
     shape : (p, k)
 
@@ -83,6 +84,11 @@ class FieldLaw(eqx.Module):
     def variance(self) -> Float[Array, ""]:
         """The variance of the field of a unit vector, zero if all fields equal their means."""
         return jnp.zeros(()) if self.unit is None else self.unit
+
+    def covariance_of_class(self, i: int) -> Covariance | None:
+        """Return the covariance of the fields in class i; None if all fields equal their means, or if `factor` is given."""
+        C = self.covariance
+        return C if C is None or C.students.ndim == 2 else Covariance(*(part[i] for part in C))
 
     @property
     def means(self) -> FieldFactor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -62,6 +63,9 @@ class Overlaps(Part):
     kept : memory of the algorithm beside directions, by name; empty for plain SGD
     names : names of the groups of p rows in M and Q: the students first, then directions in the algorithm's memory
 
+    For inputs with blocks of variances, M and Q have a leading axis for the block: scalar products within each block, which
+    are not weighted by the variance.
+
     The Gram matrix P of the fixed directions belongs to the problem. A batch of runs has one more axis: first in datasets and
     arguments, last inside the simulators.
 
@@ -94,6 +98,12 @@ class Overlaps(Part):
     overlap: ClassVar[str] = "M"
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether M and Q have an axis of blocks of coordinates."""
+        # M has one axis more than a plain second layer has; named scalars, of any shapes, exist for one block only.
+        return not isinstance(self.a, dict) and np.ndim(self.M) - np.ndim(self.a) == 2
+
+    @property
     def width(self) -> int:
         """The number of students, p."""
         return self.M.shape[-2] // len(self.names)
@@ -113,6 +123,8 @@ class Overlaps(Part):
         a second layer.
         """
         students, axes = self.of(STUDENT), {**self.dims, **(scalars or {})}
+        if self.has_blocks:
+            axes |= {name: ("block", *axes[name]) for name in "MQ"}
 
         def scalar_variables(tree: Scalars, prefix: str = "") -> dict[str, tuple[tuple[str, ...], Any]]:
             """Return the dataset arrays of a tree of network scalars, with a prefix for their names."""
@@ -129,7 +141,7 @@ class Overlaps(Part):
                 arrays |= scalar_variables(kept, f"{name}_")
             elif name not in self.names:
                 # Memory without directions has no axis, or one or two of the students, behind the axes of M's batch.
-                arrays[name] = (("student",) * (np.ndim(kept) - self.M.ndim + 2), kept)
+                arrays[name] = (("student",) * (np.ndim(kept) - self.M.ndim + len(axes["M"])), kept)
         return arrays
 
     def reorder(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
@@ -182,26 +194,31 @@ def to_vector(stats: Overlaps, second_layer: bool | tuple[str, ...]) -> Float[Ar
 
     `second_layer` says which scalars are trained: all, none, or those with the given names. Trailing axes are kept.
     """
-    row, column = np.triu_indices(stats.Q.shape[0])
-    batch = stats.M.shape[2:]
+    first = 1 if stats.has_blocks else 0
+    row, column = np.triu_indices(stats.Q.shape[first])
+    batch = stats.M.shape[first + 2 :]
+    upper = stats.Q[:, row, column] if stats.has_blocks else stats.Q[row, column]
     flat = [
         leaf.reshape(-1, *batch)
-        for leaf in (stats.M, stats.Q[row, column], *jax.tree.leaves((select_scalars(stats.a, second_layer), stats.kept)))
+        for leaf in (stats.M, upper, *jax.tree.leaves((select_scalars(stats.a, second_layer), stats.kept)))
     ]
     return jnp.concatenate(flat)
 
 
 def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool | tuple[str, ...]) -> Overlaps:
     """Invert `to_vector` for one run; `like` provides the shapes and the scalars that are not trained."""
-    n, k = like.M.shape
+    *blocks, n, k = like.M.shape
+    count = math.prod(blocks)
     row, column = np.triu_indices(n)
-    M, Q, rest = jnp.split(vector, [n * k, n * k + row.size])
+    M, Q, rest = jnp.split(vector, [count * n * k, count * (n * k + row.size)])
     # Only the upper triangle of Q is a coordinate, so symmetry cannot be lost.
-    upper = jnp.zeros((n, n)).at[row, column].set(Q)
+    symmetric_matrix = lambda Q: (lambda upper: upper + jnp.triu(upper, 1).T)(jnp.zeros((n, n)).at[row, column].set(Q))
+    full = jax.vmap(symmetric_matrix)(Q.reshape(count, -1)) if blocks else symmetric_matrix(Q)
     new, kept = ravel_pytree((select_scalars(like.a, second_layer), like.kept))[1](rest)
-    return Overlaps(replace_scalars(like.a, new), M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
+    return Overlaps(replace_scalars(like.a, new), M.reshape(*blocks, n, k), full, kept, like.names)
 
 
 def symmetrise(stats: Overlaps) -> Overlaps:
     """Replace Q of one run by its symmetric part, so that the drift cannot amplify asymmetric rounding errors."""
-    return Overlaps(stats.a, stats.M, (stats.Q + stats.Q.T) / 2, stats.kept, stats.names)
+    across = jnp.swapaxes(stats.Q, 1, 2) if stats.has_blocks else stats.Q.T
+    return Overlaps(stats.a, stats.M, (stats.Q + across) / 2, stats.kept, stats.names)

@@ -60,8 +60,8 @@ def count_runs(stats: PyTree) -> int | None:
     """Return the number of runs of statistics with runs first, or None for statistics without an axis of runs."""
     # `overlap` names a leaf that all classes of statistics have; one axis more than `dims` is the axis of runs.
     name = type(stats).overlap
-    value = getattr(stats, name)
-    return None if np.ndim(value) == len(type(stats).dims[name]) else value.shape[0]
+    value, blocks = getattr(stats, name), getattr(stats, "has_blocks", False)
+    return None if np.ndim(value) == len(type(stats).dims[name]) + blocks else value.shape[0]
 
 
 def repeat_run(one: PyTree, runs: int) -> PyTree:

@@ -15,6 +15,7 @@ from sgdlimits.checks import either, instance, statistics as a_statistics
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares
+from sgdlimits.inputs import Mixture
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import from_json
@@ -140,6 +141,8 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
     stats = statistics(check_form(dataset))
     if not isinstance(stats, Overlaps):
         raise BadInput(f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Simulate a quadratic network.")
+    if stats.has_blocks:
+        raise BadInput("the overlaps have blocks of variances, for which this is not written. Simulate without a spectrum.")
     return stats
 
 
@@ -202,7 +205,7 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
 
     Raise `BadInput` if the problem has no solution of this form.
     """
-    if not (isinstance(problem, ProjectionProblem) and Squares().supports(problem.model)):
+    if not (isinstance(problem, ProjectionProblem) and isinstance(problem.data, Mixture) and Squares().supports(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
         raise BadInput(

@@ -19,6 +19,7 @@ from sgdlimits.analysis.fixed_points.system import DEFAULT_STARTS, OutOfTime, Sy
 from sgdlimits.checks import sized
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.directions import check_no_blocks
 from sgdlimits.problem.over_time import fix_time
 from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
@@ -106,6 +107,7 @@ def run_search(
 ) -> FixedPoints:  # fmt: skip
     """Run the search of `fixed_points` under a given `Watch`, which shows the progress and may end the search early."""
     problem = problem.limit
+    check_no_blocks(problem, "the search for fixed points", "Simulate with ODE() to one, and use linearise there.")
     drawn = DEFAULT_STARTS if count is None else count
     memory = ("numbers", 8 * problem.numerics.size)
     check_memory([("starts", drawn), memory], "Give a smaller count or width.")

@@ -161,8 +161,8 @@ def _classifier_problem(
     Initial weights are Gaussian, with the scale of the inputs if `as_inputs`, and otherwise 1.
     """
     variance = 1 / (snr if is_traced(snr) else float(snr))  # zero for snr = inf
-    data, labels = mixture(means, weights, variance), np.asarray(labels, float)
-    classes = data.classes
+    data: Any = mixture(means, weights, variance)
+    labels, classes = np.asarray(labels, float), data.classes
     if labels.shape != (classes,) or not ((labels >= 0) & (labels <= 1)).all():
         wanted = f"{classes} numbers between 0 and 1, one a class"
         raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give one label for each class.")

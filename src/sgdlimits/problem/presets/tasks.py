@@ -87,7 +87,7 @@ def two_tasks(
     turns = xp.stack([xp.eye(2), xp.stack([xp.stack([v, across]), xp.stack([-across, v])])])
     teacher = CommitteeReadout(activation, [2.0, 0.0])  # of the mean over two directions, the first alone
     return ProjectionProblem(
-        data=Mixture(mixture(np.zeros((2, 2)), weights).weights),
+        data=Mixture(mixture(np.zeros((2, 2)), weights).class_probabilities),
         target=Target(ClassReadouts([teacher, teacher], turns), 2, noise=noise),
         network=TwoLayer(width, activation, mean=False, heads=2),
         loss=SquaredLoss(),

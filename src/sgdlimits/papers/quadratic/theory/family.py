@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sgdlimits.analysis.spectrum import Spectrum, spectrum_of
+from sgdlimits.analysis.spectrum import HessianSpectrum, spectrum_of
 from sgdlimits.domain import NotNegativeInTime, Teachers, Width, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.size import check_memory
@@ -170,7 +170,7 @@ class CriticalFamily:
         ]
         return [(float(8 / p * value), int(count)) for value, count in found]
 
-    def spectrum(self, d: int) -> Spectrum:
+    def spectrum(self, d: int) -> HessianSpectrum:
         """Return the distinct eigenvalues of the Hessian in dimension d, ascending, with multiplicities.
 
         It is `sgdlimits.hessian_spectrum` at the family's statistics, in closed form.

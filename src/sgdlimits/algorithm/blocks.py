@@ -1,0 +1,121 @@
+r"""The limit of large d for inputs with variances by block or class.
+
+Given the class c, the fields of all directions within block b have the covariance :math:`v_{cb}\Omega_b`, and their sums over
+blocks, the total fields :math:`\lambda`, have :math:`C_c = \sum_b v_{cb}\Omega_b`. The gradient G depends on the total fields
+only, so that Gaussian conditioning gives its products with the fields of each block,
+
+.. math:: E[G\lambda_b^\top] = E[G]\mu_b^\top + E[G(\lambda - \mu)^\top]\, C_c^+\, v_{cb}\Omega_b ,
+
+from the moments of a problem without blocks. A step adds :math:`\text{lr}^2 s_b v_{cb} E[GG^\top]` to the Gram matrix of
+block b, which has the share :math:`s_b` of the dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.base import Algorithm
+from sgdlimits.algorithm.limit import free_step_increments, project_out_norms, step_rates
+from sgdlimits.inputs.blocks import Blocks
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
+from sgdlimits.statistics.products import Moments
+
+
+class BlockMoments(NamedTuple):
+    """Coefficients by which moments with the total fields of class c give those with the fields of each block.
+
+    Parameters
+    ----------
+    variance : v of the class
+    shares : fraction of the dimensions in each block
+    coefficients : of the fields of all directions, trained ones first, on the centred total fields
+    rest : covariance of these fields given the total ones
+    means : of the fields of all directions in each block, and of the total fields of students and fixed directions, or None
+    """
+
+    variance: Float[Array, " blocks"]
+    shares: Float[np.ndarray, " blocks"]
+    coefficients: Float[Array, "blocks n+k p+k"]
+    rest: Float[Array, "blocks n+k blocks n+k"]
+    means: tuple[Float[Array, "blocks n+k"], Float[Array, " p+k"]] | None
+
+    @classmethod
+    def of_class(cls, inputs: Blocks, stats: Overlaps, gram: Float[Array, "blocks k k"], i: int | None) -> BlockMoments:
+        """Compute the coefficients in class i at statistics with a block axis; None stands for all classes."""
+        n, p, v = stats.M.shape[1], stats.width, inputs.variances(i)
+        across = jnp.swapaxes(stats.M, 1, 2)
+        omega = jnp.concatenate([jnp.concatenate([stats.Q, stats.M], axis=2), jnp.concatenate([across, gram], axis=2)], axis=1)
+        at = np.r_[np.arange(n)[rows_of(stats.names, STUDENT, p)], np.arange(n, n + gram.shape[-1])]
+        own = v[:, None, None] * omega
+        total = own[:, at][:, :, at].sum(0)
+        # The pseudo-inverse, since students may coincide: the fields of a block vary only where the total ones do.
+        coefficients = own[:, :, at] @ jnp.linalg.pinv(total, hermitian=True)
+        explained = jnp.einsum("bim,cjm->bicj", coefficients, own[:, :, at])
+        same = jnp.eye(len(own))[:, None, :, None]
+        means = None
+        if inputs.means is not None and i is not None:
+            each = jnp.concatenate([stats.M, gram], axis=1) @ inputs.means[i]
+            means = each, each[:, at].sum(0)
+        return cls(v, np.asarray(inputs.shares), coefficients, same * own[:, :, None] - explained, means)
+
+    def spread(self, moments: Moments, mean_gradient: Any) -> Moments:
+        """Convert products with total fields to products with the fields in each block, on a first axis.
+
+        Products of gradients are multiplied by the variance and the share of each block. `mean_gradient` is E[G], by which
+        the mean fields are multiplied; trailing axes of samples are kept.
+        """
+        with_fields = jnp.concatenate([moments.gradient_field, moments.gradient_fixed], axis=1)
+        if self.means is not None:
+            each, total = self.means
+            with_fields = with_fields - jnp.einsum("j...,m->jm...", mean_gradient, total)
+        by_block = jnp.einsum("jm...,bim->bji...", with_fields, self.coefficients)
+        if self.means is not None:
+            by_block = by_block + jnp.einsum("j...,bi->bji...", mean_gradient, each)
+        n = by_block.shape[2] - moments.gradient_fixed.shape[1]
+        length = self.variance * self.shares
+        both = length.reshape(-1, *(1 for _ in moments.gradient_gradient.shape)) * moments.gradient_gradient
+        return moments._replace(gradient_fixed=by_block[:, :, n:], gradient_field=by_block[:, :, :n], gradient_gradient=both)
+
+
+def with_block_axis(stats: Overlaps) -> Overlaps:
+    """Return overlaps with an axis of blocks, which those of one block do not have."""
+    return stats if stats.has_blocks else Overlaps(stats.a, stats.M[None], stats.Q[None], stats.kept, stats.names)
+
+
+def without_block_axis(stats: Overlaps) -> Overlaps:
+    """Return the overlaps in the only block, without an axis of blocks."""
+    return Overlaps(stats.a, stats.M[0], stats.Q[0], stats.kept, stats.names)
+
+
+def block_increments(
+    algorithm: Algorithm, t: Any, stats: Overlaps, sums: Moments, total: Any = 1.0
+) -> tuple[Overlaps, Overlaps]:
+    """Compute the changes of the statistics by a step that is linear in the gradient, in two parts, for all blocks.
+
+    Parameters
+    ----------
+    stats : overlaps with an axis of blocks
+    sums : weighted sums over samples of products of gradients, with the fields in each block (see `BlockMoments.spread`)
+    total : sum of the weights; trailing axes broadcast
+    """
+    rate = step_rates(algorithm, t)
+
+    def in_block(M, Q, gradient_fixed, gradient_field, gradient_gradient):
+        own = sums._replace(gradient_fixed=gradient_fixed, gradient_field=gradient_field, gradient_gradient=gradient_gradient)
+        at = Overlaps(stats.a, M, Q, stats.kept, stats.names)
+        return free_step_increments(algorithm, rate, 1.0, at, own, total)
+
+    parts = jax.vmap(in_block)(stats.M, stats.Q, sums.gradient_fixed, sums.gradient_field, sums.gradient_gradient)
+    population, corrector = (project_out_norms(rate.unit, stats, _change_of_all_blocks(part)) for part in parts)
+    return population, corrector
+
+
+def _change_of_all_blocks(part: Overlaps) -> Overlaps:
+    """Return the changes in all blocks, with one change of the scalars, which is the same in each block."""
+    a, kept = jax.tree.map(lambda leaf: leaf[0], (part.a, part.kept))
+    return Overlaps(a, part.M, part.Q, kept, part.names)

@@ -1,0 +1,98 @@
+"""Functions that make the law of inputs from what users give: spectra, means, variances by class and block."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from sgdlimits.checks import probabilities
+from sgdlimits.domain import OverTime, Reals, RealsInTime, Vector, checked, not_negative
+from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.inputs.base import Inputs
+from sgdlimits.inputs.blocks import Blocks
+from sgdlimits.inputs.mixture import Mixture
+from sgdlimits.inputs.spectrum import Spectrum
+from sgdlimits.part import is_schedule
+from sgdlimits.schedule import Root
+from sgdlimits.statistics.trees import as_floats
+
+
+@checked
+def gaussian(spectrum: Spectrum | None = None) -> Inputs:
+    """Return Gaussian inputs with mean zero: standard normal ones, or with the variances of a spectrum.
+
+    >>> gaussian().sigma.item(), gaussian(Spectrum([2.0, 0.5], [0.4, 0.6])).blocks
+    (1.0, 2)
+    """
+    if spectrum is None:
+        return Mixture(np.ones(1))
+    if len(spectrum.shares) == 1:
+        variance = spectrum.eigenvalues[0]
+        return Mixture(np.ones(1), sigma=jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))
+    return Blocks(np.ones(1), None, spectrum.eigenvalues[None], spectrum.shares)
+
+
+@checked
+def mixture(
+    means: Reals,
+    weights: RealsInTime | None = None,
+    variance: RealsInTime = 1.0,
+    shares: Vector | None = None,
+) -> Inputs:
+    r"""Return a mixture of Gaussian classes whose means lie in the span of the fixed directions.
+
+    Parameters
+    ----------
+    means : coefficients of the mean of each class along the k fixed directions, shape (classes, k)
+    weights : probabilities of the classes, some of which may be 0; equal unless given
+    variance : variance of every coordinate around the mean, 1/snr; 0 makes every input equal to the mean of its class. With
+        shape (classes,) each class has its own, and with shape (classes, B) one for each block of coordinates
+    shares : fraction of the dimensions in each of the B blocks, which the classes share
+
+    >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
+    2
+    >>> mixture(np.zeros((2, 1)), variance=[[1.0, 0.0], [1.0, 2.0]], shares=[0.5, 0.5]).blocks
+    2
+    """
+    rows: Any = as_floats(means)
+    if rows.ndim != 2 or not rows.size:
+        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row for each class.")
+    probability: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
+    if probability.shape != rows.shape[:1]:
+        raise BadInput(
+            f"weights must have shape {rows.shape[:1]}, one for each class; got {probability.shape}. Give one for each."
+        )
+    known = [] if is_traced(probability) else [probability]
+    for each in probability.examples() if is_schedule(probability) else known:
+        probabilities("weights", each)
+    if not is_traced(rows) and not np.isfinite(rows).all():
+        raise BadInput(f"means must be finite; got {np.asarray(rows).tolist()}. Give finite means.")
+    shape = variance.shape if is_schedule(variance) else np.shape(variance)
+    if shape == ():
+        return _one_variance(probability, rows, variance, shares)
+    if shape[0] != len(rows) or len(shape) > 2:
+        raise BadInput(
+            f"variance must be one number or have shape ({len(rows)},) or ({len(rows)}, B); got {shape}. Give such variances."
+        )
+    own: Any = variance
+    if len(shape) == 1:
+        if is_schedule(variance):
+            raise BadInput(f"variance changes with time and has shape {shape}. Give the shape ({len(rows)}, 1).")
+        own = as_floats(variance)[:, None]
+    if shares is None and len(shape) == 2 and shape[1] > 1:
+        raise BadInput(f"variance has {shape[1]} blocks, whose shares of the dimensions are not given. Give shares=.")
+    return Blocks(probability, rows, own, (1.0,) if shares is None else tuple(np.asarray(shares, float).tolist()))
+
+
+def _one_variance(weights: Any, means: Any, variance: Any, shares: Any) -> Mixture:
+    """Return a mixture of classes with the same variance in all coordinates."""
+    if shares is not None:
+        raise BadInput("shares are those of blocks, but variance is one number. Leave shares out, or give one a block.")
+    OverTime(not_negative)("variance", variance)
+    if is_schedule(variance):
+        root: Any = Root(variance)
+        return Mixture(weights, means, root)
+    return Mixture(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

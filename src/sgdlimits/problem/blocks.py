@@ -1,0 +1,106 @@
+"""Drift, noise covariance and accuracy of projection problems whose inputs have variances by block or class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.blocks import BlockMoments, block_increments, with_block_axis, without_block_axis
+from sgdlimits.errors import BadInput
+from sgdlimits.expectation import Expectation
+from sgdlimits.expectation.base import freeze_zero_units
+from sgdlimits.expectation.class_sums import ClassSums, class_models
+from sgdlimits.expectation.gaussian import Estimate, Rule
+from sgdlimits.expectation.right_class import compute_accuracy
+from sgdlimits.inputs import Blocks
+from sgdlimits.model.sample import Model
+from sgdlimits.statistics.law import FieldLaw
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
+from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.trees import add
+
+
+def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
+    """Compute the gradient-flow part and the corrector of the drift, from the moments of each class by conditioning."""
+    model, students, full = problem.model, stats.of(STUDENT), with_block_axis(stats)
+    sums: Any = None
+    for weight, (block, moments, mean) in _parts(model, expectation, students, full):
+        frozen = freeze_zero_units(model, jnp.einsum("bjj->j", with_block_axis(students).Q), moments)
+        each = jax.tree.map(lambda leaf, weight=weight: weight * leaf, block.spread(frozen, mean))
+        sums = each if sums is None else add(sums, each)
+    parts = block_increments(problem.algorithm, problem.t, full, sums)
+    return parts if stats.has_blocks else (without_block_axis(parts[0]), without_block_axis(parts[1]))
+
+
+def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, vector: Callable) -> Float[Array, "n n"]:
+    """Compute the covariance of the increments: that of their means given the total fields, and that around these means."""
+    model, students, full = problem.model, stats.of(STUDENT), with_block_axis(stats)
+    if not model.data.centred or model.network.mask_rate is not None:
+        raise BadInput(
+            "the noise covariance for variances by block or class is written for mean zero, without dropout. Use Chain(d)."
+        )
+    column, law = jax.tree.map(lambda leaf: leaf[..., None], full), model.law(students)
+    assert isinstance(expectation, ClassSums)
+
+    def change(sums):
+        both = add(*block_increments(problem.algorithm, problem.t, column, sums))
+        return vector(both if stats.has_blocks else without_block_axis(both))
+
+    mean = square = jnp.zeros(())
+    pairs = expectation.pair_with_expectations(class_models(model))
+    for (weight, (block, moments, _)), (part, own) in zip(_parts(model, expectation, students, full), pairs, strict=True):
+        increment = lambda products, block=block, part=part: change(block.spread(part.undo_turn(products), None))
+        samples = jax.tree.map(lambda leaf: leaf[..., None], moments)
+        one = change(block.spread(samples, None))[:, 0]
+        from_fields = lambda fields, zero: change(_with_fields(zero, fields))[:, 0]
+        zeros = jnp.zeros((*block.coefficients.shape[:2], model.width))
+        slope = jax.jacfwd(from_fields)(zeros, jax.tree.map(jnp.zeros_like, samples))
+        around = jnp.einsum("xbij,jl,bicm,ycml->xy", slope, moments.gradient_gradient, block.rest, slope)
+        given = own.covariance(part.model, students.a, part.law(law), increment)
+        mean = mean + weight * one
+        square = square + weight * (given + around + one[:, None] * one)
+    return square - mean[:, None] * mean
+
+
+def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
+    """Return moments, zero otherwise, with the given products of gradients and fields of all directions in each block."""
+    each = jnp.swapaxes(fields, 1, 2)[..., None]
+    n = each.shape[2] - zero.gradient_fixed.shape[1]
+    both = jnp.zeros((len(each), *zero.gradient_gradient.shape))
+    return zero._replace(gradient_field=each[:, :, :n], gradient_fixed=each[:, :, n:], gradient_gradient=both)
+
+
+def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
+    """Return the probability of each class, and its coefficients, moments and mean gradient; one part if all are alike."""
+    inputs = model.data
+    assert isinstance(inputs, Blocks)
+    assert isinstance(expectation, ClassSums)
+    gram = jnp.reshape(model.gram, (len(inputs.shares), model.teachers, model.teachers))
+    parts = []
+    for part, moments, mean in expectation.moments_by_class(model, students.a, model.law(students)):
+        weight = 1.0 if part.i is None else inputs.weights[part.i]
+        parts.append((weight, (BlockMoments.of_class(inputs, full, gram, part.i), moments, mean)))
+    return parts
+
+
+def models_by_class(model: Model) -> list[Model]:
+    """Return the models of which an accuracy is the average: those of the classes if their variances differ, else the model."""
+    return [part.model for part in class_models(model)] if isinstance(model.data, Blocks) else [model]
+
+
+def accuracy_over_classes(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
+    """Compute the probability that the predicted class is right, for each class separately if their variances differ."""
+    if not isinstance(model.data, Blocks):
+        return compute_accuracy(model, a, law, rule)
+    if model.network.head_count > 1:
+        raise BadInput("the accuracy of several heads is not written for variances by block or class. Use one head.")
+    value = error = 0.0
+    for part in class_models(model):
+        weight = 1.0 if part.i is None else model.data.class_probabilities[part.i]
+        one = compute_accuracy(part.model, a, part.law(law), rule)
+        value, error = value + weight * one.value, error + weight * one.error
+    return Estimate(value, error)
