@@ -104,7 +104,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     return np.concatenate([m, _matrix_root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
 
 
-def uses_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
+def _uses_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
     """Return whether to use the geometry of the sphere: `sphere`, or the problem's own choice if None.
 
     Raise `BadInput` if it is true and the norm of a unit is not 1.
@@ -200,7 +200,7 @@ def gradient(
     problem = fix_time(problem, t)
     a, S, axes = locate(problem, at)
     slope = problem.expectation.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
-    if uses_sphere(problem, S, sphere):
+    if _uses_sphere(problem, S, sphere):
         slope = slope - (S * slope).sum(1, keepdims=True) * S
     return slope if axes is None else slope @ axes
 
@@ -240,7 +240,7 @@ def hessian(
     refuse_zero_weights(problem.model, S)
     slopes, ridge, one = problem.expectation.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
-    curved = uses_sphere(problem, S, sphere)
+    curved = _uses_sphere(problem, S, sphere)
     if curved:
         # the radial derivative, which the Riemannian Hessian subtracts
         pull = np.diag((S * (slopes.gradient + ridge * S)).sum(1))
