@@ -92,7 +92,7 @@ def test_trust_names_the_chain_for_an_escape():
 
 
 def test_expansion_is_for_one_pass_sgd_on_projections():
-    with pytest.raises(sl.BadInput, match=r"got HeavyBall. Use Chain\(d\)"):
+    with pytest.raises(sl.BadInput, match=r"got HeavyBall. Simulate with Chain\(d\)"):
         sl.trust(sl.presets.phase_retrieval(algorithm=sl.HeavyBall(0.1, 0.5)), sl.FixedInit(0.5), 100, 1.0)
 
 

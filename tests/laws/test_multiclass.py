@@ -224,7 +224,7 @@ CASES = {
     "lr_second must be a learning rate above 0": lambda: dict(algorithm=sl.OnePassSGD(1.0, lr_second={"a": -1.0})),
     "an output for each class": lambda: dict(network=sl.TwoLayer(2, "tanh")),
     "labels must be 3 integers": lambda: dict(network=sl.TwoLayer(2, "tanh", outputs=2)),
-    "labels that are classes": lambda: dict(target=sl.Target(sl.ClassLabels(range(3)), 2, noise=0.1)),
+    "needs labels without noise": lambda: dict(target=sl.Target(sl.ClassLabels(range(3)), 2, noise=0.1)),
     "the loss, SoftmaxCrossEntropy.. if labels are classes, must return one number": lambda: dict(loss=sl.SquaredLoss()),
     "Squares needs": lambda: dict(expectation=sl.Squares()),
 }

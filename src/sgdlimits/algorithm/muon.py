@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import equinox as eqx
 
@@ -35,7 +34,7 @@ class Muon(Descent):
     averages over about 1/(1 - beta) samples, whose gradient noise does not vanish.
     """
 
-    beta: Any = eqx.field(converter=as_floats)
+    beta: MomentumInTime = eqx.field(converter=as_floats)
     remembers: bool = eqx.field(static=True, init=False)
     """Whether there is a velocity, which must not depend on a traced value."""
 

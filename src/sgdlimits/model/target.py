@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array
-from sgdlimits.domain import NotNegativeInTime, Teachers, Vector, checked
+from sgdlimits.domain import NotNegativeInTime, Reals, Teachers, Vector, checked
 from sgdlimits.errors import BadInput, check_count, is_traced, shorten
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.part import Part, at_start, is_schedule

@@ -186,14 +186,10 @@ class ProjectionProblem(ModelProblem):
     def directions(self) -> Directions:
         network, algorithm = self.network, self.algorithm
         if network.one_array:
-            return Directions(network.width, self.model.gram, self.initial, sizes=self._block_sizes)
+            sizes = None if self.data.blocks is None else self.data.block_sizes
+            return Directions(network.width, self.model.gram, self.initial, sizes=sizes)
         scalars = network.initial(self.initial.second)
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.select_trained(scalars)))
-
-    @property
-    def _block_sizes(self) -> Callable[[int], tuple[int, ...]] | None:
-        """Function from d to the numbers of dimensions in each block; None for statistics without a block axis."""
-        return None if self.data.blocks is None else self.data.block_sizes
 
     def at(self, t):
         now = super().at(CHECK_TIME("t", t))
