@@ -1,11 +1,13 @@
 r"""Effective dynamics of a function of a problem's statistics, by the chain rule with its second-order term.
 
-Statistics :math:`v = \varphi(u)` of statistics u with drift -f + g and with noise of covariance :math:`\Sigma/d` have
+If the statistics u have the drift -f + g, with f of first and g of second order in the learning rate, and noise of covariance
+:math:`\Sigma/d`, the statistics :math:`v = \varphi(u)` have
 
 .. math:: f_v = \varphi' f, \qquad g_v = \varphi' g + \frac1{2d}\,\varphi''\!:\!\Sigma, \qquad
           \Sigma_v = \varphi'\,\Sigma\,\varphi'^\top .
 
-The second-order term vanishes as d grows, unless :math:`\varphi` magnifies: of :math:`d\,m^2` it is :math:`\Sigma_{mm}`.
+The term with :math:`\varphi''` vanishes as d grows, unless :math:`\varphi` grows with d: for :math:`\varphi = d\,m^2`, where m
+is an overlap, it is :math:`\Sigma_{mm}`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.trial import try_function
 
 CLOSED_SHARE = 1e-5
-"""Largest share of a drift's derivative, along directions that change no statistic, that counts as rounding."""
+"""Largest share of a drift's derivative along directions that change no statistic, at which this share counts as rounding."""
 RANK_TOLERANCE = 1e-9
 """Singular values of a Jacobian below this fraction of the largest count as zero."""
 
@@ -42,14 +44,15 @@ RANK_TOLERANCE = 1e-9
 class ChosenDynamics(EffectiveDynamics):
     """Effective dynamics of functions of a problem's statistics, made by `effective_dynamics(problem, statistics=...)`.
 
-    `f`, `g` and `h` take the problem's statistics u and return a tree of the form of `statistics(u)`; `names(u)` has the order
-    of the rows and columns of `Sigma`.
+    The methods `f`, `g` and `h` take the problem's statistics u and return a tree with the structure of `statistics(u)`;
+    `names(u)` lists the entries in the order of the rows and columns of `Sigma`.
 
     Parameters
     ----------
-    problem, exponent : as in `EffectiveDynamics`
-    statistics : JAX function of the problem's statistics, or of these and of d
-    d : dimension of the second-order term; None for the limit of infinite d, in which the term vanishes
+    problem : problem, or function of the dimension d that returns one
+    exponent : exponent s of the step size lr d^-s
+    statistics : JAX function of the problem's statistics, or of the problem's statistics and d
+    d : dimension at which the second-order term of the chain rule is evaluated; None for infinite d, where the term vanishes
     """
 
     statistics: Function = None  # type: ignore[assignment]  # a field after one with a default needs one
@@ -60,22 +63,28 @@ class ChosenDynamics(EffectiveDynamics):
         return super().__repr__().replace("EffectiveDynamics of", f"ChosenDynamics{at} of functions of the statistics of", 1)
 
     def at(self, d: int) -> ChosenDynamics:
-        """Return the dynamics at dimension `d`: of the family's problem at d, with the second-order term of the chain rule."""
+        """Return the same dynamics at dimension `d`, with the second-order term of the chain rule evaluated at this d."""
         d = check_count("d", d)
         return ChosenDynamics(self._at(d), self.exponent, self.statistics, d)
 
     def f(self, stats: PyTree) -> PyTree:
-        """Return the population drift f of the chosen statistics, which gradient descent on the population loss moves by -f."""
+        """Return f for the chosen statistics, where -f is their drift under gradient descent on the population loss."""
         problem, one = self._here(stats)
         return one.tree(self._population(problem, one, stats))
 
     def g(self, stats: PyTree) -> PyTree:
-        """Return the corrector g, second-order term included: zero below the critical step size, `BadInput` above it."""
+        """Return the corrector g: the drift terms quadratic in the learning rate and the second-order term of the chain rule.
+
+        It is zero below the critical step size; above it `BadInput` is raised.
+        """
         problem, one = self._here(stats)
         return one.tree(self._corrector(problem, one, stats))
 
     def h(self, stats: PyTree) -> PyTree:
-        """Return the drift h = -f + g of the chosen statistics; raise `BadInput` above the critical step size."""
+        """Return the drift h = -f + g of the chosen statistics, for f and g of the methods with these names.
+
+        Raise `BadInput` above the critical step size.
+        """
         problem, one = self._here(stats)
         return one.tree(self._drift(problem, one, stats))
 
@@ -123,7 +132,7 @@ class ChosenDynamics(EffectiveDynamics):
         return Closure(names, np.max(shares, axis=0), np.zeros(len(names)), along, tolerance)
 
     def localizability(self, *args: Any, **more: Any) -> NoReturn:
-        """Raise `BadInput`: the conditions of the theorem are on statistics of weights, and these are functions of such."""
+        """Raise `BadInput`: localizability is a condition on statistics of weights, not on functions of statistics."""
         raise BadInput(
             "localizability is measured for the statistics of the problem, not for functions of them. Leave out statistics=, "
             "with magnify= and around= for magnified ones; or give your own loss=."
@@ -147,7 +156,8 @@ class ChosenDynamics(EffectiveDynamics):
     def _measure_leak(self, problem: Problem, stats: PyTree) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
         """Return names, shares and derivatives of the chosen statistics' drifts along directions that change none of them.
 
-        A share is the norm of such derivatives over that of all derivatives of the drift at this state.
+        The share of a statistic is the norm of its drift's derivatives along these directions, relative to the norm of all
+        derivatives of its drift at this state.
         """
         _, one = self._here(stats)
         free = np.flatnonzero(problem.coordinates.moves(stats))
@@ -172,7 +182,7 @@ class ChosenDynamics(EffectiveDynamics):
         return one.names, share, np.abs(pull).max(1)
 
     def _here(self, stats: PyTree) -> tuple[Problem, Chosen]:
-        """Return the problem, and its chosen statistics after a trial at the state `stats`."""
+        """Return the problem and its `Chosen` statistics, after evaluating them once at the state `stats`."""
         problem = self._one()
         problem.coordinates.fits(stats)
         needs_d = takes_d(self.statistics)
@@ -183,7 +193,7 @@ class ChosenDynamics(EffectiveDynamics):
 
 
 class Chosen:
-    """Function of a problem's statistics, as a function of vectors, with its derivatives and the names of its entries."""
+    """User's function of a problem's statistics, converted to a function of vectors, with derivatives and names of entries."""
 
     def __init__(self, fn: Callable[[Any], Array], names: tuple[str, ...], tree: Callable[[Any], PyTree]) -> None:
         self.fn, self.names, self.tree = fn, names, tree
@@ -216,7 +226,7 @@ class Chosen:
             raise BadInput(f"{reason} {hint}") from reason
 
     def along(self, x: Any, direction: Any) -> Float[Array, " n"]:
-        """Return the derivative of the function at the vector x along a direction."""
+        """Return the derivative of the function at the vector x along the vector `direction`."""
         return self._finite(jax.jvp(self.fn, (x,), (jnp.asarray(direction),))[1])
 
     def jacobian(self, x: Any) -> Float[Array, "n m"]:

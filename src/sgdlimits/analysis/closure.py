@@ -1,4 +1,4 @@
-"""Result of a closure test: whether the drift of statistics is a function of these statistics alone."""
+"""Result of a closure test: whether the drift of chosen statistics is a function of the chosen statistics alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sgdlimits.text import table
 
 @dataclass(frozen=True, repr=False)
 class Closure:
-    """Part of each statistic's drift that is no function of the statistics, and the coordinate on which it depends most.
+    """Share of each statistic's drift that is not a function of the statistics, with its standard error.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class Closure:
     share : norm of the drift's derivatives along directions that change no statistic, relative to all of its derivatives,
         shape (n,)
     error : standard errors of `share`; zero where expectations are closed
-    along : name of the coordinate with which each statistic's drift changes most in these directions
+    along : for each statistic, name of the coordinate with which its drift changes most along the directions of `share`
     tolerance : largest share that counts as zero
     """
 

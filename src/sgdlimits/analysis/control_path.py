@@ -1,8 +1,8 @@
 """Path of the ODE under piecewise constant controls, as a differentiable function of the values of the pieces.
 
-The pieces, and the knots of other schedules, cut [0, t_max] into intervals on which the drift is smooth in time. Each takes a
-fixed number of steps of the Runge-Kutta method of order 8 by Dormand and Prince. The whole path is one compiled loop, whose
-reverse mode is the exact gradient of the discretised path.
+The pieces of the controls, and the knots of other schedules, divide [0, t_max] into intervals on which the drift is smooth in
+time. Each interval is integrated with a fixed number of steps of the Runge-Kutta method of order 8 by Dormand and Prince. The
+whole path is one compiled loop, and reverse-mode differentiation of the loop gives the exact gradient of the discretised path.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STAGES = DOP853.n_stages
 A, B, C = DOP853.A[:STAGES, :STAGES], DOP853.B, DOP853.C[:STAGES]
 """Matrix, weights and nodes of the Runge-Kutta method of order 8 by Dormand and Prince."""
 END_ROUNDING = 2.0**-42
-"""Relative distance of the last stage of an interval from its end, larger than the rounding of the knots of schedules."""
+"""Relative distance of an interval's last stage from the interval's end; larger than the rounding of a schedule's knots."""
 
 
 class Knob(Steps):
-    """Schedule of a control, which is found in a problem by its `name`."""
+    """Piecewise constant schedule of a control, with a `name` by which the control is found in a problem."""
 
     name: str = eqx.field(static=True)
 
@@ -54,7 +54,7 @@ class Held(Schedule):
 
 
 class Discretisation(NamedTuple):
-    """Problem with its controls, initial statistics, interval ends, and each control's slice of the vector of piece values."""
+    """Discretised control problem: a problem, its initial statistics, the ends of intervals, and the layout of piece values."""
 
     problem: Problem
     start: PyTree
@@ -63,7 +63,7 @@ class Discretisation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """Path of the ODE: problem, times and statistics (as vectors) at the end of each step, and steps per interval."""
+    """Path of the ODE of a problem: times and statistics (as vectors) at the end of each step, and steps per interval."""
 
     problem: Problem
     t: Float[Array, " steps+1"]
@@ -72,7 +72,7 @@ class Path(NamedTuple):
     per_interval: int
 
     def at_ends(self) -> tuple[PyTree, Array]:
-        """Return statistics and times at the ends of the intervals, times first."""
+        """Return the statistics at the ends of the intervals, with the time axis first, and the ends of the intervals."""
         return jax.vmap(self.unravel)(self.rows[:: self.per_interval]), self.t[:: self.per_interval]
 
 
@@ -83,28 +83,31 @@ def interval_ends(problem: Problem, t_max: float) -> np.ndarray:
 
 
 def knobs_in(problem: Problem) -> set[str]:
-    """Return the names of the controls that a problem holds, also inside other schedules."""
+    """Return the names of the controls in a problem, including those nested inside other schedules."""
     is_knob = lambda node: isinstance(node, Knob)
     return {leaf.name for leaf in jax.tree.leaves(problem, is_leaf=is_knob) if is_knob(leaf)}
 
 
 def with_values(problem: Problem, values: Mapping[str, Any]) -> Problem:
-    """Return a problem with other piece values of its controls."""
+    """Return a copy of a problem in which each control has the piece values that `values` gives for its name."""
     is_knob = lambda node: isinstance(node, Knob)
     swap = lambda leaf: Knob(leaf.name, leaf.times, values[leaf.name]) if is_knob(leaf) else leaf
     return jax.tree.map(swap, problem, is_leaf=is_knob)
 
 
 def split(slices: tuple[tuple[str, int, int], ...], vector: Any) -> dict[str, Any]:
-    """Split the vector of all piece values by control; return a dict by the control's name."""
+    """Split the vector of all piece values into one vector per control; return a dict from names of controls to vectors.
+
+    Each entry of `slices` has the name of a control, and the beginning and the end of its values in the vector.
+    """
     return {name: vector[first:last] for name, first, last in slices}
 
 
 def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) -> Path:
     """Integrate the drift from the start, with `per_interval` steps on each interval.
 
-    `kicks` has a row for each interval, which is added to the statistics at its beginning: derivatives with respect to it are
-    the costate.
+    `vector` has the piece values of all controls. `kicks` has a row for each interval, which is added to the statistics at the
+    interval's beginning; the derivative of an objective with respect to `kicks` is the costate.
     """
     problem = with_values(disc.problem, split(disc.slices, vector))
     y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))
@@ -139,12 +142,15 @@ def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) 
 
 
 def just_before(t: Array) -> Array:
-    """Return times before a jump of a schedule at `t`, whose knot may be rounded."""
+    """Return the times `t` reduced by more than a rounding error, so that a schedule that jumps at t has not yet jumped."""
     return t - END_ROUNDING * jnp.maximum(t, 1.0)
 
 
 def runge_kutta(slope: Callable, y: Array, h: Any, stages: PyTree) -> Array:
-    """Return the state after one step of size h; `stages` has the inputs of `slope` at each stage, stages first."""
+    """Return the state after one Runge-Kutta step of size h from the state y, for the derivative slope(y, input).
+
+    `stages` has the input of `slope` at each stage, stages first.
+    """
 
     def stage(slopes, inputs):
         i, row, point = inputs
@@ -155,13 +161,19 @@ def runge_kutta(slope: Callable, y: Array, h: Any, stages: PyTree) -> Array:
 
 
 def value_and_gradient(disc: Discretisation, objective: Any, per_interval: int, vector: Array, kicks: Array):
-    """Return the objective, and its gradients with respect to piece values and to statistics at the starts of intervals."""
+    """Return the objective, and its gradients with respect to the piece values `vector` and the displacements `kicks`.
+
+    `kicks` has a row for each interval, which is added to the statistics at the interval's beginning.
+    """
     value = lambda vector, kicks: objective(solve(disc, vector, kicks, per_interval))
     return jax.value_and_grad(value, argnums=(0, 1))(vector, kicks)
 
 
 def states_at_ends(disc: Discretisation, vector: Array, per_interval: Any) -> Array:
-    """Return the statistics at the ends of the intervals as rows; the number of steps is traced, so all share one program."""
+    """Return the statistics at the ends of the intervals as rows.
+
+    The number of steps per interval is traced, so that one compiled program serves all numbers of steps.
+    """
     problem = with_values(disc.problem, split(disc.slices, vector))
     y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))
 

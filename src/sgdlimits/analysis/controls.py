@@ -1,4 +1,4 @@
-"""Controls of an optimisation and their feasible set: bounds on each piece, and budgets on integrals over time."""
+"""Piecewise constant controls and their feasible set: bounds on each piece's value, and budgets on integrals over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sgdlimits.schedule_forms import Steps
 from sgdlimits.text import suggest_name
 
 BISECTIONS = 60
-"""Bisections of the multiplier of a budget, to the rounding of doubles."""
+"""Number of bisections for the Lagrange multiplier of a budget, enough for double precision."""
 
 
 @checked
@@ -70,7 +70,10 @@ def as_budgets(name: str, value: Any) -> tuple[Budget, ...]:
 
 
 class FeasibleSet:
-    """Set of piece values within bounds and budgets; a scaled vector z has the values of all pieces, mapped to [0, 1]."""
+    """Set of piece values within bounds and budgets.
+
+    A scaled vector z has the values of all pieces of all controls, mapped linearly from their bounds to [0, 1].
+    """
 
     def __init__(self, controls: Mapping[str, Any], budgets: Sequence[Budget], t_max: float) -> None:
         if not controls:
@@ -88,7 +91,7 @@ class FeasibleSet:
         self.caps = self._caps(budgets)
 
     def _caps(self, budgets: Sequence[Budget]) -> dict[str, float]:
-        """Return the largest mean of the scaled values of each control with a budget."""
+        """Return the largest mean scaled value that a budget allows, by the name of each control with a budget."""
         caps: dict[str, float] = {}
         for budget in budgets:
             if budget.control not in self.controls:
@@ -109,11 +112,11 @@ class FeasibleSet:
         return caps
 
     def values(self, z: np.ndarray) -> Float[np.ndarray, " n"]:
-        """Return the values of all pieces from a scaled vector."""
+        """Convert a scaled vector z, with entries in [0, 1], to the values of all pieces."""
         return self.low + self.width * z
 
     def steps(self, z: np.ndarray) -> dict[str, Steps]:
-        """Return the schedule of each control, by name, from a scaled vector."""
+        """Convert a scaled vector z, with entries in [0, 1], to the schedule of each control, by name."""
         values = self.values(z)
         return {name: Steps(self.times(name), values[a:b]) for name, a, b in self.slices}
 
@@ -122,16 +125,16 @@ class FeasibleSet:
         return np.linspace(0.0, self.t_max, self.controls[name].pieces + 1)[1:-1]
 
     def constant(self, levels: np.ndarray) -> np.ndarray:
-        """Return the scaled vector of constant controls, from one scaled value of each."""
+        """Return the scaled vector of constant controls; `levels` has one scaled value for each control."""
         return np.repeat(levels, [b - a for _, a, b in self.slices])
 
     @property
     def largest_constants(self) -> np.ndarray:
-        """Largest scaled constants within the budgets."""
+        """Largest constant value of each control within the budgets, scaled to [0, 1]."""
         return np.array([self.caps.get(name, 1.0) for name in self.controls])
 
     def project(self, z: np.ndarray) -> np.ndarray:
-        """Return the nearest feasible scaled vector."""
+        """Return the feasible scaled vector closest to z."""
         nearest = np.clip(z, 0.0, 1.0)
         for name, a, b in self.slices:
             cap = self.caps.get(name, 1.0)
@@ -145,7 +148,7 @@ class FeasibleSet:
         return nearest
 
     def projected_gradient(self, z: np.ndarray, gradient: np.ndarray) -> float:
-        """Return the distance from z to the projection of z - gradient: zero at a stationary point."""
+        """Return the distance from the scaled vector z to the projection of z - gradient: zero at a stationary point."""
         return float(np.linalg.norm(self.project(z - gradient) - z))
 
     def inequalities(self) -> list[dict[str, Any]]:

@@ -1,15 +1,16 @@
-r"""The first correction to the ODE in 1/d: mean and covariance of the statistics, and the error of the ODE at finite d.
+r"""The 1/d correction to the ODE: mean and covariance of the statistics, and the error of the ODE at finite d.
 
-A step of SGD changes the statistics by 1/d times an increment of mean :math:`b + b_1/d` and covariance :math:`\Sigma`. To first
-order in 1/d their law at time t is then that of
+A step of SGD changes the statistics X by 1/d times an increment of mean :math:`b + b_1/d` and covariance :math:`\Sigma`. To
+first order in 1/d the law of X at time t is then that of
 
 .. math:: X = x + \frac{x_1}{d} + \frac{\xi}{\sqrt d}, \qquad \xi \sim N(0, C),
 
 .. math:: \dot x = b(x), \qquad \dot C = JC + CJ^\top + \Sigma, \qquad
           \dot x_1 = Jx_1 + \tfrac12\, b''\!:\!C + b_1 - \tfrac n2\, Jb,
 
-where J is the Jacobian of b and n the batch. The last term is the discretisation error of Euler's method (its modified
-equation); the term before arises because the mean of a product of gradients differs from its limit.
+where J is the Jacobian of b and n the number of samples in a batch. The last term of :math:`\dot x_1` is the discretisation
+error of Euler's method (its modified equation); :math:`b_1` arises because the mean of a product of gradients differs from its
+limit.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from sgdlimits.statistics.trees import as_batch
 TOLERANCE = 1e-5
 """Relative tolerance of the ODE solver; corrections to the mean are needed to few digits only."""
 MAX_RELATIVE_CORRECTION = 0.25
-"""Largest standard deviation, and correction of the mean, relative to a statistic's size at which the expansion is trusted."""
+"""Largest standard deviation and correction of the mean, relative to a statistic's size, at which the expansion holds."""
 
 
 @checked
@@ -65,8 +66,8 @@ def expansion(
     A Dataset over `t` and `statistic` (the free statistics, by name). At dimension d the mean of a statistic is
     ``ode + first / d`` and the covariance ``covariance / d``, with errors of order :math:`d^{-2}`; mean and variance of the
     risk follow from ``risk``, ``risk_first`` and ``risk_variance`` in the same way. ``size`` is the scale of a statistic: for
-    an overlap the product of the largest norms of its two directions along the path, for a scalar its largest value. Values are
-    NaN after the ODE diverged.
+    an overlap the product of the largest norms of its two directions along the path, for a scalar its largest absolute value.
+    Values are NaN after the ODE has diverged.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
@@ -118,16 +119,16 @@ def expansion(
 
 @dataclass(frozen=True, repr=False)
 class Trust:
-    """Estimate of the error of the ODE as a description of SGD at dimension `d` up to `t_max`, made by `trust` without a run.
+    """Estimate of the error of the ODE as a description of SGD at dimension `d` up to `t_max`, which `trust` returns.
 
     Parameters
     ----------
-    d, t_max : dimension and end time
-    mean : largest distance of the chain's mean from the ODE
+    d, t_max : dimension, and end time in samples per dimension
+    mean : largest distance from the ODE of the mean of the chain, the exact law of SGD's statistics at dimension d
     spread : largest standard deviation of the chain
     where : statistic (or "risk") and time at which `mean` is reached
     where_spread : statistic (or "risk") and time at which `spread` is reached
-    fails : time from which the expansion in 1/d is invalid, as in an escape from a saddle; None if it is valid throughout
+    fails : time from which the expansion in 1/d is invalid, as in an escape from a saddle; None if valid up to `t_max`
 
     Distances are relative: of overlaps to the largest norms of the two directions along the path, of scalars to the largest
     value, of the risk to the ODE's risk at the same time.
@@ -142,7 +143,7 @@ class Trust:
     fails: float | None
 
     def within(self, share: float = 0.01) -> bool:
-        """Return whether the mean of the chain stays within a relative distance `share` of the ODE up to `t_max`."""
+        """Return whether the mean of the chain stays within a relative distance `share` of the ODE up to time `t_max`."""
         return self.fails is None and self.mean <= share
 
     def __repr__(self) -> str:
@@ -162,7 +163,7 @@ class Trust:
 
 @checked
 def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *, seed: Seed = 0) -> Trust:
-    """Estimate the distance of the chain at `d` from the ODE, in mean and spread, from the first correction in 1/d.
+    """Estimate how far the mean and the runs of `Chain(d)` are from the ODE, by the 1/d correction and without simulation.
 
     Parameters
     ----------
@@ -209,7 +210,10 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
 
 
 def _statistic_scales(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:
-    """Return the scale of each free statistic along a path, shape (times, n): products of norms, or the largest scalar."""
+    """Return the scale of each free statistic along a path, shape (times, n).
+
+    The scale of an overlap is the product of the norms of its two directions, that of a scalar its largest absolute value.
+    """
     rows = np.tile(np.asarray(problem.vector(point)), (len(x), 1))
     rows[:, np.flatnonzero(problem.coordinates.moves(point))] = x
     rows = rows[np.isfinite(rows).all(1)]
@@ -226,7 +230,7 @@ def _statistic_scales(problem: ProjectionProblem, point: Overlaps, x: np.ndarray
 def _derivatives_and_contraction(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
     """Return the vector f(x), its Jacobian at x, and its Hessian contracted with the matrix C.
 
-    For each axis f is differentiated along the axis and then along that column of C, so that no Hessian is formed.
+    For each axis f is differentiated along the axis and then along the axis's column of C, so that no Hessian is formed.
     """
 
     def along_axis(axis, column):
@@ -254,7 +258,8 @@ def _moment_equations(problem: ProjectionProblem, like: Overlaps, free: Array, y
 def _risk_moments(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> tuple[Array, Array, Array]:
     """Return the risk at the ODE's solution, its correction in 1/d, and its variance times d.
 
-    `y` has the solution x, the correction x_1 of the mean and the covariance C, flattened.
+    `y` has the solution x, the correction x_1 of the mean and the covariance C, flattened to one vector; `like` has the fixed
+    statistics, and `free` selects the trained ones.
     """
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
@@ -264,9 +269,9 @@ def _risk_moments(problem: ProjectionProblem, like: Overlaps, free: Array, y: An
 
 
 def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, " n"]:
-    r"""Return the 1/d correction :math:`b_1` to the drift: d/n times a step's mean change is :math:`b + b_1/d + O(d^{-2})`.
+    r"""Return the 1/d correction :math:`b_1` to the drift b of the ODE.
 
-    A step uses n samples.
+    The mean change of the statistics in a step with n samples is :math:`(n/d)(b + b_1/d + O(d^{-2}))`.
     """
     sgd = problem.algorithm
     assert isinstance(sgd, OnePassSGD)
@@ -299,7 +304,7 @@ def _normalise_directions(stats: Overlaps) -> Overlaps:
 
 
 def _moments_with_length(problem: ProjectionProblem, stats: Overlaps) -> tuple[Any, Float[Array, "p p"]]:
-    r"""Return the moments of one sample, and the gradient covariance weighted by the excess squared length of the inputs.
+    r"""Return the moments of one sample, and the gradients' second moment weighted by the excess squared length of the inputs.
 
     The second is :math:`E[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))]`, computed as a derivative of the moments.
     """

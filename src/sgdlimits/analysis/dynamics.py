@@ -1,4 +1,4 @@
-"""Effective dynamics: the limit of SGD's statistics at a step size that shrinks with the dimension."""
+"""Effective dynamics: the limit of the summary statistics of SGD at a step size that shrinks with the dimension."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class EffectiveDynamics:
     .. math:: \dot u = h(u), \quad h = -f + g, \qquad f = \lim\langle\nabla\Phi, \nabla u\rangle, \quad
               g = \lim\tfrac\delta2\sum_{ij} V_{ij}\,\partial_i\partial_j u,
 
-    where :math:`\Phi` is the population loss and V the covariance of one sample's gradient. The clock is that of the package:
-    the factor lr of the paper's time is in f, g and :math:`\Sigma`. `effective_dynamics` returns objects of this class.
+    where d is the dimension, lr the learning rate, s the exponent, :math:`\Phi` the population loss and V the covariance of one
+    sample's gradient. A factor lr that the paper has in its unit of time is in f, g and the diffusion matrix :math:`\Sigma`
+    here. `effective_dynamics` returns objects of this class.
     """
 
     problem: Annotated[Problem | Callable[[int], Problem], PROBLEM_CHECK]
@@ -43,7 +44,10 @@ class EffectiveDynamics:
 
     @property
     def regime(self) -> str:
-        """Regime of the exponent s: "critical" at 1, "sub-critical" above (g and Sigma vanish), "super-critical" below."""
+        """Regime of the step size lr d^-s: "critical" at s = 1, "sub-critical" for s > 1, "super-critical" for s < 1.
+
+        The corrector g and the diffusion matrix Sigma vanish in the sub-critical regime; no limit exists in the super-critical.
+        """
         if self.exponent == 1:
             return CRITICAL
         return SUB_CRITICAL if self.exponent > 1 else SUPER_CRITICAL
@@ -53,23 +57,29 @@ class EffectiveDynamics:
         return EffectiveDynamics(self._at(check_count("d", d)), self.exponent)
 
     def f(self, stats: PyTree) -> PyTree:
-        """Return the population drift f, which does not depend on s: gradient descent on the population loss follows -f."""
+        """Return f, where -f is the drift of the statistics under gradient descent on the population loss, for any exponent."""
         return jax.tree.map(lambda leaf: -leaf, self._one().drift_parts(stats)[0])
 
     def g(self, stats: PyTree) -> PyTree:
-        """Return the corrector g, the effect of the step size: zero below the critical step size, `BadInput` above it."""
+        """Return the corrector g, the term of the drift that is quadratic in the learning rate.
+
+        It is zero below the critical step size; above it `BadInput` is raised.
+        """
         self._need_limit("g")
         return jax.tree.map(lambda leaf: float(self.regime == CRITICAL) * leaf, self._one().drift_parts(stats)[1])
 
     def h(self, stats: PyTree) -> PyTree:
-        """Return the drift h = -f + g; raise `BadInput` above the critical step size."""
+        """Return the drift h = -f + g of the statistics, for f and g of the methods with these names.
+
+        Raise `BadInput` above the critical step size.
+        """
         return add(self.g(stats), self.f(stats), -1.0)
 
     def Sigma(self, stats: PyTree) -> Float[Array, "n n"]:
-        r"""Return the diffusion matrix of :math:`\sqrt d\,(u - u^*)` around a fixed point u*, as in `local_limit`.
+        r"""Return the diffusion matrix of :math:`\sqrt d\,(u - u^*)`, for statistics u near a fixed point u* (`local_limit`).
 
-        The diffusion matrix of the statistics u is 1/d times this and vanishes: the limit is ballistic. The result is zero
-        below the critical step size; above it `BadInput` is raised.
+        The diffusion matrix of u itself is smaller by the factor 1/d and vanishes as d grows, so that the limit of u is
+        deterministic (ballistic). `Sigma` is zero below the critical step size; above it `BadInput` is raised.
         """
         self._need_limit("Sigma")
         return float(self.regime == CRITICAL) * self._one().covariance(stats)
@@ -84,23 +94,24 @@ class EffectiveDynamics:
         magnify: float | Mapping[str, float] = 0.0,
         around: Statistics | None = None,
     ) -> Localizability:
-        r"""Measure the conditions under which the limit holds (Definition 2.1 of Ben Arous, Gheissari and Jagannath [2]_).
+        r"""Measure the conditions under which the limit exists (Definition 2.1 of Ben Arous, Gheissari and Jagannath [2]_).
 
-        The last condition is taken as :math:`O(\delta^{-3})`, not :math:`o(\delta^{-1})` as printed, which the paper's own
-        examples do not meet: in its proof :math:`\delta^4` times this variance is summed over :math:`\delta^{-1}` steps. At
-        exactly :math:`\delta^{-3}`, which Q magnified by 1/2 reaches, the second-order term is part of the noise, as it is in
-        `problem.covariance`.
+        With the step size :math:`\delta`, the last condition is taken as :math:`O(\delta^{-3})`, not as the printed
+        :math:`o(\delta^{-1})`, which the paper's own examples do not meet: in the proof :math:`\delta^4` times the variance of
+        this condition is summed over :math:`\delta^{-1}` steps. At exactly :math:`\delta^{-3}`, which the overlaps Q multiplied
+        by :math:`d^{1/2}` reach, the second-order term is part of the noise, as it is in `problem.covariance`.
 
         Parameters
         ----------
-        dimensions : at least three, increasing; exponents are those of the largest
-        states : how many random states stand for a compact set
-        samples : how many samples are drawn at each state
-        seed : a whole number
-        magnify : the conditions are those of :math:`d^\text{magnify}(u - u^*)`: 1/2 for diffusive limits; or such a power for
-            each kind of statistic, {"M": 0.5}, zero for the others
-        around : u*, of which the magnified deviations are of order one; the limit of the magnified statistics is then measured
-            too. None takes statistics of order one
+        dimensions : at least three dimensions, increasing; exponents are fitted to the three largest
+        states : number of random states, which represent a compact set
+        samples : number of samples drawn at each state
+        seed : seed of states and samples
+        magnify : power of d by which deviations are multiplied: the conditions are measured for
+            :math:`d^\text{magnify}(u - u^*)`. Give 1/2 for diffusive limits, or a dictionary of powers for kinds of statistics
+            such as {"M": 0.5}, zero for the others
+        around : statistics u*, near which the magnified deviations are of order one; the limit of the magnified statistics is
+            then measured too. None takes states u of order one
         """
         return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify, around)
 

@@ -1,4 +1,4 @@
-"""The verb `effective_dynamics`: the limit of statistics of SGD, of a problem or of nothing but a loss."""
+"""The function `effective_dynamics`: the limit of the statistics of SGD, for a problem or for a user's loss."""
 
 from __future__ import annotations
 
@@ -53,13 +53,14 @@ def effective_dynamics(
 ) -> EffectiveDynamics | SampledDynamics:
     r"""Return the limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
 
-    It is the ballistic limit of Ben Arous, Gheissari and Jagannath; `local_limit` returns the diffusive one near a fixed point.
-    Give a problem, or a loss, a sampler, statistics and weights: the dynamics is then estimated at these weights.
+    It is the ballistic limit of Ben Arous, Gheissari and Jagannath; `local_limit` returns the diffusive limit near a fixed
+    point. Give either a problem, or a loss with a sampler, statistics and weights, at which the dynamics is then estimated.
 
     Parameters
     ----------
     problem : a problem, or a function of d that returns one, for a problem that changes with the dimension
-    exponent : s; problems of the package have the corrector at 1, only the population drift above, and no limit below
+    exponent : exponent of d in the step size; the limit of the package's problems has the term quadratic in the learning rate
+        (corrector) at 1, only the population drift above 1, and does not exist below 1
     statistics : with `problem`, a JAX function of its statistics, or of these and of d, whose dynamics follow by the chain
         rule; with `loss`, a function of the weights, or of these and of d. It returns a number, an array, or a dictionary of
         these

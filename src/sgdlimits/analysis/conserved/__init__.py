@@ -1,4 +1,4 @@
-"""Quantities that learning does not change, and the solution that they select among all those of zero risk."""
+"""Quantities that learning conserves, and the zero-risk solution that conserved quantities select."""
 
 from sgdlimits.analysis.conserved.functions import along as along, check as check
 from sgdlimits.analysis.conserved.polar import (

@@ -28,9 +28,10 @@ ONE_RUN = "the statistics of one run"
 def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
     r"""Test whether a function of the statistics stays constant along the runs of a dataset; `along` tests single states.
 
-    The returned dataset has `value` over run, t and component (the array flattened); `drift` over run and t, the largest change
-    of a component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` along
-    the run, which is the size of the terms whose changes must cancel; and per run `conserved`.
+    The dataset has `value` over run, t and component (the function's array, flattened); `drift` over run and t, the largest
+    change of a component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|`
+    of the function f of the statistics x along the run, the size of the terms whose changes must cancel; and per run
+    `conserved`.
 
     Parameters
     ----------
@@ -68,20 +69,20 @@ def along(
     corrector: bool = True,
     tolerance: Positive | None = None,
 ) -> xr.Dataset:
-    r"""Return the rate of change of a function of the statistics along the drift, :math:`\nabla f\cdot b`.
+    r"""Return the rate of change :math:`\nabla f\cdot b` of a function f of the statistics x along the drift b of the ODE.
 
-    The ODE conserves a function for which this is zero at every state. The dataset has `rate` over run and component, per
-    unit of t; per run `scale`, the largest :math:`\sum_i|\partial f/\partial x_i|` times the drift of the fastest statistic;
-    and per run `conserved`.
+    The ODE conserves f if the rate is zero at every state. The dataset has `rate` over run and component, per unit of t; per
+    run `scale`, the largest :math:`\sum_i|\partial f/\partial x_i|` times the drift of the fastest statistic; and per run
+    `conserved`.
 
     Parameters
     ----------
     problem : any problem
     function : a JAX function of one run's statistics whose value is an array
-    stats : states, runs first, or one state; None takes 16 of random vectors, whose overlaps are of order 1
+    stats : one state, or a batch of states with runs first; None draws 16 random states with overlaps of order 1
     corrector : whether the drift contains the effect of the step size, as in `ODE`
-    tolerance : how large the rate may be, relative to `scale`, to count as zero; None takes ten times what the problem's
-        expectations are worth
+    tolerance : largest rate, relative to `scale`, that counts as zero; None takes ten times the accuracy of the problem's
+        expectations
 
     Examples
     --------
@@ -127,7 +128,7 @@ def _evaluate_with_scale(function: Callable, stats: PyTree):
 
 @eqx.filter_jit
 def _rates_with_scale(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
-    """Return a function's rate of change along the drift at each state, and its size if no terms cancelled."""
+    """Return a function's rate of change along the drift at each state, and an upper bound of the rate without cancellation."""
 
     def rate_and_scale(state):
         drift = vector_field(problem, corrector)(state)

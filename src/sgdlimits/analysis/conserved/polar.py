@@ -1,4 +1,4 @@
-"""The orthogonal part of the overlaps, which quadratic networks conserve, and the zero-risk solution closest to a start."""
+"""The orthogonal polar factor of the overlaps, which quadratic networks conserve, and the zero-risk solution it selects."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ MIN_SINGULAR_VALUE = 1e-13
 
 @checked
 def phase(stats: Overlaps) -> Float[Array, "p k"]:
-    r"""Return S, the orthogonal factor of one run's overlaps in :math:`M = S\,(M^\top M)^{1/2}`: (22) of Bocchi et al. [3]_.
+    r"""Return the orthogonal polar factor S of one run's overlaps, :math:`M = S\,(M^\top M)^{1/2}`: (22) of Bocchi et al. [3]_.
 
-    It is computed from singular vectors, :math:`M = A\Sigma B^\top`, :math:`S = AB^\top`, and therefore as exact for small M
-    as for large. For p < k it is :math:`(MM^\top)^{-1/2} M`. It is differentiable, also where singular values are equal.
+    M are the overlaps of p students with k teachers; for p < k S is :math:`(MM^\top)^{-1/2} M`. With the singular value
+    decomposition :math:`M = A\Sigma B^\top`, :math:`S = AB^\top`, which is as exact for small M as for large, and
+    differentiable also where singular values are equal.
 
     >>> import sgdlimits as sl
     >>> phase(sl.Overlaps([1.0, 1.0], [[2e-9], [0.0]], [[1.0, 0.0], [0.0, 1.0]])).ravel().tolist()
@@ -52,7 +53,7 @@ def phase(stats: Overlaps) -> Float[Array, "p k"]:
 # the derivatives of singular vectors diverge where singular values are equal; that of their product does not
 @jax.custom_jvp
 def _differentiable_orthogonal_part(M: Float[Array, "p k"]) -> Float[Array, "p k"]:
-    """Return the orthogonal polar factor of a matrix M, with a derivative of its own."""
+    """Return the orthogonal polar factor of a matrix M; its derivative is defined below, also for equal singular values."""
     A, _, B = jnp.linalg.svd(M, full_matrices=False)
     return A @ B
 
@@ -71,17 +72,18 @@ def _orthogonal_part_jvp(primals, tangents):
 
 @checked
 def polar(dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
-    r"""Return the orthogonal factor S of the overlaps M along the runs of a dataset, and test whether it is conserved.
+    r"""Return the orthogonal polar factor S of the overlaps M along the runs of a dataset, and test whether S is conserved.
 
-    For squared units with a fixed second layer of equal entries, off the sphere, and orthonormal teachers, S is constant under
-    the ODE if and only if Q commutes with :math:`MM^\top`. If they commute at the start, such as from `OrthogonalInit`, they do
-    so for ever, at any learning rate (docs/implicit_bias.md). For other teachers it is enough that also Q commutes with
-    :math:`MPM^\top` and P with :math:`M^\top M`. At finite d S diffuses by :math:`d^{-1/2}`.
+    M, Q and P are the overlaps of students with teachers, of students, and of teachers. For squared units with a fixed second
+    layer of equal entries, off the sphere, and orthonormal teachers, S is constant under the ODE if and only if Q commutes with
+    :math:`MM^\top`. If the two commute at the start, as from `OrthogonalInit`, they commute at all times, at any learning rate
+    (docs/implicit_bias.md). For other teachers it is sufficient that Q also commutes with :math:`MPM^\top`, and P with
+    :math:`M^\top M`. At finite d the changes of S are of order :math:`d^{-1/2}`.
 
     The dataset has `S` over run, t, student and teacher; over run and t `drift`, the largest change of an entry since the first
-    saved time, `frobenius`, the norm of the change, and `least`, the smallest singular value of M, which sets the scale for
-    errors in M; per run `commutator`, the largest of these commutators at the first saved time relative to the norms of the
-    matrices, `commutes`, whether it is below 1e-10, and `conserved`.
+    saved time, `frobenius`, the Frobenius norm of the change, and `least`, the smallest singular value of M, which sets the
+    scale for errors in M; per run `commutator`, the largest norm of the three commutators at the first saved time, relative to
+    the norms of the matrices, `commutes`, whether `commutator` is below 1e-10, and `conserved`.
 
     Parameters
     ----------
@@ -129,7 +131,7 @@ def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
-    """Return the largest norm of the commutators [Q, M M^T], [Q, M P M^T] and [P, M^T M], relative to their factors."""
+    """Return the largest of the norms of [Q, M M^T], [Q, M P M^T] and [P, M^T M], relative to the norms of the two factors."""
     norm = lambda X: np.linalg.norm(X, axis=(-2, -1))
     apart = lambda X, Y: norm(X @ Y - Y @ X) / (norm(X) * norm(Y))
     Mt = M.swapaxes(-1, -2)
@@ -137,7 +139,7 @@ def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
 
 
 def overlaps_in(dataset: xr.Dataset) -> Overlaps:
-    """Return the overlaps in a dataset, runs and times first, or raise `BadInput` if it has other statistics."""
+    """Return the overlaps in a dataset, runs and times first, or raise `BadInput` if the dataset has other statistics."""
     stats = statistics(check_form(dataset))
     if not isinstance(stats, Overlaps):
         raise BadInput(f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Simulate a quadratic network.")
@@ -147,12 +149,12 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
 
 
 class EndPoint(NamedTuple):
-    """Statistics of the zero-risk weights that are closest to a start.
+    """Statistics of the zero-risk weights closest to a start, and their distance from it.
 
     Parameters
     ----------
     stats : statistics of the solution
-    S : orthogonal part of the start's M, which determines the solution, shape (p, k)
+    S : orthogonal polar factor of the start's overlaps M, which determines the solution, shape (p, k)
     distance : Euclidean distance from the start in the space of weights
     """
 
@@ -165,17 +167,19 @@ class EndPoint(NamedTuple):
 def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     r"""Return the zero-risk solution of a quadratic network that is closest to a start: (17) to (21) of Bocchi et al. [3]_.
 
-    The weights of zero risk are :math:`\bar U = g S E` with :math:`S^\top S = 1`, where the rows of E are the teachers and
-    :math:`g = \sqrt{p/k}`. Their distance from the start is
+    For p students and k teachers, the rows of E, the weights of zero risk are :math:`\bar U = g S E` with
+    :math:`S^\top S = 1` and :math:`g = \sqrt{p/k}`. With the Gram matrix P of the teachers and the overlaps :math:`M_0` and
+    :math:`Q_0` of the start :math:`U_0`, the distance of these weights from the start is
 
     .. math:: |\bar U - U_0|^2 = \mathrm{tr}\,Q_0 + g^2\,\mathrm{tr}\,P - 2g\,\mathrm{tr}(S^\top M_0),
 
-    and is least where S is the orthogonal part of :math:`M_0` (Procrustes). There :math:`M = gSP`, :math:`Q = g^2SPS^\top`.
+    and is least where S is the orthogonal polar factor of :math:`M_0` (Procrustes). There :math:`M = gSP`,
+    :math:`Q = g^2SPS^\top`.
 
-    The ODE ends there from starts of which S is conserved (`polar`), such as those of `OrthogonalInit`. From others, such as
-    orthogonal students of different norms, it ends at another solution (docs/implicit_bias.md). Label noise keeps it away
-    by an amount that vanishes with the learning rate. For p < k no solution has zero risk; the least risk has
-    :math:`SS^\top = 1` and :math:`g^2 = \frac pk\frac{k+2}{p+2}` for orthonormal teachers, and gradient flow ends there.
+    The ODE ends at this solution if S is conserved (`polar`), as from `OrthogonalInit`. From other starts, such as orthogonal
+    students of different norms, the ODE ends at another solution (docs/implicit_bias.md). Label noise keeps the ODE away from
+    the solution by an amount that vanishes with the learning rate. For p < k no solution has zero risk; the least risk has
+    :math:`SS^\top = 1` and, for orthonormal teachers, :math:`g^2 = \frac pk\frac{k+2}{p+2}`, and gradient flow ends there.
 
     Parameters
     ----------
@@ -201,7 +205,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
 
 
 def _solution_gain(problem: Problem, start: Overlaps) -> float:
-    """Return the factor g in the weights of least risk g S E, for teachers E and an orthogonal matrix S.
+    """Return the factor g of the weights g S E of least risk, for the matrix E of teachers and an orthogonal matrix S.
 
     Raise `BadInput` if the problem has no solution of this form.
     """
@@ -229,14 +233,15 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
 def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CHECK]) -> xr.Dataset:
     r"""Return the distance of the runs of a dataset from a given solution, in statistics and in weights.
 
-    The dataset over run and t has the Frobenius norms `M` and `Q` of the distance of these statistics, and `weights`, the
-    Euclidean distance :math:`\sqrt{\mathrm{tr}\,Q + \mathrm{tr}\,\bar Q - 2\,\mathrm{tr}(MP^{-1}\bar M^\top)}`.
+    The dataset over run and t has `M` and `Q`, the Frobenius norms of the differences between the overlaps M and Q of a run
+    and those of the solution, :math:`\bar M` and :math:`\bar Q`, and `weights`, the Euclidean distance of the weights,
+    :math:`\sqrt{\mathrm{tr}\,Q + \mathrm{tr}\,\bar Q - 2\,\mathrm{tr}(MP^{-1}\bar M^\top)}` for the teachers' Gram matrix P.
 
     Parameters
     ----------
     dataset : a dataset of `simulate`
-    point : an `EndPoint`, or overlaps of weights in the span of the teachers, :math:`Q = MP^{-1}M^\top`; of one run, used for
-        all, or one per run
+    point : an `EndPoint`, or the overlaps of a solution in the span of the teachers, :math:`Q = MP^{-1}M^\top`: one solution
+        for all runs, or one per run
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)

@@ -27,14 +27,14 @@ class Row(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """Lines of LaTeX with the ODE of a problem, the definitions of its letters and the values of its parameters.
+    """Lines of LaTeX with the ODE of a problem, the definitions of its symbols and the values of its parameters.
 
     Parameters
     ----------
     ode : the time derivatives of the statistics
-    where : definitions of the letters in the ODE, each in terms of later ones, and remarks
-    numbers : keyword, letter and value of each parameter
-    noise : covariance of the increments, and the definitions of its letters
+    where : definitions of the symbols in the ODE, each in terms of symbols defined further down, and remarks
+    numbers : keyword, symbol and value of each parameter
+    noise : covariance of the increments of one sample, and the definitions of its symbols
     """
 
     ode: tuple[Row, ...]
@@ -59,7 +59,7 @@ class Equations(NamedTuple):
 
 
 def escape_latex(word: str) -> str:
-    """Escape a name for use as text in LaTeX.
+    """Escape the underscores and other special characters of a name for use as text in LaTeX.
 
     >>> escape_latex("lr_second")
     'lr\\\\_second'
@@ -68,7 +68,7 @@ def escape_latex(word: str) -> str:
 
 
 def number_latex(value: Any) -> str:
-    r"""Format a scalar, an array or a fraction as LaTeX, in exact form where that is short.
+    r"""Format a scalar, an array or a fraction as LaTeX: exactly if the exact form is short, else rounded.
 
     >>> number_latex(3.0), number_latex(0.5), number_latex(0.05), number_latex(1e-7)
     ('3', '\\frac{1}{2}', '0.05', '10^{-7}')
@@ -134,7 +134,7 @@ def sum_latex(terms: Iterable[str]) -> str:
 
 
 def bracket_latex(text: str) -> str:
-    """Put a LaTeX expression in parentheses of matching height."""
+    """Enclose a LaTeX expression in parentheses of matching height."""
     return rf"\left({text}\right)"
 
 
@@ -149,7 +149,7 @@ def root_latex(inside: str) -> str:
 
 
 def power_latex(letter: str, n: int) -> str:
-    """Format the n-th power of a letter as LaTeX; an empty string for n = 0."""
+    """Format the n-th power of a symbol as LaTeX; an empty string for n = 0."""
     return "" if n == 0 else letter if n == 1 else rf"{letter}^{{{n}}}"
 
 
@@ -173,10 +173,10 @@ def arcsin_latex(inside: str) -> str:
 
 
 def reciprocal_latex(letter: str, value: int) -> str:
-    """Format the reciprocal of a letter as LaTeX; an empty string if the value of the letter is 1."""
+    """Format the reciprocal of a symbol as LaTeX; an empty string if the symbol's value is 1."""
     return "" if value == 1 else fraction_latex("1", letter)
 
 
 def time_derivative_latex(left: str) -> str:
-    """Format the time derivative of a letter as LaTeX."""
+    """Format the time derivative of a symbol as LaTeX."""
     return fraction_latex(f"d{left}", "dt")

@@ -1,4 +1,4 @@
-"""Choice of the form of an ODE: closed where the model's expectations are, general otherwise."""
+"""Choice of the form of an ODE: explicit if the model's expectations are known in closed form, else with named expectations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def noise_of_model(model: Model, algorithm: Algorithm, constant: float | None) -
 
 
 def equations_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
-    """Return the ODE of a model trained by an algorithm, in closed form where the expectations have one.
+    """Return the LaTeX of the ODE of a model trained by an algorithm, explicit where expectations have a closed form.
 
     `constant` is the value of the second layer if it is fixed and equal for all units, else None.
     """
@@ -42,9 +42,10 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
 
 
 def general_equations(setting: EquationSetting) -> Equations:
-    r"""Return the ODE of any algorithm, with steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X`, as named expectations.
+    r"""Return the ODE in LaTeX of any algorithm with steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X`.
 
-    See `sgdlimits.algorithm.limit`.
+    W are the weights and X the inputs of a batch; expectations over a batch are named, not evaluated. The matrices
+    :math:`A_1` and :math:`\hat C` are defined in `sgdlimits.algorithm.limit`.
     """
     model, algorithm = setting.model, setting.algorithm
     change = r"A_1 Q + Q A_1^{\top} + \hat{C} \lambda^{\top} + \lambda \hat{C}^{\top} + \hat{C} K \hat{C}^{\top}"

@@ -61,12 +61,12 @@ def _(expectation: FieldIntegrals, setting: EquationSetting) -> MomentRows:
 def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     r"""Return the moments of squared units: Gaussian moments of fields times a residual quadratic in the fields.
 
-    With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
+    With the residual :math:`D = v^\top Kv`, a quadratic form of the fields v with covariance :math:`C = \sigma^2\Omega`,
 
     .. math:: E[Dvv^\top] = \mathrm{tr}(KC)\,C + 2CKC, \qquad
               E[D^2vv^\top] = E[D^2]\,C + 4\,\mathrm{tr}(KC)\,CKC + 8\,CKCKC .
 
-    X and Y are the blocks of :math:`\Omega K\Omega`, Z is one of :math:`\Omega K\Omega K\Omega`.
+    In the equations X and Y are blocks of :math:`\Omega K\Omega`, and Z is a block of :math:`\Omega K\Omega K\Omega`.
     """
     model, k = setting.model, setting.model.teachers
     w, R, P = model.loss.weight, np.asarray(model.target.readout.quadratic(k)), np.asarray(model.target.gram)
@@ -75,7 +75,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     four = two and r"\sigma^{4}"
 
     def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
-        """Format a sum over pairs (s, u) of fixed directions: the readout matrix R_su times `left` and `right`."""
+        """Format the sum of R_su times `left` times `right` over pairs (s, u) of fixed directions, for the readout matrix R."""
         if equal:  # R = 1/k: a single sum
             last = [f"{left}^{{2}}"] if left == right.replace("u", "s") else [left, right.replace("u", "s")]
             share = (
@@ -127,7 +127,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
 
 @closed_form.register
 def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
-    """Return the moments for inputs without noise, each the mean of its class: sums over the classes."""
+    """Return the moments, as sums over classes, for inputs without noise, which equal the mean of their class."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"

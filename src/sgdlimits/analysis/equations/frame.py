@@ -1,8 +1,9 @@
-r"""The ODE of plain SGD as d grows, given the moments of one sample.
+r"""LaTeX of the ODE of plain SGD as d grows, given the moments of one sample.
 
-With :math:`\Phi = E[G\lambda^{*\top}]`, :math:`\Psi = E[G\lambda^\top]`, :math:`\Gamma = E[GG^\top]` and
-:math:`A = E[\partial_a l]` the unconstrained ODE is the one in the docstring of `ProjectionProblem`; on the sphere the change
-of each norm is subtracted.
+A sample with loss l has fields :math:`\lambda` of the students and :math:`\lambda^*` of the fixed directions, and G is the
+derivative of l with respect to :math:`\lambda`. With :math:`\Phi = E[G\lambda^{*\top}]`, :math:`\Psi = E[G\lambda^\top]`,
+:math:`\Gamma = E[GG^\top]` and :math:`A = E[\partial_a l]` for the second layer a, the unconstrained ODE is the one in the
+docstring of `ProjectionProblem`; on the sphere the change of each norm is subtracted.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from sgdlimits.schedule import Root
 
 
 class MomentRows(NamedTuple):
-    """LaTeX of the moments of one sample in the ODE of SGD, with the definitions of their letters.
+    """LaTeX of the moments of one sample in the ODE of SGD, with the definitions of their symbols.
 
     Parameters
     ----------
-    fixed, field, gradient, second : right-hand sides of Phi, Psi, Gamma and A; `gradient` is empty without a corrector
-    where : definitions of the letters
-    teachers : range of the index r
+    fixed, field, gradient, second : right-hand sides of Phi, Psi, Gamma and A in the module's docstring; `gradient` is empty
+        if the ODE has no term quadratic in the learning rate
+    where : definitions of the symbols
+    teachers : range of the index r of fixed directions
     """
 
     fixed: str
@@ -48,7 +50,7 @@ class MomentRows(NamedTuple):
 
 
 class EquationSetting(NamedTuple):
-    """Model and algorithm for which an ODE is written, and the second-layer weight if fixed and equal for all units."""
+    """Model and algorithm of an ODE in LaTeX, and the second-layer weight if it is fixed and equal for all units."""
 
     model: Any
     algorithm: Algorithm
@@ -83,7 +85,7 @@ def is_one(value: Any) -> bool:
 
 
 def has_noise(model: Model) -> bool:
-    """Return whether the equations of a model contain label noise: always for centred inputs, otherwise unless it is zero."""
+    """Return whether the equations of a model contain label noise: always for centred inputs, else if its variance is not zero."""
     return model.centred or not is_zero(model.target.noise)
 
 
@@ -155,7 +157,7 @@ def _printed_variance(data: Any) -> Any:
 
 
 def list_parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
-    """Return keyword, LaTeX letter and value of each parameter that appears in the equations."""
+    """Return the keyword, the LaTeX symbol and the value of each parameter that appears in the equations."""
     model, algorithm = setting.model, setting.algorithm
     found: list[tuple[str, str, Any]] = [("width", "p", model.width), ("teachers", "k", model.teachers)]
     # equations are per sample: rates are divided by the batch

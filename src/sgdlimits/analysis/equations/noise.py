@@ -1,11 +1,12 @@
-r"""Noise of plain SGD in LaTeX: the covariance of the increments of one sample, in closed form where expectations are.
+r"""Noise of plain SGD in LaTeX: the covariance of the increments of one sample, in closed form if the expectations have one.
 
-One sample changes the statistics, times d, by :math:`-\gamma G_j\lambda^*_r` (M) and
+With the learning rate :math:`\gamma`, the gradients :math:`G_j`, and the fields :math:`\lambda_j` of students and
+:math:`\lambda^*_r` of fixed directions, one sample changes d times the statistics by :math:`-\gamma G_j\lambda^*_r` (M) and
 :math:`-\gamma(G_j\lambda_l + G_l\lambda_j) + \gamma^2\sigma^2 G_jG_l` (Q). For squared units the residual D is a quadratic form
-of the fields, so that the covariances are those of :math:`D^n v_mv_n` with n = 1, 2: Wick sums over the series of
-`sgdlimits.expectation.gaussian.quadratic_forms`, written out up to the order 4, at any width. For one unit and one direction
-with polynomials they are polynomials in m and q. For all other models the covariances are written as expectations. On the
-sphere the change of the norms is subtracted.
+of the fields v, so that the covariances are those of :math:`D^b v_mv_n` with b = 1, 2: Wick sums over the series of
+`sgdlimits.expectation.gaussian.quadratic_forms`, written out up to the order 4, at any width. For one polynomial unit and one
+polynomial direction the covariances are polynomials in the overlaps m and q. For all other models the covariances are written
+as expectations. On the sphere the change of the norms is subtracted.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ INDEX_ROW = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p +
 MAX_ORDER = 4
 """Highest power of the residual in the covariance of Q."""
 Covariance = Mapping[tuple[int, int, int], Terms]
-"""Polynomials in m, q and a by the powers of the two learning rates and of the noise variance."""
+"""Type of a covariance: polynomials in m, q and a, by the powers of the two learning rates and of the noise variance."""
 
 
 def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
-    """Return the rows of the covariance of M, Q and a, and the definitions of their letters."""
+    """Return the LaTeX rows of the covariance of M, Q and a, and the definitions of the symbols in these rows."""
     model, algorithm = setting.model, setting.algorithm
     if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
         raise BadInput("the noise is written out for plain SGD on two-layer networks only. Use problem.covariance.")
@@ -70,18 +71,18 @@ LETTERS = {
     "aQ": (r"\xi", "jlm"),
     "aa": (r"\chi", "jl"),
 }
-"""Letter and indices of each covariance of the increments without the projection to the sphere."""
+"""Symbol and indices of each covariance of the increments without the projection to the sphere."""
 
 
 def _covariance_letter(setting: EquationSetting, name: str) -> str:
-    """Write the letter of a covariance: on the sphere that of the increments before the projection, else Sigma."""
+    """Return the symbol of a covariance in LaTeX: Sigma off the sphere, else that of the increments before the projection."""
     letter, indices = LETTERS[name]
     projected = setting.algorithm.sphere and name != "aa"
     return f"{letter}_{{{indices}}}" if projected else rf"\Sigma^{{{name}}}_{{{indices}}}"
 
 
 def _sphere_rows(setting: EquationSetting) -> list[Row]:
-    """Return the rows of the covariances on the sphere, by those of the increments before the projection; none off it."""
+    """Return rows that express the covariances on the sphere by those before the projection; no rows off the sphere."""
     if not setting.algorithm.sphere:
         return []
     half, quarter = r"\frac{1}{2}", r"\frac{1}{4}"
@@ -107,9 +108,10 @@ def _sphere_rows(setting: EquationSetting) -> list[Row]:
 def _squares_rows(setting: EquationSetting) -> list[Row]:
     r"""Return the rows of the covariances of squared units, by :math:`D_{gh} = \mathrm{Cov}[D^gvv, D^hvv]`.
 
-    With the residual :math:`D = v^\top Kv + \epsilon` and :math:`U_b = 2^b(CK)^bC`,
-    :math:`E[D^nvv^\top] = n!\sum\zeta_aU_b` and :math:`E[D^nvvvv] = n!\sum\zeta_aT_{bc}`, where T is Wick's sum of three
-    products of :math:`U_b` and :math:`U_c`, and :math:`\zeta` the series of :math:`e^{\sum_b\theta_bs^b/b}`.
+    With the residual :math:`D = v^\top Kv + \epsilon` of the fields v of covariance C, the label noise :math:`\epsilon` and
+    :math:`U_b = 2^b(CK)^bC`, :math:`E[D^nvv^\top] = n!\sum\zeta_aU_b` and :math:`E[D^nvvvv] = n!\sum\zeta_aT_{bc}`, where the
+    indices of each term add up to n, T is Wick's sum of three products of :math:`U_b` and :math:`U_c`, and :math:`\zeta_a` is
+    the coefficient of :math:`s^a` in :math:`e^{\sum_b\theta_bs^b/b}`.
     """
     model, sigma = setting.model, variance_latex(setting.model)
     w, k = model.loss.weight, model.teachers
@@ -193,12 +195,12 @@ def _squares_rows(setting: EquationSetting) -> list[Row]:
 
 
 def _series_letter(n: int) -> str:
-    """Write the letter of coefficient n of the series of the generating function of the residual; empty for n = 0."""
+    """Return the LaTeX symbol of the n-th coefficient in the generating function of the residual; empty for n = 0."""
     return rf"\zeta_{{{n}}}" if n else ""
 
 
 def _expectation_rows(setting: EquationSetting) -> list[Row]:
-    """Return the rows of the covariances as expectations over one sample that are not evaluated."""
+    """Return the rows of the covariances, as expectations over one sample without a closed form."""
     model, sigma = setting.model, variance_latex(setting.model)
     cov = lambda left, right: rf"\mathrm{{Cov}}\left[{left}, {right}\right]"
     fixed = lambda j, r: rf"G_{{{j}}} \lambda_{{{r}}}"
@@ -231,10 +233,10 @@ def _expectation_rows(setting: EquationSetting) -> list[Row]:
 
 
 def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
-    r"""Return the rows of the covariance of m, q and a for one unit and one direction, both polynomials.
+    r"""Return the rows of the covariance of the overlaps m and q and the second layer a, for one polynomial unit and target.
 
-    For squares they are (53) to (55) of Escaping mediocrity. Every increment is a polynomial in the fields and in the label
-    noise :math:`\epsilon`, whose even moments are :math:`\Delta` and :math:`3\Delta^2`.
+    For squared units the rows are (53) to (55) of Escaping mediocrity. Every increment is a polynomial in the fields and in the
+    label noise :math:`\epsilon`, whose second and fourth moments are :math:`\Delta` and :math:`3\Delta^2`.
     """
     algorithm, parts = setting.algorithm, single_unit_polynomials(setting)
     w, first, D, unit = 2 * parts.loss_weight, parts.output_slope, parts.residual, parts.unit
@@ -271,7 +273,10 @@ def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
 
 
 def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> Covariance:
-    """Return the covariance of two increments, by the powers of the two learning rates and of the noise variance."""
+    """Return the covariance of the increments `left` and `right`, by powers of the two learning rates and the noise variance.
+
+    `variance` is the variance of the inputs, `rho` the squared norm of the fixed direction.
+    """
     mean = lambda terms: gaussian_mean(terms, variance, rho)
     found: dict[tuple[int, int, int], Any] = defaultdict(dict)
 
@@ -291,7 +296,7 @@ def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> C
 
 
 def _multiply_covariance(*factors: Any) -> Covariance:
-    """Multiply a covariance, the last argument, by polynomials."""
+    """Multiply a covariance, given as the last argument, by the polynomials given before."""
     *by, last = factors
     for each in by:
         last = {key: multiply(each, terms) for key, terms in last.items()}
@@ -306,7 +311,7 @@ def _combine(*parts: tuple[Any, Covariance]) -> Covariance:
 
 
 def _covariance_latex(covariance: Covariance, sphere: bool) -> str:
-    """Write a covariance in LaTeX, by increasing powers of the learning rates and of the noise variance."""
+    """Format a covariance as LaTeX, by increasing powers of the learning rates and of the noise variance."""
     letters = lambda key: " ".join(
         each
         for each in (power_latex(r"\gamma", key[0]), power_latex(r"\gamma_{2}", key[1]), power_latex(r"\Delta", key[2]))

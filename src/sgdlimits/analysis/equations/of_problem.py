@@ -20,13 +20,13 @@ from sgdlimits.problem.spiked import SpikedTensor
 
 @singledispatch
 def equations_of(problem: Problem) -> Equations:
-    """Return the ODE of a problem as lines of LaTeX; functions for further kinds of problems can be registered."""
+    """Return the ODE of a problem as lines of LaTeX; register a function for a new type of problem."""
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 
 @singledispatch
 def noise_of(problem: Problem) -> tuple[Row, ...]:
-    """Return the covariance of a problem's increments as lines of LaTeX; functions for further kinds can be registered."""
+    """Return the covariance of a problem's increments as lines of LaTeX; register a function for a new type of problem."""
     raise BadInput(f"the noise of {type(problem).__name__} is not written out. Use problem.covariance.")
 
 
@@ -76,24 +76,24 @@ def _(problem: SpikedTensor) -> Equations:
 
 @checked
 def latex(problem: Problem, *, noise: bool = False) -> str:
-    r"""Write the ODE of a problem's statistics as :math:`d\to\infty` in LaTeX.
+    r"""Return the LaTeX of the ODE that a problem's statistics follow as :math:`d\to\infty`.
 
-    It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
-    units (all but one integral over four fields), classes without noise, the spiked tensor. Otherwise expectations have a name,
-    with their definition below. The value of a second layer that is fixed and equal for all units is inserted, and so is the
-    norm 1 on the sphere. Time is samples per dimension, and a schedule is written as a function of t. Algorithms whose limit is
-    plain SGD have its equations; others have the general form of a step.
+    Expectations are in closed form for squared units with any quadratic readout, erf units, polynomials, piecewise linear units
+    (all but one integral over four fields), classes without noise and the spiked tensor. Other expectations have a name, with
+    their definition below. The value of a second layer that is fixed and equal for all units is inserted, and so is the norm 1
+    on the sphere. Time is in samples per dimension, and a schedule is a function of t. Algorithms whose limit is plain SGD have
+    the equations of plain SGD; other algorithms have the ODE of a general step.
 
     Parameters
     ----------
     problem : any problem of the package, or one registered with `equations_of`
-    noise : whether to add the covariance of the increments of one sample, which the SDE has at finite d. It is in closed form
-        for squared units at any width, for polynomials with one unit and one direction, and for the spiked tensor
+    noise : whether to add the covariance of the increments of one sample, the noise of the SDE at finite d. The covariance is
+        in closed form for squared units at any width, for polynomials with one unit and one direction, and for the spiked tensor
 
     Returns
     -------
     str
-        an `aligned` environment: the equations, the definitions of their letters, and the values of the parameters
+        an `aligned` environment: the equations, the definitions of their symbols, and the values of the parameters
 
     See also `problem.drift`, which evaluates the same ODE. In a notebook a problem is displayed by these equations.
 

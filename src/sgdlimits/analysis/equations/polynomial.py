@@ -1,6 +1,7 @@
-r"""One unit and one direction, polynomials of both: all moments are polynomials of :math:`m = M_{11}`, :math:`q = Q_{11}`.
+r"""ODE in LaTeX of one polynomial unit that learns one polynomial direction, whose moments are polynomials in the overlaps.
 
-Isserlis' theorem for two fields of covariances q, m and :math:`\rho` is
+The overlaps are :math:`m = M_{11}` and :math:`q = Q_{11}`. Isserlis' theorem for the fields x and y of variances q and
+:math:`\rho` and covariance m is
 :math:`E[x^iy^j] = \sum_t \binom it\binom jt t!\,(i-t-1)!!\,(j-t-1)!!\; m^t q^{(i-t)/2}\rho^{(j-t)/2}`.
 """
 
@@ -29,7 +30,7 @@ from sgdlimits.model.activation import Polynomial
 # Fractions rather than floats: terms must cancel exactly
 Powers = tuple[int, int, int]
 Terms = Mapping[Powers, Fraction]
-"""Polynomial as its coefficients by powers, of the letters x, y and a, or m, q and a."""
+"""Type of a polynomial: its coefficients, by the powers of the variables (x, y, a) or (m, q, a)."""
 
 
 def multiply(one: Terms, other: Terms) -> Terms:
@@ -42,7 +43,10 @@ def multiply(one: Terms, other: Terms) -> Terms:
 
 
 def linear_combination(*parts: tuple[float | Fraction, Terms]) -> Terms:
-    """Return the sum of factors times polynomials, which are given as coefficients by powers, without terms that cancel."""
+    """Return the linear combination of polynomials, given as pairs of a factor and coefficients by powers.
+
+    Terms that cancel are left out.
+    """
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for factor, terms in parts:
         for powers, coefficient in terms.items():
@@ -118,7 +122,7 @@ def single_unit_polynomials(setting: EquationSetting) -> SingleUnitPolynomials:
 
 
 def single_unit_equations(setting: EquationSetting) -> Equations:
-    """Return the ODE of one unit and one direction, term by term; on the sphere with q = 1."""
+    """Return the ODE in LaTeX of one polynomial unit and one direction, term by term; on the sphere its norm q is 1."""
     algorithm = setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
     w, rho, variance, unit, first, D = single_unit_polynomials(setting)
@@ -174,7 +178,7 @@ def with_unit_norm(terms: Terms) -> Terms:
 
 
 def polynomial_latex(terms: Terms, before: str) -> str:
-    """Write `before` times a polynomial in m, q and a, with common factors and powers of 1 - m² taken out."""
+    """Format `before` times a polynomial in m, q and a as LaTeX, with common factors and powers of 1 - m² factored out."""
     if not terms:
         return ""
     common = tuple(min(powers[i] for powers in terms) for i in range(3))
@@ -212,7 +216,10 @@ def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
 
 
 def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[Row]:
-    """Return lines that define the mean of each derivative of two polynomial units, as a polynomial in the field's variance."""
+    """Return rows that define the mean of each derivative of two polynomial units, as a polynomial in the field's variance.
+
+    `C` is the LaTeX symbol of the covariance of the fields.
+    """
     degree = max(student.degree, teacher.degree)
     return [
         Row(f"h_{{{order}{index}}}", _mean_of_derivative(unit, order, f"{C}_{{{index}{index}}}"))

@@ -21,12 +21,12 @@ from sgdlimits.schedule import Combined, FunctionOfTime, Schedule, Shifted, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
 
 MAX_CASES = 6
-"""Number of cases beyond which piecewise schedules print only their first and last values."""
+"""Number of cases above which a piecewise schedule prints only its first and last values."""
 
 
 @singledispatch
 def schedule_latex(schedule: Any, t: str = "t") -> str:
-    r"""Format a schedule, or a constant, as LaTeX, with `t` for the time.
+    r"""Format a schedule, or a constant, as LaTeX; `t` is the symbol for the time.
 
     >>> schedule_latex(Power(0.2, 1.0, 10.0))
     '0.2 \\left(1 + t / 10\\right)^{-1}'
@@ -117,7 +117,7 @@ def _(schedule: Warmup, t: str = "t") -> str:
 
 
 def write_out_schedules(equations: Equations) -> Equations:
-    """Return equations in which each scheduled parameter is written out as a line of its own."""
+    """Return equations with a separate line for each scheduled parameter that defines its schedule."""
     rows = [
         Row(rf"\text{{{escape_latex(word)} }} {letter}", schedule_latex(value))
         for word, letter, value in equations.numbers

@@ -1,7 +1,9 @@
-r"""LaTeX of sums of units with a squared loss: integrals over three and four fields, in closed form where they have one.
+r"""LaTeX of sums of units with a squared loss: integrals over several fields, in closed form where one is known.
 
-Students are numbered j, l = 1, ..., p and fixed directions r = p + 1, ..., p + k; m and n run over both. The residual is
-:math:`D = \sum_n c_n s(\lambda_n) + \epsilon`, and with :math:`G_j = 2wc_js'(\lambda_j)D` all moments are sums over
+Students are numbered j, l = 1, ..., p and fixed directions r = p + 1, ..., p + k; m and n run over both. With the activation
+s, the fields :math:`\lambda_n`, the label noise :math:`\epsilon`, and coefficients :math:`c_n` that are the second layer of
+students and minus the weights of teachers, the residual is :math:`D = \sum_n c_n s(\lambda_n) + \epsilon`. With the gradient
+:math:`G_j = 2wc_js'(\lambda_j)D` of the loss :math:`wD^2` all moments are sums over
 
 .. math::
     I_{jmn} &= E[s'(\lambda_j)\,\lambda_m s(\lambda_n)], & J_{jlmn} &= E[s'(\lambda_j)s'(\lambda_l)s(\lambda_m)s(\lambda_n)], \\
@@ -87,7 +89,7 @@ def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Ro
 
 @integral_rows.register
 def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
-    """Return the lines for units erf(gx/sqrt 2): Saad and Solla's integrals, with a gain g of each field."""
+    """Return the rows of the integrals for units erf(gx/sqrt 2): those of Saad and Solla, with a gain g for each field."""
     # one gain for all students and one for all teachers
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])
@@ -134,7 +136,10 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
 
 @integral_rows.register
 def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row]:
-    r"""Return the lines for units :math:`s(x) = ux + v|x|`: arc-cosine kernels; J of two students stays an expectation."""
+    r"""Return the rows of the integrals for units :math:`s(x) = ux + v|x|`, as arc-cosine kernels.
+
+    The integral J of two different students has no closed form and remains an expectation.
+    """
     (odd, other_odd), (even, other_even) = (
         (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
     )
@@ -174,7 +179,10 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
 
 @integral_rows.register
 def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
-    r"""Return the lines for polynomials, by Mehler's formula :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`, except J."""
+    r"""Return the rows of the integrals for polynomial units, by Mehler's formula; J remains an expectation.
+
+    For functions f and g of two Gaussian fields of covariance C it is :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`.
+    """
     student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
     # other smooth activations have integrals by quadrature only
     if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
@@ -196,7 +204,11 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
 
 
 def _mehler_sum(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
-    """Format the Gaussian mean of a product of two units' derivatives as a sum over powers of their covariance."""
+    """Format the Gaussian mean of a product of two units' derivatives as a sum over powers of their fields' covariance.
+
+    `c` gives the LaTeX of the covariance of two fields, `degree` is the highest power, and `up_m` and `up_n` are the orders of
+    the two derivatives.
+    """
     h = lambda index, order: f"h_{{{order}{index}}}"
     return sum_latex(
         product_latex(1 / math.factorial(q), power_latex(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))

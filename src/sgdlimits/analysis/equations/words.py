@@ -33,7 +33,7 @@ def mean_latex(inside: str) -> str:
 
 
 def function_name(fn: Any) -> str:
-    """Return the LaTeX of the name of a user's function, or an empty string if it has none."""
+    """Return the name of a user's function as LaTeX, or an empty string for a function without a name."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return rf"\operatorname{{{escape_latex(name)}}}" if name.isidentifier() else ""
 
@@ -42,7 +42,7 @@ def function_name(fn: Any) -> str:
 
 
 def activation_latex(activation: Activation, x: str = "x") -> str:
-    """Format an activation as a LaTeX function of the letter `x`."""
+    """Format an activation as LaTeX, as a function of the variable `x`."""
     match activation:
         case Erf(scale=scale):
             inside = rf"{x}/\sqrt{{2}}" if activation == ACTIVATIONS["erf"] else product_latex(scale, x)
@@ -124,7 +124,7 @@ def network_row(setting: EquationSetting) -> Row:
 
 
 def dropout_rows(model: Model) -> list[Row]:
-    """Return the row with the law of the dropout masks; none without dropout."""
+    """Return the line of LaTeX with the law of the dropout masks; no line without dropout."""
     rate = model.network.mask_rate
     if rate is None:
         return []
