@@ -1,4 +1,4 @@
-"""First passage: when each run of a dataset leaves where it started."""
+"""Exit times: when the risk, or a user's function, of each run of a dataset passes a threshold."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     For a number T a run exits at the first t with :math:`R(t) - R_0 \le (1 - T)(R(0) - R_0)`, where R is its population risk
     and :math:`R_0` the problem's floor: equation (9) of Arnaboldi, Krzakala, Loureiro and Stephan [1]_.
 
-    The dataset over `run` has `t`, the exit time or, where `censored` holds, the last time at which the run was observed. Its
-    attributes say the threshold, the level, d, the rate, the seed, the problem and `t_max`.
+    The dataset over `run` has `t`, the exit time, or the last time at which the run was observed if `censored` is true. Its
+    attributes give the threshold, the level of description (such as `SGD` or `ODE`), d, the rate, the seed, the problem and
+    `t_max`.
 
-    Runs that were stopped by the same condition (``until=exits(T)``) have their exact time. Otherwise the margin by which the
-    threshold is passed is interpolated linearly between saved times and, at levels with a d, the time rounded up to a whole
-    sample; a crossing that came back between two saved times is missed. Of a function that returns a bool, only the first saved
-    time at which it holds is known. A run that is beyond the threshold at its start exits at t = 0. A run that finished,
-    diverged, was interrupted or stopped for another reason before it exits is censored. `summarise` has mean and quantiles.
+    Runs that the same condition stopped (``until=exits(T)``) have their exact exit times. Otherwise the margin by which the
+    threshold is passed is interpolated linearly between saved times and, for simulations at a dimension d, the time is rounded
+    up to a whole sample; an excursion beyond the threshold between two saved times is missed. For a function that returns a
+    bool, the exit time is the first saved time at which it is true. A run that is beyond the threshold at its start exits at
+    t = 0. A run that finished, diverged, was interrupted or stopped for another reason before its exit is censored. `summarise`
+    estimates mean and quantiles.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
 
 
 def _condition_margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
-    """Return the margin of the exit condition for each run at each saved time, as floats, or as bools for a predicate."""
+    """Return the margin by which each run satisfies the exit condition at each saved time; bools for a boolean condition."""
     if dataset.t.values[0] > 0:
         raise BadInput(
             f"exit times need the start of the runs, but the first saved time is {dataset.t.values[0]:g}. "
@@ -92,7 +94,8 @@ def _condition_margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
 def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return each run's exit time and whether it is censored, from the margins of the exit condition at the saved times.
 
-    Ended runs keep their state, which belongs to the time of their end.
+    The margins of a run after its end repeat the one at its end. `same_name` says whether the condition that stopped the runs
+    has the name of this one.
     """
     t, t_end = dataset.t.values, dataset.t_end.values
     stopped = dataset.status.values == STOPPED
@@ -118,7 +121,10 @@ def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) ->
 
 
 def _explains_stops(beyond: np.ndarray, t: np.ndarray, t_end: np.ndarray, stopped: np.ndarray) -> bool:
-    """Return whether a predicate can be the condition that stopped the runs: false before their ends, true at every stop."""
+    """Return whether a boolean condition can have stopped the runs: false before the end of each run, true where runs stopped.
+
+    `beyond` has the condition for each run at each saved time `t`; `stopped` marks the runs that were stopped, at `t_end`.
+    """
     early = (beyond & (t < t_end[:, None])).any()
     seen = t_end <= t[-1]
     return not early and bool((beyond[:, -1] == stopped)[seen].all())

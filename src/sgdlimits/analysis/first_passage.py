@@ -24,10 +24,10 @@ from sgdlimits.statistics.trees import take_run
 MAX_TERMS = 4096
 """Maximum number of terms in the cosine series of a law."""
 NEGLIGIBLE_TRANSFORM = 1e-9
-"""Size of its Laplace transform at which the cosine series of a law ends, after some 200 terms for an escape from a saddle."""
+"""Size of a law's Laplace transform at which its cosine series is cut, after some 200 terms for an escape from a saddle."""
 INTERPOLATION_DEGREE = 16
-"""Degree in time of the interpolant of the risk over a solver's step; over twice the solver's order, so exact for risks
-quadratic in the state."""
+"""Degree in time of the interpolant of the risk over a solver's step: more than twice the order of the solver, so that the
+interpolant is exact for risks quadratic in the state."""
 MAX_COORDINATE = 1e6
 """Size of a coordinate of the state beyond which a run has diverged."""
 
@@ -39,17 +39,19 @@ class FirstPassage:
 
     .. math:: L\,E\tau = -1, \qquad L\,E\tau^2 = -2 E\tau, \qquad L\,E e^{-s\tau} = s\,E e^{-s\tau},
 
-    with the values 0, 0 and 1 at :math:`\pm\ell`. They are solved by Chebyshev collocation in x, :math:`m = \epsilon \sinh cx`,
-    where :math:`\epsilon^2 = a(0)/2|b'(0)|` is the width of the layer in which noise beats drift: the solutions are smooth in x
-    however small the noise is. As paths are continuous, the time from m to the end is the sum of the time to any level between
-    and of an independent time from there on: all results hold between any two levels inside.
+    with the values 0, 0 and 1 at :math:`\pm\ell`. The equations are solved by Chebyshev collocation in x,
+    :math:`m = \epsilon \sinh cx`, where c maps x = 1 to :math:`\ell` and
+    :math:`\epsilon^2 = a(0)/2|b'(0)|` is the squared width of the layer in which noise dominates the drift: the solutions are
+    smooth in x however small the noise is. As paths are continuous, the time from m to :math:`\ell` is the sum of the time to
+    any value between the two and an independent time from that value on, so that the methods also take other ends than
+    :math:`\ell`.
 
     Parameters
     ----------
     drift : b, an odd function of an array
     variance : a, an even and positive function of an array
-    end : :math:`\ell`
-    growth : :math:`b'(0)`
+    end : half-width :math:`\ell` of the interval
+    growth : derivative :math:`b'(0)` of the drift
     nodes : number of collocation nodes on :math:`(0, \ell)`
 
     Examples
@@ -76,17 +78,18 @@ class FirstPassage:
         self.weights = BarycentricInterpolator(self.nodes).wi
 
     def mean(self, start, end=None) -> np.ndarray:
-        r"""Return the mean exit time from each start, to the interval's end or to the levels `end` within it."""
+        r"""Return the mean time to reach the absolute value `end` from each start; by default the interval's end."""
         return self._difference_at(self._mean_at_nodes, start, end)
 
     def variance(self, start, end=None) -> np.ndarray:
-        r"""Return the variance of the exit time from each start, to the interval's end or to the levels `end` within it."""
+        r"""Return the variance of the time to reach the absolute value `end` from each start; by default the interval's end."""
         return self._difference_at(self._variance_at_nodes, start, end)
 
     def transform(self, s: complex, start, end=None) -> np.ndarray:
-        r"""Return the Laplace transform :math:`E e^{-s\tau}` of the exit time from each start, for complex s.
+        r"""Return the Laplace transform :math:`E e^{-s\tau}`, for complex s, of the time to reach the absolute value `end`.
 
-        Where drift beats noise the transform oscillates in m. The equation is then solved for
+        By default `end` is the interval's end. Where the drift b dominates the noise variance a, the transform oscillates as a
+        function of the start m. The equation is then solved for
         :math:`w = E e^{-s(\tau - E\tau)}`, which does not oscillate:
         :math:`\tfrac12 a\,w'' + (b - s a\,\theta')\,w' + \tfrac12 s^2 a\,\theta'^2 w = 0` with :math:`\theta = E\tau`.
         """
@@ -99,7 +102,10 @@ class FirstPassage:
         return np.exp(-s * self._difference_at(mean, start, end)) * centred
 
     def law(self, start, end=None, weights=None) -> Law:
-        """Return the law of the exit time from one start, or from a random start with given values and probabilities."""
+        """Return the law of the time to reach the absolute value `end`, by default the interval's end.
+
+        `start` is one value, or the possible values of a random start, with the probabilities `weights`.
+        """
         start = np.atleast_1d(np.asarray(start, float))
         weights = np.full(start.size, 1 / start.size) if weights is None else np.asarray(weights)
         means = self.mean(start, end)
@@ -119,11 +125,11 @@ class FirstPassage:
         return self._solve_backward_equation(-2 * self._mean_at_nodes) - self._mean_at_nodes**2
 
     def _solve_backward_equation(self, right: np.ndarray) -> np.ndarray:
-        """Solve the backward equation L u = right at the Chebyshev nodes, with u = 0 at the end of the interval."""
+        """Solve L u = right at the Chebyshev nodes, for the backward operator L of the class and u = 0 at the interval's end."""
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
     def _difference_at(self, values: np.ndarray, start, end) -> np.ndarray:
-        """Interpolate values from the nodes to the starts, and subtract those at the levels `end` if given."""
+        """Interpolate values from the nodes to the starts, and subtract the interpolated values at `end` if given."""
         at = self._interpolate(values)
         return at(start) if end is None else at(start) - at(end)
 
@@ -135,7 +141,7 @@ class FirstPassage:
 
 @dataclass(frozen=True)
 class Law:
-    """Probability law of a random time, as a cosine series on an interval that contains all but 1e-8 of its probability.
+    """Probability law of a random time, as a cosine series on an interval with all but 1e-8 of the probability.
 
     >>> law = Law.from_transform(lambda s: np.exp(-3 * s + s**2 / 2), mean=3.0, variance=1.0)     # normal
     >>> round(float(law.cdf(4.0)), 6), round(float(law.quantile(0.5)), 6)
@@ -150,7 +156,7 @@ class Law:
 
     @classmethod
     def from_samples(cls, times: np.ndarray) -> Law:
-        """Return the law of sampled times; its series is cut at the sampling noise of the coefficients."""
+        """Return the law estimated from sampled times; the cosine series is cut at the sampling noise of its coefficients."""
         transform = lambda s: np.exp(-s * times).mean()
         return cls.from_transform(transform, float(times.mean()), float(times.var()), negligible=times.size**-0.5)
 
@@ -158,7 +164,7 @@ class Law:
     def from_transform(
         cls, transform: Callable[[complex], complex], mean: float, variance: float, negligible: float = NEGLIGIBLE_TRANSFORM
     ) -> Law:
-        r"""Return the law of a random time from its Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
+        r"""Return the law of a random time :math:`\tau` from its Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
 
         .. [10] Fang, Oosterlee, *A novel pricing method for European options based on Fourier-cosine series expansions*.
         """
@@ -213,7 +219,9 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rtol: float | None = None) -> np.ndarray:
-    """Return the time at which the ODE has lost a share `threshold` of its excess risk, from each start; inf after `t_max`.
+    """Return the time at which the ODE from each start has lost a share `threshold` of its excess risk.
+
+    The time is infinite if the share is not lost before `t_max`.
 
     Parameters
     ----------
@@ -234,10 +242,11 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
 def passage_times(
     slope: Callable, risk: Callable, y: Float[np.ndarray, "runs n"], level: np.ndarray, t_max: float, rtol: float
 ) -> Float[np.ndarray, " runs"]:
-    """Return the time at which the risk of each run falls to its level, along an ODE; inf after `t_max` or for diverged runs.
+    """Return the time at which the risk of each run along an ODE falls to the run's threshold, its entry in `level`.
 
-    The runs are integrated as one system, in which those that have passed are frozen. `slope` and `risk` take the states of
-    all runs, shape (runs, n).
+    The time is infinite for runs that diverge or do not fall so far before `t_max`. The runs are integrated as one system, in
+    which runs that have reached their threshold are frozen. `slope` returns the derivatives and `risk` the risks for the states
+    of all runs, shape (runs, n); y has the initial states.
     """
     rows = lambda flat: flat.reshape(y.shape)
     moving = risk(y) > level
@@ -262,7 +271,7 @@ def passage_times(
 def _falling_roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray, " runs"]:
     """Return the point in [-1, 1] at which each Chebyshev series changes from positive to negative, by bisection.
 
-    If rounding hides the change, it is an end of the interval.
+    If rounding hides the change of sign, an end of the interval is returned.
     """
     left, right = np.full(series.shape[1], -1.0), np.ones(series.shape[1])
     right = np.where(chebval(left, series, tensor=False) <= 0, left, right)
@@ -274,13 +283,16 @@ def _falling_roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray,
 
 
 def _map_over_runs(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
-    """Evaluate a method of the problem, such as the drift, at flattened statistics, and flatten its results."""
+    """Evaluate a problem's method named `method`, such as "drift", at flattened statistics, and flatten the results.
+
+    `like` has the structure of the statistics of one run, `rows` the flattened statistics of each run.
+    """
     stats = ravel_pytree(like)[1]
     return problem.numerics.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)
 
 
 def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 1) -> np.ndarray:
-    r"""Return the mean time in which :math:`dm = \mu m\,dt + \sigma\,dB` in p dimensions reaches the norm :math:`\ell`.
+    r"""Return the mean time in which :math:`dm = \mu m\,dt + \sigma\,dB` in p dimensions goes from norm |m| to :math:`\ell`.
 
     .. math:: E\tau = \frac2\mu\int_{y(m)}^{y(\ell)} D(u)\,du, \quad y(m) = |m|\sqrt\mu/\sigma, \qquad
               \int_0^y D(u)\,du = \frac{y^2}{2p}\,{}_2F_2(1, 1; 1+\tfrac p2, 2; -y^2),
@@ -292,9 +304,9 @@ def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 
 
     Parameters
     ----------
-    start, end : :math:`|m|` and :math:`\ell`, with :math:`|m| \le \ell`; broadcast against each other
-    growth, variance : :math:`\mu` and :math:`\sigma^2`
-    dimension : p
+    start, end : initial norm :math:`|m|` and final norm :math:`\ell \ge |m|`; broadcast against each other
+    growth, variance : growth rate :math:`\mu` and noise variance :math:`\sigma^2`
+    dimension : number of components p of m
 
     >>> [float(mean_exit_time(0.0, 1.0, growth=0.0, variance=1.0, dimension=p)) for p in (1, 2)]
     [1.0, 0.5]

@@ -1,12 +1,13 @@
-r"""The landscape of the population risk: its gradient and its Hessian, in R^d or in the frame of the statistics.
+r"""The landscape of the population risk: its gradient and its Hessian, in R^d or in an orthonormal frame of all directions.
 
 The function is the one that gradient flow descends,
 
 .. math:: R(u_1, \dots, u_p) = E[\text{loss}] + \frac{\text{ridge}}2\sum_j|u_j|^2,
 
-as a function of the first layer only: the second layer `a` is fixed, also if it is trained. On the sphere the
-gradient is projected on the tangent space of the product of p spheres, and the Hessian is the Riemannian one,
-:math:`\Pi\,(H - \mathrm{diag}(u_j\cdot\nabla_jR))\,\Pi`.
+as a function of the weights :math:`u_1, \dots, u_p` of the first layer only: the second layer `a` is held fixed, also if it is
+trained. On the sphere the gradient is projected on the tangent space of the product of p spheres, and the Hessian is the
+Riemannian one, :math:`\Pi\,(H - \mathrm{diag}(u_j\cdot\nabla_jR))\,\Pi`, for the Hessian H in R^d and this projection
+:math:`\Pi`.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ class Weights:
 
 
 def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
-    """Convert a point of the landscape to second layer, units and frame; raise `BadInput` if it does not fit the problem.
+    """Convert a point of the landscape to a triple (a, units, axes); raise `BadInput` if the point does not fit the problem.
 
-    `a` : second layer or scalars; `units` : coordinates of the units in an orthonormal frame, shape (p, n); `axes` : the
-    frame in R^d, shape (n, d), or None if the point is given by statistics.
+    `a` : second layer, or the scalars by name; `units` : coordinates of the units in an orthonormal frame, shape (p, n);
+    `axes` : the frame in R^d, shape (n, d), or None if the point is given by statistics.
     """
     if isinstance(at, (list, np.ndarray, jax.Array)):
         at = Weights(np.asarray(at))
@@ -86,10 +87,11 @@ def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> t
 
 
 def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.ndarray, "p n"]:
-    r"""Return the trained units in an orthonormal frame of all directions, shape (p, n) with n = k + rank(Q - M P^-1 M^T).
+    r"""Return the coordinates of the p trained units in an orthonormal frame of all directions, shape (p, n).
 
-    The first k coordinates are along the frame of the fixed directions, in which these are the rows of the Cholesky factor B
-    of P; the others along the principal directions of the orthogonal components, the largest first.
+    M, Q and P are the overlaps of the units with the k fixed directions, of the units, and of the fixed directions, and
+    n = k + rank(Q - M P^-1 M^T). The first k axes of the frame span the fixed directions, whose coordinates are the rows of the
+    Cholesky factor B of P; the other axes are the principal directions of the units' orthogonal components, the largest first.
 
     >>> import sgdlimits as sl
     >>> coordinates(sl.presets.phase_retrieval(), sl.Overlaps([1.0], [[0.6]], [[1.0]])).round(12).tolist()
@@ -107,7 +109,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
 def _uses_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
     """Return whether to use the geometry of the sphere: `sphere`, or the problem's own choice if None.
 
-    Raise `BadInput` if it is true and the norm of a unit is not 1.
+    `S` is the Gram matrix of the units. Raise `BadInput` if the result is true and the norm of a unit is not 1.
     """
     if not (problem.algorithm.sphere if sphere is None else sphere):
         return False
@@ -120,14 +122,14 @@ def _uses_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None)
 
 @dataclass(frozen=True)
 class Hessian:
-    """Hessian of the risk at given statistics, in the orthonormal frame of all directions; it does not depend on d.
+    """Hessian of the risk at given statistics, in an orthonormal frame of all directions; it does not depend on d.
 
     Parameters
     ----------
-    span : block of the p units within the frame, shape (p n, p n), unit by unit
+    span : block of the p units within the frame of n axes, shape (p n, p n), unit by unit
     outside : block of the p units along each of the d - n directions outside the frame, shape (p, p)
     units : coordinates of the units in the frame, shape (p, n)
-    sphere : whether it is the Riemannian Hessian, which vanishes along each unit
+    sphere : whether the Hessian is the Riemannian one, which vanishes along each unit
     """
 
     span: Float[np.ndarray, "pn pn"]
@@ -136,7 +138,10 @@ class Hessian:
     sphere: bool
 
     def spectrum(self, d: int, tolerance: float = TOLERANCE) -> HessianSpectrum:
-        """Return all eigenvalues in dimension `d`, on the sphere those of the tangent space; the cost does not depend on d."""
+        """Return the eigenvalues in dimension `d` with multiplicities, on the sphere those of the tangent space.
+
+        Eigenvalues that differ by less than `tolerance`, relative to the largest, count as one. The cost does not depend on d.
+        """
         p, n = self.units.shape
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
         if p * d > MAX_EIGENVALUES:
@@ -181,7 +186,8 @@ def gradient(
 ) -> Float[np.ndarray, "p n"]:
     r"""Return the gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
 
-    The shape is (p, d) at weights. At statistics it is (p, n), in the frame of `coordinates`; outside it the gradient is zero.
+    The shape is (p, d) at weights of p units. At statistics it is (p, n), in the frame of n axes that `coordinates` describes;
+    the components outside the frame are zero.
 
     Parameters
     ----------
@@ -214,8 +220,8 @@ def hessian(
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
     r"""Return the Hessian of the landscape with respect to the weights of the first layer.
 
-    At statistics it is a `Hessian`, at weights an array of shape (p, d, p, d), if that fits into memory.
-    For quadratic networks it is (25) of Bocchi et al. [3]_, for one unit (67) of Arnaboldi et al. [1]_, corrected
+    The result is a `Hessian` at statistics, and an array of shape (p, d, p, d) at weights of p units, if that fits into memory.
+    For quadratic networks it is (25) of Bocchi et al. [3]_; for one squared unit it is (67) of Arnaboldi et al. [1]_, corrected
     (docs/errata.md). `BadInput` is raised if a unit with a kink has zero weights, or if the problem's expectation does not
     provide second derivatives.
 
@@ -267,8 +273,8 @@ def hessian_spectrum(
 ) -> HessianSpectrum:
     r"""Return the eigenvalues of the landscape's Hessian in dimension `d`, with exact multiplicities.
 
-    The block in the frame of the n directions that the statistics span has p n eigenvalues, and the p-by-p block outside has p,
-    each d - n times. The cost does not depend on d.
+    For p units and an orthonormal frame of the n-dimensional span of all directions, the block within the frame has p n
+    eigenvalues; the p-by-p block outside has p eigenvalues, each d - n times. The cost does not depend on d.
 
     Parameters
     ----------
@@ -282,7 +288,7 @@ def hessian_spectrum(
 
     Examples
     --------
-    A random start of phase retrieval in high dimension is almost orthogonal to the signal: one way leads down.
+    A random start of phase retrieval in high dimension is almost orthogonal to the signal, along which the risk falls.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval()
@@ -299,7 +305,7 @@ def hessian_spectrum(
 
 
 def _matrix_root(left: np.ndarray, scale: float) -> np.ndarray:
-    """Return a p-by-r root R of a positive semi-definite matrix R R^T of rank r, with columns in order of size."""
+    """Return a p-by-r matrix R with R R^T equal to a positive semi-definite matrix of rank r, columns in order of size."""
     values, vectors = np.linalg.eigh(left)
     values, vectors = values[::-1], vectors[:, ::-1]
     kept = values > len(left) * RANK_TOLERANCE * scale

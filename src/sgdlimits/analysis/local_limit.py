@@ -1,4 +1,4 @@
-"""Linearisation of the drift at a point and, at fixed points, the diffusive limit with its noise and covariance."""
+"""Linearisation of the drift at a point, and the diffusive limit of SGD at fixed points with its stationary covariance."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sgdlimits.statistics.trees import as_batch
 from sgdlimits.text import table
 
 NEUTRAL_TOLERANCE = 1e-6
-"""Fraction of the largest rate below which a rate counts as zero: its real part comes from rounding or from quadrature."""
+"""Fraction of the largest rate below which the real part of a rate counts as zero: errors of rounding or of quadrature."""
 RANK_TOLERANCE = 1e-8
 """Fraction of the largest eigenvalue of the noise below which an eigenvalue counts as zero."""
 
 
 @dataclass(frozen=True)
 class Linearisation:
-    r"""Linear approximation of the drift around a point, :math:`\dot y = b + J (y - y_0)`, in samples per dimension.
+    r"""Linear approximation :math:`\dot y = b + J (y - y_0)` of the ODE around a point :math:`y_0`, with time in samples over d.
 
     Attributes
     ----------
     names : names of the n free coordinates, such as "M[0,0]", "Q[0,1]" or "a[0]"
-    drift : b, which is zero at a fixed point, shape (n,)
-    matrix : J, shape (n, n)
+    drift : drift b at the point, which is zero at a fixed point, shape (n,)
+    matrix : Jacobian J of the drift, shape (n, n)
     rates : eigenvalues of J, the largest real part first, shape (n,)
     modes : right eigenvectors, one a column, in the order of `rates`, shape (n, n)
     """
@@ -101,13 +101,14 @@ class LocalLimit:
     ----------
     point : the fixed point :math:`u^*`, statistics of one run
     names : names of the n free coordinates, such as "M[0,0]", "Q[0,1]" or "a[0]"
-    drift_matrix : J, shape (n, n)
-    noise_matrix : :math:`\Sigma`, shape (n, n)
+    drift_matrix : Jacobian J of the drift at the fixed point, shape (n, n)
+    noise_matrix : diffusion matrix :math:`\Sigma`, shape (n, n)
     rates : eigenvalues of J, the largest real part first, shape (n,)
     rank : rank of :math:`\Sigma`
     stable, neutral, unstable : number of rates with negative, zero and positive real part
     stationary : limiting covariance of the stable part of y, shape (n, n); None without a stable direction
-    is_stationary : whether noise drives stable directions only, so that `stationary` is the limit for all of y started at 0
+    is_stationary : whether noise drives stable directions only, so that `stationary` is the limit of the covariance of y if y
+        starts at 0
     """
 
     point: PyTree
@@ -141,23 +142,25 @@ def local_limit(
 ) -> LocalLimit:
     r"""Compute the diffusive limit of SGD near a fixed point of a problem's ODE [2]_.
 
-    With :math:`y = \sqrt d\,(u - u^*)` the limit is :math:`dy = Jy\,dt + \Sigma^{1/2} dB`. Its projection onto the stable
-    subspace of J, along the complementary invariant subspace, converges in law to a Gaussian with the covariance C of
+    For statistics u near the fixed point u*, :math:`y = \sqrt d\,(u - u^*)` has the limit
+    :math:`dy = Jy\,dt + \Sigma^{1/2} dB`, with the Jacobian J of the drift. The projection of y onto the stable subspace of J,
+    along the complementary invariant subspace, converges in law to a Gaussian with the covariance C that solves
 
     .. math:: JC + CJ^\top + \Pi\Sigma\Pi^\top = 0,
 
-    where :math:`\Pi` is the spectral projection. `Local` is the same diffusion as a level; `linearise` has the drift at any
+    where :math:`\Pi` is this projection. `Local` simulates the same diffusion; `linearise` returns the linear drift at any
     point.
 
-    :math:`\Sigma` is `problem.covariance`: it contains the fluctuations of the second-order term of a step, which count on
-    this scale for a statistic with a Hessian, such as Q, and which (2.2) of Ben Arous, Gheissari and Jagannath leaves out.
+    The diffusion matrix :math:`\Sigma` is `problem.covariance`. It contains the fluctuations of the second-order term of a step,
+    which contribute on this scale for a statistic with nonzero Hessian, such as Q, and which (2.2) of Ben Arous, Gheissari and
+    Jagannath leaves out.
 
     Parameters
     ----------
     problem : any problem
     point : statistics of one run, without a batch axis, at which the drift vanishes
-    tolerance : largest drift, relative to J times the size of the statistics, and largest rate, relative to the largest, that
-        count as zero; None takes 1e-6, or ten times the accuracy of the problem's expectations if that is larger
+    tolerance : value up to which a drift, relative to J times the statistics, and a rate, relative to the largest rate, count
+        as zero; None takes 1e-6, or ten times the accuracy of the problem's expectations if that is larger
     t : time at which schedules are evaluated, for problems with schedules
 
     >>> import sgdlimits as sl
@@ -197,7 +200,8 @@ def local_limit(
 def stable_covariance(J: np.ndarray, Sigma: np.ndarray, zero: float) -> tuple[np.ndarray | None, bool]:
     r"""Return the stationary covariance of the decaying part of the diffusion :math:`dy = Jy\,dt + \Sigma^{1/2}dB`.
 
-    The decaying part has the rates below -`zero`.
+    The decaying part belongs to the eigenvalues of J with real part below -`zero`; without one the covariance is None. The
+    second return value says whether noise drives this part only.
 
     >>> stable_covariance(np.diag([-1.0, 0.0]), np.diag([2.0, 0.0]), 1e-9)[0].tolist()
     [[1.0, 0.0], [0.0, 0.0]]

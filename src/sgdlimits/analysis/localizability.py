@@ -1,8 +1,9 @@
-r"""Conditions of the limit theorem, measured at growing dimension.
+r"""Conditions of the limit theorem for the statistics of SGD, measured at growing dimension.
 
 The conditions of Definition 2.1 of Ben Arous, Gheissari and Jagannath bound, on compact sets of the statistics, how fast
 derivatives of the statistics and moments of one sample's gradient may grow as the step size :math:`\delta = \text{lr}\,d^{-s}`
-shrinks. Each is measured at random states for several d, and its exponent in d is compared with the one allowed.
+shrinks. The bounded quantities are measured at random states for several d, and their exponents in d are compared with the
+exponents that the conditions allow.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.text import table
 
 SLACK = 0.1
-"""A measured exponent may be above the one allowed by this much."""
+"""Largest excess of a measured exponent over the allowed exponent at which a condition still counts as satisfied."""
 ERRORS = 2
-"""Standard errors that an exponent may be off."""
+"""Number of standard errors by which a measured exponent may deviate."""
 FLAT = 1e-3
-"""Values that change by less than this fraction do not grow."""
+"""Relative change over the largest dimensions up to which a quantity counts as constant."""
 FAR, FARTHEST = 14.0, 20.0
-"""Normal vectors longer than FAR do not occur, and are tried up to FARTHEST: moments that come from there are infinite."""
+"""Norms of normal vectors: vectors longer than the first do not occur in samples, and a moment that depends on vectors with norms
+between the two counts as infinite."""
 FAR_SHARE = 1e-3
 STEEPEST = 40.0
 
@@ -43,8 +45,8 @@ STEEPEST = 40.0
 class Requirement:
     """Condition of the limit theorem: measured and allowed exponent of d, and the statistic `worst` with the largest value.
 
-    The measured exponent is -inf for a quantity that is zero, and inf for an infinite moment. `error` is its standard error,
-    zero if it is not an estimate.
+    The measured exponent is -inf for a quantity that is zero, and inf for an infinite moment. `error` is the standard error of
+    the measured exponent, zero if the exponent is not an estimate.
     """
 
     name: str
@@ -55,23 +57,23 @@ class Requirement:
 
     @property
     def passed(self) -> bool:
-        """Whether the measured exponent is at most the allowed one, up to slack and standard errors."""
+        """Whether the measured exponent is at most the allowed one, up to a slack of 0.1 and two standard errors."""
         return self.measured - ERRORS * self.error <= self.allowed + SLACK
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Exponent of d with which a quantity grows, and its standard error; -inf for a quantity that is zero."""
+    """Exponent of d with which a quantity grows, -inf for a quantity that is zero, and the exponent's standard error."""
 
     exponent: float
     error: float = 0.0
 
     def above(self, exponent: float) -> bool:
-        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
+        """Return whether this growth exceeds an exponent by more than a slack of 0.1 and two standard errors."""
         return self.exponent - ERRORS * self.error > exponent + SLACK
 
     def reaches(self, exponent: float) -> bool:
-        """Whether it is not below an exponent by more than these."""
+        """Return whether this growth is at least an exponent, up to a slack of 0.1 and two standard errors."""
         return self.exponent + ERRORS * self.error > exponent - SLACK
 
     def __repr__(self) -> str:
@@ -80,18 +82,20 @@ class Growth:
 
 @dataclass(frozen=True, repr=False)
 class Localizability:
-    r"""What was measured: the conditions with their exponents, the critical exponent, and what is left of the dynamics.
+    r"""Measured conditions of the limit theorem with their exponents of d, the critical exponent, and the terms that remain.
 
     Parameters
     ----------
-    conditions : those of Definition 2.1, in its order
-    critical_exponent : that of :math:`\frac12\sum V_{ij}\partial_i\partial_j u` in d: the s at which the corrector is of order
-        one, of the statistics without magnification
-    exponent : s, that of the step size
-    dimensions, values : where each condition was measured, and what, shape (conditions, dimensions)
-    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
-        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest.
-        None where statistics are magnified, and not around a point
+    conditions : conditions of Definition 2.1, in its order
+    critical_exponent : exponent of d in :math:`\frac12\sum V_{ij}\partial_i\partial_j u`, for statistics u without magnification
+        and the covariance V of one sample's gradient; at this exponent s of the step size the term quadratic in the learning
+        rate (corrector) is of order one
+    exponent : exponent s of the step size lr d^-s
+    dimensions : dimensions at which the conditions were measured
+    values : measured value of each condition at each dimension, shape (conditions, dimensions)
+    drift, corrector, volatility : growth with d of :math:`\langle\nabla\Phi,\nabla u\rangle` for the population loss
+        :math:`\Phi`, of :math:`\frac12\sum V_{ij}\partial_i\partial_j u`, and of :math:`JVJ^\top` for the Jacobian J of u, each
+        for the statistic with the fastest growth. None if statistics are magnified, but not around a point
     """
 
     conditions: tuple[Requirement, ...]
@@ -105,14 +109,14 @@ class Localizability:
 
     @property
     def allowed(self) -> tuple[float, float]:
-        """Exponents at which the drift, and at which corrector and noise, are of order one."""
+        """Pair of exponents of d: that at which the drift is of order one, and that at which corrector and noise are."""
         return 0.0, self.exponent
 
     @property
     def limit(self) -> str | None:
-        """Limit at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none".
+        """Limit at this step size: "ballistic" or "diffusive", with the remark that the corrector vanishes if so, or "none".
 
-        None where statistics are magnified, and not around a point.
+        The value is None if statistics are magnified, but not around a point.
         """
         if self.drift is None or self.corrector is None or self.volatility is None:
             return None
@@ -124,7 +128,7 @@ class Localizability:
 
     @property
     def passed(self) -> bool:
-        """Whether every condition holds."""
+        """Whether every condition of the limit theorem holds."""
         return all(condition.passed for condition in self.conditions)
 
     def __repr__(self) -> str:
@@ -141,7 +145,7 @@ class Localizability:
 
 
 class MomentSizes(NamedTuple):
-    """Quantities that the conditions bound, for each state at one d: derivatives, population gradient, moments, curvature."""
+    """Quantities that the conditions of the limit theorem bound, for each state at one dimension d."""
 
     hessian: Float[Array, "states n"]
     third: Float[Array, "states n"]
@@ -166,8 +170,9 @@ def measure(
 ) -> Localizability:
     """Measure the conditions of the limit theorem at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
 
-    They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
-    Around a point deviations are divided by the powers of d that magnify them: a compact set of the magnified statistics.
+    The states, which represent a compact set, are statistics of random weights of norm about 1 in twice as many dimensions as
+    there are directions. Around a point the deviations of the states are divided by the powers of d that magnify them, so that
+    the magnified statistics are in a compact set.
     """
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:
@@ -190,7 +195,7 @@ def measure(
 
 
 def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray) -> PyTree:
-    """Return states with their deviations from a point scaled, each statistic by its own factor."""
+    """Return the states `points` with deviations from the state `around` multiplied by one factor for each statistic."""
     problem.coordinates.fits(around)
     middle = problem.vector(around)
     return jax.vmap(lambda one: problem.from_vector(middle + scale * (problem.vector(one) - middle), one))(points)
@@ -199,7 +204,7 @@ def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray)
 def _compare(
     sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
 ) -> Localizability:
-    """Return the report on the sizes at all dimensions (first axis), for statistics multiplied by powers of d."""
+    """Return the report on measured sizes, the first axis of which is over dimensions, for statistics multiplied by d^powers."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
     is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE
@@ -224,10 +229,10 @@ def _compare(
 
 
 def growth(d: np.ndarray, value: np.ndarray) -> float:
-    r"""Return the exponent c of values that grow as :math:`A + B d^c`, from the three largest d; of a power law if they fall.
+    r"""Return the exponent c of values that grow as :math:`A + B d^c`, from the values at the three largest d.
 
-    The constant A matters: the squared length of inputs has a part of order one along the class means, besides
-    :math:`\sigma^2 d` orthogonal to them.
+    The constant A is needed because the squared length of inputs has a part of order one along the class means, besides
+    :math:`\sigma^2 d` orthogonal to them. Values that do not increase are compared with a power law :math:`B d^c` instead.
 
     >>> growth(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
     1.0
@@ -270,7 +275,7 @@ def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
 
 
 def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Array, " samples"]]:
-    """Return draws with norms up to `FARTHEST`, their importance weights, and a mask of norms above `FAR`."""
+    """Return draws rescaled to norms up to `FARTHEST`, their importance weights, and a mask of draws with norms above `FAR`."""
     rows, count = draws.points.shape
     length = FARTHEST * (jnp.arange(count) + 0.5) / count
     points = draws.points * (length / jnp.sqrt((draws.points**2).sum(0)))
@@ -278,7 +283,7 @@ def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Arr
 
 
 def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
-    """Return the largest share, over statistics, of a weighted mean of values that samples in the mask `outer` contribute."""
+    """Return the share of a weighted mean of values that the samples in the mask `outer` contribute, the largest over rows."""
     parts = values * weights
     total = parts.sum(1)
     return jnp.nan_to_num((parts * outer).sum(1) / jnp.where(total == 0, 1.0, total), nan=1.0).max()

@@ -59,7 +59,7 @@ class Equations(NamedTuple):
 
 
 def escape_latex(word: str) -> str:
-    """Escape the underscores and other special characters of a name for use as text in LaTeX.
+    """Escape the underscores of a name for use as text in LaTeX, and remove its backslashes.
 
     >>> escape_latex("lr_second")
     'lr\\\\_second'

@@ -85,7 +85,7 @@ def is_one(value: Any) -> bool:
 
 
 def has_noise(model: Model) -> bool:
-    """Return whether the equations of a model contain label noise: always for centred inputs, else if its variance is not zero."""
+    """Return whether the equations of a model contain label noise: if inputs are centred, or its variance is not zero."""
     return model.centred or not is_zero(model.target.noise)
 
 

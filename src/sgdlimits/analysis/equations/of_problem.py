@@ -88,7 +88,7 @@ def latex(problem: Problem, *, noise: bool = False) -> str:
     ----------
     problem : any problem of the package, or one registered with `equations_of`
     noise : whether to add the covariance of the increments of one sample, the noise of the SDE at finite d. The covariance is
-        in closed form for squared units at any width, for polynomials with one unit and one direction, and for the spiked tensor
+        in closed form for squared units at any width, one polynomial unit with one direction, and the spiked tensor
 
     Returns
     -------

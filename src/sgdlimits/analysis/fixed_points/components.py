@@ -1,9 +1,9 @@
 r"""Connected components of the set of fixed points, found by following paths of fixed points between roots.
 
-The symmetry group G makes :math:`|G|` images of each root. Most pairs need no comparison: a path from root i to the image g j
-is also one from h i to :math:`hgj` for every h. The images are therefore the nodes of a graph, and each path that is found adds
-:math:`|G|` edges. The components of the graph are those of the fixed points, and an orbit of components has as many copies as
-there are components among the images of its roots.
+The symmetry group G maps each root to :math:`|G|` images, which are the nodes of a graph. A path of fixed points from root i to
+the image g j of root j is mapped by every symmetry h to a path from h i to hg j, so that each path that is found adds
+:math:`|G|` edges, and most pairs need no comparison. The connected components of the graph are those of the set of fixed
+points, and an orbit of components has as many copies as there are components among the images of its roots.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ MAX_SEGMENT_HALVINGS = 10
 NEAREST_IMAGES = 3
 """Number of nearest images that are examined as candidates for a path, for each pair of components."""
 PATH_STEPS, KINK_PATH_STEPS = 15, 60
-"""Numbers of Levenberg-Marquardt steps that project a midpoint onto the fixed points. At a kink of the drift the second is
-used: the Jacobian is one-sided there, and the steps converge slowly."""
+"""Numbers of Levenberg-Marquardt steps that project a midpoint onto the fixed points: elsewhere than at kinks of the drift, and
+at kinks, where the Jacobian is one-sided and the steps converge slowly."""
 # each round either connects roots or ends the search
 MAX_CONNECT_ROUNDS = 24
 MIDPOINT_PAIRS, COSTLY_MIDPOINT_PAIRS = 48, 8
-"""Number of random pairs of images whose midpoints are projected onto the fixed points; the second applies where a drift is
-costly."""
+"""Numbers of random pairs of images whose midpoints are projected onto the fixed points, for cheap and for costly drifts."""
 DISPLACEMENT_LENGTH = 1e-4
 """Length of the displacements by which a Jacobian is checked, relative to 1 plus the norm of the root."""
 JACOBIAN_CHECKS, MAX_NONLINEARITY = 6, 0.003
@@ -43,11 +42,11 @@ JACOBIAN_CHECKS, MAX_NONLINEARITY = 6, 0.003
 MIN_REGULAR_EIGENVALUE = 0.01
 """Smallest |eigenvalue|, relative to the norm, that a Jacobian from finite differences must have to be accepted."""
 MAX_IMAGES_TRIED, COSTLY_IMAGES_TRIED = 120, 6
-"""Number of nearest images that are compared with a root; the second applies where a drift is costly."""
+"""Numbers of nearest images that are compared with a root, for cheap and for costly drifts."""
 
 
 class Atlas:
-    """Roots of the drift up to symmetry, and the graph of known paths of fixed points between their images.
+    """Roots of the drift up to symmetry, and the graph of known paths of fixed points between images of these roots.
 
     Attributes
     ----------
@@ -56,8 +55,8 @@ class Atlas:
     points : coordinates of `roots`, shape (roots, n)
     images : coordinates of all images, one element of the group after another, shape (order roots, n)
     isolated : mask of roots that are isolated, as their Jacobian is regular and agrees with the drift
-    edges : triples (i, g, j) where root i and the image g of root j are connected
-    failed : triples (i, g, j) where no path was found
+    edges : triples (i, g, j) of a root i connected with the image of root j under element g of the group
+    failed : triples (i, g, j) for which no path was found
     """
 
     def __init__(self, system: System, group: SymmetryGroup, roots: Roots) -> None:
@@ -96,7 +95,7 @@ class Atlas:
         return connected_components(graph, directed=False)[1].reshape(order, count)
 
     def connect(self, towards: np.ndarray) -> None:
-        """Search paths of fixed points between nearby roots of different components, until a round of searches finds none.
+        """Search for paths of fixed points between nearby roots of different components, until a round finds no further path.
 
         Parameters
         ----------
@@ -121,7 +120,7 @@ class Atlas:
             each_target = not joined
 
     def locate(self, roots: np.ndarray) -> np.ndarray:
-        """Return for each root the index in `points` of one of the same component, up to symmetry; -1 if there is none."""
+        """Return, for each root, the index in `points` of a root of the same component up to symmetry; -1 if none is."""
         where = np.full(len(roots), -1)
         for rank in range(1, 1 + min(NEAREST_IMAGES, len(self.images))):
             lost = np.flatnonzero(where < 0)
@@ -131,9 +130,10 @@ class Atlas:
         return where
 
     def interior_roots(self, labels: np.ndarray, root: int) -> Roots:
-        """Return fixed points in the interior of a root's component, from midpoints of random pairs of its images.
+        """Return fixed points in the interior of the component of root number `root`, from midpoints of pairs of its images.
 
-        Searches tend to end at the boundary of a manifold of fixed points; these points lie inside it.
+        Searches tend to end at the boundary of a manifold of fixed points; midpoints lie inside it. `labels` has the component
+        of each image.
         """
         images = self.images[(labels == labels[0, root]).ravel()]
         count = COSTLY_MIDPOINT_PAIRS if self.system.costly else MIDPOINT_PAIRS
@@ -148,11 +148,11 @@ class Atlas:
         return middle.select(inside)
 
     def _candidate_pairs(self, each_target: bool) -> list[tuple[int, int, int]]:
-        """Return triples (i, g, j) such that root i and the image g of root j are near but in different components.
+        """Return triples (i, g, j) such that root i and the image of root j under g are near but in different components.
 
-        There are `NEAREST_IMAGES` for each orbit of components; with `each_target` there are as many per pair of components, up
-        to symmetry. The symmetries carry paths between two components to paths between their images, but not to other pairs of
-        the same orbits: a ring in two parts may be nearer to images that it is not connected with, so each pair is examined.
+        There are `NEAREST_IMAGES` triples for each orbit of components, or for each pair of components, up to symmetry, if
+        `each_target` is true. Symmetries map a path between two components to paths between their images, but not to paths
+        between other pairs of the same orbits, and the nearest images may be unconnected ones; so each pair is examined then.
         """
         labels, pair_of = self.component_labels(), dict[tuple[int, int], tuple[int, int]]()
         orbits = labels.min(0)
@@ -178,7 +178,7 @@ class Atlas:
         return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST_IMAGES]]
 
     def _connect_pairs(self, pairs: list[tuple[int, int, int]]) -> bool:
-        """Search a path for each triple (i, g, j), record it in `edges` or `failed`, and return whether any path was found."""
+        """Search for a path for each triple (i, g, j), record it in `edges` or `failed`, and return whether any was found."""
         if not pairs:
             return False
         i, g, j = np.array(pairs).T
@@ -191,8 +191,8 @@ class Atlas:
 def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
     """Test whether the Jacobian at each root predicts the drift after small displacements; return a mask, shape (roots,).
 
-    It fails at a kink. It may also fail where units coincide or are zero: Omega is singular there, so that statistics of
-    weights lie on one side only, and derivatives of expectations may be lost.
+    The test fails at a kink. It may also fail where units coincide or are zero: the covariance Omega of the fields is singular
+    there, so that statistics of weights lie on one side only, and derivatives of expectations may be inaccurate.
 
     Parameters
     ----------
@@ -207,9 +207,9 @@ def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.
 
 
 def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
-    """Estimate the Jacobian at a root by finite differences towards the statistics `towards`, or return None.
+    """Estimate the Jacobian at a root x by finite differences in the directions of the statistics `towards`.
 
-    Returns None where the differences are not linear in the displacement, or where the Jacobian may be singular.
+    Return None if the differences are not linear in the displacement, or if the Jacobian may be singular.
     """
     step = 10 * make_displacements(x[None], towards[: 2 * system.size])[0]
     near, far = (system.drifts(x + length * step) for length in (1, 2))
@@ -226,7 +226,7 @@ def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.n
 def make_displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
     """Return small displacements from each point towards each row of `towards`, shape (points, rows, n).
 
-    The statistics of weights are a convex set, so that such a step stays within it.
+    The statistics of weights are a convex set, so that points displaced in this way remain statistics of weights.
     """
     direction = towards - points[:, None]
     # never beyond the target: the whole segment consists of statistics of weights
@@ -237,11 +237,11 @@ def make_displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
 def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Test whether a path of fixed points connects each root in x with the root in the same row of y; return a mask.
 
-    The midpoint of the segment is projected onto the fixed points. The projection must be at most `MAX_MIDPOINT_SHARE` of the
-    segment's length from either end, and so on for both halves, until they are short. A midpoint between separate components
-    projects onto one of them, at the whole distance from the other. Where the weights at both ends are linearly dependent,
-    the midpoint of the weights is tried first: the drift has a kink where units are parallel, which the midpoint of the
-    statistics leaves.
+    The midpoint of the segment between two roots is projected onto the fixed points. The distance of the projection from either
+    end must be at most `MAX_MIDPOINT_SHARE` of the segment's length, and both halves are tested in the same way until they are
+    short. A midpoint between separate components projects onto one of the components, far from the end in the other. Where the
+    weights at both ends are linearly dependent, the midpoint of the weights is tried first: units that are parallel at both
+    ends, at a kink of the drift, are parallel at the midpoint of the weights, but not at that of the statistics.
     """
     length, size = np.linalg.norm(y - x, axis=1), 1 + np.linalg.norm(x, axis=1)
     joined = np.ones(len(x), bool)

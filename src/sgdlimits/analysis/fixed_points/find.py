@@ -1,4 +1,4 @@
-"""`fixed_points`: the fixed points of a problem's ODE."""
+"""The function `fixed_points`, which searches for the fixed points of a problem's ODE in stages."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import count_runs, repeat_run, take_run
 
 SEARCH_BLOCKS, COSTLY_SEARCH_BLOCKS = 12, 6
-"""Number of blocks of ODE steps before a search for roots; the second, smaller one applies where drifts are costly."""
+"""Numbers of blocks of ODE steps before a search for roots, for cheap and for costly drifts."""
 COSTLY_FLOW_EVERY = 4
 """Where drifts are costly, only one chunk of starts in this many is also carried along the ODE before the search."""
 # order of the rows of the table
 STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
 """Kinds of stability, in the order in which the table lists them."""
 MAX_REST_DISTANCE = 0.2
-"""Largest distance between the end of the flow and a fixed point to which it is assigned, relative to 1 plus its norm. It is
+"""Largest distance, relative to 1 plus the norm, of the flow's end from the fixed point to which it is assigned. The bound is
 generous, as the flow slides along kinks."""
 SYMMETRIC_EVERY = 16
-"""One start in this many adds another start: the mean of itself and its image under a symmetry."""
+"""Spacing of the starts from each of which another start is made: the mean of the start and its image under a symmetry."""
 WEIGHT_SCALES = (0.3, 1.0, 2.0)
-"""Factors of the problem's initial scale of the weights, of which each start has one at random."""
+"""Factors of the problem's initial scale of the weights, one of which is drawn at random for each start."""
 DENSE_SHARE = 0.3
 """Share of the starts in which no unit, direction or orthogonal component is set to zero."""
 
@@ -61,18 +61,19 @@ def fixed_points(
 ) -> FixedPoints:
     r"""Find the fixed points of a problem's ODE: isolated points and manifolds, their eigenvalues, stability and basins.
 
-    MINPACK's methods (SciPy) search from each start, and Levenberg-Marquardt steps, for many points at once, from the starts
-    and from the states to which the flow carries them. A search succeeds where the drift is zero to rounding and weights with
-    these statistics exist. Two roots belong to one component if the segment between them projects onto fixed points without a
-    jump. A component is unstable if one of its points has a growing eigenvalue, or a small displacement leads away for good.
-    The answer is numerical: a component that no search meets is missing, and `unseen` estimates how likely that is.
+    From each start MINPACK's methods (SciPy) search for a root of the drift; further searches, by Levenberg-Marquardt steps,
+    begin at the starts and at the states to which the flow of the ODE carries them. A search succeeds if the drift is zero up
+    to rounding and weights with these statistics exist. Two roots belong to one component if the segment between them projects
+    onto fixed points without a jump. A component is unstable if one of its points has an eigenvalue with positive real part, or
+    if the flow from a small displacement does not return. The answer is numerical: a component that no search meets is missing,
+    and the result's `unseen` estimates the probability of that.
 
     Parameters
     ----------
     problem : any problem
     starts : starts of the searches: a law such as `RandomInit(d)`, or statistics, runs first. None draws random weights of
         several sizes, in most of which some units, or their overlaps with fixed directions, are zero
-    count : number of starts that are drawn; up to three searches begin from each. None draws 256, fewer for costly drifts
+    count : number of random starts; up to three searches begin from each start. None draws 256, fewer for costly drifts
     symmetries : "auto" finds signed permutations of units and fixed directions under which the drift is equivariant; () uses
         none; or generators of a group, linear functions from statistics to statistics
     basins : a law of random starts, or statistics, runs first, from which the flow is followed to fixed points
@@ -164,9 +165,9 @@ class Search:
         self.stability: dict[int, Stability] = {}
 
     def run(self, starts: np.ndarray | None) -> None:
-        """Run all stages of the search in order; `starts` are states from which basins of attraction are computed, or None.
+        """Run all stages of the search in order; the attribute `stages` lists those that are not finished.
 
-        `stages` lists the stages that are not finished.
+        Basins of attraction are computed from the states `starts`, or not at all if it is None.
         """
         stages = (
             self._search_roots,
@@ -180,7 +181,7 @@ class Search:
             self.stages.pop(0)
 
     def _search_roots(self) -> None:
-        """Search roots of the drift from the starts, from where the ODE carries them, and from symmetric starts."""
+        """Search for roots of the drift from the starts, from symmetric starts, and from the states to which the ODE leads."""
         system, size = self.system, self.system.chunk
         blocks = COSTLY_SEARCH_BLOCKS if system.costly else SEARCH_BLOCKS
         for begin in range(0, len(self.x), size):
@@ -287,7 +288,7 @@ class Search:
 
 
 def _starting_batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> PyTree:
-    """Draw statistics from a start that is a law, or return those of a start with given statistics; runs first."""
+    """Draw `count` statistics from a start that is a law, or return the statistics of a start that gives them; runs first."""
     start = as_start(start)
     given = getattr(start, "stats", None)
     if given is not None:
@@ -324,7 +325,7 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
         weights *= scale * on / np.sqrt(k + p)
 
     def draw_scalars(shape: tuple[int, ...]) -> np.ndarray:
-        """Draw random scalars; where there is one per unit, those of units that were set to zero are zero."""
+        """Draw random scalars; in arrays with one scalar per unit, those of units that were set to zero are zero."""
         each = (count, *(1 for _ in shape))
         alive = on.reshape(count, *shape[:1], *(1 for _ in shape[1:])) if shape[:1] == (p,) else np.ones(each, bool)
         return scale.reshape(each) * rng.normal(size=(count, *shape)) * alive

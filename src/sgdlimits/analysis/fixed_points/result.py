@@ -22,20 +22,20 @@ COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "
 
 @dataclass(frozen=True, repr=False)
 class FixedPoint:
-    """Connected component of fixed points of the ODE, which represents all of its images under the symmetries.
+    """Connected component of fixed points of the ODE, representing the orbit of all its images under the symmetries.
 
     Parameters
     ----------
     point : statistics of one point of the component, in its interior if it is a manifold
-    eigenvalues : of the Jacobian of the drift at that point along the free coordinates, the largest real part first, in 1/t
+    eigenvalues : eigenvalues of the Jacobian of the drift at that point along the free coordinates, by falling real part
     dimension : 0 for an isolated point, 1 for a curve, ...; where the search was cut off, the number of zero eigenvalues
-    stability : "stable"; "unstable" where the flow leaves the component somewhere; "neutral" where it returns but not to the
-        same point; "unknown" where the search was cut off before
+    stability : "stable"; "unstable" if the flow leaves the component near one of its points; "neutral" if the flow returns to
+        the component but not to the same point; "unknown" if the search was cut off before
     copies : number of components in the orbit, this one included
     residual : norm of the drift at the point
     risk : population risk at the point
     found : number of searches that ended in the orbit
-    basin : share of random starts that the flow carries to the orbit, with its interval; None unless `basins` was given
+    basin : share of random starts that the flow carries to the orbit, with confidence interval; None unless `basins` was given
     images : statistics of the distinct images of the point under the symmetries, the point included; images first
     """
 
@@ -51,7 +51,7 @@ class FixedPoint:
     images: PyTree = None
 
     def table_row(self) -> tuple[str, ...]:
-        """Return the texts of this fixed point in the printed table, one for each entry of `COLUMNS`."""
+        """Return the strings that describe this fixed point in the printed table, one for each entry of `COLUMNS`."""
         size = np.abs(self.eigenvalues)
         values = np.where(size < 1e-9 * size.max(), 0, self.eigenvalues)[:MAX_EIGENVALUES_PRINTED]
         imaginary = lambda value: f"{value.imag:+.2g}i" if abs(value.imag) > 1e-9 else ""
@@ -104,7 +104,7 @@ class FixedPoints(Sequence[FixedPoint]):
 
     @property
     def components(self) -> int:
-        """Number of connected components of fixed points, with all images under the symmetries."""
+        """Number of connected components of fixed points, all images under the symmetries included."""
         return sum(orbit.copies for orbit in self.orbits)
 
     @property
@@ -114,7 +114,10 @@ class FixedPoints(Sequence[FixedPoint]):
 
     @property
     def unseen(self) -> float:
-        """Estimated probability that one more search finds a new orbit: the share of searches alone in theirs (Good-Turing)."""
+        """Estimated probability that one more search finds a new orbit (Good-Turing).
+
+        It is the share of searches that are the only ones to have ended in their orbit.
+        """
         return sum(orbit.found == 1 for orbit in self.orbits) / self.searches if self.searches else 1.0
 
     def __repr__(self) -> str:
@@ -139,13 +142,13 @@ class SearchInterrupted(KeyboardInterrupt):
 
 
 def estimate_proportion(part: int, runs: int) -> IntervalEstimate:
-    """Return the proportion part / runs with its exact 95 % confidence interval (Clopper and Pearson)."""
+    """Return the proportion part / runs with its 95 % confidence interval (Clopper and Pearson)."""
     interval = scipy.stats.binomtest(part, runs).proportion_ci(0.95, method="exact")
     return IntervalEstimate(part / runs, float(interval.low), float(interval.high))
 
 
 def _format_array(value: np.ndarray) -> str:
-    """Format an array as text, with three digits and nested brackets."""
+    """Format an array as a string, with three digits and nested brackets."""
     if value.ndim == 0:
         return f"{0.0 if abs(value) < 1e-9 else float(value):.3g}"
     return f"[{' '.join(_format_array(each) for each in value)}]"

@@ -28,10 +28,10 @@ ZERO_EIGENVALUE = 1e-6
 MINPACK_METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4, "maxfev": 100})}
 """MINPACK method and its options, by whether drifts are costly: Powell's `hybr` rarely recomputes the Jacobian."""
 MAX_BLOCKS, BLOCK_STEPS = 64, 32
-"""Largest number of blocks in which the ODE is integrated, and number of Heun steps in each; every block has its own step
-size."""
+"""Largest number of blocks in which the ODE is integrated, and number of Heun steps in a block. The step size is constant in a
+block and chosen anew for each."""
 FINE_LENGTH, FINE_BLOCKS = 1 / 8, 4
-"""Length of the shorter steps at the end of the flow, relative to the others, and the number of blocks of them."""
+"""Length of the short steps at the end of the flow, relative to the preceding steps, and number of blocks of short steps."""
 REST_TOLERANCE = 1e-8
 """Largest norm of the drift at a state that is at rest, relative to the norm of the Jacobian times (1 + norm of the state)."""
 
@@ -97,9 +97,9 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
 
     .. math:: x \leftarrow x - (J^\top J + \mu)^{-1} J^\top b,
 
-    with the damping :math:`\mu` small where steps succeed. Near a manifold of roots, where J is singular, the steps lead to a
-    nearby root. Where a search ends far away or fails, it is repeated with small coordinates set to zero: drifts of relu units
-    jump there, and are zero in between.
+    with the Jacobian J of b and a damping :math:`\mu` that becomes small where steps succeed. Near a manifold of roots, where J
+    is singular, the steps lead to a nearby root. A search that ends far away or fails is repeated with small coordinates set to
+    zero, where drifts of relu units jump.
     """
     first = _search_roots(system, x, steps)
     distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
@@ -117,10 +117,11 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
 
 
 def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
-    """Integrate the ODE from points, shape (rows, n), until it comes to rest, for at most `blocks` blocks; return the ends.
+    """Integrate the ODE from points x, shape (rows, n), until the states come to rest, and return the final states.
 
-    The steps are Heun's, of length 1 / norm of the Jacobian, which is recomputed before every block. A field that slides along
-    a kink jumps from one side to the other; a few blocks of shorter steps leave it close to the kink.
+    At most `blocks` blocks of Heun steps are taken, of a length equal to the inverse norm of the Jacobian, which is recomputed
+    before every block. A state that slides along a kink of the drift jumps from one side to the other; a few blocks of shorter
+    steps at the end leave it close to the kink.
     """
     x, active = x.copy(), np.arange(len(x))
     drifts, jacobians, advance = (map_in_chunks(f, system) for f in (System.drift, System.jacobian, _advance_by_heun))
@@ -153,9 +154,9 @@ def _search_roots(system: System, x: np.ndarray, steps: int) -> Roots:
 
 
 def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return points, drifts and Jacobians at the ends of Levenberg-Marquardt searches from each row of x.
+    """Return the end points of Levenberg-Marquardt searches from the rows of x, with the drift and the Jacobian at each.
 
-    Only successful steps evaluate the Jacobian.
+    The Jacobian is evaluated after successful steps only.
     """
     count, n = x.shape
     x, y, mu, active = x.copy(), x.copy(), np.full(count, 1e-2), np.arange(count)

@@ -16,9 +16,9 @@ Stability = Literal["stable", "neutral", "unstable", "unknown"]
 NULL_STEP_LENGTH = 0.02
 """Length of the step along a null vector of the Jacobian, relative to 1 plus the norm of the root."""
 PERTURBATIONS, COSTLY_PERTURBATIONS = 16, 4
-"""Number of random displacements of each point that is perturbed; the second applies where a drift is costly."""
+"""Numbers of random displacements of each perturbed point, for cheap and for costly drifts."""
 MAX_POINTS_PERTURBED = 4
-"""Number of points that are perturbed: those with the most zero coordinates, and as many with the largest growth rates."""
+"""Number of points perturbed for the most zero coordinates, and equally number of those for the largest growth rates."""
 MAX_DIMENSIONS_MEASURED = 8
 """Number of roots at which the dimension of a component is measured."""
 FLOW_BLOCKS = 24
@@ -30,8 +30,8 @@ MAX_RETURN_DISTANCE = 0.5
 def measure_dimensions(system: System, roots: Roots) -> np.ndarray:
     """Return the dimension of the set of fixed points at each root: the number of null vectors along which it extends.
 
-    A step along each null vector of the Jacobian is projected back onto the fixed points; the vector counts if the projection
-    keeps the step.
+    A point displaced along each null vector of the Jacobian is projected back onto the fixed points; the vector counts if the
+    projection keeps the displacement.
     """
     values, zero = roots.spectra
     counts = (np.abs(values) < zero[:, None]).sum(1)
@@ -51,7 +51,7 @@ def measure_dimensions(system: System, roots: Roots) -> np.ndarray:
 
 
 def find_representative(system: System, roots: Roots) -> tuple[int, int]:
-    """Return the index of a root at which a component has its full dimension, and that dimension."""
+    """Return the index of a root at which a component has its largest dimension, and this dimension."""
     values, zero = roots.spectra
     zeros, off_axes = (np.abs(values) < zero[:, None]).sum(1), np.log(np.abs(roots.x) + SAME_ROOT_DISTANCE).sum(1)
     # most zero eigenvalues first, then farthest from the coordinate planes, on which components often have corners
@@ -63,11 +63,12 @@ def find_representative(system: System, roots: Roots) -> tuple[int, int]:
 def stability_of(system: System, roots: Roots, dimension: int, towards: np.ndarray) -> Stability:
     r"""Decide the stability of a component of fixed points, from the Jacobian or by following perturbed points.
 
-    Eigenvalues decide where the Jacobian J predicts small displacements within the statistics of weights
-    (`has_valid_jacobian`). The flow keeps these statistics, a convex set with an interior, so that :math:`e^{Jt}` keeps the
-    cone of displacements into it, and the leading eigenvector of a matrix that keeps a cone lies in it (Perron, Frobenius,
-    Krein and Rutman): growth can then be reached also where Omega is singular. Elsewhere, at kinks of relu units and where
-    derivatives are lost, points are displaced towards random statistics and followed until they rest.
+    Eigenvalues of the Jacobian J decide where J predicts the drift after small displacements within the statistics of weights
+    (`has_valid_jacobian`). These statistics are a convex set with an interior, which the flow maps into itself, so that
+    :math:`e^{Jt}` maps the cone of displacements into the set to itself. The leading eigenvector of a matrix that maps a cone
+    to itself lies in the cone (Perron, Frobenius, Krein and Rutman), so that a growing direction can be reached also where the
+    covariance Omega of the fields is singular. Elsewhere, at kinks of relu units and where derivatives are inaccurate, points
+    are displaced towards the statistics `towards` and followed by the ODE until they rest.
 
     Parameters
     ----------

@@ -27,13 +27,13 @@ from sgdlimits.statistics.trees import as_batch, take_run
 MIN_CHUNK, MAX_CHUNK = 16, 64
 """Bounds on the number of points that one call of compiled code evaluates."""
 COSTLY_FLOPS = 1e5
-"""Number of floating-point operations of a drift above which points are evaluated one by one. A batch of them is no faster,
-and waits for the slowest."""
+"""Number of floating-point operations above which a drift is costly, and evaluated one point at a time. A batch of points is no
+faster then, and waits for the slowest."""
 DEFAULT_STARTS, MIN_STARTS = 256, 16
 """Number of starts of a search by default, and the smallest number to which costly drifts reduce it."""
 MIN_EIGENVALUE_SHARE = 1e-6
-"""Fraction of its trace below which an eigenvalue of Q outside the frame counts as rounding; roots have about its square
-root as error."""
+"""Fraction of the trace of Q below which an eigenvalue of the part of Q outside the frame counts as rounding; it is about the
+square of the error of roots."""
 
 
 class OutOfTime(Exception):
@@ -41,15 +41,15 @@ class OutOfTime(Exception):
 
 
 class Watch:
-    """Progress line and time limit of a search, checked between calls of compiled code.
+    """Progress line and time limit of a search for fixed points, checked between calls of compiled code.
 
     Parameters
     ----------
     name : name of the problem, shown in the line
-    seconds : time limit, after which `tick` raises `OutOfTime`; None for none
+    seconds : time limit, after which `tick` raises `OutOfTime`; None for no limit
     progress : whether to show the line
 
-    All watches compare equal, so that code compiled for a `System` with one is reused for the next.
+    All watches compare equal, so that code compiled for a `System` with one watch is reused for a system with another.
     """
 
     def __init__(self, name: str, seconds: float | None, progress: bool) -> None:
@@ -65,19 +65,19 @@ class Watch:
         return 0
 
     def show_stage(self, name: str, done: int = 0, total: int = 0) -> None:
-        """Show the name of the current stage of the search, and its progress, `done` of `total`, if a total is given."""
+        """Show the name of the current stage of the search and, if a total is given, its progress: `done` of `total` points."""
         now = f"{name}, {done} of {total}" if total else name
         self.bar.set_description_str(f"fixed points of {self.name}: {now}", refresh=False)
         self.tick(0)
 
     def tick(self, points: int = 1) -> None:
-        """Count some points as treated; raise `OutOfTime` after the time limit."""
+        """Add `points` to the number of evaluated points; raise `OutOfTime` after the time limit."""
         self.bar.update(points)
         if time.monotonic() > self.end:
             raise OutOfTime
 
     def start_limit(self) -> None:
-        """Reset the count of treated points, and enforce the time limit from now on, as there is a partial result to return."""
+        """Enforce the time limit from now on, as a partial result exists, and reset the count of evaluated points."""
         # points of preparations do not count
         self.bar.n = self.bar.last_print_n = 0
         self.end = self.begin + self.seconds
@@ -91,8 +91,8 @@ class Watch:
 class System(eqx.Module):
     """Drift of a problem as a function of the free coordinates x of its statistics; the other coordinates are fixed.
 
-    Points are treated `chunk` at a time: one shape, compiled once; where a drift is costly, one by one. Kinks of piecewise
-    linear units are not smoothed, as the problem's own drift does for solvers: a field at the kink is then fixed exactly.
+    Points are evaluated in chunks of one shape, compiled once; where a drift is costly, one at a time. Kinks of piecewise
+    linear units are not smoothed, unlike in the drift that solvers integrate, so that fixed points at a kink are exact.
 
     Parameters
     ----------
@@ -207,9 +207,10 @@ class System(eqx.Module):
     def midpoints_of_weights(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the coordinates of the midpoints between weights with statistics x and weights with statistics y.
 
-        The weights outside the frame are first rotated towards each other. Units that are parallel at both ends are parallel
-        at the midpoint of the weights, but not at that of the statistics. The norm is the root mean square of both ends', as
-        on a ring. Rows are NaN where the weights are linearly independent at either end, or have no such form.
+        The components of the weights outside the frame of fixed directions are first rotated towards each other. Units that are
+        parallel at both ends are parallel at the midpoint of the weights, but not at that of the statistics. The norm is the
+        root mean square of the norms at both ends, as on a ring. Rows are NaN if the weights are linearly independent at either
+        end; all are NaN on the sphere, and for statistics that are not overlaps.
         """
         one, other = self.unflatten_rows(x), self.unflatten_rows(y)
         if not isinstance(one, Overlaps) or len(one.names) > 1 or self.problem.sphere:
@@ -245,11 +246,11 @@ class System(eqx.Module):
 
 
 def _factor_weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weights with given overlaps as a triple: coordinates inside and outside the frame, and their rank.
+    """Return three properties of weights with given overlaps: coordinates inside and outside the frame, and a rank.
 
-    `inside` : components in the frame of the fixed directions, with Gram matrix B B^T, shape (runs, p, k)
-    `outside` : components orthogonal to it, shape (runs, p, p)
-    `rank` : rank of the latter, shape (runs,)
+    `inside` : components in the frame of the fixed directions, whose Gram matrix is B B^T, shape (runs, p, k)
+    `outside` : components orthogonal to the frame, shape (runs, p, p)
+    `rank` : rank of `outside`, shape (runs,)
     """
     m = np.linalg.solve(B, np.asarray(stats.M).swapaxes(-1, -2)).swapaxes(-1, -2)
     values, vectors = np.linalg.eigh(np.asarray(stats.Q) - m @ m.swapaxes(-1, -2))
@@ -270,7 +271,7 @@ def _mean_with_norm(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
     """Return a function that applies f(system, row) to many rows, in calls of compiled code for `system.chunk` rows each.
 
-    It takes and returns NumPy arrays, rows first.
+    The returned function takes and returns NumPy arrays, rows first.
     """
     each = system.compile(f) if system.costly else jit_bound(_apply_to_rows, system, f, fast_compile=True)
 
