@@ -125,11 +125,11 @@ class FirstPassage:
         return self._solve_backward_equation(-2 * self._mean_at_nodes) - self._mean_at_nodes**2
 
     def _solve_backward_equation(self, right: np.ndarray) -> np.ndarray:
-        """Solve L u = right at the Chebyshev nodes, for the backward operator L of the class and u = 0 at the interval's end."""
+        """Solve L u = right at the Chebyshev nodes, for the class's backward operator L and u = 0 at the interval's end."""
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
     def _difference_at(self, values: np.ndarray, start, end) -> np.ndarray:
-        """Interpolate values from the nodes to the starts, and subtract the interpolated values at `end` if given."""
+        """Interpolate values from the nodes to each start; if `end` is given, subtract the interpolated values there."""
         at = self._interpolate(values)
         return at(start) if end is None else at(start) - at(end)
 

@@ -109,7 +109,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
 def _uses_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
     """Return whether to use the geometry of the sphere: `sphere`, or the problem's own choice if None.
 
-    `S` is the Gram matrix of the units. Raise `BadInput` if the result is true and the norm of a unit is not 1.
+    The rows of `S` are the coordinates of the units. Raise `BadInput` if the result is true and the norm of a unit is not 1.
     """
     if not (problem.algorithm.sphere if sphere is None else sphere):
         return False

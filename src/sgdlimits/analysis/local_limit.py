@@ -27,7 +27,7 @@ RANK_TOLERANCE = 1e-8
 
 @dataclass(frozen=True)
 class Linearisation:
-    r"""Linear approximation :math:`\dot y = b + J (y - y_0)` of the ODE around a point :math:`y_0`, with time in samples over d.
+    r"""Linear approximation :math:`\dot y = b + J (y - y_0)` of the ODE around a point :math:`y_0`.
 
     Attributes
     ----------
@@ -151,9 +151,9 @@ def local_limit(
     where :math:`\Pi` is this projection. `Local` simulates the same diffusion; `linearise` returns the linear drift at any
     point.
 
-    The diffusion matrix :math:`\Sigma` is `problem.covariance`. It contains the fluctuations of the second-order term of a step,
-    which contribute on this scale for a statistic with nonzero Hessian, such as Q, and which (2.2) of Ben Arous, Gheissari and
-    Jagannath leaves out.
+    The diffusion matrix :math:`\Sigma` is `problem.covariance`. It contains the fluctuations of the second-order term of a
+    step, which contribute on this scale for a statistic with nonzero Hessian, such as Q, and which (2.2) of Ben Arous,
+    Gheissari and Jagannath leaves out.
 
     Parameters
     ----------

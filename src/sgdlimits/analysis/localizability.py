@@ -35,8 +35,8 @@ ERRORS = 2
 FLAT = 1e-3
 """Relative change over the largest dimensions up to which a quantity counts as constant."""
 FAR, FARTHEST = 14.0, 20.0
-"""Norms of normal vectors: vectors longer than the first do not occur in samples, and a moment that depends on vectors with norms
-between the two counts as infinite."""
+"""Norms of normal vectors: vectors longer than the first do not occur in samples, and a moment that depends on vectors with
+norms between the two counts as infinite."""
 FAR_SHARE = 1e-3
 STEEPEST = 40.0
 
@@ -87,9 +87,9 @@ class Localizability:
     Parameters
     ----------
     conditions : conditions of Definition 2.1, in its order
-    critical_exponent : exponent of d in :math:`\frac12\sum V_{ij}\partial_i\partial_j u`, for statistics u without magnification
-        and the covariance V of one sample's gradient; at this exponent s of the step size the term quadratic in the learning
-        rate (corrector) is of order one
+    critical_exponent : exponent of d in :math:`\frac12\sum V_{ij}\partial_i\partial_j u`, for unmagnified statistics u and the
+        covariance V of one sample's gradient; at this exponent s of the step size the term quadratic in the learning rate
+        (corrector) is of order one
     exponent : exponent s of the step size lr d^-s
     dimensions : dimensions at which the conditions were measured
     values : measured value of each condition at each dimension, shape (conditions, dimensions)
@@ -204,7 +204,7 @@ def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray)
 def _compare(
     sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
 ) -> Localizability:
-    """Return the report on measured sizes, the first axis of which is over dimensions, for statistics multiplied by d^powers."""
+    """Return the report on measured sizes, with dimensions as the first axis, for statistics multiplied by d^powers."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
     is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE

@@ -1,4 +1,4 @@
-"""Objectives of optimal control: each as a differentiable function of a path, and as a value of each run of a dataset."""
+"""Objectives of optimal control, evaluated on a path of the ODE (differentiably) and on each run of a dataset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT_ITERATIONS = 12
 
 
 class Objective(eqx.Module):
-    """Quantity to be minimised."""
+    """Quantity that `optimise` minimises, a function of a path of the ODE."""
 
     title: ClassVar[str]
     until: ClassVar[Any] = None
@@ -37,12 +37,12 @@ class Objective(eqx.Module):
         raise NotImplementedError
 
     def of_runs(self, problem: Problem, dataset: xr.Dataset) -> np.ndarray:
-        """Return the objective's value for each run of a dataset that was saved at the ends of the pieces, with `until`."""
+        """Return the objective's value for each run of a dataset saved at the ends of the pieces, with the stop condition `until`."""
         raise NotImplementedError
 
 
 class FinalRisk(Objective):
-    """Population risk at the end."""
+    """Population risk at the end of a path, as an objective."""
 
     title = "final risk"
 
@@ -54,7 +54,7 @@ class FinalRisk(Objective):
 
 
 class OfStatistics(Objective):
-    """User's JAX function of the problem at the end and the final statistics."""
+    """User's JAX function of the problem and the statistics at the end of a path, as an objective."""
 
     fn: Callable = eqx.field(static=True)
     title = "objective"
@@ -68,7 +68,7 @@ class OfStatistics(Objective):
 
 
 class OfPath(Objective):
-    """User's JAX function of the problem, the statistics at the ends of the pieces, times first, and these times."""
+    """User's JAX function of the problem, the statistics at the ends of the pieces (times first), and these times."""
 
     fn: Callable = eqx.field(static=True)
     title = "objective"
@@ -81,14 +81,17 @@ class OfPath(Objective):
 
 
 class ExitTime(Objective):
-    """First time at which `Exits` holds; without an exit, t_max times one plus the missing share of the descent."""
+    """First time at which the condition `Exits` is true, as an objective.
+
+    Without an exit the value is t_max times one plus the missing share of the risk's descent to the exit.
+    """
 
     exits: Exits
     title = "exit time"
 
     @property
     def until(self):
-        """Stop condition of simulations, the exit."""
+        """Stop condition for simulations: the exit."""
         return self.exits
 
     def of_runs(self, problem, dataset):
@@ -143,7 +146,7 @@ def _as_one_number(value: Any) -> Array:
 
 
 def as_objective(name: str, value: Any) -> Objective:
-    """Convert an argument of `optimise`, None, "exit", a condition `exits(T)` or a JAX function, to an objective."""
+    """Convert None, "exit", a condition `exits(T)` or a JAX function to an objective; `name` is the argument in errors."""
     if value is None or isinstance(value, Objective):
         return FinalRisk() if value is None else value
     if isinstance(value, Exits):

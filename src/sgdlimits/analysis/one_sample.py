@@ -1,12 +1,12 @@
 r"""Change of the statistics by one sample at finite dimension, term by term in the step size.
 
-For statistics u of the weights and the gradient :math:`\nabla L` of one sample's loss, times the learning rate, a step of size
-:math:`\delta` is
+With :math:`\nabla L` the gradient of one sample's loss times the learning rate, a step of size :math:`\delta` changes
+statistics u of the weights by
 
 .. math:: u_i \leftarrow u_i - \delta\,\langle\nabla L, \nabla u_i\rangle
           + \delta^2\, \tfrac12\langle\nabla^2 u_i, \nabla L\otimes\nabla L\rangle ,
 
-exactly where the third derivatives of u vanish. Samples are drawn as the exact chain draws them: coordinates in the span of the
+exactly if the third derivatives of u vanish. Samples are drawn as in the level `Chain`: coordinates in the span of the
 directions, and the squared length of the orthogonal component, a chi-square variate.
 """
 
@@ -36,7 +36,10 @@ from sgdlimits.statistics.trees import repeat_for_samples
 
 
 class Draws(NamedTuple):
-    """Samples as the chain draws them: normal variates in the span, squared length outside in units of sigma^2, and classes."""
+    """Samples: normal variates in the span of the directions, squared length outside of it over sigma^2, and classes.
+
+    sigma^2 is the variance of the inputs.
+    """
 
     points: Float[Array, "rows samples"]
     outside: Float[Array, " samples"]
@@ -44,7 +47,7 @@ class Draws(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Terms of first and second order of each sample's step, and its gradient in an orthonormal basis of the span."""
+    """Terms of first and second order in the step size of each sample's step, and its gradient in a basis of the span."""
 
     first: Float[Array, "n samples"]
     second: Float[Array, "n samples"]
@@ -59,7 +62,7 @@ class OneSample(eqx.Module):
     problem : a problem of the kind that the class supports
     span : dimension of the span of all directions
     rows : number of normal variates of a sample
-    noise : number of these, the last ones, that are label noise; the mean gradient does not depend on them
+    noise : number of normal variates, the last ones, that are label noise; the mean gradient does not depend on them
     """
 
     problem: Problem
@@ -69,11 +72,11 @@ class OneSample(eqx.Module):
 
     @abc.abstractmethod
     def terms(self, stats: PyTree, draws: Draws) -> Terms:
-        """Return the terms of the samples' steps from the statistics of one run, in the order of `problem.vector`."""
+        """Return the terms of a step from the statistics of one run for each sample, in the order of `problem.vector`."""
 
     @abc.abstractmethod
     def derivatives(self, stats: PyTree) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return norms, or upper bounds of norms, of the second and of the third derivatives of each statistic."""
+        """Return norms, or upper bounds of norms, of each statistic's second and third derivatives by the weights."""
 
     def draw_classes(self, stream: Stream) -> Int[Array, " samples"]:
         """Draw the class of each sample."""
@@ -130,7 +133,7 @@ class ProjectionSample(OneSample):
         return [jnp.broadcast_to(leaf, (*leaf.shape[:-1], samples)).reshape(-1, samples) for leaf in leaves]
 
     def derivatives(self, stats):
-        """Return norms of derivatives: on the sphere, those of the covariant Hessian, and zero for third derivatives."""
+        """Return norms of each statistic's second derivatives (covariant on the sphere) and third derivatives (zero)."""
         p, still = stats.width, jax.tree.map(jnp.zeros_like, stats.a)
         zero = jnp.zeros_like(stats.M)
         hessian = Overlaps(still, zero, jnp.ones((p, p)) + jnp.eye(p))

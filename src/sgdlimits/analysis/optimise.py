@@ -37,13 +37,13 @@ from sgdlimits.run.simulate import simulate
 from sgdlimits.start import Start, as_start
 
 STEP_TOLERANCE = 1e-8
-"""Relative error of the statistics that the fixed steps may have, or the tolerance of the problem where that is larger."""
+"""Largest relative error of statistics integrated with fixed steps; the problem's tolerance replaces it if larger."""
 MAX_STEPS_PER_INTERVAL = 256
 """Largest number of steps on each interval; a drift that needs more is stiff."""
 STEPS_OF_DIVERGENCE = 32
-"""Number of steps on each interval from which a path that is not finite counts as diverging, and not as solved too coarsely."""
+"""Number of steps per interval from which a path that is not finite counts as diverging; with fewer, the steps are too long."""
 TRIAL_CONSTANTS = (0.03, 0.1, 0.3, 0.7)
-"""Scaled constants among which the search for the best constants begins."""
+"""Constant values of the controls, scaled to [0, 1], from which the search for the best constants begins."""
 SHARE_OF_CONSTANTS = 0.2
 """Largest share of the gradients that the search for the best constants may take."""
 RELATIVE_CHANGE = 1e-9
@@ -68,35 +68,36 @@ def optimise(
     seed: Seed = 0,
     progress: bool = True,
 ) -> Optimum:
-    r"""Find the schedules that minimise an objective of the ODE, by its exact gradient.
+    r"""Find the schedules that minimise an objective of the ODE's path, with the exact gradient of the discretised ODE.
 
-    Each control is constant on equal pieces of [0, t_max]. The objective is a function of all piece values. Its gradient, which
-    is that of `flow`, comes from reverse mode through the steps of a Runge-Kutta method of order 8, and SciPy minimises with
-    L-BFGS-B, or with SLSQP where there are budgets.
+    Each control is constant on equal pieces of [0, t_max], and the objective is a function of all piece values. Its gradient is
+    computed by reverse-mode differentiation of the steps of a Runge-Kutta method of order 8; SciPy minimises with L-BFGS-B, or
+    with SLSQP if there are budgets.
 
     Parameters
     ----------
-    make : function that gives the problem for schedules of the controls, such as ``lambda lr: sl.presets.committee(lr=lr)``
-    start : statistics, or a start, of which one draw is taken with `seed`
-    t_max : end, in samples per dimension
-    controls : `Control` by the name of the argument of `make`
-    objective : None for the final risk; "exit", or ``exits(T)``, for the time to leave a plateau; a JAX function of (problem,
-        stats) at the end; or one of (problem, path, t), where `path` has the statistics at the ends of the pieces, times first
+    make : function from schedules of the controls to a problem, such as ``lambda lr: sl.presets.committee(lr=lr)``
+    start : statistics, or a law of starts from which one start is drawn with `seed`
+    t_max : end time, in samples per dimension
+    controls : dict from names of arguments of `make` to `Control`
+    objective : None for the final risk; "exit" or ``exits(T)`` for the time to leave a plateau; a JAX function of (problem,
+        stats) at the end; or a JAX function of (problem, path, t), where `path` has the statistics at the ends of the pieces,
+        times first, and `t` these times
     constraints : `Budget` of any of the controls
-    starts : number of starts of the search: the best constants, a decay, and random blocks
+    starts : number of initial schedules of the search: the best constants, a decay around them, and random schedules
     gradients : largest number of gradients that are computed
     seed : seed of the draw, and of random starts of the search
     progress : whether to show a progress bar
 
     Returns
     -------
-    An `Optimum`: ``value``, ``baseline`` (the best constants), ``controls``, ``problem``, ``dataset``, ``values`` (one for each
-    start of the search), ``certificate`` (the projected gradient), ``costate``, ``error``, and ``check(d, runs)``, the exact
-    chain at finite d. After Ctrl-C it has the best schedules so far.
+    An `Optimum`: ``value``, ``baseline`` (value of the best constants), ``controls``, ``problem``, ``dataset``, ``values`` (one
+    for each start of the search), ``certificate`` (norm of the projected gradient), ``costate``, ``error``, and
+    ``check(d, runs)``, which compares with the exact chain at finite d. After Ctrl-C it has the best schedules so far.
 
     Notes
     -----
-    The optimum is a local one, of the ODE from one initial point. Without an exit before `t_max` the objective "exit" is t_max
+    The optimum is a local one, for the ODE from one initial point. Without an exit before `t_max` the objective "exit" is t_max
     times one plus the missing share of the descent of the risk.
 
     >>> import sgdlimits as sl
@@ -133,7 +134,7 @@ def optimise(
 
 
 def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
-    """Raise `BadInput` unless `make` accepts the controls, uses them all, and gives a problem over their whole range."""
+    """Raise `BadInput` unless `make` accepts the controls and returns a problem at their lower and at their upper bounds."""
     names = list(feasible.controls)
     try:
         inspect.signature(make).bind(**dict.fromkeys(names))
@@ -150,7 +151,7 @@ def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
 
 
 def make_problem(make: Callable, schedules: Mapping[str, Any]) -> Problem:
-    """Return the problem that a user's function makes, or raise `BadInput` if it is none."""
+    """Return the problem that a user's function returns for given schedules; raise `BadInput` if it is not a problem."""
     problem = make(**schedules)
     if not isinstance(problem, Problem):
         raise BadInput(f"make must return a problem; got {shorten(problem)}. Return, for instance, presets.committee(lr=lr).")
@@ -158,7 +159,7 @@ def make_problem(make: Callable, schedules: Mapping[str, Any]) -> Problem:
 
 
 def _discretise(make: Callable, start: Any, feasible: FeasibleSet, seed: int) -> Discretisation:
-    """Return the problem with replaceable controls, its initial statistics and its intervals."""
+    """Return the discretised control problem: the problem with replaceable controls, its initial statistics and intervals."""
     middle = feasible.values(feasible.constant(feasible.largest_constants / 2))
     knobs = {name: Knob(name, feasible.times(name), middle[a:b]) for name, a, b in feasible.slices}
     problem = make_problem(make, knobs).limit
@@ -187,11 +188,11 @@ def _search_starts(feasible: FeasibleSet, constants: np.ndarray, number: int, se
 
 
 class _Spent(Exception):
-    """Exception for a search that has computed as many gradients as it may."""
+    """Exception for a search that has reached its limit on the number of gradients."""
 
 
 class _Search:
-    """Minimisation over scaled piece values, which counts gradients and remembers the best feasible point."""
+    """Minimisation over piece values scaled to [0, 1], which counts gradients and stores the best feasible point."""
 
     def __init__(self, disc: Discretisation, goal: Objective, feasible: FeasibleSet, gradients: int, progress: bool) -> None:
         self.disc, self.goal, self.feasible, self.gradients = disc, goal, feasible, gradients
@@ -207,12 +208,15 @@ class _Search:
         self._compile(max(self.steps_needed(z) for z in trials))
 
     def _compile(self, per_interval: int) -> None:
-        """Prepare the gradient with a number of steps on each interval."""
+        """Compile the objective and its gradient for a number of steps per interval."""
         self.per_interval = per_interval
         self.gradient = jit_bound(value_and_gradient, self.disc, self.goal, per_interval, fast_compile=True)
 
     def steps_needed(self, z: np.ndarray) -> int:
-        """Return the number of steps per interval that meets the tolerance; if the path diverges, the present number."""
+        """Return the number of steps per interval that meets the tolerance at the scaled vector z.
+
+        If the path diverges, the present number is returned.
+        """
         vector, steps = jnp.asarray(self.feasible.values(z)), self.per_interval
         coarse = np.asarray(self.march(vector, jnp.asarray(steps)))
         while steps <= MAX_STEPS_PER_INTERVAL:
@@ -229,7 +233,7 @@ class _Search:
         )
 
     def evaluate(self, z: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the objective and its gradient at a scaled vector; a large value and zero if the path diverges."""
+        """Return the objective and its gradient at the scaled vector z; if the path diverges, a large value and zeros."""
         if self.evaluations >= self.limit:
             raise _Spent
         kicks = np.zeros((len(self.disc.ends) - 1, self.size))
@@ -252,7 +256,7 @@ class _Search:
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.disc.start))
 
     def best_constants(self) -> np.ndarray:
-        """Return the best scaled constants, and remember their value as the baseline."""
+        """Return the best constant controls, scaled to [0, 1], and store their objective as the baseline."""
         caps, count = self.feasible.largest_constants, len(self.feasible.controls)
         self.limit = max(int(SHARE_OF_CONSTANTS * self.gradients), 2 * len(TRIAL_CONSTANTS))
         reduce = np.array([np.eye(count)[i] for i, (_, a, b) in enumerate(self.feasible.slices) for _ in range(a, b)])
@@ -285,7 +289,10 @@ class _Search:
         return levels
 
     def minimise(self, z: np.ndarray, searches_left: int) -> float:
-        """Minimise from a scaled start, with an equal share of the remaining gradients; return the smallest objective."""
+        """Minimise from the scaled vector z, and return the smallest objective found.
+
+        The remaining gradients are divided equally over this and the other `searches_left` searches.
+        """
         self.limit = self.evaluations + (self.gradients - self.evaluations) // searches_left
         before, self.best = self.best, (np.inf, z)
         try:
@@ -307,7 +314,7 @@ class _Search:
         return reached
 
     def _minimise_by_scipy(self, z: np.ndarray) -> None:
-        """Minimise from a scaled start by SciPy, and store the result in `best`."""
+        """Minimise by SciPy from the scaled vector z, and store the result in `best`."""
         scaled = lambda z: tuple(each / self.scale for each in self.evaluate(z))
         bounds = [(0.0, 1.0)] * len(z)
         if budgets := self.feasible.inequalities():

@@ -25,14 +25,15 @@ NORMAL_QUANTILE = 1.959963984540054
 
 @dataclass(frozen=True, repr=False)
 class ChainGain:
-    """Gain of the optimal schedules over the best constants in runs of the exact chain.
+    """Gain of the optimal schedules over the best constants, measured in runs of the exact chain.
 
     Parameters
     ----------
-    d, runs : dimension, and number of runs with each of the two
+    d : dimension
+    runs : number of runs with the optimal schedules, and with the best constants
     gain : mean objective with the best constants minus that with the optimal schedules
     standard_error : standard error of the gain
-    predicted : gain of the ODE
+    predicted : gain that the ODE predicts
     optimum, baseline : objective of each run, with the optimal schedules and with the best constants
     """
 
@@ -46,13 +47,13 @@ class ChainGain:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Interval of the gain, at 95% confidence."""
+        """Confidence interval of the gain, at 95 %."""
         arm = NORMAL_QUANTILE * self.standard_error
         return self.gain - arm, self.gain + arm
 
     @property
     def confirmed(self) -> bool:
-        """Whether the gain is within two standard errors of the one that the ODE predicts."""
+        """Whether the measured gain is within two standard errors of the gain that the ODE predicts."""
         return bool(abs(self.gain - self.predicted) <= 2 * self.standard_error)
 
     def __repr__(self) -> str:
@@ -66,7 +67,7 @@ class ChainGain:
 
 @dataclass(repr=False)
 class Optimum:
-    """Best schedules that `optimise` found, with the evidence for them.
+    """Best schedules that `optimise` found, with their objective, a baseline and measures of optimality.
 
     Parameters
     ----------
@@ -74,20 +75,20 @@ class Optimum:
     controls : optimal schedule of each control
     constants : best constant of each control
     problem, baseline_problem : problem with the optimal schedules, and with the best constants
-    dataset : `ODE()` with the optimal schedules
+    dataset : path of `ODE()` with the optimal schedules
     start : initial statistics of all runs
     values : objective reached from each start of the search
     certificate : norm of the projected gradient at the optimum, 0 at a stationary point; the objective is in units of its
         value at the best constants, the controls in units of their ranges
     certificate_of_constants : norm of the projected gradient at the best constants, for comparison
-    costate : gradient of the objective with respect to the statistics at each of `t`, times first
+    costate : gradient of the objective with respect to the statistics at each time in `t`, times first
     t : beginnings of the intervals on which all controls are constant
     evaluations : number of gradients computed
-    error : difference between `value` and the objective of `dataset`, which `ODE()` solved to its own tolerance
-    complete : whether the search ended; false after Ctrl-C, and where the number of gradients was spent first
+    error : difference between `value` and the objective of `dataset`, which `ODE()` solved with error control
+    complete : whether the search converged; false after Ctrl-C, and if the limit on gradients was reached first
     interrupted : whether Ctrl-C ended the search
-    objective : the objective
-    ends : times between the intervals on which all controls are constant, with 0 and `t_max`
+    objective : objective that was minimised
+    ends : 0, the times at which a control changes, and `t_max`
     checks : results of `check`
     """
 
@@ -130,10 +131,10 @@ class Optimum:
         ----------
         d : dimension
         runs : number of runs with the optimal schedules, and with the best constants
-        seed : runs with the optimal schedules have this seed, the others the next one
+        seed : seed of the runs with the optimal schedules; runs with the best constants have the next seed
         progress : whether to show a progress bar
 
-        The result is also appended to `checks`. At finite d the mean of the chain differs from the ODE by O(1/d) too.
+        The result is also appended to `checks`. The mean of the chain differs from the ODE by O(1/d), besides sampling errors.
         """
         if runs < 2:
             raise BadInput(f"runs must be at least 2 for a standard error; got {runs}. Give more runs.")
@@ -179,7 +180,7 @@ def simulate_path(
     seed: int = 0,
     progress: bool = False,
 ) -> xr.Dataset:
-    """Simulate a problem to the end of its controls and save what an objective needs."""
+    """Simulate a problem to the last of the times `ends`, and save the statistics that an objective needs."""
     save = None if objective.until is not None else ends
     return simulate(
         problem, level, start, t_max=float(ends[-1]), runs=runs, seed=seed, save=save, until=objective.until, progress=progress

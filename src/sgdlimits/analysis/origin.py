@@ -1,4 +1,4 @@
-"""The origin of a dataset: attributes that derived datasets keep, and the name of its overlaps."""
+"""Attributes that describe the simulation behind a dataset, and datasets derived from one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sgdlimits.run.record import find_named_object
 
 # enough to make the runs again, and to convert times
 KEPT_ATTRIBUTES = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
-"""Attributes of a dataset of `simulate` that datasets computed from it have too."""
+"""Attributes of a dataset of `simulate` that are copied to datasets computed from it."""
 
 
 def origin_attributes(dataset: xr.Dataset) -> dict[str, Any]:
@@ -25,5 +25,5 @@ def over_times(dataset: xr.Dataset, variables: dict[str, Any], **attrs: Any) -> 
 
 
 def overlap_name(dataset: xr.Dataset) -> str | None:
-    """Return the name of the variable that has the overlaps with fixed directions, or None if a dataset has none."""
+    """Return the name of the dataset's variable with the overlaps with fixed directions; None if it has no such variable."""
     return getattr(find_named_object(dataset.attrs["statistics"]), "overlap", None)

@@ -1,8 +1,10 @@
-r"""Plateaus that random starts approach: their position, and to first order the noise with which runs leave them.
+r"""Plateaus that random starts approach: their position, and to first order the noise with which runs leave the plateau.
 
-As d grows, the statistics of random weights tend to a centre, from which the ODE approaches a fixed point, the plateau.
-Around that path deviations obey :math:`dy = J(t)\,y\,dt + d^{-1/2}\,\Sigma(t)^{1/2}dB`. Let the rows of L span the unstable
-left eigenspace of J at the plateau, :math:`LJ = AL`, and let :math:`\ell(t)` solve
+As the dimension d grows, the statistics of random weights tend to a limit, the centre, from which the ODE approaches a fixed
+point, the plateau. Deviations y from that path of the ODE obey
+:math:`dy = J(t)\,y\,dt + d^{-1/2}\,\Sigma(t)^{1/2}dB`, with the Jacobian J of the drift and the covariance
+:math:`\Sigma` of one sample's increments. Let the rows of L span the unstable left eigenspace of J at the plateau,
+:math:`LJ = AL`, and let :math:`\ell(t)` solve
 
 .. math:: \dot\ell = -\ell J(t) + A\ell, \qquad \ell(\infty) = L .
 
@@ -11,9 +13,9 @@ Then :math:`z = \lim_{t\to\infty} e^{-At}\ell(t)\,y(t)` is the amplitude with wh
 .. math:: z = \ell(0)\,y(0) + N(0, K/d), \qquad
           K = \int_0^\infty e^{-At}\,\ell\,\Sigma\,\ell^\top e^{-A^\top t}\,dt .
 
-A run with noise leaves as the ODE does from a start whose amplitude :math:`\ell(0)\,y(0)` has this noise added. For a start at
-the plateau :math:`AK + KA^\top = L\Sigma L^\top`. For phase retrieval on the sphere K is :math:`\kappa` times the variance of
-the start (`theory.mediocrity.noise_gain`).
+A run of SGD leaves the plateau like the ODE from a start to whose amplitude :math:`\ell(0)\,y(0)` this noise has been added.
+For a start at the plateau :math:`AK + KA^\top = L\Sigma L^\top`. For phase retrieval on the sphere K is :math:`\kappa` times
+the variance of the start, where :math:`\kappa` is `theory.mediocrity.noise_gain`.
 """
 
 from __future__ import annotations
@@ -50,25 +52,28 @@ MAX_DOUBLINGS = 12
 MAX_NEWTON_STEPS = 30
 """Largest number of Newton steps to a fixed point; convergence is quadratic."""
 MAX_GROWTH = 12.0
-"""Path length, in inverse growth rates, after which a point that still moves slowly counts as the plateau."""
+"""Duration of the path, in inverse growth rates, after which a point that still moves slowly counts as the plateau."""
 PATH_TOLERANCE = 1e-7
-"""Relative tolerance of the path and of the equation of l, far below the error of order 1/sqrt(d) of the method."""
+"""Relative tolerance of the ODEs for the path and for its adjoint, far below the method's error of order 1/sqrt(d)."""
 NODE_COUNT = 4
 """Number of Gauss-Legendre nodes for the noise on each piece of the path; a piece is as long as all before it."""
 
 
 @dataclass(frozen=True)
 class Departure:
-    r"""Saddle of the ODE that a start approaches, with the noise of the linear departure from it.
+    r"""Saddle of the ODE that a start approaches, with the noise of the linear departure from the saddle.
+
+    The amplitude of the departure is the vector z of components along the u unstable directions of the saddle.
 
     Attributes
     ----------
-    point : statistics at the saddle; if norms and second layer go on moving slowly there, those after a few escape times
+    point : statistics at the saddle; if norms and second layer still change slowly there, statistics after a few escape times
     centre : limit of the statistics of the start as d grows
     risk : population risk at the saddle
-    rates : unstable rates, the eigenvalues of A
-    projection : :math:`\ell(0)`, shape (unstable, n), in the free coordinates of `problem.vector`
-    noise : K, d times the covariance of the noise of the amplitude z, shape (unstable, unstable)
+    rates : growth rates along the unstable directions, shape (u,)
+    projection : matrix from initial deviations from the centre, in the n free coordinates of `problem.vector`, to z,
+        shape (u, n)
+    noise : d times the covariance of the noise that SGD adds to z, shape (u, u)
     """
 
     point: PyTree
@@ -174,10 +179,10 @@ def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
 
 
 def noisy_starts(problem: Problem, plateau: Departure, start: Start | PyTree, d: int, runs: int, seed: int = 0) -> PyTree:
-    """Draw random starts with the noise of the departure added, runs first; the ODE from them has the exit times of SGD.
+    """Draw random starts, runs first, to which the noise of SGD is added, so that the ODE from them has the exit times of SGD.
 
-    The noise is added along the directions in which the start itself varies; if it does not vary, along the shortest vectors of
-    the given amplitude.
+    The noise is that of the amplitude with which runs leave the plateau. It is added along the directions in which the start
+    varies, or, for a start that does not vary, along the shortest vectors with the given amplitude.
     """
     problem = problem.limit
     free = np.flatnonzero(problem.coordinates.moves(plateau.centre))
@@ -197,14 +202,14 @@ def noisy_starts(problem: Problem, plateau: Departure, start: Start | PyTree, d:
 
 
 def _drift_and_jacobian(problem: Problem, stats: PyTree) -> Any:
-    """Return the drift as a vector, and its Jacobian."""
+    """Return the drift of a problem at given statistics as a vector, and the Jacobian of the drift."""
     along = lambda x: problem.vector(problem.drift(problem.from_vector(x, stats)))
     x = problem.vector(stats)
     return along(x), jax.jacfwd(along)(x)
 
 
 def _drift(problem: Problem, stats: PyTree) -> Any:
-    """Return the drift as a vector."""
+    """Return the drift of a problem at given statistics as a vector."""
     return problem.vector(problem.drift(stats))
 
 
@@ -229,7 +234,7 @@ def _find_fixed_point(slopes: Any, x: np.ndarray, fastest: float) -> np.ndarray 
 def _integrate_back(
     problem: Problem, slopes: Any, stats: Any, pieces: list, free: np.ndarray, L: np.ndarray, A: np.ndarray, Sigma: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Solve the equation of :math:`\ell` backwards along the path; return :math:`\ell(0)` and the noise K.
+    r"""Solve the module's equation for :math:`\ell` backwards along the path; return :math:`\ell(0)` and the noise matrix K.
 
     The integral of :math:`L\Sigma L^\top` at the plateau is exact; the difference on the path is integrated by quadrature.
     """

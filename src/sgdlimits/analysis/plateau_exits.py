@@ -1,4 +1,4 @@
-"""Exit times of any problem with a plateau: chain, SDE, ODE and the linear noisy law, side by side."""
+"""Exit times of any problem with a plateau, by chain, SDE, ODE and the noisy law, the ODE from starts with noise added."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from sgdlimits.start import RandomInit, Start, as_start
 from sgdlimits.text import table
 
 LAW = "noisy law"
-"""Name of the linear noisy law among the sources of the table."""
+"""Name, among the sources of the table, of the law of exit times of the ODE from starts with noise added."""
 STATISTICS = ("mean", "10 %", "median", "90 %")
 """Statistics of the exit time, the rows of the printed table."""
 LAW_STARTS = 1024
-"""Number of noisy starts of the ODE that represent the law: a mean is known to 3 % of the standard deviation."""
+"""Number of starts of the ODE, with noise added, that represent the law: a mean is known to 3 % of the standard deviation."""
 MAX_EXIT_DELAY = 40.0
-"""Time, in inverse growth rates beyond that of the linear escape, after which a noisy start counts as never exiting."""
+"""Delay, in inverse growth rates after the exit of the linearised ODE, after which a run from a noisy start never exits."""
 END_FACTOR = 1.5
-"""End of the simulations, relative to the last exit of the law."""
+"""End time of the simulations, relative to the last exit time of the noisy law."""
 LAW_TOLERANCE = 1e-6
-"""Relative tolerance of the ODE of the law, far below the error of order 1/sqrt(d) of the method."""
+"""Relative tolerance of the ODE from noisy starts, far below the method's error of order 1/sqrt(d)."""
 
 
 @dataclass(frozen=True, repr=False)
 class PlateauExits:
-    """Exit times from a plateau by source (chain, SDE, ODE, noisy law); prints as a table with the sources as columns.
+    """Exit times from a plateau by source (chain, SDE, ODE, noisy law), printed as a table with sources as columns.
 
     Attributes
     ----------
     data : Dataset over `source` (chain, SDE, ODE, noisy law) and `statistic` (mean, 10 %, median, 90 %) with `t`, in samples
         per dimension, and `low` and `high`, its 95 % bootstrap interval; over `source`, `runs` and `censored`
     exits : datasets of `exit_times` by simulated source
-    law : exit times of the linear noisy law, one for each start of the ODE, infinite if it never exits
+    law : exit times of the noisy law, one for each start of the ODE with noise added, infinite without an exit
     plateau : saddle, its risk, its unstable rates, and the noise of the departure
     """
 
@@ -96,21 +96,21 @@ def plateau_exits(
     seed: Seed = 0,
     progress: bool = True,
 ) -> PlateauExits:
-    r"""Compute the exit times from the plateau that starts approach, by chain, SDE, ODE and the linear noisy law.
+    r"""Compute the exit times from the plateau that starts approach, by chain, SDE, ODE and the noisy law.
 
-    A run exits when its population risk has come down to :math:`R_0 + (1 - T)(R_p - R_0)`, where :math:`R_p` is the risk of the
-    plateau and :math:`R_0` the floor. The noisy law solves the ODE from random starts to which the noise of SGD on the
-    way to the plateau and on it is added, to first order in :math:`1/\sqrt d` (`analysis.plateau` has the equations). Its error
-    is of relative order :math:`1/\sqrt d` and :math:`1/(Td)`.
+    A run exits when its population risk has fallen to :math:`R_0 + (1 - T)(R_p - R_0)`, where :math:`R_p` is the risk of the
+    plateau, :math:`R_0` the floor and T the threshold. The noisy law is that of the ODE from random starts to which the noise
+    of SGD before and on the plateau is added, to first order in :math:`1/\sqrt d` (`analysis.plateau` has the equations). The
+    relative error of the noisy law is of order :math:`1/\sqrt d` and :math:`1/(Td)`.
 
     Parameters
     ----------
-    problem : any problem whose starts approach a linearly unstable fixed point of the ODE; the table of a fitted one, which has
-        no chain, starts with the SDE
+    problem : any problem whose starts approach a linearly unstable fixed point of the ODE; the table of a fitted problem, for
+        which there is no chain, starts with the SDE
     d : dimension
     threshold : T, the share of the plateau's excess risk that is lost at the exit
-    start : where runs start; None takes `RandomInit(d)`, and statistics start all runs there
-    plateau : statistics near the saddle, polished by Newton's method; None follows the ODE from the centre of the start
+    start : law of starts, or statistics from which all runs start; None takes `RandomInit(d)`
+    plateau : statistics near the saddle, refined by Newton's method; None follows the ODE from the centre of the start
     runs : number of runs of chain, SDE and ODE, which share their random starts
     seed : seed of starts and runs
     progress : whether to show progress bars
@@ -155,7 +155,7 @@ def plateau_exits(
 
 
 def law_times(problem: Problem, saddle: Departure, start: Start, d: int, risk: float, seed: int = 0) -> np.ndarray:
-    """Return the exit times of the ODE from noisy starts, which are samples of the linear noisy law."""
+    """Return the times at which the ODE from starts with noise added falls to a risk: samples of the noisy law."""
     starts = noisy_starts(problem, saddle, start, d, LAW_STARTS, seed)
     floor = float(problem.floor)
     excess = np.asarray(jax.vmap(problem.risk)(starts)) - floor
