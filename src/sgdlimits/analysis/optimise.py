@@ -291,7 +291,7 @@ class _Search:
     def minimise(self, z: np.ndarray, searches_left: int) -> float:
         """Minimise from the scaled vector z, and return the smallest objective found.
 
-        The remaining gradients are divided equally over this and the other `searches_left` searches.
+        The remaining gradients are divided equally over the `searches_left` searches still to run, this one included.
         """
         self.limit = self.evaluations + (self.gradients - self.evaluations) // searches_left
         before, self.best = self.best, (np.inf, z)

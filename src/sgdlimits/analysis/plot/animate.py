@@ -1,4 +1,4 @@
-"""Animations of runs, for talks."""
+"""Animations of plots of runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Band = Annotated[tuple[float, float] | None, optional(quantile_pair)]
 
 
 def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
-    """Return datasets by label: given labels, or names of the levels, preceded by names of the problems if these differ."""
+    """Return datasets by label: the given labels, or the names of the levels (`SGD`, `ODE` ...), with problems if these differ."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
     else:
@@ -48,22 +48,23 @@ def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def label_with_divergences(label: str, dataset: xr.Dataset) -> str:
-    """Return a label with the number of runs that diverged, which are not drawn, appended."""
+    """Return a label to which the number of diverged runs, which are not drawn, is appended."""
     runs = dataset.sizes["run"]
     lost = runs - drop_diverged(dataset).sizes["run"]
     return f"{label} ({lost} of {runs} runs diverged)" if lost else label
 
 
 def common_dimension(named: Mapping[str, xr.Dataset]) -> int | None:
-    """Return the dimension d that datasets have in common, or None if they differ; those without one do not count."""
+    """Return the dimension d that all datasets with a dimension have in common, or None if their dimensions differ."""
     found = {int(dataset.attrs["d"]) for dataset in named.values()} - {0}
     return found.pop() if len(found) == 1 else None
 
 
 def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, float]:
-    """Return each dataset's factor from t to a clock's time: 1 for "t", the problem's rate for "paper", d for "samples".
+    """Return the factor from t to the time of a clock for each dataset, by label.
 
-    An ODE has no dimension; its samples are counted with the d of the other datasets.
+    It is 1 for the clock "t", the problem's rate for "paper", and d for "samples". An ODE has no dimension; its samples are
+    counted with the d of the other datasets.
     """
     if clock not in CLOCKS:
         raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give one of them.")
@@ -81,12 +82,12 @@ def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, floa
 
 
 def scaled_times(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.ndarray]:
-    """Return the times of each dataset in the clock's unit: t, the time of its paper, or the number of samples."""
+    """Return the times of each dataset on a clock: t for "t", the time of the problem's paper for "paper", or "samples"."""
     return {label: named[label].t.values * factor for label, factor in clock_factors(named, clock).items()}
 
 
 def count_singles(singles: Singles, label: str) -> int:
-    """Return the number of single runs to draw of a dataset: `singles`, or its entry for the label (0 without one)."""
+    """Return the number of single runs to draw of a dataset: `singles`, or, if that is a dict, its entry for the label."""
     return check_count("singles", singles.get(label, 0) if isinstance(singles, Mapping) else singles, at_least=0)
 
 
@@ -95,7 +96,7 @@ def draw_runs(
 ) -> None:
     """Draw values of shape (run, t): a thick line for the mean, thin lines for single runs, and a band between quantiles.
 
-    If every run has its thin line, the band is omitted, as it would only hide them.
+    If every run has a thin line, the band is omitted, as it would hide the lines.
 
     Parameters
     ----------

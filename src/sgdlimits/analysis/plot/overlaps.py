@@ -17,7 +17,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
 MAX_DETAILED_CURVES = 6
-"""Maximum number of entries that are drawn with mean, band and single runs; if there are more, only their means are drawn."""
+"""Maximum number of overlaps that are drawn with mean, band and single runs; of more overlaps only the means are drawn."""
 STATISTIC_LABELS = {
     "M": ("overlap", "jr"),
     "m": ("overlap", ""),
@@ -41,17 +41,17 @@ def overlaps(
     band: Band = (0.1, 0.9),
     legend: bool = True,
 ) -> Axes:
-    """Plot overlaps against time: for each entry a thick line for the mean over runs, thin lines for single runs, and a band.
+    """Plot overlaps against time: for each overlap a thick line for the mean over runs, thin lines for single runs, and a band.
 
-    With more than six pairs each has only a thin line, its mean over runs. A single dataset has one colour per pair;
+    With more than six overlaps, each has only a thin line for its mean over runs. A single dataset has one colour per overlap;
     several datasets have one colour each. Diverged runs are left out, and the label says how many diverged.
 
     Parameters
     ----------
     datasets, ax, clock, singles, band, legend : as in `risk`
-    what : the variable: "M", overlaps with the fixed directions (the default); "Q", overlaps between trained directions; "a";
-        or "q"; for a spiked tensor "m" or "r2", by default both
-    absolute : whether to plot absolute values; None does so for M and m only, whose sign is arbitrary in many problems
+    what : the variable to plot: "M", overlaps with the fixed directions (the default); "Q", overlaps between trained
+        directions; "a", the second layer; or another statistic; for a spiked tensor "m" or "r2", by default both
+    absolute : whether to plot absolute values; None does so for "M" and "m" only, whose sign is arbitrary in many problems
 
     >>> import sgdlimits as sl
     >>> problem, start = sl.presets.phase_retrieval(width=2, lr=0.05), sl.FixedInit([[0.1], [0.2]])
@@ -95,7 +95,10 @@ def overlaps(
 
 
 def _iterate_entries(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the symbol and the values, shape (run, t), of each entry of the variables; of Q the upper triangle."""
+    """Yield the LaTeX symbol and the values, shape (run, t), of each entry of variables; of Q only the upper triangle.
+
+    `signless` says for each variable whether absolute values are plotted.
+    """
     for what, absolute in signless.items():
         if what not in dataset.data_vars or what == "risk":
             known = ", ".join(str(name) for name in dataset.data_vars if name != "risk")

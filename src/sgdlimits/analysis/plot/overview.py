@@ -40,7 +40,7 @@ def overview(
     axes : two axes to draw in; by default those of a new figure
     excess, log : options of `risk`
     what : option of `overlaps`
-    clock, **options : options of both, such as `singles` and `band`
+    clock, **options : options of both `risk` and `overlaps`, such as `singles` and `band`
 
     >>> import sgdlimits as sl
     >>> run = sl.simulate(sl.presets.phase_retrieval(lr=0.05), sl.ODE(), sl.FixedInit(0.1), t_max=20)

@@ -1,4 +1,4 @@
-"""Plot of a value of a sweep over two parameters."""
+"""Plot of a variable of a sweep against two of its parameters."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def phase_diagram(
     label: str | None = None,
     theory_label: str | None = None,
 ) -> Axes:
-    """Plot a stored value of a sweep over two of its parameters, with contours of a theoretical prediction.
+    """Plot a variable of a sweep against two parameters of the sweep, with contours of a theoretical prediction.
 
-    A cell shows the mean over runs and over all other parameters. An axis is logarithmic if its values are evenly spaced in
-    their logarithm. If points are missing from the grid, as after a refinement, a cell has the value of the nearest point.
+    A cell shows the mean over runs and over all other parameters. An axis is logarithmic if the logarithms of its values are
+    evenly spaced. If points are missing from the grid, as after a refinement, a cell has the value of the nearest point.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def phase_diagram(
     levels : levels of the contours of `theory`; None draws the zero level
     log : whether the colour scale is logarithmic
     label : label of the colour bar; by default the name of `value`
-    theory_label : legend of the contours
+    theory_label : label of the contours in the legend
 
     >>> import numpy as np, xarray as xr, sgdlimits as sl
     >>> values = xr.DataArray(np.eye(3), dims=("lr", "noise"), coords={"lr": [0.1, 0.2, 0.3], "noise": [0.0, 1.0, 2.0]})
@@ -92,9 +92,9 @@ def phase_diagram(
 
 
 def _draw_contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
-    """Draw contours of a function of two arrays over a rectangle, and add their legend.
+    """Draw contours of the function `theory` of two arrays at the values `levels`, and add a legend.
 
-    The rectangle is `inside` = ((x_min, x_max), (y_min, y_max)).
+    The contours are within the rectangle `inside` = ((x_min, x_max), (y_min, y_max)).
     """
     # finer than the cells, so that contours are smooth
     spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
@@ -133,7 +133,7 @@ def _cell_edges(values: np.ndarray, log: bool) -> np.ndarray:
 
 
 def _nearest_cells(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_y: bool):
-    """Return edges and values of a fine grid of cells, each with the value of the nearest of some scattered points."""
+    """Return x edges, y edges and values of a fine grid of cells, each with the value of the nearest of scattered points."""
     unit, edges = [], []
     for each, log in ((x, log_x), (y, log_y)):
         flat = np.log(each) if log else each.astype(float)

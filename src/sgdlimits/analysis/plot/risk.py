@@ -30,7 +30,8 @@ def risk(
 
     Parameters
     ----------
-    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; the default labels are the levels
+    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; by default the levels, such as `SGD` and
+        `ODE`, are the labels
     ax : axes to draw in; by default those of a new figure
     excess : a floor to subtract, such as half the variance of the label noise
     log : whether the risk has a logarithmic scale

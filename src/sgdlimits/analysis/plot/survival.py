@@ -16,12 +16,13 @@ def survival(
 ) -> Axes:
     """Plot the share of runs that have not exited against time: Kaplan-Meier curves with bands of confidence intervals.
 
-    A curve ends at the last time at which a run was observed. Small strokes mark the ends of censored runs, and the label says
-    how many there are. See `sgdlimits.summarise` for summary statistics of the same runs.
+    A curve ends at the last time at which a run was observed. Small strokes mark the ends of censored runs (those that ended
+    before an exit), and the label gives the number of censored runs. `sgdlimits.summarise` computes summary statistics.
 
     Parameters
     ----------
-    exits : one dataset of `exit_times`, several, or a dict from labels to datasets; the default labels are the levels
+    exits : one dataset of `exit_times`, several, or a dict from labels to datasets; by default the levels, such as `SGD` and
+        `ODE`, are the labels
     ax : axes to draw in; by default those of a new figure
     clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
     confidence : pointwise coverage of the band; None draws no band

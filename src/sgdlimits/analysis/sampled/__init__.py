@@ -1,1 +1,1 @@
-"""Effective dynamics of a loss and a sampler alone: every quantity is a sample average with its standard error."""
+"""Effective dynamics estimated from a user's loss and sampler, as sample averages with standard errors."""

@@ -1,4 +1,4 @@
-"""Closure test for statistics of a loss: comparison of their drift at weights that share all statistics."""
+"""Closure test for the statistics of a user's loss: comparison of the drift at different weights with equal statistics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
 TRIALS = 3
-"""Number of random weights with the statistics of each reference, besides the weights that are searched."""
+"""Number of random weights moved to the statistics of each reference, besides the weights that a search finds."""
 MAX_SEARCHED = 4
-"""Largest number of statistics for which weights are searched; searches for more would cost more than they add."""
+"""Largest number of statistics for whose drifts a search for different weights is made; more searches would add little."""
 SEARCH_STEP = 0.7
 """Length of the step by which a search moves weights to change the drift, relative to their norm."""
 SEARCH_SAMPLES = 256
@@ -32,16 +32,17 @@ MIN_STANDARD_ERRORS = 5
 
 @dataclass(frozen=True, repr=False)
 class SampledClosure:
-    """Difference of each statistic's drift between weights that share all statistics.
+    """Difference of each statistic's drift between different weights with equal statistics.
 
     Parameters
     ----------
     names : names of the k statistics
-    share : difference of the drift that exceeds its error most, relative to the root mean square of f and g, shape (k,)
+    share : difference of the drift with the most standard errors, relative to the root mean square of the population drift f
+        and the corrector g, shape (k,)
     error : standard error of `share`, shape (k,)
-    pair : for each statistic, two weights that share all statistics, between which its drift differs most
+    pair : for each statistic, the two weights with equal statistics between which its drift differs most
     drifts : drift of each statistic at these two weights, each with its standard error, shape (k, 2, 2)
-    tolerance : largest share that counts as zero; at a finite d drifts of statistics that close differ a little
+    tolerance : largest share that counts as zero; at finite d the drifts of statistics that close in the limit differ a little
     weights : number of weights that were compared
     """
 
@@ -61,7 +62,7 @@ class SampledClosure:
 
     @property
     def closed(self) -> bool:
-        """Whether no drift differs between weights that share all statistics."""
+        """Whether the drift of every statistic is equal, within tolerance, at all compared weights with equal statistics."""
         return not self.open
 
     def __repr__(self) -> str:
@@ -83,10 +84,10 @@ def compare_drifts(
     user: UserLoss, scales: StepScales, references: Float[np.ndarray, "R n"], others: Float[np.ndarray, "m n"],
     samples: int, tolerance: float, seed: int,
 ) -> SampledClosure:  # fmt: skip
-    """Compare drifts at reference weights with those at other weights, moved until they have the same statistics.
+    """Compare the drifts at reference weights with the drifts at other weights that are moved to the same statistics.
 
-    The other weights are random (`others`), or found by a search on separate samples: a step from the reference along the
-    derivative of a drift, projected on directions that change no statistic.
+    The other weights are random (`others`), or found by a search on separate samples: a step from the reference weights along
+    the derivative of a drift, projected on directions that change no statistic.
     """
     key = jax.random.key(seed)
     groups = [
@@ -119,7 +120,7 @@ def compare_drifts(
 
 
 def _find_matching_rows(user: UserLoss, scales: StepScales, row: np.ndarray, others: np.ndarray, key: Array) -> np.ndarray:
-    """Return a row of weights followed by rows with the same statistics, from `others` and from a search."""
+    """Return a row of weights followed by further rows with equal statistics, from `others` and from a search."""
     keys = jax.random.split(key, SEARCH_SAMPLES)
     pulls = np.asarray(jit_bound(_projected_drift_gradients, user, fast_compile=True)(row, keys, scales.drift, scales.bend))[
         :MAX_SEARCHED

@@ -1,4 +1,4 @@
-"""Effective dynamics of statistics of weights, estimated from a loss and a sampler alone."""
+"""Effective dynamics of statistics of weights, estimated from a user's loss and sampler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Samples = Annotated[int, integer(at_least=64)]
 DEFAULT_SAMPLES = 4096
 """Default number of samples in an average."""
 MAX_DRAWN = 64
-"""Largest number of weights drawn as starting points in the search for weights with the statistics of a grid."""
+"""Largest number of weights drawn as starting points in the search for weights with the statistics of a grid's points."""
 
 
 @checked
@@ -44,9 +44,9 @@ class SampledDynamics:
               \Sigma = \operatorname{Cov}\big[-\text{lr}\,\langle\nabla L,\nabla u\rangle
               + \tfrac12\text{lr}^2 d^{-s}\langle\nabla^2 u,\nabla H\otimes\nabla H\rangle\big],
 
-    with :math:`H = L - EL`, the covariance V of one sample's gradient, and time in :math:`d^s` samples. They are estimated by
-    averages over samples at weights in R^n, without arrays of size n x n. `effective_dynamics(loss=...)` returns objects of
-    this class.
+    with :math:`H = L - EL`, the covariance V of one sample's gradient, and time in :math:`d^s` samples. The population drift f,
+    the corrector g and the diffusion matrix :math:`\Sigma` are estimated by averages over samples at weights in R^n, without
+    arrays of size n x n. `effective_dynamics(loss=...)` returns objects of this class.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class SampledDynamics:
     at : weights, an array or a tree of arrays; or a function of a key and of d that draws weights
     lr : learning rate
     d : dimension; None takes the length of the longest last axis of the weights
-    exponent : s
+    exponent : exponent s of the step size lr d^-s
     slowed : power of d by which time is slowed, for slow statistics: a unit of time is d^(s + slowed) samples
     samples : number of samples in an average
     seed : seed of samples and weights
@@ -78,7 +78,7 @@ class SampledDynamics:
 
     @cached_property
     def weights(self) -> PyTree:
-        """Weights at which estimates are made by default: `at`, or the first weights that `at` draws."""
+        """Weights at which the dynamics is estimated by default: `at`, or the first draw if `at` is a function."""
         return self.draw_weights(0)
 
     @cached_property
@@ -90,12 +90,12 @@ class SampledDynamics:
 
     @cached_property
     def user(self) -> UserLoss:
-        """Loss, sampler and statistics at dimension d, after a trial of each."""
+        """Loss, sampler and statistics at dimension d, each of which has been evaluated once as a check."""
         return UserLoss.of(self.loss, self.sample, self.statistics, self.weights, self.dimension)
 
     @property
     def scales(self) -> StepScales:
-        """Factors between averages over samples and terms of the dynamics."""
+        """Powers of the learning rate and of d that convert averages over samples to terms of the dynamics."""
         return StepScales(self.lr, self.exponent, self.slowed, self.dimension)
 
     def __repr__(self) -> str:
@@ -103,11 +103,14 @@ class SampledDynamics:
         return f"SampledDynamics at step size {self.lr:g} d^-{self.exponent:g}, d = {self.dimension}{clock}\n{self.estimates()}"
 
     def estimates(self, weights: PyTree | None = None) -> DynamicsEstimates:
-        """Return all estimates at weights; by default at `self.weights`."""
+        """Return the estimates of all terms of the dynamics at given weights, by default `self.weights`."""
         return self._estimates if weights is None else self.estimates_of([weights])[0]
 
     def estimates_of(self, weights: Sequence[PyTree]) -> tuple[DynamicsEstimates, ...]:
-        """Return all estimates at each of several weights, from common samples, so that errors of differences are small."""
+        """Return the estimates of all terms of the dynamics at each of several weights.
+
+        The samples are the same for all weights, so that errors of differences between weights are small.
+        """
         rows = np.stack([self._row(each) for each in weights])
         measured = moments(self.user, rows, self.samples, jax.random.key(self.seed))
         return tuple(
@@ -132,35 +135,38 @@ class SampledDynamics:
         return self.user.tree(np.asarray(self.user.u(self._row(self.weights if weights is None else weights))))
 
     def f(self, weights: PyTree | None = None) -> SampleAverage:
-        """Return the population drift f, with error: gradient descent on the population loss follows -f."""
+        """Return f, with standard error; -f is the drift of the statistics under gradient descent on the population loss."""
         return self.estimates(weights).f
 
     def g(self, weights: PyTree | None = None) -> SampleAverage:
-        """Return an unbiased estimate of the corrector g, the effect of the step size on the mean, with error."""
+        """Return an unbiased estimate of the corrector g, the drift quadratic in the learning rate, with standard error."""
         return self.estimates(weights).g
 
     def h(self, weights: PyTree | None = None) -> SampleAverage:
-        """Return the drift h = -f + g, with error."""
+        """Return the drift h = -f + g of the statistics, with standard error; the methods `f` and `g` return its two terms."""
         return self.estimates(weights).h
 
     def Sigma(self, weights: PyTree | None = None) -> SampleAverage:
-        """Return the diffusion matrix of the statistics times :math:`d^{s/2}`, with error; see `EffectiveDynamics.Sigma`."""
+        """Return the diffusion matrix of :math:`d^{s/2}` times the statistics, with error, at the step size lr d^-s."""
         return self.estimates(weights).Sigma
 
     def volatility(self, weights: PyTree | None = None) -> SampleAverage:
-        r"""Return the first-order part :math:`\text{lr}^2JVJ^\top` of `Sigma`, with error, for the statistics' Jacobian J."""
+        r"""Return the first-order part :math:`\text{lr}^2JVJ^\top` of `Sigma`, with standard error.
+
+        J is the Jacobian of the statistics, and V the covariance of one sample's gradient.
+        """
         return self.estimates(weights).volatility
 
     def diffusion(self, weights: PyTree | None = None) -> SampleAverage:
-        """Return the diffusion matrix of the statistics at dimension d, with error: `Sigma` times the step size over lr."""
+        """Return the diffusion matrix of the statistics at dimension d, `Sigma` times d^-s, with standard error."""
         return self.estimates(weights).diffusion
 
     @checked
     def closure(self, references: Count = 4, tolerance: Fraction = 0.05) -> SampledClosure:
-        """Test whether the statistics close, by comparing their drift at weights that share all statistics.
+        """Test whether the statistics close: whether their drift is the same at different weights with equal statistics.
 
         Random weights, and weights found by a search for a different drift, are moved until they have the statistics of
-        reference weights. Drifts are compared on the same samples.
+        reference weights. The drifts are compared on the same samples.
 
         Parameters
         ----------
@@ -174,8 +180,8 @@ class SampledDynamics:
     def localizability(self, dimensions: tuple[int, ...] = (32, 64, 128, 256), states: Count = 4) -> SampledLocalizability:
         r"""Measure the conditions of the limit theorem (Definition 2.1 [2]_) over a family of dimensions.
 
-        `at` must be a function that draws weights. The last condition is taken as :math:`O(\delta^{-3})`, as in
-        `EffectiveDynamics.localizability`.
+        `at` must be a function that draws weights. With the step size :math:`\delta`, the last condition is taken as
+        :math:`O(\delta^{-3})`, as in `EffectiveDynamics.localizability`.
 
         Parameters
         ----------
@@ -194,14 +200,14 @@ class SampledDynamics:
     def fit(
         self, degree: Annotated[int, integer(below=9)] = 3, points: Count | None = None, region: Any = None
     ) -> FittedDynamics:
-        """Fit polynomials of the statistics to their estimated dynamics; the result's `problem` can be simulated and analysed.
+        """Fit polynomials of the statistics to the estimated dynamics; the result's `problem` can be simulated and analysed.
 
         Parameters
         ----------
         degree : total degree of the polynomials
         points : number of weights at which the dynamics is estimated; None takes four for each term
-        region : interval for each statistic by name, {"m": (-1, 1), ...}, over which statistics are spread; None takes those
-            of weights that `at` draws
+        region : interval for each statistic by name, {"m": (-1, 1), ...}, over which the fitted points are spread; None takes
+            the statistics of weights that `at` draws
         """
         k = len(self.user.names)
         count = points or 4 * math.comb(k + degree, k)
@@ -216,7 +222,7 @@ class SampledDynamics:
 
     @checked
     def tabulate(self, grid: Any) -> FittedDynamics:
-        """Tabulate the estimated dynamics on a grid, interpolated by cubic splines; the result's `problem` can be simulated.
+        """Tabulate the estimated dynamics on a grid and interpolate it by cubic splines; `problem` of the result can be simulated.
 
         Parameters
         ----------
@@ -258,7 +264,7 @@ class SampledDynamics:
         return replace(self, d=d)
 
     def draw_weights(self, index: int) -> PyTree:
-        """Return weights number `index`: a draw of `at`; or, if `at` has weights, these for 0 and noisy copies of them else."""
+        """Return weights number `index`: a draw if `at` is a function, else `at` itself for 0 and noisy copies of `at` for others."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 2**31), index)
         if callable(self.at):
             try:

@@ -1,4 +1,4 @@
-"""Problem whose drift is an average over fixed samples, at weights with the statistics of a state."""
+"""Problem whose drift at given statistics is an average over fixed samples, at weights with these statistics."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ MAX_SAMPLES_PER_CALL = 64
 class EmpiricalProblem(Problem):
     """Problem whose drift and covariance at each state are averages over the same samples, returned by `SampledDynamics`.
 
-    Each evaluation moves weights until they have the statistics of the state, and averages the samples there. The drift so has
-    the kinks of the loss and no error of a fit, for any number of statistics, at the cost of one gradient per sample.
+    Each evaluation moves weights until they have the statistics of the state, and averages over samples at these weights. The
+    drift therefore has the kinks of the loss and no error of a fit, for any number of statistics, at the cost of one gradient
+    per sample.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class EmpiricalProblem(Problem):
         return UserLoss.from_traced(self.loss, self.sample, self.statistics, self.weights, self.d)
 
     def _averages(self, stats: Values) -> tuple[Array, Array, Array, Array]:
-        """Return the mean loss, each sample's first-order and second-order terms, and the corrector."""
+        """Return four averages at a state: the mean loss, each sample's first- and second-order terms, and the corrector."""
         user, scales = self.user, StepScales(self.lr, self.exponent, self.slowed, self.d)
         w = lift_differentiably(user, user.row(self.weights), jnp.asarray(stats.u))
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(jnp.arange(self.samples))
@@ -100,7 +101,7 @@ class EmpiricalProblem(Problem):
 
 
 class EmpiricalCoordinates(Coordinates):
-    """Coordinates of a user's statistics; valid states are those that some weights have."""
+    """Coordinates of a user's statistics; a state is valid if some weights have its statistics."""
 
     problem: EmpiricalProblem
 
@@ -108,7 +109,7 @@ class EmpiricalCoordinates(Coordinates):
         return self.problem.user.names
 
     def from_overlaps(self, overlaps: Overlaps) -> Values:
-        """Return starts spread around the statistics u of the problem's weights, by 1 + |u| times the random overlaps."""
+        """Return starts u + (1 + |u|) M around the statistics u of the problem's weights, for random overlaps M."""
         user = self.problem.user
         middle = np.asarray(user.u(user.row(self.problem.weights)))
         return Values(middle + (1 + np.abs(middle)) * overlaps.M[..., 0])

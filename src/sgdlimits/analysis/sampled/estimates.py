@@ -14,14 +14,14 @@ from sgdlimits.analysis.sampled.moments import SampleMoments
 from sgdlimits.text import table
 
 ALIKE = 1e-12
-"""A spread over samples, relative to their size and to 1, that is rounding."""
+"""Largest spread of values over samples, relative to 1 and to the size of the values, that counts as rounding."""
 
 
 @dataclass(frozen=True, repr=False)
 class SampleAverage:
     """Sample average with its standard error, each a number, an array or a dictionary of these.
 
-    NumPy functions use the value.
+    NumPy functions use the average without its error.
     """
 
     value: PyTree
@@ -54,7 +54,7 @@ def format_with_error(value: float, error: float) -> str:
 
 @dataclass(frozen=True)
 class StepScales:
-    """Factors between averages over samples and terms of the dynamics, with time in units of d^(s + slowed) samples.
+    """Factors that convert averages over samples to terms of the dynamics, with time in units of d^(s + slowed) samples.
 
     Parameters
     ----------
@@ -75,23 +75,23 @@ class StepScales:
 
     @property
     def drift(self) -> float:
-        """Factor of the population drift."""
+        """Factor of the population drift in the dynamics."""
         return self.lr * self.time
 
     @property
     def bend(self) -> float:
-        """Factor of second-order terms."""
+        """Factor of terms of second order in the gradient."""
         return self.lr**2 * float(self.d) ** (self.slowed - self.exponent)
 
     @property
     def noise(self) -> float:
-        """Factor from Sigma to the diffusion matrix of the statistics."""
+        """Factor d^-s from `Sigma` to the diffusion matrix of the statistics."""
         return float(self.d) ** -self.exponent
 
     def increments(self, moments: SampleMoments) -> np.ndarray:
-        """Return the increments of the statistics by each sample, to second order, times d^s.
+        """Return d^s times the increment of the statistics by each sample, to second order in the gradient.
 
-        The second-order term omits the product of mean and noise of the gradient, which vanishes as d grows.
+        The second-order term omits the product of the gradient's mean and its noise, which vanishes as d grows.
         """
         return -self.lr * moments.first + self.lr**2 * self.noise / 2 * moments.bend
 
@@ -106,7 +106,8 @@ class DynamicsEstimates:
     u : statistics of the weights
     f, g, h : population drift, corrector and their difference -f + g, in the form of `u`
     Sigma : covariance of d^s times the one-sample increments, shape (k, k), second-order term included
-    volatility : Sigma without the second-order term, :math:`\text{lr}^2 JVJ^\top`
+    volatility : Sigma without the second-order term, :math:`\text{lr}^2 JVJ^\top`, for the Jacobian J of the statistics and
+        the covariance V of one sample's gradient
     diffusion : diffusion matrix of the statistics, Sigma times d^-s
     risk : mean loss
     samples : number of samples in the averages
@@ -158,12 +159,12 @@ def estimates_at(user: UserLoss, scales: StepScales, moments: SampleMoments, poi
 
 
 def mean_and_error(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean over samples, the first axis, and its standard error."""
+    """Return the mean over samples, the first axis of `rows`, and the standard error of the mean."""
     return rows.mean(0), rows.std(0, ddof=1) / np.sqrt(len(rows))
 
 
 def covariance_and_error(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the covariance matrix over samples, the first axis, and the standard errors of its entries."""
+    """Return the covariance matrix over samples, the first axis of `rows`, and the standard errors of its entries."""
     n = len(rows)
     centred = rows - rows.mean(0)
     products = centred[..., :, None] * centred[..., None, :]
