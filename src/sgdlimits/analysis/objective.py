@@ -37,7 +37,7 @@ class Objective(eqx.Module):
         raise NotImplementedError
 
     def of_runs(self, problem: Problem, dataset: xr.Dataset) -> np.ndarray:
-        """Return the objective's value for each run of a dataset that was saved at the ends of the pieces and stopped by `until`."""
+        """Return the objective for each run of a dataset that was saved at the ends of the pieces and stopped by `until`."""
         raise NotImplementedError
 
 

@@ -1,21 +1,22 @@
 r"""Single-index models of any information exponent: how the learning rate must scale with d, and how many samples it takes.
 
-Students of norm 1 that all have the overlap m with the one teacher, and nothing else in common, move by
+If p students of norm 1 have the same overlap m with one teacher, and are otherwise independent, m obeys the ODE
 
 .. math:: \dot m = \gamma\,\phi(m) - \gamma^2\,\psi(m), \qquad
           \phi(m) = \frac ap(1-m^2)\Big[\sum_k \frac{s_k g_k}{(k-1)!}\, m^{k-1}
                     - a\,\frac{p-1}{p}\,m \sum_k \frac{s_k^2}{(k-1)!}\, m^{2(k-1)}\Big], \qquad
           \psi(m) = \frac m2\, E[G^2],
 
-where :math:`s_k` and :math:`g_k` are the Hermite coefficients of activation and target, a is the second layer and the loss is
-:math:`\frac12(y-f)^2`. For one unit and the smallest n with :math:`s_n g_n \ne 0`, near zero overlap
+where :math:`\gamma` is the learning rate, :math:`s_k` and :math:`g_k` are the Hermite coefficients of activation and target, a
+is the second layer, G the derivative of the loss :math:`\frac12(y-f)^2` with respect to a student's field, y the label and f
+the output. For one unit and the smallest n with :math:`s_n g_n \ne 0`, near zero overlap
 
 .. math:: \dot m \approx \gamma\,\frac{s_n g_n}{(n-1)!}\,m^{n-1} - \frac{\gamma^2}{2} E[G^2]\, m .
 
-The start is at :math:`m \sim 1/\sqrt d`. For n = 1, 2 the first term wins there at a constant learning rate. For
-:math:`n \ge 3` the second does, unless :math:`\gamma \sim d^{-(n-2)/2}`; then learning takes :math:`t \sim d^{n-2}`, which are
-:math:`d^{n-1}` samples [15]_. For every :math:`n \ge 2` SGD's own noise adds to m a variance of order
-:math:`\gamma^2 t/d = O(1/d)` while the start is left, as much as the start has.
+Random starts have :math:`m \sim 1/\sqrt d`. For n = 1, 2 the first term dominates there at a constant learning rate. For
+:math:`n \ge 3` the second term dominates, unless :math:`\gamma \sim d^{-(n-2)/2}`; then learning takes a time
+:math:`t \sim d^{n-2}`, which is :math:`d^{n-1}` samples [15]_. For every :math:`n \ge 2` the noise of SGD adds to m a variance
+of order :math:`\gamma^2 t/d = O(1/d)` before m has grown, the same order as the variance of the start.
 
 .. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
    inference*.
@@ -47,15 +48,15 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
 GRID_POINTS = 65
-"""Number of overlaps between start and end at which the drift's sign is checked and the learning rate is chosen."""
+"""Number of overlaps between start and end at which the sign of the drift is checked and the best learning rate computed."""
 MAX_SERIES_OVERLAP = 0.5
 """Overlap below which the population drift is summed from Hermite coefficients, which is accurate however small the overlap."""
 ZERO_COEFFICIENT = 1e-8
 """Size of a Hermite coefficient, relative to the norm of the function, below which it counts as zero."""
 MIN_RELATIVE_DRIFT = 1e-9
-"""Total drift, relative to the population drift, below which it counts as zero: the overlap does not get past that point."""
+"""Total drift, relative to the population drift, below which the total drift counts as zero and the overlap does not grow."""
 DEGREE, CELLS = 32, 4000
-"""Degree of the interpolation in the overlap, and number of cells of the integrals with SGD's noise."""
+"""Degree of the interpolation in the overlap, and number of cells in the integrals for the exit time with SGD's noise."""
 
 
 def _check_cosines(name: str, value: Any) -> Any:
@@ -68,7 +69,9 @@ def _check_cosines(name: str, value: Any) -> Any:
 
 @checked
 def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
-    r"""Return the order of the number of samples to learn: d, d log d, or :math:`d^{n-1}` for information exponents n >= 3.
+    r"""Return the order of the number of samples to learn, :math:`d`, :math:`d\log d` or :math:`d^{n-1}` for n = 1, 2 or more.
+
+    `exponent` is the information exponent n of the target.
 
     >>> samples(3, 1000.0)
     1000000.0
@@ -80,10 +83,10 @@ def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
 
 @checked
 def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5) -> float:
-    r"""Return a quantile of the absolute overlap m of random starts; :math:`m^2` has a beta law.
+    r"""Return the quantile for `share` of the absolute overlap m of random starts in dimension d; :math:`m^2` has a beta law.
 
-    The time of the ODE falls as the start grows: its median over random starts, for odd exponents over those of the right
-    sign, is the time from the quantile 1/2.
+    The exit time of the ODE decreases with the initial overlap: the median time over random starts, for odd information
+    exponents over starts of the sign that learns, is the time from the quantile 1/2.
 
     >>> round(start_quantile(10**6) * 1000, 4)          # that of a normal number
     0.6745
@@ -95,13 +98,15 @@ def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5
 def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_least=2)], overlap: Fraction = 0.5) -> float:
     r"""Return a learning rate with which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
 
-    At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi` is largest at :math:`\gamma = \phi/2\psi`. The recommended
-    rate is the smallest of these along the path,
+    At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi`, with a population drift :math:`\phi` and a corrector
+    :math:`\psi`, is largest at the learning rate :math:`\gamma = \phi/2\psi`. The recommended learning rate is the smallest of
+    these along the path,
 
     .. math:: \gamma = \min_{1/\sqrt d \,\le\, m \,\le\, \text{overlap}} \frac{\phi(m)}{2\,\psi(m)},
 
     the best rate at the hardest overlap, and the largest at which the corrector nowhere exceeds half of the population
-    drift. It tends to a constant as d grows for exponents 1 and 2, and falls as :math:`d^{-(n-2)/2}` for :math:`n \ge 3`.
+    drift. It tends to a constant as d grows for information exponents 1 and 2, and falls as :math:`d^{-(n-2)/2}` for an
+    exponent :math:`n \ge 3`.
 
     Students start with equal norms, second-layer weights and overlaps. Off the sphere m is the cosine with the teacher, at the
     norms of the start; a trained second layer is taken at its start. Two effects are neglected. First, SGD's own noise: for
@@ -110,8 +115,8 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
     `overlap`: with label noise the final risk is smaller at smaller rates, and wide networks may learn at smaller rates only
     (`theory.mediocrity.usable_lr`).
 
-    For phase retrieval by one unit the result is :math:`1/(12 + \Delta/(1-\text{overlap}^2))`: the rate 1/12 without label
-    noise, and `theory.mediocrity.optimal_lr` in general for small `overlap`.
+    For phase retrieval by one unit with label noise of variance :math:`\Delta` the result is
+    :math:`1/(12 + \Delta/(1-\text{overlap}^2))`: 1/12 without noise, and `theory.mediocrity.optimal_lr` for small `overlap`.
 
     Parameters
     ----------
@@ -152,16 +157,19 @@ def exit_time(
 ):
     r"""Return the time in which one unit's overlap grows from its start to a given value, in samples per dimension.
 
-    .. math:: t = \int_{m_0}^{\text{overlap}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)}
+    For the ODE of the overlap m, with learning rate :math:`\gamma`, population drift :math:`\phi`, corrector :math:`\psi` and
+    start :math:`m_0`, the time is
 
-    by the ODE. With SGD's noise it is the mean first passage of :math:`dm = b\,dt + \sqrt{a/d}\,dB` (the SDE),
+    .. math:: t = \int_{m_0}^{\text{overlap}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)} .
+
+    With SGD's noise it is the mean first-passage time of :math:`dm = b\,dt + \sqrt{a/d}\,dB` (the SDE), which solves
 
     .. math:: \frac{a}{2d}\,\theta'' + b\,\theta' = -1, \qquad \theta(\pm\text{overlap}) = 0, \qquad \theta(m_0) = E\,t .
 
-    The time is an array if an argument is one, and infinite if the ODE does not reach the overlap. Noise is of the order of
-    the start for every exponent from 2 on, and never negligible. For odd exponents it also lets runs that have lost their
-    initial overlap exit late: the mean is then well above the median. For phase retrieval at any width, averaged over random
-    starts, see `theory.mediocrity.exit_time`.
+    The time is an array if an argument is an array, and infinite if the ODE does not reach the overlap. For information
+    exponents of 2 and more the noise is of the order of the initial overlap, and never negligible. For odd exponents some runs
+    lose their initial overlap to noise and exit late, so that the mean is well above the median. `theory.mediocrity.exit_time`
+    has the time for phase retrieval at any width, averaged over random starts.
 
     Parameters
     ----------
@@ -238,7 +246,7 @@ class _Series(NamedTuple):
 
 
 class _Drift(NamedTuple):
-    """Drift of the overlap m that equal students have in common, interpolated between -end and end."""
+    """Drift of the overlap m with the teacher that all students have in common, interpolated between -end and end."""
 
     population: Callable[[np.ndarray], np.ndarray]
     corrector: Callable[[np.ndarray], np.ndarray]
@@ -266,7 +274,7 @@ class _Drift(NamedTuple):
 
 
 def _normalised_coefficients(activation: Activation) -> np.ndarray:
-    r"""Return the normalised Hermite coefficients :math:`c_k/\sqrt{k!}` of an activation, with rounding set to zero."""
+    r"""Return the Hermite coefficients of an activation, the k-th over :math:`\sqrt{k!}`, with rounding errors set to zero."""
     strengths, size = expand_in_hermite(activation, MAX_HERMITE_ORDER)
     return np.where(np.abs(strengths) > ZERO_COEFFICIENT * size, strengths, 0.0)
 
@@ -276,7 +284,7 @@ def _normalised_coefficients(activation: Activation) -> np.ndarray:
 def drift_parts(
     problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _check_cosines]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Return population drift and corrector of the cosine between equal students and the teacher, at each cosine m."""
+    """Return two parts of the drift of the cosine m between equal students and the teacher: population drift and corrector."""
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
     def parts_at(m):
@@ -294,7 +302,7 @@ def drift_parts(
 @checked
 @eqx.filter_jit
 def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _check_cosines]) -> Float[Array, " n"]:
-    """Return the variance, times d, of the increment that one sample makes to one unit's overlap, at each overlap m."""
+    """Return d times the variance of the increment by one sample of one unit's overlap with the teacher, at each overlap m."""
     P = problem.target.gram
 
     def variance_at(m):
@@ -305,9 +313,9 @@ def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n
 
 
 def _interpolation_nodes(end: float) -> np.ndarray:
-    """Return interpolation nodes for functions of the overlap m on [-end, end]: Chebyshev points of its angle.
+    """Return interpolation nodes for functions of the overlap m on [-end, end]: Chebyshev points in the angle of m.
 
-    In the angle the drift of relu units is smooth too.
+    The drift of relu units is a smooth function of the angle too.
     """
     return np.sin(np.arcsin(end) * chebyshev.chebpts1(DEGREE + 1))
 
@@ -321,7 +329,7 @@ def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray
 
 
 def _growing_sign(drift: _Drift, start: float) -> int:
-    """Return the sign of overlaps that grow from the start, 1 if both signs do; raise `BadInput` if none does."""
+    """Return the sign with which overlaps grow from the start, 1 if both signs grow; raise `BadInput` if neither grows."""
     for sign in (1, -1):
         if sign * drift.population_and_corrector(np.asarray(sign * start))[0] > 0:
             return sign
@@ -352,7 +360,7 @@ def _check_problem(problem: Any) -> None:
 
 
 def _ode_time(drift: _Drift, start: float, end: float) -> float:
-    """Return the time in which the ODE carries the overlap from start to end; infinite if it does not get there."""
+    """Return the time in which the ODE carries the overlap from start to end; infinite if it does not reach the end."""
     sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID_POINTS)
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if not sign or (population + corrector <= MIN_RELATIVE_DRIFT * population).any():
@@ -375,11 +383,12 @@ def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: 
 
 
 def _slope_coefficients(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
-    r"""Return G and g in :math:`-\theta' = G\theta - g`, for the mean exit time :math:`\theta` on the side of `end`.
+    r"""Return G and g in :math:`-\theta' = G\theta - g` for the mean exit time :math:`\theta`, on the side of `end`.
 
-    They follow by recursion from the end inwards. In a cell of the width h, in which b and a are constant, :math:`w = -\theta'`
-    becomes :math:`\kappa w + \mu` and :math:`\theta` decreases by :math:`e w + f`, with :math:`v = 2bh/a`,
-    :math:`\kappa = e^{-v}`. For v < 0 all are multiplied by :math:`e^v`, so that none is large.
+    G and g follow by recursion from the end inwards. In a cell of the width h, in which the drift b and the noise variance a
+    are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and :math:`\theta` decreases by :math:`e w + f`, with
+    :math:`v = 2bh/a`, :math:`\kappa = e^{-v}` and coefficients :math:`\mu`, e and f. For v < 0 all coefficients are multiplied
+    by :math:`e^v`, so that none is large.
     """
     # cells of the size of the noise near zero, growing geometrically beyond
     y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), CELLS + 1))

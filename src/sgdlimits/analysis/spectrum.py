@@ -22,12 +22,12 @@ class Index(NamedTuple):
 
 
 class HessianSpectrum(NamedTuple):
-    """Distinct eigenvalues in ascending order and their multiplicities; it unpacks as these two arrays.
+    """Distinct eigenvalues of a Hessian in ascending order and their multiplicities; unpacks as these two arrays.
 
     Parameters
     ----------
     eigenvalues : distinct eigenvalues, each the mean of those closer than a tolerance times the largest; 0.0 if that close to 0
-    multiplicities : number of occurrences of each, integers
+    multiplicities : number of occurrences of each eigenvalue
 
     >>> HessianSpectrum(np.array([-4.0, 0.0]), np.array([1, 2998]))
     Spectrum of 2999 eigenvalues: 1 negative, 2998 null, 0 positive

@@ -1,7 +1,7 @@
-r"""Statistics of exit times: mean, median, quantiles, their confidence intervals, and survival curves.
+r"""Statistics of exit times: mean, median and quantiles with confidence intervals, and survival curves.
 
-With exits at times :math:`t_1 < t_2 < \dots`, :math:`d_i` of them at :math:`t_i` and :math:`n_i` runs under observation just
-before, the Kaplan-Meier estimate of the survival function is
+With exits at the times :math:`t_1 < t_2 < \dots`, :math:`d_i` exits at :math:`t_i` and :math:`n_i` runs under observation just
+before :math:`t_i`, the Kaplan-Meier estimate of the survival function is
 
 .. math:: S(t) = \prod_{t_i \le t} \Big(1 - \frac{d_i}{n_i}\Big).
 
@@ -30,14 +30,14 @@ MAX_FLOATS_AT_ONCE = 2**20
 
 
 def check_exits(exits: Any) -> xr.Dataset:
-    """Return a dataset if it is one of `exit_times`; raise `BadInput` for anything else."""
+    """Return the argument if it is a dataset of `exit_times`; raise `BadInput` for anything else."""
     if not isinstance(exits, xr.Dataset) or not {"t", "censored"} <= set(exits.data_vars):
         raise BadInput(f"this is not a dataset of exit times but a {type(exits).__name__}. Make one with sgdlimits.exit_times.")
     return exits
 
 
 class OrderedTimes(NamedTuple):
-    """Exit and censoring times of runs in ascending order, and a mask of those that are exits.
+    """Exit and censoring times of runs in ascending order, and a mask that is true for exits.
 
     Among equal times exits come first.
     """
@@ -65,7 +65,7 @@ class OrderedTimes(NamedTuple):
 
 
 class SurvivalCurve(NamedTuple):
-    """Survival curve of exit times: the share of runs that remain after each time, with a pointwise confidence band."""
+    """Survival curve of exit times: the share of runs that have not exited, with a pointwise confidence band."""
 
     t: np.ndarray
     share: np.ndarray
@@ -75,14 +75,14 @@ class SurvivalCurve(NamedTuple):
 
 
 def evaluate_survival(exited: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the Kaplan-Meier survival function after each of the ordered times, which are repeated `counts` times."""
+    """Return the Kaplan-Meier survival function after each of the ordered times, the i-th of which occurs counts[i] times."""
     # runs at risk just before each time
     left = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
     return np.cumprod(1 - np.where(exited, counts, 0) / np.maximum(left, 1), axis=-1)
 
 
 def survival_curve(times: OrderedTimes, confidence: float = 0.95) -> SurvivalCurve:
-    """Return the Kaplan-Meier curve from S = 1 at t = 0, with the band of Greenwood's variance on the scale of log(-log S)."""
+    """Return the Kaplan-Meier curve S(t), S(0) = 1, with a band from Greenwood's variance on the scale of log(-log S)."""
     n = np.arange(times.t.size, 0, -1)
     share = evaluate_survival(times.exited, np.ones(times.t.size))
     # keep the value after all events at equal times
@@ -101,7 +101,7 @@ def survival_curve(times: OrderedTimes, confidence: float = 0.95) -> SurvivalCur
 
 @dataclass(frozen=True, repr=False)
 class IntervalEstimate:
-    """Estimate with its confidence interval; an end is infinite if the survival curve does not fall to the quantile."""
+    """Estimate with its confidence interval; an end of a quantile's interval is infinite if too few runs exited."""
 
     value: float
     low: float
@@ -157,12 +157,12 @@ def summarise(
 ) -> Summary:
     r"""Estimate mean, median and quantiles of exit times with confidence intervals, accounting for censored runs.
 
-    The survival function S is estimated by Kaplan and Meier. The quantile of the share q is the first t with
-    :math:`S(t) \le 1 - q`, and infinite if S stays above. The mean is :math:`\int_0^\tau S\,dt` up to the last time
-    :math:`\tau` at which a run was observed; it is the mean if no run is censored, and a lower bound otherwise. Intervals
-    are percentiles over resampled runs (bootstrap).
+    The survival function S is estimated by the method of Kaplan and Meier. The quantile of the share q is the first t with
+    :math:`S(t) \le 1 - q`, and infinite if S stays above :math:`1 - q`. The mean is estimated by :math:`\int_0^\tau S\,dt`,
+    where :math:`\tau` is the last time at which a run was observed: the sample mean if no run is censored, and a lower bound
+    otherwise. Intervals are percentiles over resampled runs (bootstrap).
 
-    Censoring is assumed to be independent of the exit. That holds for a common `t_max`, not for runs that diverged.
+    Censoring is assumed to be independent of the exit, which is true for a common `t_max`, but not for runs that diverged.
     A `CensoredWarning` is issued if any run is censored.
 
     Parameters
@@ -219,7 +219,7 @@ def _bootstrap_mean_and_quantiles(
 ) -> np.ndarray:
     """Return mean and quantiles of bootstrap resamples of the runs, shape (resamples, 1 + shares).
 
-    They are computed a few resamples at a time.
+    A few resamples at a time are computed.
     """
     n, parts = times.t.size, []
     for begin in range(0, resamples, max(1, MAX_FLOATS_AT_ONCE // n)):

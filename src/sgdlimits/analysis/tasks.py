@@ -20,10 +20,10 @@ MIN_WEIGHT_FALL = 1e-9
 
 @checked
 def forgetting(dataset: xr.Dataset, task: Task = 0, switch: Switch | None = None) -> xr.DataArray:
-    r"""Return the growth of the risk on a task since the switch to another one [17]_.
+    r"""Return the growth of the risk on a task since the switch to another task [17]_.
 
-    It is :math:`R_c(t) - R_c(t_s)` for the task c and the time of the switch :math:`t_s`, at the saved times from there on:
-    positive for what was forgotten.
+    For the risk :math:`R_c` on the task c and the time :math:`t_s` of the switch the growth is :math:`R_c(t) - R_c(t_s)`, at
+    the saved times from :math:`t_s` on; it is positive if the task is forgotten.
 
     Parameters
     ----------
@@ -51,12 +51,14 @@ def forgetting(dataset: xr.Dataset, task: Task = 0, switch: Switch | None = None
 
 @checked
 def transfer(dataset: xr.Dataset, task: Task = 1, switch: Switch | None = None) -> xr.DataArray:
-    r"""Return the fall of the risk on a new task since the switch to it, :math:`R_c(t_s) - R_c(t)` [17]_.
+    r"""Return the fall of the risk on a new task since the switch to this task [17]_.
+
+    For the risk :math:`R_c` on the new task c and the time :math:`t_s` of the switch it is :math:`R_c(t_s) - R_c(t)`.
 
     Parameters
     ----------
     dataset, switch : as for `forgetting`
-    task : number of the new task, 1 for the second; without `switch`, the first time at which its weight rises counts
+    task : number of the new task, 1 for the second; without `switch`, the switch is where the task's weight first rises
 
     Returns
     -------
@@ -70,20 +72,20 @@ def transfer(dataset: xr.Dataset, task: Task = 1, switch: Switch | None = None) 
 
 @checked
 def tracking_risk(speed: NotNegative, lr: Positive, noise: NotNegative = 0.0) -> float:
-    r"""Return the stationary risk of one linear unit on a rotating teacher, `presets.drifting`.
+    r"""Return the stationary risk of one linear unit that learns from a rotating teacher (`presets.drifting`).
 
-    In the frame that rotates with the teacher at the speed :math:`\omega` the overlap has a fixed point, at which
-
+    In the frame that rotates with the teacher w at the speed :math:`\omega` the weights u have a fixed point, at which
     .. math:: |u - w|^2 = \frac{1}{2 - \gamma}\left(\frac{2\omega^2}{\gamma^2 + \omega^2} + \gamma\Delta\right), \qquad
               R = \tfrac12\left(|u - w|^2 + \Delta\right),
 
-    for the learning rate :math:`\gamma < 2` as :math:`d\to\infty`. The first term is lag, the second noise.
+    for the learning rate :math:`\gamma < 2` as :math:`d\to\infty`, where R is the risk. The first term of the squared distance
+    is due to the lag behind the teacher, the second to label noise.
 
     Parameters
     ----------
-    speed : :math:`\omega`, in radians in a unit of t
-    lr : :math:`\gamma`, below 2
-    noise : :math:`\Delta`, variance of the label noise
+    speed : angular speed :math:`\omega` of the teacher, in radians per unit of t
+    lr : learning rate :math:`\gamma`, below 2
+    noise : variance :math:`\Delta` of the label noise
 
     >>> round(tracking_risk(speed=0.0, lr=0.5, noise=0.3), 12)          # a teacher at rest: Delta / (2 - lr)
     0.2
@@ -96,15 +98,15 @@ def tracking_risk(speed: NotNegative, lr: Positive, noise: NotNegative = 0.0) ->
 
 @checked
 def tracking_lr(speed: Positive, noise: NotNegative = 0.0) -> float:
-    r"""Return the learning rate that minimises `tracking_risk`.
+    r"""Return the learning rate that minimises `tracking_risk`, the stationary risk on a rotating teacher.
 
     For slow teachers it is :math:`\gamma \approx (4\omega^2/\Delta)^{1/3}`: the slower the teacher and the larger the noise,
     the longer is the time over which samples are averaged.
 
     Parameters
     ----------
-    speed : :math:`\omega`, in radians in a unit of t
-    noise : :math:`\Delta`, variance of the label noise
+    speed : angular speed :math:`\omega` of the teacher, in radians per unit of t
+    noise : variance :math:`\Delta` of the label noise
 
     >>> slow = 1e-5
     >>> round(tracking_lr(slow, noise=0.1) / (4 * slow**2 / 0.1) ** (1 / 3), 2)

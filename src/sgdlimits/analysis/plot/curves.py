@@ -24,7 +24,7 @@ Band = Annotated[tuple[float, float] | None, optional(quantile_pair)]
 
 
 def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
-    """Return datasets by label: the given labels, or the names of the levels (`SGD`, `ODE` ...), with problems if these differ."""
+    """Return datasets by label: the given labels, or the levels' names, preceded by the problems' names if these differ."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
     else:

@@ -222,7 +222,7 @@ class SampledDynamics:
 
     @checked
     def tabulate(self, grid: Any) -> FittedDynamics:
-        """Tabulate the estimated dynamics on a grid and interpolate it by cubic splines; `problem` of the result can be simulated.
+        """Tabulate the estimated dynamics on a grid, interpolated by cubic splines; the result's `problem` can be simulated.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class SampledDynamics:
         return replace(self, d=d)
 
     def draw_weights(self, index: int) -> PyTree:
-        """Return weights number `index`: a draw if `at` is a function, else `at` itself for 0 and noisy copies of `at` for others."""
+        """Return weights number `index`: a draw if `at` is a function, else `at` for 0 and a noisy copy of `at` for others."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 2**31), index)
         if callable(self.at):
             try:

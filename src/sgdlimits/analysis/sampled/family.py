@@ -1,7 +1,8 @@
-r"""Conditions of Definition 2.1 for a loss and a sampler: exponents of d, fitted over a family of dimensions.
+r"""Conditions of the limit theorem for a user's loss and sampler: exponents of d, fitted over a family of dimensions.
 
-Statistics have the same values at every d: weights are drawn and moved until they have those of the smallest d. Operator norms
-of derivatives of the statistics are computed by power iteration, so that no array of size n x n is made.
+The theorem is that of Ben Arous, Gheissari and Jagannath (Definition 2.1). The statistics have equal values at every d: weights
+are drawn and moved until they have the statistics of the weights at the smallest d. Operator norms of derivatives by the n
+weights are computed by power iteration, without arrays of size n x n.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from sgdlimits.text import table
 
 ITERATIONS = 40
 DIRECTIONS = 3
-"""Starts of a power iteration, of which the largest result counts."""
+"""Number of random starts of a power iteration, of which the largest result is taken."""
 MISFIT = 2.5
-"""Where a power of d misses a value by more standard errors, a constant is added to d."""
+"""Number of standard errors by which a power of d may miss a value before a constant is added to the power law."""
 DETECTED = 4
-"""A value of fewer standard errors at the largest d counts as zero."""
+"""Number of standard errors below which a value at the largest d counts as zero."""
 ZERO = 1e-12
 FOURTH, SPREAD = "3. fourth moment of the first-order term", "3. variance of the second-order term"
 RATES = ("drift", "corrector", "volatility")
 POSITIVE = (FOURTH, SPREAD, "volatility")
-"""Averages of squares, which are zero only where every sample is."""
+"""Names of the quantities that are averages of squares, which are zero only if the value of every sample is zero."""
 
 
 @dataclass(frozen=True, repr=False)
 class SampledLocalizability(Localizability):
-    r"""Conditions of Definition 2.1 with fitted exponents of d and their errors, and the limit that remains as d grows.
+    r"""Conditions of the limit theorem with fitted exponents of d and their errors, and the limit that exists as d grows.
 
     Parameters
     ----------
     value_errors : standard errors of `values`
-    slowed : time is in d^(s + slowed) samples
+    slowed : power of d by which time is slowed: a unit of time is d^(s + slowed) samples at the step size lr d^-s
     """
 
     value_errors: np.ndarray
@@ -50,12 +51,12 @@ class SampledLocalizability(Localizability):
 
     @property
     def allowed(self) -> tuple[float, float]:
-        """Exponents at which the drift, and at which corrector and noise, are of order one in this unit of time."""
+        """Pair of exponents of d in this unit of time: that at which the drift is of order one, and that at which noise is."""
         return -self.slowed or 0.0, self.exponent - self.slowed
 
     @property
     def uncertain(self) -> tuple[str, ...]:
-        """Conditions on moments that the samples hardly determine: those of heavy tails, which may be infinite."""
+        """Names of conditions on moments with heavy tails, which may be infinite and which the samples hardly determine."""
         parts = zip(self.conditions, self.values, self.value_errors, strict=False)
         return tuple(
             each.name for each, value, error in parts if each.name in POSITIVE and (error > np.abs(value) / DETECTED).any()
@@ -90,7 +91,7 @@ class Measured:
 
     @property
     def largest(self) -> tuple[np.ndarray, np.ndarray]:
-        """Largest value of each column over the states, and its standard error."""
+        """Largest value of each column over the states, and the standard error of this value."""
         at = self.value.argmax(0), np.arange(self.value.shape[1])
         return self.value[at], self.error[at]
 
@@ -98,9 +99,9 @@ class Measured:
 def family_report(
     users: list[UserLoss], drawn: list[np.ndarray], exponent: float, slowed: float, samples: int, seed: int
 ) -> SampledLocalizability:
-    """Measure the conditions of Definition 2.1, and return the report.
+    """Measure the conditions of the limit theorem for a user's loss at increasing dimensions.
 
-    `users` has the user's functions at increasing dimensions, `drawn` as many arrays of weights, one row per state.
+    `users` has the user's functions at each dimension, and `drawn` an array of weights at each dimension, one row per state.
     """
     dimensions = tuple(user.d for user in users)
     at_all = []
@@ -145,7 +146,7 @@ def family_report(
 
 
 def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
-    """Return the quantities that the conditions bound, and drift, corrector and volatility, at rows of weights."""
+    """Return, by name, the quantities that the conditions bound, drift, corrector and volatility at rows of weights."""
     n = measured.samples
     second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
     centred = measured.first - measured.first.mean(0)
@@ -178,7 +179,7 @@ def _gradient_norm(gradients: np.ndarray) -> Measured:
 
 
 def _norms(user: UserLoss, rows, key):
-    """Return operator norms of second and of third derivatives of each statistic at each row, shapes (P, k)."""
+    """Return operator norms of the second and the third derivatives of k statistics at P rows of weights, shapes (P, k)."""
     starts = jax.random.normal(key, (DIRECTIONS, user.size))
     unit = lambda v: v / jnp.where((size := jnp.linalg.norm(v)) > 0, size, 1.0)
 
@@ -201,9 +202,9 @@ def _norms(user: UserLoss, rows, key):
 
 
 def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray, positive: bool = False) -> Growth:
-    """Fit a power of d to values with standard errors, or a power of d plus a constant where that misses them.
+    """Fit a power of d to values with standard errors, or a power of d plus a constant if a power alone does not fit.
 
-    A value within its errors of zero counts as zero, unless all values are known to be positive.
+    A value at the largest d within its errors of zero counts as zero, unless all values are known to be positive.
 
     >>> d = np.array([50.0, 100.0, 200.0, 400.0])
     >>> fit_growth(d, 3 * d**1.5, 0.01 * d**1.5)

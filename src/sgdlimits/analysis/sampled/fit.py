@@ -1,4 +1,4 @@
-"""Fitted and tabulated dynamics: functions of the statistics, from estimates at many weights, as a problem."""
+"""Fitted and tabulated dynamics: problems made of functions of the statistics, from estimates at many weights."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sgdlimits.problem.surrogate import Surrogate
 from sgdlimits.text import table
 
 BATCHES = 32
-"""Number of batches of samples, whose separate fits give standard errors that include errors common to all points."""
+"""Number of batches of samples. The spread of separate fits to them gives errors, errors common to all points included."""
 MIN_ERRORS_PRINTED = 4
-"""Number of standard errors up to which a coefficient is not printed."""
+"""Number of standard errors from which a coefficient is printed."""
 MIN_FOUND_SHARE = 0.5
-"""Smallest share of a region's points that must be statistics of weights."""
+"""Smallest share of the points of a region for which weights with these statistics must be found."""
 PARTS = ("population", "corrector", "noise", "risk")
 
 
 @dataclass(frozen=True, repr=False)
 class FittedDynamics:
-    """Functions of the statistics fitted to estimates of their dynamics.
+    """Functions of the statistics that are fitted to estimates of the dynamics, as a problem.
 
     Parameters
     ----------
-    problem : `Surrogate` with these functions, for every level and analysis that needs only drift and covariance
+    problem : `Surrogate` with these functions, for every level and analysis that needs drift and covariance only
     points : statistics of the weights at which the dynamics was estimated, shape (P, k)
     coefficients, errors : coefficients and their standard errors for each part ("population", "corrector", "noise", "risk"),
         shape (terms, components)
@@ -55,7 +55,10 @@ class FittedDynamics:
         return self.problem.names
 
     def terms(self, part: str, name: str) -> dict[str, tuple[float, float]]:
-        """Return coefficient and error of each monomial, like "m r2", of one statistic's "population" or "corrector"."""
+        """Return the coefficient and error of each monomial, such as "m r2", in one part of the drift of the statistic `name`.
+
+        `part` is "population" for the population drift, or "corrector" for the term quadratic in the learning rate.
+        """
         if part not in ("population", "corrector") or name not in self.names:
             raise BadInput(
                 f"there are no terms for part={part!r}, name={name!r}. Give population or corrector, and one of "
@@ -171,7 +174,7 @@ def fit_dynamics(
 
 
 def _least_squares_matrix(features: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Return the matrix from values at the points to coefficients, by least squares weighted with the standard errors."""
+    """Return the matrix that maps values at the points to coefficients, by least squares weighted with the standard errors."""
     typical = np.median(error)
     weight = 1 / np.maximum(error, 0.1 * typical) if typical > 0 else np.ones_like(error)
     return np.linalg.pinv(features * weight[:, None]) * weight

@@ -16,17 +16,17 @@ from sgdlimits.jaxtools import jit_bound
 MAX_STEPS = 60
 """Largest number of Gauss-Newton steps."""
 STEP_FRACTIONS = 0.5 ** np.arange(8)
-"""Fractions of a step that are tried."""
+"""Fractions of a Gauss-Newton step that are tried, the largest first."""
 TOLERANCE = 1e-9
-"""Largest error of statistics that count as reached, relative to 1 plus their size."""
+"""Largest error, relative to 1 plus the size of the statistics, at which given statistics count as reached."""
 RANK_TOLERANCE = 1e-12
 """Fraction of the largest singular value up to which singular values count as zero."""
 
 
 def lift(user: UserLoss, points: Any, targets: Any) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:
-    """Move rows of weights until they have given statistics; return the rows, and a mask of those that succeeded.
+    """Move rows of weights until they have given statistics; return the moved rows, and a mask of rows that succeeded.
 
-    `points` has the shape (P, n), `targets` (P, k).
+    `points` has the P rows of n weights, shape (P, n); `targets` has the k statistics for each, shape (P, k).
     """
     rows, errors = jit_bound(_lift, user, fast_compile=True)(jnp.asarray(points, float), jnp.asarray(targets, float))
     return np.asarray(rows), np.asarray(errors) < TOLERANCE
@@ -37,7 +37,7 @@ def _lift(user: UserLoss, points: Any, targets: Any):
 
 
 def lift_differentiably(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"]) -> Float[Array, " n"]:
-    """Return weights with the statistics `target`, differentiable in `target`; NaN if the search fails."""
+    """Return weights with the statistics `target`, found by a search from w, differentiable in `target`; NaN if it fails."""
     w, error = _lift_one(user, w, lax.stop_gradient(target))
     w = lax.stop_gradient(w)
     J = jax.jacrev(user.u)(w)

@@ -4,7 +4,7 @@ With the gradient G of one sample's loss at weights w, a step of size :math:`\de
 
 .. math:: -\delta\,\langle G, \nabla u\rangle + \tfrac12\delta^2\,\langle\nabla^2 u, G\otimes G\rangle + O(\delta^3).
 
-Both terms are derivatives along G, taken forward: neither the Hessian of u nor the covariance of G is ever formed.
+Both terms are computed by forward-mode derivatives along G, so that neither the Hessian of u nor the covariance of G is formed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from sgdlimits.trial import describe_error, try_function
 class SampleTerms(NamedTuple):
     """Terms of one sample at one point: its loss, and the derivatives of the statistics along its gradient G.
 
-    `second` is taken along G twice, and `cross` along G and along an estimate of its mean.
+    `first` and `second` are the first and second derivatives along G, and `cross` the mixed second derivative along G and an
+    estimate of the mean of G.
     """
 
     loss: Float[Array, ""]
@@ -43,7 +44,7 @@ class UserLoss(eqx.Module):
 
     Parameters
     ----------
-    loss, sample, statistics : functions of (w, x), of (key, d), and of w or of (w, d)
+    loss, sample, statistics : the user's functions: of weights w and a sample x, of (key, d), and of w or of (w, d)
     d : dimension
     weights, values : layouts of the weights and of the values of `statistics`
     names : names of the k entries of the statistics
@@ -59,7 +60,7 @@ class UserLoss(eqx.Module):
 
     @classmethod
     def of(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """Build it from functions that are tried once at weights; raise `BadInput` if one of them fails."""
+        """Build a `UserLoss` from functions, each evaluated once at given weights; raise `BadInput` if one of them fails."""
         weights = as_weights("at", weights)
         layout = Layout.of(weights)
         at = f"weights of shape {', '.join(map(str, layout.shapes))}"
@@ -79,7 +80,7 @@ class UserLoss(eqx.Module):
 
     @classmethod
     def from_traced(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """Build it from functions that need no trial, at weights that may be traced by JAX."""
+        """Build a `UserLoss` from functions without evaluating them, at weights that may be traced by JAX."""
         answer = jax.eval_shape(_with_d(statistics, d), weights)
         names = names_of_numbers(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
         return cls(loss, sample, statistics, d, Layout.of(weights), Layout.of(answer), names)
@@ -90,7 +91,7 @@ class UserLoss(eqx.Module):
         return self.weights.size
 
     def row(self, weights: PyTree) -> Float[Array, " n"]:
-        """Return weights as one row, shape (n,)."""
+        """Flatten weights to one row, shape (n,)."""
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(weights)])
 
     def u(self, w: Any) -> Float[Array, " k"]:
@@ -111,7 +112,7 @@ class UserLoss(eqx.Module):
         return self.sample(key, self.d)
 
     def slopes(self, w: Float[Array, " n"], v: Float[Array, " n"]) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
-        """Return the first and second derivatives of the statistics along v at a row of weights."""
+        """Return the first and second derivatives of the statistics along v at the row of weights w."""
         return jax.jvp(lambda w: jax.jvp(self.u, (w,), (v,))[1], (w,), (v,))
 
     def terms(self, w: Float[Array, " n"], x: PyTree, pilot: Float[Array, " n"]) -> tuple[SampleTerms, Float[Array, " n"]]:
@@ -146,7 +147,7 @@ def _try_sample(sample: Callable, d: int) -> PyTree:
 
 
 def as_weights(name: str, weights: Any) -> PyTree:
-    """Weights as arrays of finite real numbers, or `BadInput`; a list of plain numbers is one array."""
+    """Convert weights to arrays of finite real numbers, a list of numbers to one array; raise `BadInput` if that fails."""
     leaves = jax.tree.leaves(weights)
     if isinstance(weights, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in leaves):
         leaves = [weights := np.asarray(as_numbers(name, weights), float)] if leaves else []

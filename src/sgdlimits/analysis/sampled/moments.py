@@ -1,4 +1,4 @@
-"""Sample averages at several weights at once: the same samples for all of them, a chunk at a time."""
+"""Sample averages at several weights, over the same samples for all weights, a chunk of samples at a time."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ MAX_CHUNK = 256
 GROUPS = 8
 """Number of groups of samples; products of the mean gradients of two groups are unbiased."""
 PILOT_SAMPLES = 64
-"""Number of samples of a first estimate of the mean gradient. It centres terms, and no average depends on it."""
+"""Number of samples for a first estimate of the mean gradient, which centres terms and biases no average."""
 PILOT, MAIN = 0, 1
-"""Numbers folded into the key of the random samples of the first and of the final estimate."""
+"""Numbers folded into the random key: for the samples of the first estimate, and for those of the final one."""
 
 
 @dataclass(frozen=True)
 class SampleMoments:
-    """Terms of N samples at P points, for a step's change of k statistics of n weights.
+    """Terms in the change of k statistics by a step of SGD, for each of N samples at P rows of n weights.
 
     Parameters
     ----------
     loss : loss of each sample, shape (N, P)
     first : derivative of each statistic along each sample's gradient G, shape (N, P, k)
-    second : second derivative along G twice, shape (N, P, k)
-    centred : second derivative along G less an estimate of its mean, shape (N, P, k)
-    excess : bias of the mean of `centred` by the error of that estimate, shape (P, k)
+    second : second derivative of each statistic along G, shape (N, P, k)
+    centred : second derivative of each statistic along G minus an estimate of the mean of G, shape (N, P, k)
+    excess : bias of the mean of `centred` due to the error of this estimate, shape (P, k)
     gradients : mean gradient of each group of samples, shape (groups, P, n)
     """
 
@@ -54,7 +54,10 @@ class SampleMoments:
 
     @property
     def bend(self) -> np.ndarray:
-        r"""Unbiased estimate of :math:`\sum_{ij} V_{ij}\,\partial_i\partial_j u` from each sample, shape (N, P, k)."""
+        r"""Unbiased estimate of :math:`\sum_{ij} V_{ij}\,\partial_i\partial_j u` from each sample, shape (N, P, k).
+
+        V is the covariance of one sample's gradient, and u are the statistics.
+        """
         n = self.samples
         return n / (n - 1) * (self.centred - self.excess)
 
