@@ -391,7 +391,7 @@ def test_bad_points_are_answered_with_the_remedy():
         landscape.hessian(problem, Weights(U, a=[1.0]))
     with pytest.raises(sl.BadInput, match="starts from a random second layer"):
         landscape.gradient(sl.presets.binary_mixture(), Weights(U[:2]))
-    with pytest.raises(sl.BadInput, match="written for projection problems"):
+    with pytest.raises(sl.BadInput, match="landscape needs a projection problem"):
         landscape.risk(sl.presets.spiked_tensor(), point)
 
 

@@ -263,7 +263,7 @@ def test_what_the_algorithm_holds_stays_at_the_point():
 
 def test_bad_points_are_answered_with_the_remedy():
     problem, point = spike()
-    with pytest.raises(sl.BadInput, match="Take one from fixed_points"):
+    with pytest.raises(sl.BadInput, match="Give a point that fixed_points returns"):
         sl.local_limit(problem, sl.Spike(m=1.0, r2=1.1))
     with pytest.raises(sl.BadInput, match=r"Give Local\(point, d=...\)"):
         sl.simulate(problem, sl.Local(point), point, t_max=1.0)

@@ -126,9 +126,7 @@ BAD = {
     "start= has d = 30, but d= is 100": lambda: sl.trust(PROBLEM, sl.RandomInit(30), 100, 1.0),
     "save must be a whole number of at least 2": lambda: sl.expansion(PROBLEM, STATE, 1.0, save=[0.1, 0.2]),
     "phases needs three": lambda: sl.phases(run()),
-    "the landscape is written for projection problems": lambda: sl.hessian_spectrum(
-        sl.presets.spiked_tensor(), sl.Spike(0.1, 1.0), 20
-    ),
+    "the landscape needs a projection problem": lambda: sl.hessian_spectrum(sl.presets.spiked_tensor(), sl.Spike(0.1, 1.0), 20),
     "d must be a whole number": lambda: sl.effective_dynamics(family).at("x"),
     "problem must be a Problem, or a function of d": lambda: sl.EffectiveDynamics(3),
     "pieces have run 0 at t = 0 twice": lambda: sl.join([run(), run()]),

@@ -134,8 +134,8 @@ class ChosenDynamics(EffectiveDynamics):
     def localizability(self, *args: Any, **more: Any) -> NoReturn:
         """Raise `BadInput`: localizability is a condition on statistics of weights, not on functions of statistics."""
         raise BadInput(
-            "localizability is measured for the statistics of the problem, not for functions of them. Leave out statistics=, "
-            "with magnify= and around= for magnified ones; or give your own loss=."
+            "localizability is measured for the statistics of the problem, not for functions of these statistics. Leave out "
+            "statistics=, and give magnify= and around= for magnified statistics; or give your own loss=."
         )
 
     @staticmethod
@@ -187,7 +187,7 @@ class ChosenDynamics(EffectiveDynamics):
         problem.coordinates.fits(stats)
         needs_d = takes_d(self.statistics)
         if needs_d and self.d is None:
-            raise BadInput("statistics= depends on d, and no d is given. Take at(d), for instance dynamics.at(1000).h.")
+            raise BadInput("statistics= depends on d, but no d is given. Choose one, for instance dynamics.at(1000).h.")
         fn = (lambda u: self.statistics(u, self.d)) if needs_d else self.statistics
         return problem, Chosen.of(fn, problem, stats)
 
@@ -244,7 +244,7 @@ class Chosen:
     def _finite(self, value: Any) -> Any:
         if not isinstance(value, jax.core.Tracer) and not np.isfinite(value).all():
             bad = self.names[int(np.argmin(np.isfinite(value).reshape(len(self.names), -1).all(1)))]
-            raise BadInput(f"statistics= has no finite derivative of {bad} at this state. Give one where it is smooth.")
+            raise BadInput(f"statistics= has no finite derivative of {bad} at this state. Give a state where it is smooth.")
         return value
 
 

@@ -39,7 +39,7 @@ class Control(Part):
 
     def __check_init__(self) -> None:
         if not self.low < self.high:
-            raise BadInput(f"low must be below high; got low = {self.low:g} and high = {self.high:g}. Exchange them.")
+            raise BadInput(f"low must be below high; got low = {self.low:g} and high = {self.high:g}. Give a larger high=.")
 
 
 @checked
@@ -65,7 +65,7 @@ def as_budgets(name: str, value: Any) -> tuple[Budget, ...]:
     budgets = (value,) if isinstance(value, Budget) or not np.iterable(value) else tuple(value)
     for budget in budgets:
         if not isinstance(budget, Budget):
-            raise BadInput(f"{name} must be a Budget, or several; got {shorten(budget)}. Give Budget(control, total).")
+            raise BadInput(f"{name} must be a Budget or several Budgets; got {shorten(budget)}. Give Budget(control, total).")
     return budgets
 
 

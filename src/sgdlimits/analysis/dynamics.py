@@ -125,7 +125,7 @@ class EffectiveDynamics:
 
     def _one(self) -> Problem:
         if not isinstance(self.problem, Problem):
-            raise BadInput("problem= is a function of d, and no d is given. Take at(d), for instance dynamics.at(1000).f.")
+            raise BadInput("problem= is a function of d, but no d is given. Choose one, for instance dynamics.at(1000).f.")
         return self.problem
 
     def _need_limit(self, name: str) -> None:

@@ -145,7 +145,7 @@ class Hessian:
         p, n = self.units.shape
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
         if p * d > MAX_EIGENVALUES:
-            raise BadInput(f"there would be {p * d} eigenvalues, more than {MAX_EIGENVALUES}. Give a smaller d.")
+            raise BadInput(f"the Hessian at d = {d} has {p * d} eigenvalues, more than {MAX_EIGENVALUES}. Give a smaller d.")
         # an orthonormal basis of the tangent space, unit by unit
         tangent = np.eye(p * n)
         if self.sphere:  # changes of each unit that keep its norm
@@ -337,7 +337,7 @@ def _check_problem(problem: Problem) -> None:
     """Raise `BadInput` unless the problem is a projection problem whose inputs have one variance."""
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(
-            f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of sgdlimits.presets."
+            f"the landscape needs a projection problem; got {type(problem).__name__}. Give, say, presets.phase_retrieval()."
         )
     if isinstance(problem.data, Blocks):
-        raise BadInput("the Hessian is not written for variances by block or class. Use linearise for the rates of the ODE.")
+        raise BadInput("the Hessian does not support variances by block or class. Use linearise for the rates of the ODE.")

@@ -228,5 +228,5 @@ def _check_fixed_point(problem: Problem, point: PyTree, drift: np.ndarray, J: np
     if not relative <= tolerance:
         raise BadInput(
             f"the point is not fixed: its drift, relative to J times the statistics, is {relative:.2g}, above {tolerance:.2g}. "
-            "Take one from fixed_points."
+            "Give a point that fixed_points returns."
         )

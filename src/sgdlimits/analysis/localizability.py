@@ -176,7 +176,7 @@ def measure(
     """
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:
-        raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (100, 1000, 10**4, 10**5).")
+        raise BadInput(f"dimensions= must have three or more entries; got {list(given)}. Give, say, (100, 1000, 10**4).")
     check_memory([("states", states), ("samples", samples)], "Take fewer samples or states.")
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:

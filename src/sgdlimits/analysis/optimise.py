@@ -229,7 +229,7 @@ class _Search:
             if steps > STEPS_OF_DIVERGENCE and not np.isfinite(coarse).all():
                 return self.per_interval
         raise BadInput(
-            f"the ODE is too stiff for {MAX_STEPS_PER_INTERVAL} steps on each piece. Give a smaller high=, or more pieces="
+            f"the ODE is too stiff for {MAX_STEPS_PER_INTERVAL} steps per piece. Give Control a smaller high= or more pieces=."
         )
 
     def evaluate(self, z: np.ndarray) -> tuple[float, np.ndarray]:

@@ -13,10 +13,9 @@ the output. For one unit and the smallest n with :math:`s_n g_n \ne 0`, near zer
 
 .. math:: \dot m \approx \gamma\,\frac{s_n g_n}{(n-1)!}\,m^{n-1} - \frac{\gamma^2}{2} E[G^2]\, m .
 
-Random starts have :math:`m \sim 1/\sqrt d`. For n = 1, 2 the first term dominates there at a constant learning rate. For
-:math:`n \ge 3` the second term dominates, unless :math:`\gamma \sim d^{-(n-2)/2}`; then learning takes a time
-:math:`t \sim d^{n-2}`, which is :math:`d^{n-1}` samples [15]_. For every :math:`n \ge 2` the noise of SGD adds to m a variance
-of order :math:`\gamma^2 t/d = O(1/d)` before m has grown, the same order as the variance of the start.
+Random starts have :math:`m \sim 1/\sqrt d`. For n = 1, 2 the first term dominates there at a constant learning rate; for
+:math:`n \ge 3` only if :math:`\gamma \sim d^{-(n-2)/2}`, where learning takes :math:`d^{n-1}` samples [15]_. For every
+:math:`n \ge 2` the noise of SGD adds to m a variance of order 1/d before m has grown, as large as the variance of the start.
 
 .. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
    inference*.
@@ -69,9 +68,7 @@ def _check_cosines(name: str, value: Any) -> Any:
 
 @checked
 def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
-    r"""Return the order of the number of samples to learn, :math:`d`, :math:`d\log d` or :math:`d^{n-1}` for n = 1, 2 or more.
-
-    `exponent` is the information exponent n of the target.
+    r"""Return the order of the number of samples to learn at information exponent n = 1, 2, more: d, d log d, :math:`d^{n-1}`.
 
     >>> samples(3, 1000.0)
     1000000.0
@@ -85,8 +82,7 @@ def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
 def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5) -> float:
     r"""Return the quantile for `share` of the absolute overlap m of random starts in dimension d; :math:`m^2` has a beta law.
 
-    The exit time of the ODE decreases with the initial overlap: the median time over random starts, for odd information
-    exponents over starts of the sign that learns, is the time from the quantile 1/2.
+    The median exit time of the ODE over random starts (of the sign that learns) is the exit time from the quantile 1/2.
 
     >>> round(start_quantile(10**6) * 1000, 4)          # that of a normal number
     0.6745
@@ -98,15 +94,13 @@ def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5
 def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_least=2)], overlap: Fraction = 0.5) -> float:
     r"""Return a learning rate with which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
 
-    At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi`, with a population drift :math:`\phi` and a corrector
-    :math:`\psi`, is largest at the learning rate :math:`\gamma = \phi/2\psi`. The recommended learning rate is the smallest of
-    these along the path,
+    At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi`, population drift and corrector, is largest at the learning
+    rate :math:`\gamma = \phi/2\psi`. The recommended learning rate is the smallest of these rates along the path,
 
     .. math:: \gamma = \min_{1/\sqrt d \,\le\, m \,\le\, \text{overlap}} \frac{\phi(m)}{2\,\psi(m)},
 
-    the best rate at the hardest overlap, and the largest at which the corrector nowhere exceeds half of the population
-    drift. It tends to a constant as d grows for information exponents 1 and 2, and falls as :math:`d^{-(n-2)/2}` for an
-    exponent :math:`n \ge 3`.
+    the largest rate at which the corrector nowhere exceeds half of the population drift. It tends to a constant as d grows
+    for information exponents 1 and 2, and falls as :math:`d^{-(n-2)/2}` for an exponent :math:`n \ge 3`.
 
     Students start with equal norms, second-layer weights and overlaps. Off the sphere m is the cosine with the teacher, at the
     norms of the start; a trained second layer is taken at its start. Two effects are neglected. First, SGD's own noise: for
@@ -256,7 +250,7 @@ class _Drift(NamedTuple):
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
         if isinstance(problem.data, Blocks):
-            raise BadInput("the drift of one overlap is not written for variances by block or class. Use problem.drift.")
+            raise BadInput("the drift of one overlap does not support variances by block or class. Use problem.drift.")
         population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
@@ -313,10 +307,7 @@ def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n
 
 
 def _interpolation_nodes(end: float) -> np.ndarray:
-    """Return interpolation nodes for functions of the overlap m on [-end, end]: Chebyshev points in the angle of m.
-
-    The drift of relu units is a smooth function of the angle too.
-    """
+    """Return Chebyshev points in the angle of the overlap m on [-end, end]; in the angle drifts of relu units are smooth."""
     return np.sin(np.arcsin(end) * chebyshev.chebpts1(DEGREE + 1))
 
 

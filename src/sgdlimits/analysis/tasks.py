@@ -75,6 +75,7 @@ def tracking_risk(speed: NotNegative, lr: Positive, noise: NotNegative = 0.0) ->
     r"""Return the stationary risk of one linear unit that learns from a rotating teacher (`presets.drifting`).
 
     In the frame that rotates with the teacher w at the speed :math:`\omega` the weights u have a fixed point, at which
+
     .. math:: |u - w|^2 = \frac{1}{2 - \gamma}\left(\frac{2\omega^2}{\gamma^2 + \omega^2} + \gamma\Delta\right), \qquad
               R = \tfrac12\left(|u - w|^2 + \Delta\right),
 
@@ -125,7 +126,7 @@ def _task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
         raise BadInput("the dataset has no task_risk. Simulate a problem with a readout or a head for each class of the data.")
     tasks = dataset.sizes["task"]
     if check_count("task", task, at_least=0) >= tasks:
-        raise BadInput(f"task must be below {tasks}, the number of tasks; got {task}. The first task is 0.")
+        raise BadInput(f"task must be below {tasks}, the number of tasks; got {task}. Give a number from 0 to {tasks - 1}.")
     return dataset.task_risk.isel(task=task)
 
 

@@ -52,12 +52,12 @@ def two_blocks(**target):
             "no such components",
         ),
         (lambda: sl.fixed_points(EASY()), "fixed points is written for inputs without blocks"),
-        (lambda: sl.hessian_spectrum(EASY(), ONE_UNIT, 100), "Hessian is not written"),
+        (lambda: sl.hessian_spectrum(EASY(), ONE_UNIT, 100), "Hessian does not support"),
         (lambda: sl.trust(EASY(), ONE_UNIT, 100, 1.0), "expansion in 1/d"),
         (lambda: sl.expansion(EASY(), ONE_UNIT, 1.0), "expansion in 1/d"),
         (lambda: sl.latex(EASY()), "one variance|without blocks"),
         (lambda: sl.information_exponent(EASY()), "one variance|without blocks"),
-        (lambda: sl.recommended_lr(EASY(), 100), "not written for variances"),
+        (lambda: sl.recommended_lr(EASY(), 100), "does not support variances"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(make, words):

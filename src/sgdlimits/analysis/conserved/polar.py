@@ -124,7 +124,7 @@ def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
     if not (values[..., -1] > MIN_SINGULAR_VALUE * values[..., 0]).all():
         worst = min(values.reshape(-1, values.shape[-1]).tolist(), key=lambda row: row[-1])
         raise BadInput(
-            f"M must have full rank, or its orthogonal part is not unique; its singular values are {worst}. "
+            f"M must have full rank, or its orthogonal part is not unique; got the singular values {worst}. "
             "Start from independent overlaps, such as those of OrthogonalInit(0.01)."
         )
     return A @ B, values[..., -1]
@@ -144,7 +144,7 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
     if not isinstance(stats, Overlaps):
         raise BadInput(f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Simulate a quadratic network.")
     if stats.has_blocks:
-        raise BadInput("the overlaps have blocks of variances, for which this is not written. Simulate without a spectrum.")
+        raise BadInput("overlaps with blocks of variances are not supported by this function. Simulate without a spectrum.")
     return stats
 
 
@@ -224,7 +224,7 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
             f"got {np.diagonal(R).tolist()} and {np.unique(a).tolist()}. Take presets.quadratic_network."
         )
     if p < k and not np.allclose(P, np.eye(k)):
-        raise BadInput(f"width {p} below {k} teachers needs orthonormal ones; got P = {P.tolist()}. Give a larger width.")
+        raise BadInput(f"width {p} below {k} teachers needs orthonormal teachers; got P = {P.tolist()}. Give width={k}.")
     network: Any = problem.network
     return float(np.sqrt(R[0, 0] / (network.factor * a.flat[0]) * (k + 2) / (min(p, k) + 2)))
 

@@ -53,7 +53,7 @@ def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
     """Return the LaTeX rows of the covariance of M, Q and a, and the definitions of the symbols in these rows."""
     model, algorithm = setting.model, setting.algorithm
     if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
-        raise BadInput("the noise is written out for plain SGD on two-layer networks only. Use problem.covariance.")
+        raise BadInput("LaTeX of the noise is supported for one-pass SGD on two-layer networks only. Use problem.covariance.")
     closed = isinstance(choose_expectation(at_start(model)), Squares)
     return (
         NOISE_HEADING,

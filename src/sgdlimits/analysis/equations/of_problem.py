@@ -27,7 +27,7 @@ def equations_of(problem: Problem) -> Equations:
 @singledispatch
 def noise_of(problem: Problem) -> tuple[Row, ...]:
     """Return the covariance of a problem's increments as lines of LaTeX; register a function for a new type of problem."""
-    raise BadInput(f"the noise of {type(problem).__name__} is not written out. Use problem.covariance.")
+    raise BadInput(f"LaTeX of the noise of {type(problem).__name__} is not supported. Use problem.covariance.")
 
 
 def _constant_second_layer(problem: ProjectionProblem) -> float | None:

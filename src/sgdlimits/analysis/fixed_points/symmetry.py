@@ -78,8 +78,8 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
     keep = _are_equivariant(system, matrices, states[:STATES_CHECKED])
     if given is not None and not all(keep):
         raise BadInput(
-            f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) differs from "
-            'g(drift(x)). Leave it out, or give "auto".'
+            f"symmetries must leave the drift equivariant, but map g number {keep.index(False)} does not: drift(g(x)) differs "
+            'from g(drift(x)). Leave this map out, or give "auto".'
         )
     return _generate_group([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
 
@@ -96,7 +96,7 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
         image = try_function(name, each, "the statistics of one run", like, shape=None)
         if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
             raise BadInput(
-                f"{name} must return {type(like).__name__} of the same shapes as its argument; got others. Correct it."
+                f"{name} must return {type(like).__name__} of the shapes of its argument; got other shapes. Correct it."
             )
 
 

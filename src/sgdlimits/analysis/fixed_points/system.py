@@ -133,7 +133,7 @@ class System(eqx.Module):
         again = system.unflatten_rows(rows)
         if any(np.abs(a - b).max() > 1e-9 for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True)):
             raise BadInput(
-                "starts must agree in everything that is not trained, such as a fixed second layer; they differ. "
+                "starts must agree in all statistics that are not trained, such as a fixed second layer; got different ones. "
                 "Call fixed_points once for each value."
             )
         return system

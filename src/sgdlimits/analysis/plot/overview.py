@@ -56,7 +56,7 @@ def overview(
         raise BadInput(f"axes= must be two axes, for the risk and for the overlaps; got {len(axes)}. Give two.")
     for name in options:
         if name not in SHARED_OPTIONS:
-            raise BadInput(f"{name}= is not an option of overview. Its further options are {', '.join(SHARED_OPTIONS)}.")
+            raise BadInput(f"{name}= is not an option of overview. Use one of {', '.join(SHARED_OPTIONS)}.")
     left, right = axes
     risk(named, left, excess=excess, log=log, clock=clock, legend=False, **options)
     overlaps(named, right, what=what, clock=clock, legend=False, **options)

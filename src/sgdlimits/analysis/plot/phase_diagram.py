@@ -77,7 +77,7 @@ def phase_diagram(
         cells = shown.transpose(y, x).values
     finite = cells[np.isfinite(cells) & (cells > 0)] if log else cells[np.isfinite(cells)]
     if not finite.size:
-        raise BadInput(f"{value} has no finite values to draw. Give another value=.")
+        raise BadInput(f"{value} has no finite values to draw. Name another variable as value=.")
     # LogNorm rejects an empty range
     bounds = float(finite.min()), float(finite.max())
     norm = LogNorm(*bounds) if log and bounds[0] < bounds[1] else Normalize(*bounds)

@@ -190,7 +190,7 @@ class SampledDynamics:
         """
         given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
         if len(dimensions) < 3:
-            raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (32, 64, 128, 256).")
+            raise BadInput(f"dimensions= must have three or more entries; got {list(given)}. Give, say, (32, 64, 128, 256).")
         family = [self.with_d(d) for d in dimensions]
         drawn = [np.stack([each._row(each.draw_weights(i)) for i in range(states)]) for each in family]
         users = [each.user for each in family]

@@ -61,11 +61,11 @@ class FittedDynamics:
         """
         if part not in ("population", "corrector") or name not in self.names:
             raise BadInput(
-                f"there are no terms for part={part!r}, name={name!r}. Give population or corrector, and one of "
+                f"there are no terms for part={part!r}, name={name!r}. Give part='population' or 'corrector', and name= one of "
                 f"{', '.join(self.names)}."
             )
         if not isinstance(self.problem.basis, Polynomials):
-            raise BadInput("a table has no terms. Use fit, whose functions are polynomials.")
+            raise BadInput("tabulated dynamics have no terms. Use fit(), whose functions are polynomials.")
         i, basis = self.names.index(name), self.problem.basis
         units = np.prod(np.asarray(basis.size) ** basis.powers, axis=1)
         numbers = (self.coefficients[part][:, i] / units, self.errors[part][:, i] / units)
@@ -148,7 +148,7 @@ def fit_dynamics(
     features = np.asarray(jax.vmap(basis.features)(jnp.asarray(u)))
     if len(features) < features.shape[1]:
         raise BadInput(
-            f"{features.shape[1]} terms need as many points; got {len(features)}. Give more points, or a lower degree."
+            f"{features.shape[1]} terms need as many points; got {len(features)}. Give a larger points= or a lower degree=."
         )
     measured = moments(user, rows, samples, jax.random.key(seed))
     coefficients, errors, misfit = {}, {}, {}

@@ -75,7 +75,7 @@ class UserLoss(eqx.Module):
         for what, slope in (("first", first), ("second", second)):
             if not np.isfinite(slope).all():
                 bad = names[int(np.argmin(np.isfinite(slope)))]
-                raise BadInput(f"statistics= has no finite {what} derivative of {bad} there. Give weights where it is smooth.")
+                raise BadInput(f"statistics= has no finite {what} derivative of {bad} here. Give weights where it is smooth.")
         return user
 
     @classmethod
@@ -141,7 +141,7 @@ def _try_sample(sample: Callable, d: int) -> PyTree:
         # compiled once, such a sampler would give the same numbers for every key
         if not np.array_equal(leaf, same):
             raise BadInput(
-                "sample must return the same numbers for the same key; got others. Draw with jax.random and the key."
+                "sample must return the same numbers for the same key; got different numbers. Draw with jax.random and the key."
             )
     return x
 
