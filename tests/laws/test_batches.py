@@ -16,7 +16,7 @@ from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 from sgdlimits.papers.mediocrity import theory as mediocrity
-from sgdlimits.statistics.frame import Coordinates
+from sgdlimits.statistics.frame import StepCoordinates
 from sgdlimits.statistics.triangular import append, gram_schmidt
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
@@ -72,7 +72,9 @@ def test_given_the_same_inputs_one_update_of_the_chain_is_that_of_the_weights(ca
     G = np.asarray(eqx.filter_jit(this.model.gradient)(fields, fixed, np.broadcast_to(W.a.T[:, None], fields.shape), z, c)[0])
     T, outside = np.asarray(frame.T), np.asarray(W.W)[:, :, k:]
     rests = [of_one_run(T[:, :, run], outside[run], x[:, run, k:], G[:, :, run]) for run in range(runs)]
-    samples = Coordinates(x[:, :, :k].transpose(2, 0, 1), *(np.stack(part, axis=-1) for part in zip(*rests, strict=True)), z, c)
+    samples = StepCoordinates(
+        x[:, :, :k].transpose(2, 0, 1), *(np.stack(part, axis=-1) for part in zip(*rests, strict=True)), z, c
+    )
     moved, after = after_step(chain, frame, samples), after_step(weights, W, Batch(x, z, c))
     for left, right in zip(jax.tree.leaves(moved), jax.tree.leaves(after), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-11, atol=1e-11)

@@ -13,7 +13,7 @@ from sgdlimits.kernel.base import StepTime
 from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
-from sgdlimits.statistics.frame import Coordinates
+from sgdlimits.statistics.frame import StepCoordinates
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))
@@ -79,7 +79,7 @@ def test_given_the_same_input_one_update_of_the_chain_is_that_of_the_weights(cas
         sigma, centre = float(this.data.sigma), np.asarray(this.data.centre(this.frame, c[None]))
         inside = (x[:, :k].T[:, None] - centre) / sigma
         parts = (inside, along[:, None] / sigma, outside[None] / sigma**2, none, z[None], c[None])
-        frame, exact = after_step(chain, frame, Coordinates(*parts))
+        frame, exact = after_step(chain, frame, StepCoordinates(*parts))
         W, direct = after_step(weights, W, Batch(x[None], z[None], c[None]))
         for left, right in zip(jax.tree.leaves(exact), jax.tree.leaves(direct), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sgdlimits.statistics.frame import Coordinates, Frame, overlaps_of
+from sgdlimits.statistics.frame import Frame, StepCoordinates, overlaps_of
 
 ONE = (lambda rows, axis=0: rows, True, True)
 """A step that adds inputs to the directions, one of which are outside of all."""
@@ -45,7 +45,7 @@ def test_frame_follows_sgd_in_r_d_with_tokens_and_with_blocks(sizes, variances, 
         X = rng.normal(size=(tokens, d)) * np.sqrt(np.repeat(variances, sizes))
         directions, inputs = zip(*(framed(W[:, s], E[:, s], X[:, s]) for s in where), strict=True)
         m, T, B = stacked(directions)
-        x = Coordinates(*stacked(inputs), z=np.zeros((1, 1)), c=np.zeros((1, 1), int))
+        x = StepCoordinates(*stacked(inputs), z=np.zeros((1, 1)), c=np.zeros((1, 1), int))
         frame = Frame(np.ones((p, 1)), m, T)
         projected = frame.project(x, B)
         np.testing.assert_allclose(projected.fields[:, :, 0], W @ X.T, atol=1e-12 * d)
@@ -67,7 +67,7 @@ def test_frame_follows_sgd_on_samples_that_recur_at_a_cost_without_d():
     frame = Frame(np.ones((p, runs)), m, T)
     for step in range(3 * n):
         i = step % n
-        x = Coordinates(B[k + i][:, None], *(np.zeros((size, runs)) for size in (0, 0, 0)), np.zeros((1, runs)), 0)
+        x = StepCoordinates(B[k + i][:, None], *(np.zeros((size, runs)) for size in (0, 0, 0)), np.zeros((1, runs)), 0)
         x = x._replace(along=np.zeros((p, 1, runs)), outside=np.zeros((1, runs)))
         projected = frame.project(x, B[:k])
         C = jax.vmap(push, -1, -1)(projected.fields, projected.fixed)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.algorithm.weights import StepContext, Weights
+from sgdlimits.algorithm.weights import StepContext, WeightCombination
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
 from sgdlimits.errors import BadInput, check_count, check_number, shorten
@@ -163,7 +163,7 @@ def compute_updates(algorithm: Algorithm, now: StepContext) -> tuple[tuple[Updat
             f"{_class_name(algorithm)}.step must return {sorted(wanted)}; got {got}. Return a dictionary with these names."
         )
     for name in now.names:
-        if not isinstance(step[name], Weights):
+        if not isinstance(step[name], WeightCombination):
             raise BadInput(
                 f"{_class_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. "
                 "Combine now.student, now.gradient() and now.along(...)."
@@ -212,7 +212,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
         check_number(f"{name!r} of {_class_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
 
 
-def _as_update(name: str, weights: Weights, p: int) -> Update:
+def _as_update(name: str, weights: WeightCombination, p: int) -> Update:
     """Convert the weights that a step returned for one group of directions to an `Update`."""
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
     return Update(name, weights.past, inputs, weights.updated_scalars, weights.is_unit)
@@ -308,15 +308,15 @@ class Descent(Algorithm):
         rates = jax.tree.leaves((self.lr, self.lr_second))
         return eqx.tree_at(lambda own: jax.tree.leaves((own.lr, own.lr_second)), self, [factor * rate for rate in rates])
 
-    def gradient_step(self, now: StepContext, at: Weights | None = None) -> Weights:
+    def gradient_step(self, now: StepContext, at: WeightCombination | None = None) -> WeightCombination:
         """Return minus the learning rates times the gradient of loss and ridge, divided by d, at the students or at `at`."""
         return self.scale_by_minus_lr(now.gradient(at) + (self.ridge * now.inv_d) * (now.student if at is None else at))
 
-    def scale_by_minus_lr(self, slope: Weights) -> Weights:
+    def scale_by_minus_lr(self, slope: WeightCombination) -> WeightCombination:
         """Multiply weights by minus the learning rates: directions by that of the first layer, scalars by theirs."""
         return slope.times(-self.lr, 0.0 if self.lr_second is None else jax.tree.map(operator.neg, self.lr_second))
 
-    def normalise_on_sphere(self, student: Weights) -> Weights:
+    def normalise_on_sphere(self, student: WeightCombination) -> WeightCombination:
         """Return the students, normalised to norm 1 if the algorithm is on the sphere."""
         return student.unit() if self.sphere else student
 

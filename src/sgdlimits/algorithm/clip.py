@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper
-from sgdlimits.algorithm.weights import StepContext, Weights
+from sgdlimits.algorithm.weights import StepContext, WeightCombination
 from sgdlimits.domain import NotNegativeInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import as_floats
@@ -34,7 +34,7 @@ class Clipped(Wrapper):
     each: bool = eqx.field(static=True, default=False)
 
     def step(self, now):
-        def clipped_gradients(at: Weights):
+        def clipped_gradients(at: WeightCombination):
             G, slopes = now.sample_gradients(at)
             size = gradient_norms(now, G, slopes) if self.each else now.mean_gradient(G, slopes).size
             # safe where the gradient vanishes, in value and in derivative

@@ -9,7 +9,7 @@ import jax
 
 from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.algorithm.weights import StepContext, Weights
+from sgdlimits.algorithm.weights import StepContext, WeightCombination
 from sgdlimits.domain import MomentumInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import is_schedule
@@ -60,7 +60,7 @@ class HeavyBall(Descent):
         velocity = keep * now["velocity"] + gain * self.gradient_step(now, self.gradient_point(now, keep))
         return {"velocity": velocity, "student": self.normalise_on_sphere(now.student + now.inv_d * velocity)}
 
-    def gradient_point(self, now: StepContext, keep: Any) -> Weights:
+    def gradient_point(self, now: StepContext, keep: Any) -> WeightCombination:
         """Return the weights at which the gradient is evaluated: here, the current ones."""
         return now.student
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from sgdlimits.algorithm.base import Descent, Wrapper
-from sgdlimits.algorithm.weights import Weights
+from sgdlimits.algorithm.weights import WeightCombination
 from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.statistics.trees import as_floats
 
@@ -26,7 +26,7 @@ class SAM(Wrapper):
     radius: NotNegativeInTime = eqx.field(converter=as_floats)
 
     def step(self, now):
-        def gradients_uphill(at: Weights):
+        def gradients_uphill(at: WeightCombination):
             slope = now.mean_gradient(*now.sample_gradients(at))
             size = slope.size
             return now.sample_gradients(at + jnp.where(size > 0, self.radius / jnp.where(size > 0, size, 1.0), 0.0) * slope)

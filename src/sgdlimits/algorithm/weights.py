@@ -6,8 +6,8 @@ the L vectors X of one step to
 .. math:: W \leftarrow AW + CX,
 
 with A and C functions of the fields :math:`F = WX^\top`, of the Gram matrices :math:`WW^\top` and :math:`K = XX^\top`, of
-scalars and of time. `Weights` are such combinations: an algorithm combines them as if they were vectors, and A and C are the
-coefficients of the result. No array here has length d, and none has an axis of runs.
+scalars and of time. A `WeightCombination` is such a map: an algorithm combines them as if they were vectors, and A and C are
+the coefficients of the result. No array here has length d, and none has an axis of runs.
 
 The natural unit of a step is 1/d. C is stored as :math:`\hat C = dC` and K as :math:`\hat K = K/d`, so that all entries stay of
 order one as d grows, and 1/d itself may be zero.
@@ -32,11 +32,11 @@ from sgdlimits.statistics.trees import add
 
 Coefficient = Any
 """Coefficient of p directions: a number, a number for each row (p,), or a matrix (p, p)."""
-SampleGradients = Callable[["Weights"], tuple[Float[Array, "p b"], PyTree]]
+SampleGradients = Callable[["WeightCombination"], tuple[Float[Array, "p b"], PyTree]]
 """Function of weights that returns the gradients of the samples: with respect to their fields, and to the scalars."""
 
 
-class Weights:
+class WeightCombination:
     r"""Weights of p units as a linear combination of the weights before a step and of its inputs, with trained scalars.
 
     Parameters
@@ -61,13 +61,13 @@ class Weights:
             """Return an attribute under its former name, with a deprecation warning."""
             return find_renamed_attribute(self, name, renamed=STEP_MEMBERS)
 
-    def __add__(self, other: Weights) -> Weights:
-        if not isinstance(other, Weights):
+    def __add__(self, other: WeightCombination) -> WeightCombination:
+        if not isinstance(other, WeightCombination):
             raise BadInput(f"cannot add {type(other).__name__} to weights. Add now.along(coefficients), or other weights.")
         a, b = self._normalise(), other._normalise()  # a sum is not normalised, so its terms must be
         names = [name for name in self.now.names if name in a.past or name in b.past]
         past = {name: _add_coefficients(a.past.get(name), b.past.get(name)) for name in names}
-        return Weights(
+        return WeightCombination(
             self.now,
             past,
             _add_or_none(a.inputs, b.inputs),
@@ -75,18 +75,18 @@ class Weights:
             _add_or_none(a.slopes, b.slopes),
         )
 
-    def __mul__(self, factor: Array | float) -> Weights:
+    def __mul__(self, factor: Array | float) -> WeightCombination:
         return self.times(factor, factor)
 
     __rmul__ = __mul__
 
-    def __neg__(self) -> Weights:
+    def __neg__(self) -> WeightCombination:
         return self * -1.0
 
-    def __sub__(self, other: Weights) -> Weights:
+    def __sub__(self, other: WeightCombination) -> WeightCombination:
         return self + -other
 
-    def times(self, directions: Array | float, scalars: Any) -> Weights:
+    def times(self, directions: Array | float, scalars: Any) -> WeightCombination:
         """Multiply the directions and the trained scalars by different factors.
 
         Parameters
@@ -111,15 +111,15 @@ class Weights:
                 return {name: scalars[name] * tree[name] for name in tree}
             return jax.tree.map(lambda leaf: scalars * leaf, tree)
 
-        return Weights(self.now, past, inputs, scale(now.scalars), scale(now.slopes))
+        return WeightCombination(self.now, past, inputs, scale(now.scalars), scale(now.slopes))
 
-    def left_multiply(self, matrix: Float[Array, "p p"]) -> Weights:
+    def left_multiply(self, matrix: Float[Array, "p p"]) -> WeightCombination:
         """Multiply the p directions by a matrix from the left; the trained scalars do not change."""
         return self.times(matrix, 1.0)
 
-    def unit(self) -> Weights:
+    def unit(self) -> WeightCombination:
         """Return the weights with each direction normalised to length 1."""
-        return Weights(self.now, self.past, self.inputs, self.scalars, self.slopes, unit=True)
+        return WeightCombination(self.now, self.past, self.inputs, self.scalars, self.slopes, unit=True)
 
     @property
     def updated_scalars(self) -> PyTree:
@@ -150,7 +150,7 @@ class Weights:
         """Return d times the Gram matrix of the directions, which is of order one for a gradient."""
         return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
-    def orthogonalise(self) -> Weights:
+    def orthogonalise(self) -> WeightCombination:
         r"""Return the orthonormal directions nearest to these, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
         return self.left_multiply(inverse_root(self.scaled_gram()))
 
@@ -171,14 +171,14 @@ class Weights:
         cross = _small_matmul(fields, w.inputs.T)
         return cross + cross.T + _small_matmul(_small_matmul(w.inputs, self.now.inputs_gram), w.inputs.T)
 
-    def _normalise(self) -> Weights:
+    def _normalise(self) -> WeightCombination:
         """Return the weights with a pending normalisation carried out, which needs the Gram matrix of the inputs.
 
         A step that only returns normalised weights leaves it to the level, and needs no Gram matrix.
         """
         if not self.is_unit:
             return self
-        plain = Weights(self.now, self.past, self.inputs, self.scalars, self.slopes)
+        plain = WeightCombination(self.now, self.past, self.inputs, self.scalars, self.slopes)
         return plain.times(1 / jnp.sqrt(jnp.diagonal(plain.gram())), 1.0)
 
 
@@ -204,8 +204,8 @@ class StepContext:
         self.inv_d, self._t, self.fields_by_name, self.fixed = inv_d, t, fields, fixed
         self.batch, self.kept, self.gram_of = batch, kept, gram_of
         self._inputs_gram, self._zero_scalars = inputs_gram, jax.tree.map(jnp.zeros_like, scalars[STUDENT])
-        self.weights = {name: Weights(self, {name: 1.0}, None, scalars[name]) for name in fields}
-        self.extra: Weights | None = None  # noise that is added to the mean gradient
+        self.weights = {name: WeightCombination(self, {name: 1.0}, None, scalars[name]) for name in fields}
+        self.extra: WeightCombination | None = None  # noise that is added to the mean gradient
         self._gradients_with_extra: list[bool] = []  # shared by copies of the step
         self._repeats = False
         self.sample_gradients: SampleGradients = lambda at: slope(at.fields[:, :batch], at.updated_scalars)
@@ -239,7 +239,7 @@ class StepContext:
         return self.weights[name] if name in self.weights else self.kept[name]
 
     @property
-    def student(self) -> Weights:
+    def student(self) -> WeightCombination:
         """Weights of the students before the step."""
         return self.weights[STUDENT]
 
@@ -248,7 +248,7 @@ class StepContext:
         """Gram matrix of the inputs, divided by d."""
         return self._inputs_gram()
 
-    def gradient(self, at: Weights | None = None) -> Weights:
+    def gradient(self, at: WeightCombination | None = None) -> WeightCombination:
         """Return the mean gradient of the loss over the batch, divided by d, at the students or at `at`."""
         slope = self.mean_gradient(*self.sample_gradients(self.student if at is None else at))
         if self.extra is None:
@@ -260,11 +260,11 @@ class StepContext:
         self._gradients_with_extra.append(True)
         return slope + self.extra
 
-    def mean_gradient(self, G: Float[Array, "p b"], slopes: PyTree) -> Weights:
+    def mean_gradient(self, G: Float[Array, "p b"], slopes: PyTree) -> WeightCombination:
         """Return the mean of the samples' gradients over the batch, divided by d, as weights."""
         return self.along(G / self.batch, jax.tree.map(lambda leaf: leaf.mean(-1), slopes))
 
-    def along(self, coefficients: Float[Array, "p b"], slopes: PyTree = None) -> Weights:
+    def along(self, coefficients: Float[Array, "p b"], slopes: PyTree = None) -> WeightCombination:
         """Return the sum over samples of coefficients times inputs, divided by d, as weights; `slopes` change the scalars."""
         p, b = self.fields_by_name[STUDENT].shape[0], self.batch
         if jnp.shape(coefficients) != (p, b):
@@ -274,17 +274,17 @@ class StepContext:
             )
         noises = self.fixed.shape[1] - b
         inputs = coefficients if noises == 0 else jnp.pad(coefficients, ((0, 0), (0, noises)))
-        return Weights(self, {}, inputs, self._zero_scalars, slopes)
+        return WeightCombination(self, {}, inputs, self._zero_scalars, slopes)
 
-    def noise(self) -> Weights:
+    def noise(self) -> WeightCombination:
         """Return a standard normal vector for each unit, divided by d, as weights."""
         if self._repeats:
             raise BadInput("Repeated would use the same noise several times. Give a base without noise.")
         inputs, p = self.fixed.shape[1], self.fields_by_name[STUDENT].shape[0]
         # noise vectors are the last p inputs, one for each unit
-        return Weights(self, {}, jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0))), self._zero_scalars)
+        return WeightCombination(self, {}, jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0))), self._zero_scalars)
 
-    def with_gradients(self, sample_gradients: SampleGradients, extra: Weights | None = None) -> StepContext:
+    def with_gradients(self, sample_gradients: SampleGradients, extra: WeightCombination | None = None) -> StepContext:
         """Return a copy of the context with other gradients of the samples, and `extra` added to their mean.
 
         For algorithms that modify the gradient of another one, such as `Clipped`.
@@ -342,4 +342,4 @@ def _add_or_none(left: Any, right: Any) -> Any:
     """Return the sum of two arrays, trees or weights; None stands for zero."""
     if left is None or right is None:
         return right if left is None else left
-    return left + right if isinstance(left, Weights) else add(left, right)
+    return left + right if isinstance(left, WeightCombination) else add(left, right)

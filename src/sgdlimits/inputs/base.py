@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
-from sgdlimits.statistics.frame import Coordinates, FieldFactor
+from sgdlimits.statistics.frame import FieldFactor, StepCoordinates
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.text import count
@@ -119,11 +119,11 @@ class Inputs(Part):
         """
 
     @abc.abstractmethod
-    def draw(self, stream: Stream, sizes: StepSizes, d: Float[Array, ""]) -> Coordinates:
+    def draw(self, stream: Stream, sizes: StepSizes, d: Float[Array, ""]) -> StepCoordinates:
         """Draw the random variates that determine the inputs in dimension d, with the steps on the first axis."""
 
     @abc.abstractmethod
-    def place(self, variates: Coordinates, B: Float[Array, "k k"]) -> Coordinates:
+    def place(self, variates: StepCoordinates, B: Float[Array, "k k"]) -> StepCoordinates:
         """Map the random variates of one step, from `draw`, to coordinates of its inputs.
 
         The first k coordinates are those in which B, the fixed directions, is given.

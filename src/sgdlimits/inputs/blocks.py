@@ -21,7 +21,7 @@ from sgdlimits.inputs.mixture import Mixture
 from sgdlimits.inputs.spectrum import as_shares, block_sizes, check_variances
 from sgdlimits.kernel.random import Purpose
 from sgdlimits.part import is_schedule
-from sgdlimits.statistics.frame import Coordinates, FieldFactor
+from sgdlimits.statistics.frame import FieldFactor, StepCoordinates
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.trees import as_floats
 
@@ -149,7 +149,7 @@ class Blocks(Inputs):
         below = below * (dof[:, column] > 0)[:, :, None]
         if self.blocks is None:
             inside, along, outside, below = (part[:, 0] for part in (inside, along, outside, below))
-        return Coordinates(inside, along, outside, below, normal[:, B * each :], self.draw_class(stream, b))
+        return StepCoordinates(inside, along, outside, below, normal[:, B * each :], self.draw_class(stream, b))
 
     def place(self, variates, B):
         inside, along, outside, below, z, c = variates
@@ -167,7 +167,7 @@ class Blocks(Inputs):
         if self.means is not None:
             centre = jnp.einsum("cr,...rs->...sc", self.means, B)[..., c]
             inside = inside + jnp.pad(centre, (*[(0, 0)] * (centre.ndim - 2), (0, L - b), (0, 0)))
-        return Coordinates(inside, scale[..., None, :, :] * along, own**2 * outside, own[..., row, :] * below, z, c)
+        return StepCoordinates(inside, scale[..., None, :, :] * along, own**2 * outside, own[..., row, :] * below, z, c)
 
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from sgdlimits.errors import is_traced
 from sgdlimits.inputs.base import Inputs, check_means, draw_classes
 from sgdlimits.kernel.random import Purpose
-from sgdlimits.statistics.frame import Coordinates, FieldFactor, cholesky_factor
+from sgdlimits.statistics.frame import FieldFactor, StepCoordinates, cholesky_factor
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.trees import as_floats
 
@@ -107,19 +107,19 @@ class Mixture(Inputs):
         outside = stream.chi_square(Purpose.CHI, dof)
         # Columns beyond the dimension are zero: as many components have no direction left.
         below = below * (dof[column] > 0)[:, None]
-        return Coordinates(inside, along, outside, below, z, self.draw_class(stream, b))
+        return StepCoordinates(inside, along, outside, below, z, self.draw_class(stream, b))
 
     def place(self, variates, B):
         inside, along, outside, below, z, c = variates
         (b, L), r, sigma = (len(z), inside.shape[1]), len(outside), self.sigma
         centre = self.centre(B, c)
         if b == L:  # the usual case, without arrays of scales that each step would multiply
-            return Coordinates(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
+            return StepCoordinates(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
         # Vectors of the algorithm's own noise follow the samples; they are standard normal, without mean and sigma.
         scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
         centre = jnp.pad(centre, ((0, 0), (0, L - b), (0, 0)))
         by, row = scale[:, None], np.tril_indices(r, -1)[0]
-        return Coordinates(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
+        return StepCoordinates(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
 
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs

@@ -35,7 +35,7 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, risk_expectation
 from sgdlimits.statistics.blocks import frame_by_block, overlaps_by_block
-from sgdlimits.statistics.frame import Coordinates, FieldFactor, Frame
+from sgdlimits.statistics.frame import FieldFactor, Frame, StepCoordinates
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
@@ -158,7 +158,7 @@ class FrameChain(Process):
     def start(self, stats: Overlaps) -> Frame:
         return frame_by_block(stats.reorder(self.problem.algorithm.order), self.frame, self.max_rank)
 
-    def draw(self, stream: Stream) -> Coordinates:
+    def draw(self, stream: Stream) -> StepCoordinates:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._direction_count, self._input_count
@@ -177,12 +177,12 @@ class FrameChain(Process):
             return self.free is None
         return self.free.all(axis=1)
 
-    def step(self, state: Frame, x: Coordinates, now: StepTime) -> Frame:
+    def step(self, state: Frame, x: StepCoordinates, now: StepTime) -> Frame:
         problem, names, inv_d = self.problem.at(now.t), state.names, 1 / self.d
         algorithm, x = problem.algorithm, problem.model.inputs.place(x, self.frame)
         projected = state.project(x, self.frame[..., None])
 
-        def updates_of_run(x: Coordinates, fields, fixed, at: Frame):
+        def updates_of_run(x: StepCoordinates, fields, fixed, at: Frame):
             rows = {name: rows_of(names, name, problem.network.width) for name in names}
             products = lambda i, j: at.gram(rows[i], rows[j])
             inputs = lambda: inv_d * x.gram()

@@ -46,7 +46,7 @@ PROJECTION_TOLERANCE = 1e-13
 """Relative size of negative eigenvalues from which on `project_to_cone` changes the overlaps."""
 
 
-class Coordinates(NamedTuple):
+class StepCoordinates(NamedTuple):
     """The inputs of one step in the frame of all directions: coordinates, orthogonal components, label noise and classes.
 
     The components orthogonal to the frame enter through r linear combinations only: r = b if the algorithm needs products of
@@ -114,7 +114,7 @@ class Frame(eqx.Module):
         inside = self.m[..., rows, :] @ jnp.swapaxes(self.m[..., others, :], -1, -2)
         return sum_blocks(inside + jnp.swapaxes(self.T[..., rows], -1, -2) @ self.T[..., others], 2)
 
-    def project(self, x: Coordinates, B: Float[Array, "*block k s runs"]) -> ProjectedFrame:
+    def project(self, x: StepCoordinates, B: Float[Array, "*block k s runs"]) -> ProjectedFrame:
         """Compute the fields of inputs along the trained directions, and along fixed ones with coordinates B."""
         fields, rotated = self.map_blocks(_fields_in_block, x.inside, x.along, x.outside)
         fixed = (B[..., None, :] * x.inside[..., None, :, :, :]).sum(-3)
@@ -141,7 +141,7 @@ class ProjectedFrame(NamedTuple):
     """
 
     frame: Frame
-    x: Coordinates
+    x: StepCoordinates
     fields: Float[Array, "n b runs"]
     fixed: Float[Array, "k b runs"]
     rotated: RotatedFactor | None

@@ -16,7 +16,7 @@ import sgdlimits as sl
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
-from sgdlimits.statistics.frame import Coordinates
+from sgdlimits.statistics.frame import StepCoordinates
 from sgdlimits.statistics.overlaps import to_vector
 from sgdlimits.statistics.trees import runs_last
 
@@ -59,7 +59,7 @@ def worst(left, right):
 def one_sample(y, k, p, outside):
     """Batches of one input each, from coordinates along the fixed directions and the students, the rest, and label noise."""
     none, c = np.zeros((0, outside.size)), np.zeros((1, outside.size), int)
-    return Coordinates(*map(jnp.asarray, (y[:k, None], y[k : k + p, None], outside[None], none, y[k + p :], c)))
+    return StepCoordinates(*map(jnp.asarray, (y[:k, None], y[k : k + p, None], outside[None], none, y[k + p :], c)))
 
 
 # --- Isserlis: moments of monomials as sums over pairings, by a recursion that knows nothing of matrices. -----------------
