@@ -94,7 +94,8 @@ def _one_variance(weights: Any, means: Any, variance: Any, shares: Any) -> Mixtu
     """Return a mixture of classes with the same variance in all coordinates."""
     if shares is not None:
         raise BadInput(
-            "shares are those of blocks, but variance is one number. Leave shares out, or give a variance for each class and block."
+            "shares are those of blocks, but variance is one number. "
+            "Leave shares out, or give a variance for each class and block."
         )
     OverTime(not_negative)("variance", variance)
     if is_schedule(variance):
