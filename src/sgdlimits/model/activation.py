@@ -23,7 +23,7 @@ from sgdlimits.trial import example_fields, try_function
 MAX_HERMITE_DEGREE = 12
 """Highest degree of a Hermite polynomial that can be given by its name, such as he12."""
 MAX_SMOOTH_SCALE = 10.0
-"""Largest scale s for which the activation erf(s x) counts as smooth; for larger scales it is almost a jump to quadrature."""
+"""Largest scale s for which erf(s x) counts as smooth; for larger scales, quadrature with few nodes sees a jump at x = 0."""
 SLOPE_GRID = np.linspace(-30, 30, 20_001)
 """Grid of fields on which the largest absolute derivatives of an activation are searched for."""
 
@@ -249,7 +249,7 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
             raise BadInput(f"unknown activation {activation!r}. Give one of {known}, or a JAX function.")
         return ACTIVATIONS[activation]
     if not callable(activation):
-        raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, jnp.abs.")
+        raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, 'relu' or jnp.abs.")
     if activation in NAMED_FUNCTIONS:
         return ACTIVATIONS[NAMED_FUNCTIONS[activation]]
     name = f"activation {shorten(activation)}"

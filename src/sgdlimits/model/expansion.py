@@ -63,7 +63,7 @@ def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, size
     array([1., 0., 2., 0.])
     """
     if n > MAX_COEFFICIENTS:
-        raise BadInput(f"n must be at most {MAX_COEFFICIENTS}; got {n}. Give a smaller number.")
+        raise BadInput(f"n must be at most {MAX_COEFFICIENTS}; got {n}. Give a smaller highest order n.")
     orders = np.arange(n + 1)
     strengths, _ = expand_in_hermite(as_activation(fn), orders.size - 1)
     # sqrt(m!) by the log-gamma function, since m! overflows beyond m = 170

@@ -184,7 +184,7 @@ def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarra
     # An even number of nodes, so that none is at zero, where targets often have a jump.
     nodes = min(MAX_NODES_PER_DIRECTION, int(GRID_POINTS ** (1 / k)) // 2 * 2)
     if nodes <= order:
-        raise BadInput(f"Hermite tensors of {k} directions need too fine a grid. Give a target of fewer directions.")
+        raise BadInput(f"Hermite tensors of {k} directions need too large a grid. Give a target of fewer directions.")
     x, w = hermite_e.hermegauss(nodes)
     z = np.stack(np.meshgrid(*[x] * k, indexing="ij")).reshape(k, -1)
     B = np.linalg.cholesky(np.asarray(target.gram))

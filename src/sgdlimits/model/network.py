@@ -299,7 +299,7 @@ class Network(AnyNetwork):
         prediction = try_function("the network", fn, on, example_fields(width), self.scalars, shape=None)
         self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
-            raise BadInput(f"the network must return a number or a vector; got shape {self.known_shape}. Flatten the output.")
+            raise BadInput(f"the network must return a number or a vector; got shape {self.known_shape}. Flatten its output.")
         self.known_smooth = self._looks_smooth() if smooth is None else bool(smooth)
 
     @property

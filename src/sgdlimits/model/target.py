@@ -214,7 +214,7 @@ class Target(Part):
         gram: Reals | None = None,
     ) -> None:
         if gram is not None and np.ndim(gram) not in (2, 3):
-            raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give shape (k, k).")
+            raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give a k-by-k one.")
         teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[-1]) if teachers is None else teachers)
         self.gram = as_floats(np.eye(teachers) if gram is None else gram)
         self.noise = as_floats(noise)

@@ -31,7 +31,7 @@ def _check_readout(name: str, value: Any) -> Readout:
     """Return the value if it is a readout, or raise `BadInput`."""
     if not isinstance(value, Readout):
         raise BadInput(
-            f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give one for each class."
+            f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give a readout for each class."
         )
     return value
 
