@@ -1,4 +1,4 @@
-"""Functions that make the law of inputs from what users give: spectra, means, variances by class and block."""
+"""Functions that make the law of inputs from arguments of users: spectra, means, variances by class and block."""
 
 from __future__ import annotations
 
