@@ -61,29 +61,33 @@ class Escape(NamedTuple):
         return self.max_lr / 2
 
     def rate(self, lr):
-        """Return the growth rate of a small overlap at a learning rate, per sample per dimension."""
+        """Return the growth rate of a small overlap at a learning rate, per unit of t, samples per dimension."""
         return lr * self.signal - lr**2 * self.spread / 2
 
     def noise_gain(self, lr):
-        r"""Return the gain :math:`\kappa` of the variance of a random start by SGD's noise.
+        r"""Return the gain :math:`\kappa` of the variance of a random start by SGD's noise, at a learning rate.
 
-        It is :math:`\gamma^2 E[G^2\lambda_\star^2]_0/2\omega`; the variance 1/d becomes :math:`(1+\kappa)/d`.
+        It is :math:`\gamma^2 E[G^2\lambda_\star^2]_0/2\omega`, with :math:`\gamma` the learning rate, :math:`\omega` the growth
+        rate `rate`, :math:`\lambda_\star` the teacher's field and G as in `theory.escape`, at zero overlap; the variance 1/d of
+        the start becomes :math:`(1+\kappa)/d`.
         """
         return lr**2 * self.kick / (2 * self.rate(lr))
 
     def delay(self, lr):
         r"""Return the mean exit time from random starts minus that of the ODE from the overlap :math:`1/\sqrt d`, for large d.
 
-        It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]` with Euler's constant, because the start is normal and
-        the noise adds to it for every d.
+        It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]` with the growth rate :math:`\omega`, Euler's constant
+        :math:`\gamma_E` and the gain :math:`\kappa` of `noise_gain`, because the start is normal and the noise adds to it for
+        every d.
         """
         return (np.euler_gamma + np.log(2 / (1 + self.noise_gain(lr)))) / (2 * self.rate(lr))
 
     def plateau(self, lr, noise):
         r"""Return the excess risk that label noise leaves at the end of learning, if target and activation agree.
 
-        It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)`, exact for phase retrieval and to first order in the noise for
-        other smooth activations.
+        It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)` at the learning rate :math:`\gamma` with label noise of variance
+        :math:`\Delta`, activation s and :math:`\Gamma_1` the field `final_lr`. It is exact for phase retrieval and holds to
+        first order in the noise for other smooth activations.
         """
         return lr * noise * self.slope / (4 * (1 - lr / self.final_lr))
 
@@ -139,7 +143,9 @@ def escape(
 
 @checked
 def critical_points(activation: str | Callable | Activation, target: Annotated[Any, some_target] = None) -> list[CriticalPoint]:
-    r"""Find the critical points of one unit's population risk on the sphere, as a function of the overlap m in [0, 1].
+    r"""Find the critical points of one unit's population risk on the sphere, as a function of its overlap m in [0, 1].
+
+    Here s is the student's activation, g the teacher's, and :math:`s_k`, :math:`g_k` are their Hermite coefficients.
 
     The risk is :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!`.
 

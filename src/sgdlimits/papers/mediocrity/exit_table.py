@@ -58,7 +58,7 @@ class ExitTable:
         return "\n".join(self._format_lines()) if self.learns else self.reading()
 
     def reading(self) -> str:
-        """Explain which formula agrees with the chain and why, or why nothing is learnt."""
+        """Explanation of which formula agrees with the chain and why, or of why nothing is learnt."""
         return " ".join(self._explain_agreement() if self.learns else self._explain_failure())
 
     @property
@@ -87,7 +87,7 @@ class ExitTable:
             yield "  formulas give means and are not compared with it."
 
     def _explain_agreement(self) -> Iterator[str]:
-        """Yield sentences on the effects of noise and of the full drift, and on how near `noisy_ode` is to the chain."""
+        """Yield sentences on the effects of noise and of the full drift, and on the distance of `noisy_ode` from the chain."""
         kappa, omega = float(noise_gain(*self._paper_parameters)), float(linear_rates(*self._paper_parameters).M)
         t, difference = ({name: float(value) for name, value in self._select_columns(key)} for key in ("t", "difference"))
         gain = np.log1p(kappa) / (2 * omega)
@@ -230,5 +230,8 @@ def _estimate_exit_time(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
 
 
 def _format_number(value: float, form: str) -> str:
-    """Format a value of the table, in scientific notation from 10^7 on."""
+    """Format a value of the table, in scientific notation from 10^7 on.
+
+    Here `form` is the format specification of smaller values.
+    """
     return "inf" if np.isinf(value) else f"{value:{form}}" if abs(value) < 1e7 else f"{value:.2e}"

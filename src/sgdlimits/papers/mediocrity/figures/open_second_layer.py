@@ -52,7 +52,10 @@ def build_problem(width: int, ratio: float, noise: float = 0.0) -> sl.Projection
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE and simulate the chain with one or both layers trained, and draw risk and second layer after the escape."""
+    """Solve the ODE and simulate the chain with one or both layers trained, and draw what follows the escape.
+
+    The panels show the risk and the second layer.
+    """
     datasets = {**solve_curves(size, seed), "census": tabulate_second_layers(size, seed), "noisy": solve_noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
@@ -96,7 +99,7 @@ def tabulate_second_layers(size: Size, seed: int) -> xr.Dataset:
 
 
 def solve_noisy(size: Size) -> xr.Dataset:
-    """Solve the ODE with label noise from an uneven second layer, and return the spread of its entries against time."""
+    """Solve the ODE with label noise from an uneven second layer, and return the spread of that layer against time."""
     ratios = size.ratios[-3:]
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
     # mean 1, so that the network is recovered exactly

@@ -28,7 +28,11 @@ MAX_BAND_WIDENING = 3.0
 
 
 class Plateau(NamedTuple):
-    """Plateau of one run: first and last index, excess risk, and the time at which the fraction `fall` is lost, or infinity."""
+    """Plateau of one run.
+
+    Its fields are the first and last index of the plateau, its excess risk, and the time at which the fraction `fall` of that
+    risk is lost, or infinity.
+    """
 
     first: int
     last: int
@@ -38,7 +42,7 @@ class Plateau(NamedTuple):
 
 @checked
 def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, floor: float | None = None) -> Phases:
-    r"""Find norm learning, plateau, escape, descent and tail in each run, with rates of growth and decay.
+    r"""Find norm learning, plateau, escape, descent and tail in each run of a dataset, with rates of growth and decay.
 
     The plateau is the longest stretch of time on which the excess risk stays within a band around a level and after which it
     falls by the fraction `fall`; the stretch must last at least a third of the duration of that fall. Norm learning is the
@@ -137,7 +141,7 @@ def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.n
 
 
 def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -> Plateau | None:
-    """Find a run's plateau: the longest flat stretch that it leaves, else a flat stretch at its end, else None."""
+    """Find a run's plateau: its longest flat stretch before a fall, else a flat stretch at its end, else None."""
     if t.size < 3:
         return None
     log = np.log(excess)
@@ -198,7 +202,7 @@ def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -
 
 
 def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, np.ndarray]:
-    """Return the times at which each phase of a run begins and ends, NaN where the phase was not seen."""
+    """Return the times at which each phase of a run begins and ends; phases that were not seen have NaN."""
     edges = np.array([t[0], t[span.first], *4 * [np.nan]])
     if np.isfinite(span.half):
         last = find_crossing(t, excess, TAIL_START * span.level, span.last)
@@ -208,7 +212,10 @@ def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[
 
 
 def _choose_signal(kinds: dict[str, np.ndarray], spans: list[Plateau | None]) -> str:
-    """Return which norms to fit: "differences" if they grow 1.5 times as much on the plateaus, else "cosines"."""
+    """Return the signal to fit: "differences" if they grow 1.5 times as much on the plateaus, else "cosines".
+
+    The differences are those of the cosines with fixed directions between students.
+    """
     gain = {}
     for name in ("cosines", "differences"):
         if name in kinds:

@@ -57,7 +57,7 @@ class UnevenFamily:
 
     @property
     def missed(self) -> Float[np.ndarray, "m"]:
-        """Strengths, or eigenvalues, of the teachers' eigenvectors that are not learnt."""
+        """Strengths, which are eigenvalues, of the teachers' eigenvectors that are not learnt."""
         return np.delete(self.strengths, self.learnt)
 
     @property
@@ -82,7 +82,7 @@ class UnevenFamily:
     def statistics(self) -> Overlaps:
         """Return the overlaps at a point of the family at which each unit lies along at most one direction.
 
-        M are the overlaps with the given teachers, which need not be orthonormal.
+        The entries M are the overlaps with the given teachers, which need not be orthonormal.
         """
         s, k = len(self.learnt), self.strengths.size
         sizes = np.sqrt(self.width * (self.strengths[list(self.learnt)] + self.b))
