@@ -74,7 +74,7 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
     """Produce several figures with an index page in one folder, and yield lines to print.
 
     A figure that fails is listed on the page and at the end, and the others are still made. The page is rewritten after each
-    figure, so it exists after an interruption. An error in writing files ends everything.
+    figure, so it exists after an interruption. An error in writing files stops the production.
     """
     from sgdlimits.files import WriteError, write
     from sgdlimits.papers.index import build_page

@@ -37,7 +37,10 @@ class Coefficients(QuadraticNetwork):
 
     @property
     def b(self) -> float:
-        """Coefficient :math:`b = (p+4)/(p+2)` of :math:`s^2` in the plateau equation."""
+        """Coefficient :math:`b = (p+4)/(p+2)` of :math:`s^2` in the plateau equation.
+
+        Here s is the relative squared norm and p the width.
+        """
         return (self.p + 4) / (self.p + 2)
 
     @property
@@ -75,7 +78,7 @@ class Coefficients(QuadraticNetwork):
     def larger_root(self, first: float) -> float:
         """Return the larger root of the plateau equation, above which norms diverge.
 
-        Raise `BadInput` if the squared norm `first` at the start is above it.
+        Raise `BadInput` if the relative squared norm `first` at the start is not below that root.
         """
         root = self.s + self.slope / (self.kappa * self.b)
         unit = self.p / (self.p + 2)
