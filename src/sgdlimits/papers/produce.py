@@ -97,4 +97,6 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
             yield ""
     yield f"{len(names) - len(failed)} of {len(names)} figures are on {folder / 'index.html'}."
     if failed:
-        raise BadInput(f"these figures failed: {', '.join(failed)}. The others are complete; run the failed ones one by one.")
+        raise BadInput(
+            f"these figures failed: {', '.join(failed)}. The others are complete; produce the failed figures one by one."
+        )

@@ -97,7 +97,7 @@ def crossing_time(
     """
     check_number("start", start)
     if not end > abs(start):
-        raise BadInput(f"end= must be above |start|; got end = {end:g} and start = {start:g}. Give a larger end=.")
+        raise BadInput(f"end must be above |start|; got end = {end:g} and start = {start:g}. Give a larger end.")
     k, top = order, barrier(Lambda, order)
     # the exponential of the barrier would overflow
     if (k - 2) / (2 * k) * top**2 > MAX_BARRIER:

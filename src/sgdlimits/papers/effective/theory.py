@@ -181,7 +181,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     [0.25, 0.1027]
     """
     if preset not in SUCCESS_PROBABILITIES:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of these names.")
     if preset == "binary_mixture":
         return 0.25
 
@@ -220,5 +220,5 @@ def success_probability(preset: str) -> float:
     0.09375
     """
     if preset not in SUCCESS_PROBABILITIES:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of these names.")
     return SUCCESS_PROBABILITIES[preset]

@@ -124,8 +124,8 @@ def escape(
     # with a linear part zero overlap is no critical point
     if abs(s[1] * g[1]) > MIN_COEFFICIENT:
         raise BadInput(
-            f"one of the first Hermite coefficients must be 0; got {s[1]:.3g} (activation) and {g[1]:.3g} (target). "
-            "Subtract the linear part of one."
+            f"the first Hermite coefficient of activation or target must be 0; got {s[1]:.3g} and {g[1]:.3g}. "
+            "Subtract the linear part of one of the two functions."
         )
     slope = jax.vmap(jax.grad(lambda x: student(x[None])[0]))
     square = lambda x: slope(x) ** 2

@@ -203,7 +203,7 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     """Build the exit table from `exit_times` datasets by level, with the exit times by all formulas."""
     at = read_parameters(problem, d, threshold)
     if "chain" not in exits:
-        raise BadInput(f"exits must include the chain; got {', '.join(exits) or 'none'}. Simulate the chain too.")
+        raise BadInput(f"exits must include the chain; got {', '.join(exits) or 'none'}. Add the exit times of the chain.")
     censored = {name: int(each.censored.sum()) for name, each in exits.items()}
     statistic = "median" if any(censored.values()) else "mean"  # the mean of censored times is unknown
     rows = {name: _estimate_exit_time(each, statistic) for name, each in exits.items()}

@@ -93,7 +93,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     left = (1 - threshold) * risks[0]
     if risks.min() <= left:
         raise BadInput(
-            f"the risk falls by the share {threshold:g} while the overlaps are still zero, so this is not an escape time. "
+            f"the excess risk falls by the share {threshold:g} while the overlaps are still zero, so no escape is needed. "
             "Give a larger threshold, or simulate."
         )
     # the accumulated start, carried to that time by the linear flow
@@ -121,12 +121,12 @@ def _find_saddle(problem: ProjectionProblem) -> Overlaps:
     law, (p, k) = problem.initial, (problem.network.width, problem.target.teachers)
     if law.second_spread:
         raise BadInput(
-            "exit_law needs a second layer that starts at fixed values; this one is random. Simulate, and use exit_times."
+            "exit_law needs a second layer that starts at fixed values; the problem's is random. Simulate, and use exit_times."
         )
     first = Overlaps(np.full(p, law.second), np.zeros((p, k)), float(law.scale) ** 2 * np.eye(p))
     slope = np.abs(problem.drift(first).M).max()
     if slope > 1e-3 * float(problem.algorithm.lr_sample):
-        raise BadInput(f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Use ODE(), or trust.")
+        raise BadInput(f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Simulate, and use exit_times.")
     return first
 
 
@@ -154,7 +154,7 @@ def _find_relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float
         t, step, rate = t + step, 2 * step, later
     if not rate > 0:
         raise BadInput(
-            f"the plateau at zero overlap is stable: its largest rate is {rate:.3g}. Give a smaller lr, or simulate."
+            f"the plateau at zero overlap is stable: its largest growth rate is {rate:.3g}. Give a smaller lr, or simulate."
         )
     return t, rate
 

@@ -172,7 +172,9 @@ def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes
     (0.05, 20000)
     """
     if not isinstance(problem, ProjectionProblem):
-        raise BadInput(f"problem must be a projection problem, which has a width; got {type(problem).__name__}. Take a preset.")
+        raise BadInput(
+            f"problem must be a ProjectionProblem; got {type(problem).__name__}. Use, for instance, presets.committee."
+        )
     start = RandomInit(d)
     d, (population, corrector) = start.d, map(largest_entry, problem.drift_parts(start.one(problem, seed=seed)))
     per_unit = float(problem.algorithm.lr_sample) / problem.network.width

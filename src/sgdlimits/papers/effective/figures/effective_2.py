@@ -23,7 +23,7 @@ RING_RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
 START_ANGLE = np.pi / 6
 """Angle on the ring of the point at which (c) and (d) start."""
 MIN_SHARE_OF_RADIUS = 0.5
-"""Overlap, relative to the radius of the ring, above which a unit counts as having found its class."""
+"""Overlap, relative to the radius of the ring, above which a unit is taken to have found its class."""
 MAX_END_POINTS = 200
 """Largest number of end points that are drawn."""
 FULL, QUICK, WORDS = sizes(

@@ -311,7 +311,8 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
             return brentq(lambda lr: _final_excess_risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
         except ValueError:
             raise BadInput(
-                f"the risk at width {p:g} and noise {noise:g} is lost to rounding. Give a smaller width or noise."
+                f"the risk at width {p:g} and noise {noise:g} cannot be computed because of rounding errors. "
+                "Give a smaller width or noise."
             ) from None
 
     return np.vectorize(one, otypes=[float])(*as_float_arrays(width, noise, excess_risk))

@@ -94,9 +94,9 @@ def exit_time(
     noisy 1.298
     """
     if average not in AVERAGES:
-        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of these names.")
     if start is not None and average not in ("ode", "sde", "backward"):
-        raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got {average!r}. Leave start out.")
+        raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got average {average!r}. Leave out start=.")
 
     fix_time(problem, None, "Use Chain(d) and exit_times.")
 
@@ -365,7 +365,9 @@ def _set_up_first_passage(
     Return it with the initial overlaps, their weights, and the overlaps at the exit; `name` is the theory's name in an error.
     """
     if at.p > 1:
-        raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
+        raise BadInput(
+            f"{name} needs width 1, where the state is one overlap; got width {at.p}. Use average='noisy_ode', or exit_law."
+        )
     m, weights = _start_overlaps(at, start)
     end = np.sqrt(at.T + (1 - at.T) * m**2)
     drift = lambda m: np.sum(drift_parts(at.problem, m), axis=0)

@@ -23,7 +23,7 @@ NOISE = 1.0
 SHARE = 0.01
 """Share of the plateau's excess risk that a run must reach."""
 LATE = 0.9
-"""Share of the runs that a schedule for late runs should bring there in time."""
+"""Share of the runs that should have arrived under the schedule for late runs."""
 HALF = np.sqrt(0.5)
 """Overlap at which the excess risk has halved, where a run's own clock begins."""
 PROTOCOLS = {

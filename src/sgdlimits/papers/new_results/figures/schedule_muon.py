@@ -36,14 +36,14 @@ from sgdlimits.papers.new_results.figures import which_optimiser as which
 from sgdlimits.statistics.trees import as_floats
 
 TARGET_RISK = 2e-5
-"""Risk that a run must reach, in units of Saad and Solla, where that of the plateau of three units is 0.02."""
+"""Risk that a run must reach, in units of Saad and Solla, in which the risk on the plateau of three units is 0.02."""
 GUESSES: dict[str, tuple[tuple[float, ...], ...]] = {
     "sgd": ((2.8,), (2.0,), (3.4,)),
     "muon": ((2.3, 80.0, 8.0), (2.8, 60.0, 12.0), (1.8, 90.0, 6.0)),
     "shared": ((2.0, 80.0, 2.8), (2.8, 60.0, 2.8), (1.6, 90.0, 3.2)),
     "own": ((2.5, 3.5, 0.1), (2.8, 3.0, 0.2), (2.0, 3.5, 0.05)),
 }
-"""Starts of the search: values of c for the rates, the time of a common change, and the span of the decay.
+"""Starts of the search by protocol: tuning parameters of the rates, time of a common change, and span of the decay.
 
 The last parameter of `own` is the missing squared cosine at which a run changes its algorithm.
 """

@@ -38,9 +38,9 @@ from sgdlimits.papers.figure import (
 )
 
 COARSE_GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
-"""The values of c that are tried first, in the order of trial."""
+"""Values of the tuning parameter c that are tried first, in the order of trial."""
 FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
-"""Factors of the best of these that are tried next."""
+"""Factors by which the best value of `COARSE_GRID` is multiplied in the second search."""
 FOLLOWED_ALGORITHMS = ("SGD", "Normalised", "Muon")
 """Algorithms that are measured at several dimensions and numbers of units."""
 FULL, QUICK, WORDS = sizes(

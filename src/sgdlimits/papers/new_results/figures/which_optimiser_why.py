@@ -39,7 +39,7 @@ from sgdlimits.papers.figure import (
 from sgdlimits.papers.new_results.figures import which_optimiser as which
 
 TRIAL_RATES = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
-"""The rates of an earlier trial at k = 3, d = 1000 and batches of 16, in its units."""
+"""Learning rates of an earlier trial with three units, d = 1000 and batches of 16, whose gradients are summed."""
 INITIAL_DEPARTURE = 0.01
 """Size of the departure from the plateau with which measurements of slopes begin."""
 FULL, QUICK, WORDS = sizes(
@@ -120,8 +120,8 @@ def rate_of(name: str, k: int, c: float) -> float:
 def symmetric_state(k: int, y) -> sl.Overlaps:
     """Build the overlaps of k equal students from y = (R, log D, log E).
 
-    Here R is the overlap with each teacher, D the squared norm of a student's own component before their mean is subtracted,
-    and E the squared norm of the mean unit outside the span of the teachers.
+    Here R is the overlap with each teacher, D (1 - 1/k) the squared norm of a student's difference from the mean of all
+    students, and E the squared norm of that mean outside the span of the teachers.
     """
     R, D = y[0], jnp.exp(y[1])
     return sl.Overlaps(jnp.ones(k), jnp.full((k, k), R), jnp.exp(y[2]) + k * R**2 + D * (jnp.eye(k) - 1 / k))

@@ -18,13 +18,13 @@ from sgdlimits.run.schema import check_form
 MIN_PLATEAU_TO_FALL = 1 / 3
 """Minimal duration of a plateau, relative to the fall after it; an exponential decay stays in the band for only 6 % of it."""
 MIN_FINAL_EXCESS = 0.1
-"""Minimal excess risk, relative to the start, of a flat end that counts as a plateau; below it the run has learnt."""
+"""Smallest excess risk, relative to the start, at which a flat end counts as a plateau; a run that ends lower has learnt."""
 TAIL_START = 0.1
 """The tail begins where the excess risk is this fraction of the plateau's."""
 MIN_BAND_STANDARD_DEVIATIONS = 3.0
 """Minimal half-width of the band, in standard deviations of the risk's fluctuations."""
 MAX_BAND_WIDENING = 3.0
-"""Largest factor by which the requested band is widened for these fluctuations."""
+"""Largest factor by which the requested band is widened for the fluctuations of the risk."""
 
 
 class Plateau(NamedTuple):
@@ -95,7 +95,9 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
         raise BadInput(f"the dataset has {t.size} saved times, but phases needs three. Save more times, such as save=200.")
     # excess risks must be positive, as their logarithms are used
     if floor >= dataset.risk.values[:, 0].max():
-        raise BadInput(f"floor must be below the risk at the start; got {floor:g}. Omit floor to use that of the problem.")
+        raise BadInput(
+            f"floor must be below the risk at the start; got {floor:g}. Leave out floor= to use the problem's floor."
+        )
     runs = [_excess_risk(dataset, run, floor) for run in range(dataset.sizes["run"])]
     spans = [_find_plateau(t[:seen], excess, band, fall) if seen else None for seen, excess in runs]
     kinds = compute_signals(dataset)

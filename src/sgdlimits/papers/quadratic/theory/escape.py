@@ -88,7 +88,7 @@ def escape_time(
     quenched 324.6
     """
     if average not in AVERAGES:
-        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Choose one of them.")
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of these names.")
     share = np.asarray(reduction, float)
     if not ((share > 0) & (share <= 1)).all():
         raise BadInput(f"reduction must be above 0 and at most 1; got {shorten(reduction)}. Use a fraction such as 0.5.")
@@ -99,7 +99,7 @@ def escape_time(
     # the norms' response outweighs the overlaps' effect
     if chi <= 0:
         raise BadInput(
-            f"at lr = {at.lr:g} and noise = {at.noise:g} the norms grow with the overlaps, and the risk rises before it falls. "
+            f"at lr = {at.lr:g} and noise = {at.noise:g} the students' norms grow and the risk rises before it falls. "
             "Use a smaller lr, or simulate the ODE."
         )
     if norm is not None:
@@ -107,7 +107,7 @@ def escape_time(
     excess = plateau_risk(problem, corrector=corrector) - at.noise
     if 4 * spread**2 >= excess:
         raise BadInput(
-            f"spread must be below {(excess / 4) ** 0.5:.3g}, where overlaps would already leave the plateau; got {spread:g}. "
+            f"spread must be below {(excess / 4) ** 0.5:.3g}, where the start is no longer on the plateau; got {spread:g}. "
             "Use a smaller spread."
         )
     way = share * (excess / (4 * spread**2) - 1)

@@ -50,7 +50,7 @@ class CriticalFamily:
         p, k, s, r = self.width, self.teachers, self.s, self.r
         if min(s, r) < 0 or s + r > p or s > k or (s == k and r):
             raise BadInput(
-                f"{p} units on {k} teachers have no critical points with s = {s}, r = {r}. "
+                f"{p} units and {k} teachers have no critical points with s = {s}, r = {r}. "
                 "Use s + r of at most the width, and either s below the number of teachers, or s equal to it and r = 0."
             )
 
@@ -227,7 +227,7 @@ class CriticalFamily:
         if not self.exists(d):
             raise BadInput(
                 f"the family s = {self.s}, r = {self.r} needs {self.r} directions orthogonal to the teachers; "
-                f"d = {d} leaves {d - self.teachers}. Use a d of at least {self.smallest_d}."
+                f"d = {d} has only {d - self.teachers} of them. Use a d of at least {self.smallest_d}."
             )
         return int(d)
 

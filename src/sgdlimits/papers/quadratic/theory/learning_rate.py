@@ -152,7 +152,10 @@ def optimal_lr(
     largest = largest_lr(width, teachers, noise)
     top = min(largest.escape, largest.solution) if learns else largest.escape
     if top <= 0:
-        raise BadInput(f"{width} students cannot learn {teachers} teachers completely. Omit learns, or use more students.")
+        raise BadInput(
+            f"{width} students cannot learn {teachers} teachers completely. "
+            f"Leave out learns=, or use at least {teachers} students."
+        )
     how: dict = dict(spread=spread, noise=noise, threshold=threshold, starts=starts, seed=seed)
     low, high = 0.0, top
     for count in SEARCH_POINTS:

@@ -77,7 +77,9 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     """
     at, lr = read_coefficients(problem, corrector), float(problem.algorithm.lr_sample)
     if at.noise > 0:
-        raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
+        raise BadInput(
+            f"with label noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk, or noise = 0."
+        )
     _check_zero_risk(at)
     # vanishes at the largest rate at which zero risk is stable
     slow = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k)
@@ -124,7 +126,9 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
 def _check_zero_risk(at: Coefficients) -> None:
     """Raise `BadInput` unless the network can represent the teachers, and zero risk is stable."""
     if at.p < at.k:
-        raise BadInput(f"{at.p} students cannot represent {at.k} teachers, so zero risk is out of reach. Use more students.")
+        raise BadInput(
+            f"{at.p} students cannot represent {at.k} teachers, so the risk cannot reach zero. Use at least {at.k} students."
+        )
     if at.lr >= compute_largest_rates(at).solution:
         raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {compute_largest_rates(at).solution:.6g}.")
 
@@ -162,5 +166,7 @@ def _outside_norm(at: Coefficients) -> float:
     while push(end) > 0:
         end *= 2
         if end > p:
-            raise BadInput(f"norms do not become stationary at lr = {at.lr:g} and noise = {at.noise:g}. Use a smaller lr.")
+            raise BadInput(
+                f"the students' norms do not become stationary at lr = {at.lr:g}, noise = {at.noise:g}. Use a smaller lr."
+            )
     return float(brentq(push, 0.0, end, xtol=1e-15))
