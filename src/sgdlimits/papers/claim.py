@@ -70,7 +70,7 @@ class Effort:
     name: str = "default"
 
     def runs(self, usual: int, least: int = 64) -> int:
-        """Return the number of runs at this effort, given the usual number and a lower bound."""
+        """Return the number of runs at this effort, given the `usual` number and the lower bound `least`."""
         return max(int(usual * EFFORTS[self.name]), min(usual, least))
 
 
@@ -110,7 +110,10 @@ class Comparison:
         return bool((self.excess(other) <= 0).all())
 
     def verdict(self, kind: str) -> str:
-        """Return the verdict, such as "holds" or "open"; `kind` names the fault if the printed formula is wrong."""
+        """Return the verdict of the comparison, such as "holds" or "open".
+
+        Here `kind` is the verdict to return, such as "misprint", if only the printed formula is wrong.
+        """
         if self.right is None:
             return "open"
         ours = self.agrees(self.right)

@@ -69,7 +69,10 @@ def describe_reduction(size: Size, full: Size, words: dict[str, str]) -> str:
 
 
 def format_parameter(value: Any) -> str:
-    """Format the value of a size parameter as text; of six or more values only the first, the last and their number."""
+    """Format the value of a size parameter as a string.
+
+    Of six or more values only the first, the last and their number are given.
+    """
     if isinstance(value, dict):
         return ", ".join(f"{format_parameter(number)} at {format_parameter(key)}" for key, number in value.items())
     if isinstance(value, (tuple, list, np.ndarray)):
@@ -126,7 +129,7 @@ def participation_ratio(a: np.ndarray) -> np.ndarray:
 
 
 def strip_markup(text: str) -> str:
-    """Strip LaTeX markup from a formula, for captions in plain text."""
+    """Strip LaTeX markup from a formula, for use in captions."""
     for mark, word in {"$": "", "\\,": " ", "\\log": "log", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
         text = text.replace(mark, word)
     return text

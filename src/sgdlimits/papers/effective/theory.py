@@ -130,6 +130,9 @@ def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> flo
 def ring_radius(ridge: Positive, weight: Fraction) -> float:
     r"""Radius :math:`\sqrt C` of the rings of fixed points of a Gaussian mixture without noise.
 
+    Here `weight` is the probability of one cluster, :math:`v_j` the second layer, :math:`W_j` the weights of unit j and
+    :math:`\mu` the mean of the cluster.
+
     .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
 
     The units that detect one cluster have :math:`\sum_j v_j^2 = \sum_j (W_j\cdot\mu)^2 = C`, where the gradient of the
@@ -150,7 +153,9 @@ def ring_radius(ridge: Positive, weight: Fraction) -> float:
 
 @checked
 def critical_ridge(weight: Fraction) -> float:
-    r"""Ridge :math:`\text{weight}/2` above which a mixture's only fixed point is zero: 1/4 (binary) and 1/8 (XOR).
+    r"""Ridge penalty :math:`\text{weight}/2` above which zero is a mixture's only fixed point, without noise.
+
+    Here `weight` is the probability of one cluster; the ridge is 1/4 for the binary mixture and 1/8 for XOR.
 
     >>> critical_ridge(weight=1/4)
     0.125

@@ -36,6 +36,8 @@ MIN_COEFFICIENT = 1e-8
 class Escape(NamedTuple):
     r"""Constants of one unit's escape from zero overlap, and of the stability of perfect recovery.
 
+    The notation is that of `theory.escape`: s is the activation, and :math:`s_2`, :math:`g_2` are Hermite coefficients.
+
     Parameters
     ----------
     signal : :math:`s_2 g_2`

@@ -52,7 +52,7 @@ def build_problem(width: int, ratio: float, noise: float = 0.0) -> sl.Projection
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE and simulate the chain with one or both layers trained, and draw what follows the escape.
+    """Solve the ODE and simulate the chain with one or both layers trained, and draw the time after the escape.
 
     The panels show the risk and the second layer.
     """
@@ -77,7 +77,10 @@ def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
 
 
 def tabulate_second_layers(size: Size, seed: int) -> xr.Dataset:
-    """Tabulate how uneven the second layer ends over random starts without noise, by width and ratio of learning rates."""
+    """Tabulate the unevenness of the final second layer over random starts without noise.
+
+    Width and ratio of the layers' learning rates vary.
+    """
     rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]

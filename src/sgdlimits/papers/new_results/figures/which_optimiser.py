@@ -154,7 +154,10 @@ def algorithm_at(name: str, k: int, c: float, batch: int, noise: float = 0.0) ->
 def simulate_exits(
     algorithm: sl.Algorithm, k: int, d: int, runs: int, seed: int, t_max: float, noise: float = 0.0, level: Level | None = None
 ) -> xr.Dataset:
-    """Simulate the chain, or another level, from random starts, and return the exit times, censored at t_max."""
+    """Simulate the chain from random starts, and return the exit times, censored at t_max.
+
+    Another level, such as SGD, takes the chain's place if `level` is given. The plateau is that of k units in d dimensions.
+    """
     how: dict[str, Any] = dict(t_max=t_max, runs=runs, seed=seed, until=specialisation_margin, progress=False)
     problem = chain_problem(k, algorithm, noise) if level is None else plateau_problem(k, algorithm, noise)
     with warnings.catch_warnings():
@@ -430,5 +433,8 @@ def _describe_final_risks(r: dict[str, Any], size: Size) -> str:
 
 
 def _describe_condition(r: dict[str, Any]) -> str:
-    """Describe problem and level of a table row in a caption; empty for the committee and the chain."""
+    """Describe the problem and the level (such as the chain) of a table row for a caption.
+
+    The result is empty for the chain and a committee.
+    """
     return (", phase retrieval" if r["k"] == 1 else "") + (" by the ODE" if r["level"] == "ode" else "")

@@ -150,7 +150,7 @@ def _departure_growth(drift: Drift, k: int, rate, y):
 
 
 def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500.0) -> tuple[float, np.ndarray]:
-    """Find the plateau near the `symmetric_state` of y, and return its escape rate and its own parameters y.
+    """Find the plateau near the `symmetric_state` of y, and return its escape rate and the plateau's parameters.
 
     The rate is NaN if no plateau is found. The state follows the drift for a time `relax`, then a root finder takes over.
     """

@@ -59,7 +59,7 @@ def compare_risk(effort: Effort) -> Comparison:
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
 def compare_teachers(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with the ODE (33), (38)."""
+    """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with (33) and (38)."""
     s = sample_units()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q = Q.diagonal()
@@ -104,7 +104,7 @@ def compare_students(effort: Effort) -> Comparison:
     r"$\frac{dQ_{kk}}{dt} = \frac8pQ_{kk}[1-\frac1p(\sum_rQ_{rr}+2Q_{kk})]$, to first order in small overlaps",
 )
 def compare_norm_learning(effort: Effort) -> Comparison:
-    """Compare mean increments of norms and small overlaps, by Gauss-Hermite quadrature, with equation (9) to first order."""
+    """Compare mean increments of norms and small overlaps, by quadrature, with (9) to first order in the overlaps."""
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
     # overlaps with a teacher and with the second student, to first order
@@ -119,7 +119,7 @@ def compare_norm_learning(effort: Effort) -> Comparison:
 
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
 def compare_plateau_norm(effort: Effort) -> Comparison:
-    """Compare the squared norm at which orthogonal students have no mean increment, by quadrature, with equation (10)."""
+    """Compare the squared norm at which orthogonal students have zero mean increment, by quadrature, with (10)."""
     # students along axes 3 to 5, orthogonal to the teachers
     at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
     number = brentq(lambda q: float(at(q).mean(at(q).Q(0.0))[0, 0]), 0.1, 2.0)

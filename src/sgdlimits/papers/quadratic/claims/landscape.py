@@ -297,7 +297,7 @@ def compare_closest(effort: Effort) -> Comparison:
 
 
 def solve_gradient_flow(U: np.ndarray, time: float) -> np.ndarray:
-    """Solve gradient flow from weights U for a time, with two teachers along the first axes; return the final weights."""
+    """Solve gradient flow from weights U for a time, with two teachers along the first axes, and return its end."""
     slope = lambda t, y: -gradient(y.reshape(U.shape), 2).ravel()
     return solve_ivp(slope, (0, time), U.ravel(), method="DOP853", rtol=1e-10, atol=1e-13).y[:, -1].reshape(U.shape)
 

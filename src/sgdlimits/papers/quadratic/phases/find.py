@@ -123,7 +123,10 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
 
 
 def _classify_outcome(seen: int, span: Plateau | None) -> str:
-    """Return a run's outcome, such as "left", from its number of saved times (zero if it diverged) and its plateau."""
+    """Return a run's outcome, such as "left", from its number of saved times and its plateau.
+
+    Here `seen` is that number, zero if the run diverged, and `span` the plateau, if there is one.
+    """
     if not seen:
         return DIVERGED
     if span is None:
@@ -191,7 +194,10 @@ def _extend_plateau(log: np.ndarray, span: Plateau, half_width: float) -> Platea
 
 
 def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -> float:
-    """Return the first time after an index at which the excess risk is at most `value`, interpolated in its logarithm."""
+    """Return the first time after an index at which the excess risk is at most `value`.
+
+    The time is interpolated in the logarithm of the risk; `after` is the index.
+    """
     below = np.flatnonzero(excess[after:] <= value)
     if not below.size:
         return np.inf

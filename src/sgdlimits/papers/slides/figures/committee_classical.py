@@ -68,7 +68,10 @@ def noise_floor(width: int, gamma: float) -> float:
 
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
-    """Draw the excess risk of runs, ODE and gradient flow against time, and the floor that label noise leaves."""
+    """Draw the excess risk of runs, ODE and gradient flow against time, and the floor that label noise leaves.
+
+    Here `runs`, `ode` and `flow` are their datasets.
+    """
     light, dashed = curve_styles(2)
     ax.plot(runs.tau, excess_risk(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
     ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)
