@@ -87,9 +87,9 @@ class Localizability:
     Parameters
     ----------
     conditions : conditions of Definition 2.1, in its order
-    critical_exponent : exponent of d in :math:`\frac12\sum V_{ij}\partial_i\partial_j u`, for unmagnified statistics u and the
-        covariance V of one sample's gradient; at this exponent s of the step size the term quadratic in the learning rate
-        (corrector) is of order one
+    critical_exponent : the exponent s for which :math:`\frac12\sum V_{ij}\partial_i\partial_j u` grows as d^s, so that the term
+        quadratic in the learning rate (corrector) is of order one at the step size lr d^-s; for unmagnified statistics u and
+        the covariance V of one sample's gradient
     exponent : exponent s of the step size lr d^-s
     dimensions : dimensions at which the conditions were measured
     values : measured value of each condition at each dimension, shape (conditions, dimensions)
