@@ -48,8 +48,7 @@ class Averaged(Wrapper):
         if "average" in self.base.memory:
             raise BadInput("Averaged cannot average an algorithm that is averaged already. Give a base without Averaged.")
         if self.decay is not None and self.rate is not None:
-            raise BadInput("Averaged takes decay or rate, not both. Give decay or rate, or neither for the mean of all
-            weights.")
+            raise BadInput("Averaged takes decay or rate, not both. Give one of the two, or neither for the mean.")
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]

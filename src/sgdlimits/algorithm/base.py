@@ -196,8 +196,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     function(f"{_class_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
-            raise BadInput(f"{_class_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give a
-            dictionary.")
+            raise BadInput(f"{_class_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give a dict.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(
@@ -353,6 +352,5 @@ class Wrapper(Algorithm):
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):
             raise BadInput(
-                f"{_class_name(self)} needs an algorithm as its base; got {type(self.base).__name__}. Give an algorithm, such as
-                OnePassSGD(lr)."
+                f"{_class_name(self)} needs an algorithm as its base; got {type(self.base).__name__}. Give, say, OnePassSGD(lr)."
             )

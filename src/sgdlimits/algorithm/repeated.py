@@ -28,8 +28,7 @@ class Repeated(Wrapper):
 
     def __check_init__(self) -> None:
         if "copy" in self.base.memory.values():
-            raise BadInput("Repeated(Averaged(...)) would count a batch several times in the average. Give
-            Averaged(Repeated(...)).")
+            raise BadInput("Repeated(Averaged(...)) would average over a batch several times. Give Averaged(Repeated(...)).")
 
     @property
     def limit(self) -> Algorithm:

@@ -151,7 +151,7 @@ class WeightCombination:
         return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonalise(self) -> WeightCombination:
-        r"""Return the orthonormal directions nearest to the directions V, over the root of d: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
+        r"""Return the orthonormal directions nearest to the rows of V, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
         return self.left_multiply(inverse_root(self.scaled_gram()))
 
     def _past_gram(self) -> Float[Array, "p p"]:
@@ -255,8 +255,7 @@ class StepContext:
             return slope
         if self._gradients_with_extra:
             raise BadInput(
-                "Private draws one noise vector for each batch, but its base takes several gradients. Give a base with one
-                gradient."
+                "Private draws one noise vector for each batch, but its base takes several gradients. Give another base."
             )
         self._gradients_with_extra.append(True)
         return slope + self.extra

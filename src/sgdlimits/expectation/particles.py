@@ -386,7 +386,7 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
             return SphereExpectation(smooth, outside)
         raise BadInput(
             f"MeanField(outside=...) needs a smooth activation and at most {max(PANEL_SETTINGS)} fixed directions; got {k} and "
-            f"{'a smooth' if activation.smooth else 'a non-smooth'} activation. Leave out outside, or use ODE()."
+            f"{'a smooth' if activation.smooth else 'a non-smooth'} activation. Leave out outside=, or use ODE()."
         )
     integrals = additive_integrals(model)
     many = model.network.width > SMOOTH_LINE_RULES[2].points.size ** 2  # then pairs cost more than the grid
