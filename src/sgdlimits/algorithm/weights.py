@@ -151,7 +151,7 @@ class WeightCombination:
         return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonalise(self) -> WeightCombination:
-        r"""Return the orthonormal directions nearest to the rows of V, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
+        r"""Return the orthonormal rows nearest to those of V, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
         return self.left_multiply(inverse_root(self.scaled_gram()))
 
     def _past_gram(self) -> Float[Array, "p p"]:
