@@ -1,4 +1,4 @@
-"""Optimisers: each algorithm is written once, as one step in R^d, for all levels."""
+"""Optimisers: each algorithm is written once, as one step in R^d, for all levels of description (SGD, chain, SDE, ODE)."""
 
 import sgdlimits._x64
 from sgdlimits.algorithm.average import Averaged

@@ -14,7 +14,7 @@ from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import as_floats
 
 MIN_ELAPSED = 1e-9
-"""Added to the elapsed time, so that the mean over an empty trajectory is the initial value instead of 0/0."""
+"""Number added to the elapsed time, so that the mean over an empty trajectory is the initial value instead of 0/0."""
 
 
 @checked
@@ -28,18 +28,19 @@ class Averaged(Wrapper):
     base : the algorithm whose weights are averaged
     decay : decay of the exponential average, :math:`\bar u \leftarrow \text{decay}\,\bar u + (1-\text{decay})\, u`; None takes
         the mean of all weights since the start (Polyak and Ruppert)
-    rate : instead of decay, for :math:`\text{decay} = 1 - \text{rate}\,b/d`: the average over a time of about 1/rate
+    rate : alternative to decay, for :math:`\text{decay} = 1 - \text{rate}\,b/d` with batches of b samples: averages over a
+        time of about 1/rate
 
     Notes
     -----
-    As d grows, an average with a fixed decay equals the weights. With `rate` the average obeys
-    :math:`\dot{\bar u} = (u - \bar u)\,\text{rate}`, and the mean :math:`\dot{\bar u} = (u - \bar u)/t`.
+    As d grows, an average :math:`\bar u` with a fixed decay equals the weights u. With `rate` the average obeys
+    :math:`\dot{\bar u} = (u - \bar u)\,\text{rate}`; the mean of all weights obeys :math:`\dot{\bar u} = (u - \bar u)/t`.
     """
 
     decay: MomentumInTime | None = eqx.field(converter=as_floats, default=None)
     rate: PositiveInTime | None = eqx.field(converter=as_floats, default=None, kw_only=True)
     elapsed: Any = eqx.field(init=False, default_factory=Time)
-    """Time since the start, for the mean of all weights: a schedule, which `at(t)` replaces by a number."""
+    """Time since the start, used for the mean of all weights: a schedule, which `at(t)` replaces by a number."""
 
     linear = delegate_to_base("linear")
 
@@ -47,11 +48,11 @@ class Averaged(Wrapper):
         if "average" in self.base.memory:
             raise BadInput("Averaged cannot average an algorithm that is averaged already. Give a base without Averaged.")
         if self.decay is not None and self.rate is not None:
-            raise BadInput("Averaged takes decay or rate, not both. Give one of them, or neither for the mean.")
+            raise BadInput("Averaged takes decay or rate, not both. Give one of the two, or neither for the mean.")
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Names of the groups of directions stored beside the students, with their initial values: the average is a copy."""
+        """Initial values of the groups of directions stored beside the students, by name: the average begins as their copy."""
         return {**self.base.memory, "average": "copy"}
 
     def step(self, now):

@@ -31,8 +31,8 @@ class StepNeeds(NamedTuple):
 
     Parameters
     ----------
-    gram : whether it uses the lengths and inner products of inputs, on which norms and gradients at other weights depend
-    noise : whether it uses a Gaussian vector for each trained direction, `now.noise()`
+    gram : whether the step uses the lengths and inner products of inputs, on which norms and gradients at other weights depend
+    noise : whether the step uses a Gaussian vector for each trained direction, `now.noise()`
     """
 
     gram: bool
@@ -44,16 +44,16 @@ class Algorithm(Part):
 
     `step` receives the context of the step, `now`, and returns the new weights of the students and of the memory by name. It
     combines weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over
-    d, and `now.along(c)`, which is the sum of :math:`c_i x_i` over d. SGD in R^d and the exact chain follow from it, and so do
-    the ODE and the SDE if a step changes the weights by order 1/d.
+    d, and `now.along(c)`, which is the sum of :math:`c_i x_i` over d, for inputs :math:`x_i` and coefficients :math:`c_i`. SGD
+    in R^d and the exact chain follow from `step`, and so do the ODE and the SDE if a step changes the weights by order 1/d.
 
     Attributes
     ----------
-    memory : names of directions that the algorithm stores beside the students, p for each name, with their initial value:
-        `zero`, or a `copy` of the students
-    numbers : names of scalars that the algorithm stores, with their initial value: a number, or (number,) for one per unit
-    linear : value of `needs.is_linear` for an algorithm of this package; for others it is found by a probe of the step
-    needs : what a step uses beside fields, for a step that cannot be traced; None finds it by tracing the step
+    memory : initial values of the directions stored beside the students, p for each name: `zero`, or a `copy` of the students
+    numbers : initial values of the stored scalars, by name: a number, or (number,) for one per unit
+    linear : whether steps are linear in the gradient as d grows (see `needs.is_linear`), for algorithms of this package; for
+        other algorithms linearity is found by a probe of the step
+    needs : quantities that a step uses beside fields, for a step that cannot be traced; None finds these by tracing the step
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
@@ -112,7 +112,7 @@ class Algorithm(Part):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names of all groups of directions in the order of their update: memory from zero, students, copies of the students.
+        """Names of all groups of directions in the order of update: memory that begins at zero, students, copies of students.
 
         In this order, the update of a group mostly depends on groups before it: the matrix A that multiplies the old directions
         is then lower triangular, which makes the step of the chain cheaper.
@@ -122,7 +122,7 @@ class Algorithm(Part):
 
     @property
     def limit(self) -> Algorithm:
-        """Algorithm to which this one converges as d grows: itself, unless a subclass has another limit."""
+        """Limit of the algorithm as d grows: the algorithm itself, unless a subclass has another limit."""
         return self
 
     def at_rates(self, factor: Float[Array, ""]) -> Self:
@@ -135,15 +135,15 @@ class Algorithm(Part):
 class Update(eqx.Module):
     """New weights of one group of directions after a step, as coefficients of the old weights and of the inputs.
 
-    A step maps all directions W to AW + CX with inputs X.
+    A step maps all directions W to AW + CX with inputs X and coefficient matrices A and C.
 
     Parameters
     ----------
-    name : "student", or a name in `memory`
+    name : "student", or a name in the algorithm's `memory`
     past : coefficients of the old weights, by name: rows of A
     inputs : coefficients of the inputs, times d: rows of C
     scalars : new trained scalars
-    unit : whether each direction is then normalised
+    unit : whether each direction is normalised afterwards
     """
 
     name: str = eqx.field(static=True)
@@ -196,7 +196,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     function(f"{_class_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
-            raise BadInput(f"{_class_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give one.")
+            raise BadInput(f"{_class_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give a dict.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(
@@ -206,7 +206,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
         if not isinstance(begins, str) or begins not in ("zero", "copy"):
             raise BadInput(
                 f"{_class_name(algorithm)}.memory[{name!r}] must be 'zero', or 'copy' of the students; "
-                f"got {shorten(begins)}. Give one of the two."
+                f"got {shorten(begins)}. Give 'zero' or 'copy'."
             )
     for name, value in algorithm.numbers.items():
         check_number(f"{name!r} of {_class_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
@@ -224,9 +224,9 @@ def _class_name(algorithm: Algorithm) -> str:
 
 
 def has_lower_triangular_past(updates: Sequence[Update]) -> bool:
-    """Return whether the matrix A, which multiplies the old directions in the updates of many runs, is lower triangular.
+    """Return whether the matrix that multiplies the old directions in the updates of many runs is lower triangular.
 
-    It is if no group of directions depends on later groups, nor on itself through a matrix.
+    The matrix is lower triangular if no group of directions depends on later groups, nor on itself through a matrix.
     """
     place = {update.name: i for i, update in enumerate(updates)}
     earlier = lambda update, name: place[name] < place[update.name] or (name == update.name and update.past[name].ndim < 3)
@@ -249,7 +249,7 @@ def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: in
 
 
 def _multiply_rows(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) -> Float[Array, "... runs"]:
-    """Multiply directions on an axis by a coefficient of each run: a scalar, one scalar per direction, or a matrix."""
+    """Multiply the directions on `axis` of X by the coefficient c of each run: a scalar, one per direction, or a matrix."""
     if c.ndim == 1:  # the only axis is that of runs
         return c * X
     rows = jnp.moveaxis(X, axis, 0)
@@ -274,7 +274,7 @@ class Descent(Algorithm):
     lr_second : learning rate of the second layer, or of each scalar by name; scalars without a rate stay fixed, as does the
         second layer for None
     ridge : strength of the ridge penalty on both layers
-    sphere : whether each u_j is normalised to norm 1
+    sphere : whether the weights of each unit are normalised to norm 1 after each step
     batch : b, the number of samples per step, over which the gradient is averaged
     """
 
@@ -313,7 +313,7 @@ class Descent(Algorithm):
         return self.scale_by_minus_lr(now.gradient(at) + (self.ridge * now.inv_d) * (now.student if at is None else at))
 
     def scale_by_minus_lr(self, slope: WeightCombination) -> WeightCombination:
-        """Multiply weights by minus the learning rates: directions by that of the first layer, scalars by theirs."""
+        """Multiply directions by minus the learning rate of the first layer, and scalars by minus their learning rates."""
         return slope.times(-self.lr, 0.0 if self.lr_second is None else jax.tree.map(operator.neg, self.lr_second))
 
     def normalise_on_sphere(self, student: WeightCombination) -> WeightCombination:
@@ -327,7 +327,7 @@ def delegate_to_base(name: str, doc: str | None = None) -> Any:
 
 
 class Wrapper(Algorithm):
-    """Base class of algorithms that modify another one, `base`, and take all other properties from it."""
+    """Base class of algorithms that modify another algorithm, `base`, and take their other properties from `base`."""
 
     base: Algorithm
 
@@ -335,14 +335,14 @@ class Wrapper(Algorithm):
     sphere = delegate_to_base("sphere")
     trains_second = delegate_to_base("trains_second")
     trained_scalars = delegate_to_base("trained_scalars")
-    memory = delegate_to_base("memory", "Names of directions that are stored beside the students, and how they begin.")
-    numbers = delegate_to_base("numbers", "Names of scalars that are stored, and their initial values.")
+    memory = delegate_to_base("memory", "Initial values of the directions that are stored beside the students, by name.")
+    numbers = delegate_to_base("numbers", "Initial values of the stored scalars, by name.")
     ridge = delegate_to_base("ridge")
     lr_sample = delegate_to_base("lr_sample")
 
     @property
     def limit(self) -> Algorithm:
-        """The wrapper around the limit of its base as d grows."""
+        """Limit of the algorithm as d grows: this wrapper around the limit of its base."""
         base = self.base.limit
         return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)
 

@@ -1,8 +1,10 @@
 r"""The limit of large d for inputs with variances by block or class.
 
-Given the class c, the fields of all directions within block b have the covariance :math:`v_{cb}\Omega_b`, and their sums over
-blocks, the total fields :math:`\lambda`, have :math:`C_c = \sum_b v_{cb}\Omega_b`. The gradient G depends on the total fields
-only, so that Gaussian conditioning gives its products with the fields of each block,
+Given the class c, the fields :math:`\lambda_b` of all directions within block b have the means :math:`\mu_b` and the covariance
+:math:`v_{cb}\Omega_b`, with the variance :math:`v_{cb}` of the inputs and the Gram matrix :math:`\Omega_b` of the directions.
+The sums of the fields over blocks, the total fields :math:`\lambda`, have the mean :math:`\mu` and the covariance :math:`C_c =
+\sum_b v_{cb}\Omega_b`. The gradient G depends on the total fields only, so that Gaussian conditioning gives its products with
+the fields of each block,
 
 .. math:: E[G\lambda_b^\top] = E[G]\mu_b^\top + E[G(\lambda - \mu)^\top]\, C_c^+\, v_{cb}\Omega_b ,
 
@@ -27,15 +29,15 @@ from sgdlimits.statistics.products import Moments
 
 
 class BlockMoments(NamedTuple):
-    """Coefficients by which moments with the total fields of class c give those with the fields of each block.
+    """Coefficients that convert moments with the total fields of one class to moments with the fields of each block.
 
     Parameters
     ----------
-    variance : v of the class
+    variance : variance of the inputs of the class in each block
     shares : fraction of the dimensions in each block
-    coefficients : of the fields of all directions, trained ones first, on the centred total fields
-    rest : covariance of these fields given the total ones
-    means : of the fields of all directions in each block, and of the total fields of students and fixed directions, or None
+    coefficients : regression coefficients of the fields in each block, trained directions first, on the centred total fields
+    rest : covariance of the fields in the blocks given the total fields
+    means : means of the fields of all directions in each block, and of the total fields; None if all means are zero
     """
 
     variance: Float[Array, " blocks"]
@@ -46,7 +48,10 @@ class BlockMoments(NamedTuple):
 
     @classmethod
     def of_class(cls, inputs: Blocks, stats: Overlaps, gram: Float[Array, "blocks k k"], i: int | None) -> BlockMoments:
-        """Compute the coefficients in class i at statistics with a block axis; None stands for all classes."""
+        """Compute the coefficients of class i, or of all classes for None, at statistics with a block axis.
+
+        `gram` is the Gram matrix of the fixed directions in each block.
+        """
         n, p, v = stats.M.shape[1], stats.width, inputs.variances(i)
         across = jnp.swapaxes(stats.M, 1, 2)
         omega = jnp.concatenate([jnp.concatenate([stats.Q, stats.M], axis=2), jnp.concatenate([across, gram], axis=2)], axis=1)
@@ -66,8 +71,8 @@ class BlockMoments(NamedTuple):
     def spread(self, moments: Moments, mean_gradient: Any) -> Moments:
         """Convert products with total fields to products with the fields in each block, on a first axis.
 
-        Products of gradients are multiplied by the variance and the share of each block. `mean_gradient` is E[G], by which
-        the mean fields are multiplied; trailing axes of samples are kept.
+        Products of gradients are multiplied by the variance and the share of each block. `mean_gradient`, the
+        mean of the gradient in the total fields, multiplies the mean fields; trailing axes of samples are kept.
         """
         with_fields = jnp.concatenate([moments.gradient_field, moments.gradient_fixed], axis=1)
         if self.means is not None:
@@ -83,7 +88,7 @@ class BlockMoments(NamedTuple):
 
 
 def with_block_axis(stats: Overlaps) -> Overlaps:
-    """Return overlaps with an axis of blocks, which those of one block do not have."""
+    """Return the overlaps with an axis of blocks, which is added to overlaps of a single block."""
     return stats if stats.has_blocks else Overlaps(stats.a, stats.M[None], stats.Q[None], stats.kept, stats.names)
 
 
@@ -95,13 +100,15 @@ def without_block_axis(stats: Overlaps) -> Overlaps:
 def block_increments(
     algorithm: Algorithm, t: Any, stats: Overlaps, sums: Moments, total: Any = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """Compute the changes of the statistics by a step that is linear in the gradient, in two parts, for all blocks.
+    """Compute the changes of the statistics by a step that is linear in the gradient, for all blocks.
+
+    Returns two parts: the population part, and the term quadratic in the learning rate (corrector).
 
     Parameters
     ----------
     stats : overlaps with an axis of blocks
     sums : weighted sums over samples of products of gradients, with the fields in each block (see `BlockMoments.spread`)
-    total : sum of the weights; trailing axes broadcast
+    total : sum of the weights of the samples; trailing axes broadcast
     """
     rate = step_rates(algorithm, t)
 
@@ -116,6 +123,6 @@ def block_increments(
 
 
 def _change_of_all_blocks(part: Overlaps) -> Overlaps:
-    """Return the changes in all blocks, with one change of the scalars, which is the same in each block."""
+    """Return the changes of the overlaps in all blocks, with one change of the scalars, which is the same in each block."""
     a, kept = jax.tree.map(lambda leaf: leaf[0], (part.a, part.kept))
     return Overlaps(a, part.M, part.Q, kept, part.names)

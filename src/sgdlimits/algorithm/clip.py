@@ -20,14 +20,14 @@ from sgdlimits.statistics.trees import as_floats
 class Clipped(Wrapper):
     r"""A wrapper that clips the gradients of another algorithm: larger ones are scaled down to a given norm.
 
-    The norm is that of the mean gradient of the batch, all layers together, over :math:`\sqrt d`: the gradient
-    :math:`G x^\top` of one sample has the norm :math:`|G||x|/\sqrt d`, which is of order one.
+    The norm is that of the mean gradient of the batch, all layers together, over :math:`\sqrt d`. For one sample with input x
+    and gradient G in the fields, the gradient :math:`G x^\top` has the norm :math:`|G||x|/\sqrt d`, which is of order one.
 
     Parameters
     ----------
     base : the algorithm that uses the clipped gradients
     norm : the maximum norm, in units of :math:`\sqrt d`
-    each : whether the gradient of each sample is clipped, before the mean is taken
+    each : whether the gradient of each sample is clipped before the mean over the batch is taken
     """
 
     norm: PositiveInTime = eqx.field(converter=as_floats)
@@ -52,7 +52,7 @@ class Private(Wrapper):
     ----------
     base : the algorithm that uses the noisy gradients; it may not train the second layer
     norm : norm to which the gradient of each sample is clipped, in units of :math:`\sqrt d`
-    noise : standard deviation of the noise on each coordinate of the sum over the batch, divided by norm; the usual noise
+    noise : standard deviation of the noise on each coordinate of the sum over the batch, divided by `norm`; the usual noise
         multiplier is :math:`\sigma = \text{noise}/\sqrt d`, for which noise and gradients are of the same order
     """
 

@@ -1,9 +1,9 @@
 r"""Algorithms that treat coordinates one by one: sign SGD and Adam.
 
-They single out the axes of R^d, so that overlaps alone do not determine the next step: the same overlaps belong to weights
-spread over all coordinates and to weights concentrated on one. There is no exact chain. But for diffuse weights, all of whose
-coordinates are of order :math:`1/\sqrt d`, the overlaps close as d grows: given the fields, the coordinates of the inputs are
-independent Gaussians, and a function of each coordinate acts through its linear part and through noise of the remaining
+Such algorithms single out the axes of R^d, so that overlaps alone do not determine the next step: the same overlaps belong to
+weights spread over all coordinates and to weights concentrated on one. There is no exact chain. But for diffuse weights, all of
+whose coordinates are of order :math:`1/\sqrt d`, the overlaps close as d grows: given the fields, the coordinates of the inputs
+are independent Gaussians, and a function of each coordinate acts through its linear part and through noise of the remaining
 variance. `limit` is the algorithm with this linear part and this noise.
 """
 
@@ -28,10 +28,10 @@ Arrays = Mapping[str, Float[Array, "p d"]]
 
 
 class Coordinatewise(Descent):
-    """Base class of algorithms that treat coordinates one by one, which the level SGD(d) simulates and Chain(d) does not."""
+    """Base class of algorithms that treat coordinates one by one: SGD(d) simulates these, but Chain(d) cannot."""
 
     coordinates: ClassVar[Mapping[str, float]] = {}
-    """Names of arrays with one number for each coordinate of each unit, and their initial values."""
+    """Initial values of the stored arrays with one number for each coordinate of each unit, by name."""
     needs: ClassVar[StepNeeds | None] = StepNeeds(gram=False, noise=False)
 
     def __check_init__(self) -> None:
@@ -42,17 +42,17 @@ class Coordinatewise(Descent):
 
     def step(self, now):
         raise BadInput(
-            f"{type(self).__name__} treats coordinates one by one, so the overlaps are no Markov chain: no Chain(d). "
+            f"{type(self).__name__} treats coordinates one by one, so the overlaps are no Markov chain, as Chain(d) needs. "
             "Use SGD(d), or ODE() and SDE(d) for diffuse weights."
         )
 
     @abc.abstractmethod
     def update(self, kept: Arrays, slope: Float[Array, "p d"], inv_d: float) -> tuple[Float[Array, "p d"], Arrays]:
-        """Return the change of the weights and the new values of the memory of each coordinate.
+        """Return the change of the weights in one step, and the new values of the arrays stored for each coordinate.
 
         Parameters
         ----------
-        kept : memory of coordinates, by name
+        kept : stored arrays with one number for each coordinate of each unit, by name
         slope : mean gradient of the batch
         inv_d : 1/d
         """
@@ -67,13 +67,13 @@ class SignSGD(Coordinatewise):
     Parameters
     ----------
     lr : learning rate
-    ridge, batch : as for `OnePassSGD`; the ridge is decoupled
+    ridge, batch : as for `OnePassSGD`; the ridge is decoupled: it is a decay of the weights, not part of the gradient
 
     Notes
     -----
-    As d grows, with :math:`\rho_{jl}` the correlation of the gradients of two units over the batch, a step is
-    :math:`\sqrt{2/\pi}` times the gradient over its norm, plus noise of covariance
-    :math:`\frac2\pi(\arcsin\rho - \rho)`. This holds for diffuse weights, such as those of random starts.
+    As d grows, a step is :math:`\sqrt{2/\pi}` times the gradient over its norm, plus noise of covariance
+    :math:`\frac2\pi(\arcsin\rho - \rho)`, where :math:`\rho_{jl}` is the correlation of the gradients of units j and l over the
+    batch. This holds for diffuse weights, such as those of random starts.
     """
 
     def update(self, kept, slope, inv_d):
@@ -85,7 +85,7 @@ class SignSGD(Coordinatewise):
 
 
 class DiffuseSign(Descent):
-    """Limit of `SignSGD` as d grows, for diffuse weights: no single coordinate is large."""
+    """Limit of `SignSGD` as d grows, for diffuse weights, of which no single coordinate is large."""
 
     def step(self, now):
         slope = now.gradient()
@@ -100,7 +100,7 @@ class DiffuseSign(Descent):
 
 
 def _arcsine(rho: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the arcsine of correlations, with derivative zero where these are 1 or -1.
+    """Return the arcsine of correlations, with derivative zero at correlations of 1 and -1.
 
     Correlations of one sample, or of a unit with itself, stay at 1 or -1, where the derivative of arcsin is infinite.
     """
@@ -117,8 +117,8 @@ class Adam(Coordinatewise):
               s \leftarrow s + \frac{\text{rate}\,b}d\,(g^2 - s), \qquad
               u \leftarrow u - \frac{\text{lr}}d\,\frac m{\sqrt s},
 
-    coordinate by coordinate, with the mean gradient g of the batch of b samples: :math:`\beta_2 = 1 - \text{rate}\,b/d`. There
-    is no correction of the bias and no :math:`\epsilon`, both of which optax and PyTorch have.
+    coordinate by coordinate, with the mean gradient g of the batch of b samples and weights u. The usual :math:`\beta_2` is
+    :math:`1 - \text{rate}\,b/d`. Unlike in optax and PyTorch, there is no bias correction and no :math:`\epsilon`.
 
     Parameters
     ----------
@@ -130,8 +130,9 @@ class Adam(Coordinatewise):
 
     Notes
     -----
-    As d grows, s is one number for each unit, :math:`\dot s_j = \text{rate}\,(\sigma^2 E[G_j^2]/b - s_j)`, and the weights
-    follow SGD at the rates :math:`\text{lr}/\sqrt{s_j}`.
+    As d grows, s is one number for each unit j, :math:`\dot s_j = \text{rate}\,(\sigma^2 E[G_j^2]/b - s_j)`, with the variance
+    :math:`\sigma^2` of the inputs and the derivative :math:`G_j` of the loss in the unit's field. The weights follow SGD at the
+    rates :math:`\text{lr}/\sqrt{s_j}`.
     """
 
     beta: MomentumInTime = eqx.field(converter=as_floats, default=0.9)
@@ -140,7 +141,7 @@ class Adam(Coordinatewise):
 
     @property
     def coordinates(self) -> Mapping[str, float]:  # type: ignore[override]
-        """Names of the stored arrays with one entry for each coordinate, and their initial values."""
+        """Initial values of the stored arrays with one number for each coordinate of each unit, by name."""
         return {"mean": 0.0, "square": self.begin}
 
     def update(self, kept, slope, inv_d):
@@ -154,14 +155,14 @@ class Adam(Coordinatewise):
 
 
 class DiffuseAdam(Descent):
-    """Limit of `Adam` as d grows, for diffuse weights: one mean squared gradient for each unit."""
+    """Limit of `Adam` as d grows, for diffuse weights, with one mean squared gradient for each unit."""
 
     rate: Float[Array, ""] | float = eqx.field(converter=as_floats, default=1.0)
     begin: float = eqx.field(static=True, converter=float, default=1.0)
 
     @property
     def numbers(self) -> Mapping[str, tuple[float]]:  # type: ignore[override]
-        """Names of the stored scalars, one for each unit, and their initial values."""
+        """Initial values of the stored scalars, by name, in a tuple since there is one scalar for each unit."""
         return {"square": (self.begin,)}
 
     def step(self, now):

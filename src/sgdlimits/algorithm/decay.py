@@ -16,7 +16,7 @@ class Decayed(Wrapper):
 
     Parameters
     ----------
-    base : the algorithm
+    base : the algorithm whose weights decay
     decay : d times the fraction of the weights that a step subtracts; velocities and averages do not decay
     """
 

@@ -1,11 +1,12 @@
 r"""The limit of large d: increments of the statistics by a step of order 1/d.
 
-With :math:`A = 1 + A_1/d` and :math:`C = \hat C/d` a step changes the overlaps M with the fixed directions and Q among all
-directions by 1/d times
+A step maps all directions W to AW + CX with inputs X. With :math:`A = 1 + A_1/d` and :math:`C = \hat C/d` it changes the
+overlaps M with the fixed directions and Q among all directions by 1/d times
 
 .. math:: A_1 M + \hat C F_E^\top, \qquad A_1 Q + QA_1^\top + \hat CF^\top + F\hat C^\top + \hat C\hat K\hat C^\top ,
 
-where :math:`\hat K`, the Gram matrix of the inputs over d, has become the diagonal matrix of their variances. The mean of these
+where :math:`F` and :math:`F_E` are the fields of the inputs along all directions W and along the fixed directions, and
+:math:`\hat K`, the Gram matrix of the inputs over d, has become the diagonal matrix of their variances. The mean of these
 increments is the drift, and random combinations of them give the noise of the SDE. :math:`A_1` is the derivative of the step
 with respect to 1/d at 1/d = 0, by automatic differentiation.
 """
@@ -38,7 +39,7 @@ from sgdlimits.statistics.trees import add, repeat_for_samples
 MAX_CLASS_COMBINATIONS = 256
 """Maximum number of assignments of the samples of a batch to classes; an average over a step sums over all of them."""
 MAX_UNROLLED_COMBINATIONS = 16
-"""Maximum number of terms of that sum that are traced one by one; a longer sum is a loop, which compiles once."""
+"""Maximum number of terms of a sum over classes that are traced one by one; a longer sum is a loop, which compiles once."""
 MAX_JUMP = 1e-12
 """Maximum change of the weights, due to rounding, by which a step at 1/d = 0 counts as the identity."""
 
@@ -51,11 +52,11 @@ class StepRates(NamedTuple):
 
     Parameters
     ----------
-    past : the matrix :math:`A_1`: with :math:`A = 1 + A_1/d` a step maps directions W to AW plus gradients
+    past : the matrix :math:`A_1` of a step that maps directions W to :math:`(1 + A_1/d)W` plus gradients
     gradient : coefficient of the gradient for each group of directions
-    second : the same coefficients for the scalars, that of the gradient in the last column; a dictionary if scalars have rates
-        of their own
-    unit : whether the directions of each name are normalised
+    second : coefficients of the old scalars and, in the last column, of their gradient; a dictionary by name if scalars have
+        different rates
+    unit : whether the directions of each group are normalised
     """
 
     past: Float[Array, "n n"]
@@ -65,7 +66,7 @@ class StepRates(NamedTuple):
 
 
 def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
-    """Return the coefficients of a step that is linear in the gradient, from one step of a single unit."""
+    """Return the coefficients of a step at time t that is linear in the gradient, found from one step of a single unit."""
     names, b = algorithm.names, algorithm.batch
     one, basis = jnp.ones((1, 1)), np.eye(len(names) + 1)
     unit: list[bool] = []
@@ -90,9 +91,9 @@ def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
 def linear_step_increments(
     algorithm: Algorithm, t: Any, length: Float[Array, ""], stats: Overlaps, sums: Moments, total: Any = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """Compute the changes of the statistics by a step that is linear in the gradient, with norms projected out.
+    """Compute the changes of the statistics by a step that is linear in the gradient, with changes of norms projected out.
 
-    See `free_step_increments`.
+    The arguments and the two parts of the result are those of `free_step_increments`.
     """
     rate = step_rates(algorithm, t)
     population, corrector = free_step_increments(algorithm, rate, length, stats, sums, total)
@@ -104,16 +105,16 @@ def free_step_increments(
 ) -> tuple[Overlaps, Overlaps]:
     """Compute the changes of the statistics by a step that is linear in the gradient, as d grows, in two parts.
 
-    The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic. Products of one
-    sample give d times its increment, expectations the drift, and random combinations the noise of the SDE. Directions are not
-    normalised.
+    The first part (population) is linear in the change of the weights, the second (corrector) is quadratic. If `sums` are the
+    products of one sample, the result is d times its increment; expectations give the drift, and random combinations of samples
+    the noise of the SDE. Directions are not normalised.
 
     Parameters
     ----------
     rate : coefficients of the step
-    length : limit of |x|^2/d
-    sums : weighted sums over samples of products of gradients and fields, the latter with a column for each direction
-    total : sum of the weights; trailing axes broadcast
+    length : limit of |x|^2/d as d grows, for inputs x
+    sums : weighted sums over samples of products of gradients and fields, with a column for the field of each direction
+    total : sum of the weights of the samples; trailing axes broadcast
     """
     names = algorithm.names
     groups = lambda rows: jnp.split(rows, len(names)) if len(names) > 1 else [rows]
@@ -161,8 +162,8 @@ def project_out_norms(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps)
 def extend_moments(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
     r"""Extend the expectations in the drift by products with the fields of stored directions, such as averages.
 
-    Each direction is a combination :math:`\alpha E + \beta U` of fixed directions and students, plus a component whose field is
-    independent of the gradient. Returns the moments and the Gram matrix of these components.
+    Each direction is a combination :math:`\alpha E + \beta U` of the fixed directions E and the students U, plus a component
+    whose field is independent of the gradient. Returns the moments and the Gram matrix of these components.
     """
     if len(stats.names) == 1:
         return sums, jnp.zeros_like(stats.Q)
@@ -179,7 +180,7 @@ def extend_moments(model: Model, students: Overlaps, stats: Overlaps, sums: Mome
 
 
 class StepInputs(NamedTuple):
-    """The inputs of a step as they enter the statistics: fields along trained and fixed directions, label noise, classes."""
+    """Quantities by which the inputs of a step enter the statistics: fields along all directions, label noise, and classes."""
 
     fields: Float[Array, "P L"]
     fixed: Float[Array, "k L"]
@@ -206,7 +207,7 @@ def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"
 def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps, x: StepInputs) -> tuple[Overlaps, Overlaps]:
     """Compute the changes of the statistics of one run by one step as d grows, times d/b for b samples, in two parts.
 
-    The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic.
+    The first part (population) is linear in the change of the weights, the second (corrector) is quadratic.
     """
     names, b, p = algorithm.names, algorithm.batch, model.width
     # different inputs are orthogonal as d grows, so that their Gram matrix over d is diagonal
@@ -247,7 +248,7 @@ def make_context(
     Parameters
     ----------
     inv_d, t : 1/d and the time
-    x : inputs of the step
+    x : fields, label noise and classes of the inputs of the step
     at : state of the run, with the scalars `a` and `kept` and the `names` of the rows of the fields
     gram_of : function of two names that returns the products of their directions
     inputs_gram : function that returns the Gram matrix of the inputs over d
@@ -269,7 +270,7 @@ def make_context(
 
 
 def is_timed(algorithm: Algorithm, model: Model) -> bool:
-    """Return whether the step of an algorithm reads `now.t`; the package's own algorithms have schedules instead."""
+    """Return whether the step of an algorithm reads the time `now.t`; algorithms of this package have schedules instead."""
     if is_package_algorithm(algorithm):
         return False
     read = []
@@ -349,14 +350,14 @@ class StepAverages(NamedTuple):
     rule: Rule
 
     def drift_parts(self, t, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-        """Compute the mean changes of the statistics of one run by a step, in two parts: population and corrector."""
+        """Compute the mean changes of one run's statistics by a step, in parts linear and quadratic in the weights' change."""
         points, weights = self.rule.nodes(*self._node_space())
         each = jax.vmap(lambda x: step_increments(self.algorithm, self.model, t, stats, x), -1, -1)
         mean = lambda c: jax.tree.map(lambda leaf: (leaf * weights).sum(-1), each(self._inputs_at(stats, points, c)))
         return self._mean_over_classes(mean)
 
     def covariance(self, t, stats: Overlaps, vector) -> Float[Array, "n n"]:
-        """Compute the covariance of the changes of the statistics per unit of time, times d."""
+        """Compute the covariance of the changes of the statistics per unit of time, times d; `vector` orders the statistics."""
         points, weights = self.rule.nodes(*self._node_space())
         b = self.algorithm.batch
 
@@ -406,7 +407,7 @@ class StepAverages(NamedTuple):
             what = "classes" if self.model.network.mask_rate is None else "classes and masks of units"
             raise BadInput(
                 f"{classes} {what} in batches of {b} are too many to average over, which "
-                f"{type(self.algorithm).__name__} needs as d grows. Use Chain(d), or a smaller batch."
+                f"{type(self.algorithm).__name__} needs in the limit of large d. Use Chain(d), or a smaller batch."
             )
         combinations = list(itertools.product(range(classes), repeat=b))
         weights = [jnp.prod(jnp.stack([inputs.class_probabilities[i] for i in c])) for c in combinations]

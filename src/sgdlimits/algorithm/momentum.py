@@ -20,24 +20,25 @@ from sgdlimits.statistics.trees import as_floats
 class HeavyBall(Descent):
     r"""Heavy-ball momentum: gradients change a velocity of the weights.
 
-    With the mean gradient g of the batch (and ridge)
+    With weights u, velocity v and the mean gradient g of the loss over the batch, including the ridge penalty,
 
     .. math:: v \leftarrow \beta v - \frac{\text{lr}}d\, g, \qquad u \leftarrow u + v .
 
-    The algorithm stores `velocity`, :math:`d\,v`: the change of the weights per unit of t. The second layer has its own.
+    The algorithm stores `velocity`, :math:`d\,v`: the change of the weights per unit of t. The second layer has its own
+    velocity.
 
     Parameters
     ----------
     lr : learning rate of the first layer
     beta : momentum coefficient, from 0 to below 1
-    friction : c, instead of beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
+    friction : c, an alternative to beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
     lr_second, ridge, sphere, batch : as for `OnePassSGD`
 
     Notes
     -----
     With beta fixed, the velocity relaxes in a time of order 1/d: as d grows this is `OnePassSGD` at the learning rate
-    :math:`\text{lr}/(1-\beta)`. With friction the velocity w is as slow as the weights, and the limit has both,
-    :math:`\dot u = w`, :math:`\dot w = -c\,(w + \text{lr}\, g)`.
+    :math:`\text{lr}/(1-\beta)`. With friction c the velocity :math:`w = d\,v` changes as slowly as the weights u, and the limit
+    has both: :math:`\dot u = w`, :math:`\dot w = -c\,(w + \text{lr}\, g)`.
 
     >>> float(HeavyBall(0.1, 0.9).limit.lr.round(12))
     1.0
@@ -51,7 +52,7 @@ class HeavyBall(Descent):
 
     def __check_init__(self) -> None:
         if (self.beta is None) == (self.friction is None):
-            raise BadInput(f"{type(self).__name__} needs either beta or friction. Give beta=0.9, for instance.")
+            raise BadInput(f"{type(self).__name__} needs either beta or friction, and not both. Give beta=0.9, for instance.")
 
     def step(self, now):
         # the stored velocity is d v, so the gradient step, which is over d, has the factor d; with friction d times c/d
@@ -61,7 +62,10 @@ class HeavyBall(Descent):
         return {"velocity": velocity, "student": self.normalise_on_sphere(now.student + now.inv_d * velocity)}
 
     def gradient_point(self, now: StepContext, keep: Any) -> WeightCombination:
-        """Return the weights at which the gradient is evaluated: here, the current ones."""
+        """Return the weights at which the gradient is evaluated: the current weights, unless a subclass looks ahead.
+
+        `keep` is the factor of the velocity in a step.
+        """
         return now.student
 
     @property
@@ -77,14 +81,14 @@ class HeavyBall(Descent):
 class Nesterov(HeavyBall):
     r"""Nesterov momentum: `HeavyBall` with the gradient evaluated ahead, at :math:`u + \beta v`.
 
-    It has the same limit as `HeavyBall` as d grows. Optax and PyTorch use :math:`u + \beta v` as their iterates, at which they
-    evaluate the gradient.
+    As d grows, the limit is that of `HeavyBall`. Here u are the weights, v their velocity and :math:`\beta` its coefficient.
+    Optax and PyTorch use :math:`u + \beta v` as their iterates, at which they evaluate the gradient.
 
     Parameters
     ----------
     lr : learning rate of the first layer
     beta : momentum coefficient, from 0 to below 1
-    friction : c, instead of beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
+    friction : c, an alternative to beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
     lr_second, ridge, sphere, batch : as for `OnePassSGD`
     """
 

@@ -17,26 +17,26 @@ from sgdlimits.statistics.trees import as_floats
 class Muon(Descent):
     r"""Muon: momentum, with steps along the matrix with orthonormal rows that is nearest to the velocity.
 
-    .. math:: V \leftarrow \beta V + g, \qquad u \leftarrow u - \frac{\text{lr}}{\sqrt d}\,(VV^\top)^{-1/2} V .
+    .. math:: V \leftarrow \beta V + g, \qquad u \leftarrow u - \frac{\text{lr}}{\sqrt d}\,(VV^\top)^{-1/2} V ,
+
+    with the weights u, the velocity V and the mean gradient g of the batch.
 
     Parameters
     ----------
-    lr : length of the step of each unit, times :math:`\sqrt d`: then its effect is comparable to that of the lr of SGD
+    lr : length of the step of each unit, times :math:`\sqrt d`, so that lr is comparable to the learning rate of SGD
     beta : momentum coefficient, from 0 to below 1
     lr_second, ridge, sphere, batch : as for `OnePassSGD`; the ridge is decoupled, and the second layer has plain momentum
 
-    Notes
-    -----
-    The polar factor is exact, momentum is not of Nesterov type, and steps have no factor for the shape of V. By contrast,
-    optax's `muon` stops after five Newton-Schulz iterations, and has the other two by default. The algorithm stores `velocity`,
-    V over d. The root is that of a p-by-p Gram matrix, so the chain is exact. With fewer samples than units and no momentum, V
-    has lower rank, and the inverse root is restricted to its range. As d grows there is an ODE for beta = 0 only: otherwise V
-    averages over about 1/(1 - beta) samples, whose gradient noise does not vanish.
+    Notes ----- The polar factor is exact, momentum is not of Nesterov type, and steps have no factor for the shape of V. By
+    contrast, optax's `muon` stops after five Newton-Schulz iterations, and has the other two by default. The algorithm stores
+    V/d as `velocity`. The root is that of a Gram matrix of the p units, so the chain of the overlaps is exact. With fewer
+    samples than units and no momentum, V has lower rank, and the inverse root is restricted to its range. As d grows there is
+    an ODE for beta = 0 only: otherwise V averages over about 1/(1 - beta) samples, whose gradient noise does not vanish.
     """
 
     beta: MomentumInTime = eqx.field(converter=as_floats)
     remembers: bool = eqx.field(static=True, init=False)
-    """Whether there is a velocity, which must not depend on a traced value."""
+    """Whether a velocity is stored; this must not depend on a traced value."""
 
     def __init__(
         self, lr: Rate, beta: MomentumInTime = 0.0, *, lr_second: Rates | None = None, ridge: NotNegativeInTime = 0.0,
@@ -47,7 +47,7 @@ class Muon(Descent):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Names of the groups of directions that are stored beside the students, with their initial value, zero."""
+        """Initial values of the groups of directions stored beside the students, by name: the velocity begins at zero."""
         return {"velocity": "zero"} if self.remembers else {}
 
     def step(self, now):

@@ -1,7 +1,7 @@
 """Properties of a step that are found by running it: use of noise and of products of inputs, and linearity.
 
 The use of noise and of products of inputs is recorded while the step is traced once on abstract arrays. Linearity is probed on
-random values. The package's own algorithms declare it, and a test compares the declaration with the probe.
+random values. Algorithms of this package declare whether they are linear, and a test compares the declaration with the probe.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sgdlimits.statistics.overlaps import STUDENT
 
 PACKAGE_PREFIX = __name__.partition(".")[0] + "."
 PROBE_SCALES = (1e-4, 1.0, 1e4)
-"""Sizes of fields and gradients at which linearity is probed; several, so that a threshold between them is detected."""
+"""Sizes of fields and gradients at which linearity is probed, to detect thresholds between these sizes."""
 MAX_RELATIVE_ERROR = 1e-9
 """Maximum relative deviation from linearity that counts as rounding."""
 
 
 def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
-    """Return whether a step of an algorithm on `width` units uses inner products of inputs and noise, from tracing it."""
+    """Find by tracing whether a step of an algorithm on `width` units uses inner products of inputs, and noise."""
     if algorithm.needs is not None:
         return algorithm.needs
     return _evaluate_on_structure(_trace_needs, at_start(algorithm), width)
@@ -82,19 +82,19 @@ def _evaluate_cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds
 
 
 def _is_array(leaf: Any) -> bool:
-    """Return whether a leaf is an array, of JAX or NumPy."""
+    """Return whether a leaf of a pytree is an array of JAX or NumPy."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
 def _rebuild_algorithm(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
-    """Rebuild an algorithm from its structure and leaves, with `arrays` in place of shapes."""
+    """Rebuild an algorithm from its tree structure and its leaves, `kinds`, with `arrays` in place of array shapes."""
     remaining = iter(arrays)
     leaves = [next(remaining) if isinstance(kind, jax.ShapeDtypeStruct) else kind for kind in kinds]
     return jax.tree.unflatten(structure, leaves)
 
 
 def _array_shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
-    """Return the shapes and types of the arrays among the leaves of an algorithm."""
+    """Return the shapes and types of the arrays among the leaves `kinds` of an algorithm."""
     return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
 
 
@@ -139,7 +139,8 @@ class _Probe(NamedTuple):
     ) -> _Probe:
         """Draw the values for a step of an algorithm, with fields and gradients of size `scale`.
 
-        `normal` returns an array of a shape. Inside a trace nothing of the size of a batch may be computed, which can be large.
+        `normal` returns an array of a given shape. Inside a trace nothing of the size of a batch may be computed, which can be
+        large.
         """
         p, names = width, algorithm.names
         which: Any = algorithm.trained_scalars
@@ -166,7 +167,7 @@ class _Probe(NamedTuple):
         return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
 
     def make_context(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
-        """Return the context of a step with these values."""
+        """Return the context of a step with the values of this probe; `inv_d` is 1/d and `kind` the class of the context."""
         t, b = jnp.ones(()), algorithm.batch
         samples = self.fields, self.fixed, self.gradients, b
         return kind(inv_d, t, *samples, self.scalars, self.kept, self.gram_of, self.inputs_gram)
@@ -200,7 +201,7 @@ def _have_same_coefficients(one: _StepCoefficients, other: _StepCoefficients) ->
 
 
 def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: float) -> _StepCoefficients | None:
-    """Measure the coefficients of a step on random values, or return None if they are not scalars."""
+    """Measure the coefficients of a step on random values of size `scale`, or return None if these are not scalars."""
     p, b, names = width, algorithm.batch, algorithm.names
     rng = np.random.default_rng(seed)
     probe = _Probe.draw(algorithm, width, b, lambda shape: jnp.asarray(rng.standard_normal(shape)), scale)
@@ -231,7 +232,7 @@ def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: fl
 
 
 def _solve_coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
-    """Solve for the coefficients of each new array as a combination of the known ones; None if it is not one."""
+    """Solve for each array in `new` as a linear combination of the known arrays; return None if there is no solution."""
     basis = np.stack([each.ravel() for each in known], axis=1)
     targets = new.reshape(len(new), -1).T
     if not np.isfinite(targets).all():

@@ -17,11 +17,12 @@ from sgdlimits.statistics.trees import as_floats
 class Normalised(Descent):
     r"""Normalised SGD: steps of fixed length along the gradient.
 
-    :math:`u \leftarrow u - \frac{\text{lr}}{\sqrt d}\, g/|g|`, with the norm of all layers together.
+    :math:`u \leftarrow u - \frac{\text{lr}}{\sqrt d}\, g/|g|`, with the weights u, the mean gradient g of the batch and the
+    norm of all layers together.
 
     Parameters
     ----------
-    lr : length of a step, times :math:`\sqrt d`: then its effect is comparable to that of the lr of SGD
+    lr : length of a step, times :math:`\sqrt d`, so that lr is comparable to the learning rate of SGD
     lr_second, ridge, sphere, batch : as for `OnePassSGD`; the ridge is not normalised
     """
 
@@ -38,7 +39,9 @@ class AdaGradNorm(Descent):
     r"""AdaGrad-norm: the learning rate falls with the sum of squared gradient norms.
 
     .. math:: s \leftarrow s + \frac{|g|^2}{d^2}, \qquad
-              u \leftarrow u - \frac{\text{lr}}{\sqrt{\text{offset} + s}}\,\frac gd .
+              u \leftarrow u - \frac{\text{lr}}{\sqrt{\text{offset} + s}}\,\frac gd ,
+
+    with the weights u, the mean gradient g of the batch and the stored sum s.
 
     Parameters
     ----------

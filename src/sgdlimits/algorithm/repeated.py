@@ -28,11 +28,11 @@ class Repeated(Wrapper):
 
     def __check_init__(self) -> None:
         if "copy" in self.base.memory.values():
-            raise BadInput("Repeated would count a batch several times in an average. Give Averaged(Repeated(...)).")
+            raise BadInput("Repeated(Averaged(...)) would average over a batch several times. Give Averaged(Repeated(...)).")
 
     @property
     def limit(self) -> Algorithm:
-        """The algorithm itself, since its steps depend on the velocity that earlier steps with the same batch have created."""
+        """The algorithm itself: its steps depend on the velocity that earlier steps with the same batch have created."""
         return self
 
     def step(self, now):

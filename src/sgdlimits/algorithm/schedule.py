@@ -28,7 +28,7 @@ class Scheduled(Wrapper):
 
     Parameters
     ----------
-    base : the algorithm whose rates are scheduled
+    base : the algorithm whose learning rates are scheduled
     power : exponent of the decay of the rates at long times; 0 keeps them constant
     span : time at which the decay sets in
     warmup : duration of the linear rise from zero; 0 begins at the full rates

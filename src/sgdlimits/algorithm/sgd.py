@@ -13,7 +13,9 @@ from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size, checked
 class OnePassSGD(Descent):
     r"""One-pass SGD: one step with each batch of fresh samples.
 
-    With :math:`G = \partial l/\partial\lambda` and b samples, one by default,
+    For samples i of inputs :math:`x_i` and losses :math:`l_i`, with the derivative :math:`G_{ij} = \partial
+    l_i/\partial\lambda_{ij}` in the field of unit j, weights :math:`u_j`, second layer a, and batches of b samples, one by
+    default,
 
     .. math:: u_j \leftarrow (1 - \text{lr}\,\text{ridge}/d)\, u_j - \frac{\text{lr}}{d}\,\frac1b\sum_i G_{ij} x_i, \qquad
               a \leftarrow a - \frac{\text{lr}_2}{d}\Big(\frac1b\sum_i \partial_a l_i + \text{ridge}\, a\Big),
@@ -26,7 +28,7 @@ class OnePassSGD(Descent):
     lr_second : learning rate of the second layer; for a network with named scalars, one rate for all or a dictionary with a
         rate for each name; None keeps them fixed, as do names without a rate
     ridge : strength of the ridge penalty on both layers
-    sphere : whether each u_j is normalised to norm 1
+    sphere : whether the weights of each unit are normalised to norm 1 after each step
     batch : b, the number of samples per step, over which the gradient is averaged
 
     Notes
@@ -49,13 +51,13 @@ class OnePassSGD(Descent):
 def inherit_arguments(plain: OnePassSGD, cls: type, batch: int | None = None) -> tuple[tuple, dict[str, Any]]:
     """Return constructor arguments for an algorithm that replaces plain SGD and inherits its learning rates and options.
 
-    For a wrapper the argument is SGD itself, otherwise they are the fields of SGD.
+    The argument of a wrapper is SGD itself; the arguments of other algorithms are the fields of SGD.
 
     Parameters
     ----------
-    plain : plain SGD that is replaced
+    plain : the SGD that is replaced
     cls : class of the new algorithm
-    batch : batch size instead of that of `plain`
+    batch : batch size of the new algorithm; None takes that of `plain`
     """
     numbers = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Descent)}
     numbers |= {} if batch is None else {"batch": batch}

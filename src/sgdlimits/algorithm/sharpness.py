@@ -15,7 +15,8 @@ from sgdlimits.statistics.trees import as_floats
 class SAM(Wrapper):
     r"""Sharpness-aware minimisation: a wrapper whose gradients are taken at weights displaced uphill along the gradient.
 
-    Gradients are those at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
+    For weights u with the mean gradient g of the batch, gradients are taken at
+    :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ class SAM(Wrapper):
 
 @checked
 class Extragradient(Descent):
-    r"""Extragradient: a step with the gradient at the weights that a step of plain SGD would reach, on the same batch.
+    r"""Extragradient: a step with the gradient at the weights that a step of SGD would reach, on the same batch.
 
     On the sphere the intermediate weights are not normalised.
 

@@ -1,4 +1,4 @@
-r"""Weights as linear combinations: a step of an algorithm, written as in R^d, gives its coefficients.
+r"""Weights as linear combinations, whose coefficients come from the step of an algorithm as it is written in R^d.
 
 Every algorithm that does not single out coordinates maps its directions W (p students, and p for each name in its memory) and
 the L vectors X of one step to
@@ -42,11 +42,11 @@ class WeightCombination:
     Parameters
     ----------
     now : context of the step
-    past : coefficient of each name of `StepContext.names`: a number, a number for each row, or a matrix
-    inputs : :math:`\hat C`, shape (p, L); None for zero
+    past : coefficient of the old weights of each name of `StepContext.names`: a number, a number for each row, or a matrix
+    inputs : d times the coefficients of the L inputs, shape (p, L); None for zero
     scalars : pytree like the trained scalars, or () if none are trained
     slopes : d times a change to be added to the scalars; None for zero
-    unit : whether each direction is then normalised to length 1
+    unit : whether each direction is normalised to length 1 afterwards
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class WeightCombination:
         if jnp.shape(directions) not in {(), (p,), (p, p)}:
             raise BadInput(
                 f"weights of {p} units cannot be multiplied by an array of shape {jnp.shape(directions)}. "
-                "Give a number, one for each unit, or a matrix."
+                "Give a number, one number for each unit, or a p-by-p matrix."
             )
         past = {name: _compose_coefficients(directions, coefficient) for name, coefficient in now.past.items()}
         inputs = None if now.inputs is None else apply_coefficient(directions, now.inputs)
@@ -123,7 +123,7 @@ class WeightCombination:
 
     @property
     def updated_scalars(self) -> PyTree:
-        """The trained scalars, with their accumulated change `slopes`, divided by d, added."""
+        """The trained scalars after the step: their values plus the accumulated change `slopes`, divided by d."""
         return self.scalars if self.slopes is None else add(self.scalars, self.slopes, self.now.inv_d)
 
     @property
@@ -151,7 +151,7 @@ class WeightCombination:
         return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonalise(self) -> WeightCombination:
-        r"""Return the orthonormal directions nearest to these, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
+        r"""Return the orthonormal rows nearest to those of V, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
         return self.left_multiply(inverse_root(self.scaled_gram()))
 
     def _past_gram(self) -> Float[Array, "p p"]:
@@ -174,7 +174,7 @@ class WeightCombination:
     def _normalise(self) -> WeightCombination:
         """Return the weights with a pending normalisation carried out, which needs the Gram matrix of the inputs.
 
-        A step that only returns normalised weights leaves it to the level, and needs no Gram matrix.
+        If a step only returns normalised weights, the level normalises them without this Gram matrix.
         """
         if not self.is_unit:
             return self
@@ -189,15 +189,15 @@ class StepContext:
     ----------
     inv_d : 1/d
     t : time of the step, or a function that returns it
-    fields : fields of all directions, by name, shape (p, L) each; the first of the L inputs are the samples of the batch
+    fields : fields of all directions, by name, shape (p, L) each; the samples of the batch are the first of the L inputs
     fixed : fields of the fixed directions, shape (k, L)
     slope : function of the fields (p, b) of the samples and of the scalars that returns gradients with respect to the fields
         (p, b) and to the scalars (..., b)
     batch : number b of inputs that are samples; the others are noise vectors of the algorithm
     scalars : trained scalars of each name
     kept : scalars that the algorithm stores, by name
-    gram_of : function of two names that returns the products of their directions
-    inputs_gram : function that returns :math:`\hat K`
+    gram_of : function of two names that returns the scalar products of their directions
+    inputs_gram : function that returns the Gram matrix of the inputs, divided by d
     """
 
     def __init__(self, inv_d, t, fields, fixed, slope, batch, scalars, kept, gram_of, inputs_gram) -> None:
@@ -261,7 +261,7 @@ class StepContext:
         return slope + self.extra
 
     def mean_gradient(self, G: Float[Array, "p b"], slopes: PyTree) -> WeightCombination:
-        """Return the mean of the samples' gradients over the batch, divided by d, as weights."""
+        """Return the batch mean of gradients, G in the fields and `slopes` in the scalars, divided by d, as weights."""
         return self.along(G / self.batch, jax.tree.map(lambda leaf: leaf.mean(-1), slopes))
 
     def along(self, coefficients: Float[Array, "p b"], slopes: PyTree = None) -> WeightCombination:
@@ -270,7 +270,7 @@ class StepContext:
         if jnp.shape(coefficients) != (p, b):
             raise BadInput(
                 f"now.along needs a coefficient for each unit and sample, shape ({p}, {b}); got {jnp.shape(coefficients)}. "
-                "Give such an array."
+                "Give an array of that shape."
             )
         noises = self.fixed.shape[1] - b
         inputs = coefficients if noises == 0 else jnp.pad(coefficients, ((0, 0), (0, noises)))
@@ -279,7 +279,7 @@ class StepContext:
     def noise(self) -> WeightCombination:
         """Return a standard normal vector for each unit, divided by d, as weights."""
         if self._repeats:
-            raise BadInput("Repeated would use the same noise several times. Give a base without noise.")
+            raise BadInput("Repeated would use the same noise several times. Give Repeated a base without noise.")
         return WeightCombination(self, {}, self._noise_coefficients(), self._zero_scalars)
 
     def _noise_coefficients(self) -> Float[Array, "p L"]:
@@ -290,7 +290,7 @@ class StepContext:
     def with_gradients(self, sample_gradients: SampleGradients, extra: WeightCombination | None = None) -> StepContext:
         """Return a copy of the context with other gradients of the samples, and `extra` added to their mean.
 
-        For algorithms that modify the gradient of another one, such as `Clipped`.
+        It serves algorithms that modify the gradient of another algorithm, such as `Clipped`.
         """
         other = copy(self)
         other.sample_gradients, other.extra = sample_gradients, _add_or_none(self.extra, extra)
@@ -306,7 +306,7 @@ class StepContext:
 
 
 def inverse_root(S: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the inverse of the symmetric root of a positive semi-definite matrix, restricted to its range."""
+    """Return the inverse of the symmetric root of a positive semi-definite matrix S, restricted to the range of S."""
     values, vectors = jnp.linalg.eigh(S)
     alive = values > 1e-13 * values[-1]  # smaller eigenvalues are rounding
     return (vectors * jnp.where(alive, lax.rsqrt(jnp.where(alive, values, 1.0)), 0.0)) @ vectors.T

@@ -1,4 +1,4 @@
-"""Expectations for a squared loss and a readout that is a sum over units: integrals over two and four fields."""
+"""Expectations for a squared loss and a readout that is a sum over units: integrals over the fields of two and four units."""
 
 from __future__ import annotations
 
@@ -44,19 +44,20 @@ MAX_FLOATS_AT_ONCE = 2**19
 NODES_PER_NORM = 96
 MAX_NODES = 480
 SLOPE_ACCURACY = 1e-6
-"""Relative error of derivatives above which users are warned."""
+"""Relative error of the gradient and the Hessian of the risk above which users are warned."""
 
 
 @checked
 class FieldIntegrals(Expectation):
     """Expectations from Gaussian integrals over two and four fields, for a squared loss and committees (sums of units).
 
-    In closed form for erf units and for piecewise linear ones (one integral over an angle remains in the corrector), exactly
-    for polynomials, and by quadrature for other smooth functions (see `sgdlimits.expectation.gaussian`).
+    The integrals have closed forms for erf units and for piecewise linear units, except for one integral over an angle in the
+    term quadratic in the learning rate (corrector). They are exact for polynomials, and computed by quadrature for other smooth
+    functions (see `sgdlimits.expectation.gaussian`).
 
     Parameters
     ----------
-    order : nodes per dimension where no closed form is known; more nodes make smaller errors
+    order : quadrature nodes per dimension where no closed form is known; more nodes make smaller errors
     """
 
     needs: ClassVar[str] = (
@@ -104,10 +105,10 @@ class FieldIntegrals(Expectation):
         return max(1, MAX_FLOATS_AT_ONCE // self._integrals(model).floats_at_once)
 
     def slopes(self, model, a, S):
-        """Assemble the gradient and the Hessian of the risk from moments of pairs of units.
+        """Assemble the gradient and the Hessian of the risk, in the coordinates S of the units, from moments of pairs of units.
 
-        If the moments are not in closed form, a second rule with fewer nodes estimates their error, and a large error
-        raises a warning.
+        If the moments have no closed form, a second quadrature rule with fewer nodes estimates their error, and users are
+        warned of a large error.
         """
         student, teacher = model.network.activation, model.target.readout.activation
         if isinstance(student, Erf) and isinstance(teacher, Erf):
@@ -124,7 +125,7 @@ class FieldIntegrals(Expectation):
         return fine
 
     def _moments(self, model, a, law, integrals) -> Moments:
-        """Compute the expectations that give the drift of one run, from integrals over two and four fields."""
+        """Compute the expectations that give the drift of one run, from Gaussian integrals over two and four fields."""
         p, weight, factor = model.width, model.loss.weight, model.network.factor
         C, c = law.blocks.matrix, self._coefficients(model, a)
         value, slope, curvature = integrals.all_pairs(C)
@@ -158,7 +159,10 @@ class FieldIntegrals(Expectation):
 
 
 def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
-    """Return the Gaussian integrals for a model with a squared loss whose residual is a sum of units; None for other models."""
+    """Return the Gaussian integrals for a model with a squared loss whose residual is a sum of units; None for other models.
+
+    `order` is the number of quadrature nodes per dimension where the integrals have no closed form.
+    """
     readout = model.target.readout
     if not (model.network.plain and model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.centred):
         return None
@@ -171,7 +175,8 @@ def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
 def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
     """Return the Gaussian integrals for p students of one activation and k teachers of another, or None if there are none.
 
-    A class of activations with closed integrals registers them here, for two activations of that class.
+    A class of activations with closed integrals registers them here, for two activations of that class. `order` is the number
+    of quadrature nodes per dimension for activations without closed integrals.
     """
     return SmoothIntegrals(p, student, teacher, Orders.of(order)) if student.smooth and teacher.smooth else None
 
@@ -208,8 +213,9 @@ def choose_covariance_rule(model: Any) -> Rule:
 def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> RiskDerivatives:
     r"""Assemble the gradient and the Hessian of the risk from moments of pairs of units, for a squared loss.
 
-    With the residual D, a sum of units :math:`c_js_j`, and the loss weight w, the gradient in a field is :math:`G_j =
-    2wc_js_j'D`, and its derivative :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`.
+    With the residual :math:`D = \sum_jc_js_j`, units :math:`s_j` with coefficients :math:`c_j`, and the weight w of the loss,
+    the gradient in field j is :math:`G_j = 2wc_js_j'D`, and its derivative in field l is :math:`l_{jl} = 2w(c_jc_ls_j's_l' +
+    \delta_{jl}c_js_j''D)`. The inputs have the standard deviation `sigma` along each direction.
     """
     p, n, weight = len(a), plane.directions.shape[-1], model.loss.weight
     c = np.concatenate([model.network.factor * a, -np.asarray(model.target.readout.weights(model.teachers))])

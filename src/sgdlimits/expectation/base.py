@@ -21,7 +21,7 @@ from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.products import Moments
 
 Increment = Callable[[Moments], Float[Array, "n samples"]]
-"""The map from products of samples to the change of the statistics: affine in the products, along their last axis."""
+"""Function from products of the samples' gradients and fields (samples last) to changes of the statistics; it is affine."""
 
 
 class Expectation(Part):
@@ -40,7 +40,7 @@ class Expectation(Part):
     """Whether `risk_of_factor` is another computation than `risk`, more accurate where the risk is small."""
 
     def __call__(self, *stats: Any, **how: Any) -> Any:
-        raise BadInput("problem.expectation(stats) is now problem.moments(stats). Write moments.")
+        raise BadInput("problem.expectation(stats) is now problem.moments(stats). Call problem.moments(stats).")
 
     def supports(self, model: Model) -> bool:
         """Return whether this method can compute the expectations of a model."""
@@ -52,7 +52,10 @@ class Expectation(Part):
 
     @abc.abstractmethod
     def covariance(self, model: Model, a: Scalars, law: FieldLaw, increment: Increment) -> Float[Array, "n n"]:
-        """Compute the covariance matrix of the changes of n statistics by one random sample."""
+        """Compute the covariance matrix of the changes of n statistics by one random sample.
+
+        `increment` maps the products of a sample's gradients and fields to these changes.
+        """
 
     @abc.abstractmethod
     def risk_of_factor(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
@@ -60,10 +63,10 @@ class Expectation(Part):
 
     @abc.abstractmethod
     def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> RiskDerivatives:
-        """Compute gradient and Hessian of the risk in the weights of units with coordinates S in an orthonormal frame."""
+        """Compute gradient and Hessian of the risk in the weights of units, whose coordinates S are in an orthonormal frame."""
 
     def gradient(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
-        """Compute the gradient of the risk in the weights of units with coordinates S in an orthonormal frame."""
+        """Compute the gradient of the risk in the weights of the units, whose coordinates S are in an orthonormal frame."""
         return self.slopes(model, a, S).gradient
 
     def risk(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
@@ -116,7 +119,7 @@ class Expectation(Part):
 
 
 def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
-    """Differentiate one sample's change of n statistics with respect to each product of its gradients and fields.
+    """Differentiate the change of n statistics by one sample with respect to each product of its gradients and fields.
 
     Returns `Moments` with leaves of shape (n, ...).
 
@@ -136,7 +139,10 @@ def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...]
 
 
 def increment_covariance(increment: Increment, products: Moments, weights: Float[Array, " samples"]) -> Float[Array, "n n"]:
-    """Compute the covariance of the changes of n statistics over samples with given weights, which sum to 1."""
+    """Compute the covariance of the changes of n statistics over samples with given weights, which sum to 1.
+
+    `products` are the products of each sample's gradients and fields, from which `increment` computes the changes.
+    """
     change = increment(products)
     # Centred first: the difference of raw moments would lose digits where the mean dominates.
     centred = change - (change @ weights)[:, None]
@@ -147,8 +153,9 @@ def freeze_zero_units(model: Model, squares: Float[Array, " p"], moments: Any) -
     """Set the gradients of units with zero weights to zero, if the slope of their activation at zero is zero, as for relu.
 
     The mean slope is discontinuous at zero norm: half of relu's inputs have slope 1 at any positive norm, and none at zero. SGD
-    and its chain use :math:`s'(0)`, the slope on the left. If it is zero, these units never move, and neither may they in the
-    limit. Otherwise, as for leaky units, they leave zero in one step, and the mean slope at small norms is the right limit.
+    and the exact chain use :math:`s'(0)`, the slope on the left of the kink. If this slope is zero, units with zero weights
+    never move, and must not move in the limit either. Otherwise, as for leaky relu, their weights become nonzero in one step,
+    and the mean slope at small norms is the right limit.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def choose_expectation(model: Model) -> Expectation:
 
 
 def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectation | None:
-    """Convert a quadrature rule or an `Expectation` to an `Expectation` that supports the model; None stays None.
+    """Convert a quadrature rule or an `Expectation` to an `Expectation` that supports the model; None is returned unchanged.
 
     Raises `BadInput` if the model is not supported.
     """

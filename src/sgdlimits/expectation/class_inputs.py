@@ -1,7 +1,8 @@
 r"""Quadrature nodes for inputs of Gaussian classes: a grid over the student fields that is split at the kinks of the units.
 
-Given the class the fields have means :math:`\bar\lambda, \bar\lambda^*`. With a triangular factor of their covariance whose
-first rows are the students',
+Given the class, the student fields :math:`\lambda` and the fixed fields :math:`\lambda^*` have the means
+:math:`\bar\lambda, \bar\lambda^*`. With the blocks L, W and C of a triangular factor of their covariance, the rows of the
+students first, and independent standard normal z and :math:`\zeta`,
 
 .. math:: \lambda_i = \bar\lambda_i + \sum_{l\le i} L_{il} z_l, \qquad \lambda^* = \bar\lambda^* + Wz + C\zeta.
 
@@ -15,14 +16,15 @@ lines' normals (of the acute angle :math:`\theta`). Unit i then has its kink at 
 :math:`\pm\tan(\theta/2)`, which is at most 1. The line of t is split where both kinks cross, and that of s at both kinks: each
 of the four wedges has nodes of its own, however thin it is.
 
-With :math:`f = \sum_jb_js(\lambda_j)` and slopes :math:`s' = \alpha` below zero and :math:`\beta` above, the Hessian of the
-risk is the mean of
+For the network output :math:`f = \sum_jb_js(\lambda_j)`, with second layer b and an activation of slope
+:math:`s' = \alpha` below zero and :math:`\beta` above, and for the loss :math:`l(f)`, the Hessian of the risk in the fields is
+the mean of
 
 .. math:: l_{ji} = l''(f)\,b_jb_i\,s'(\lambda_j)s'(\lambda_i) + \delta_{ji}\,l'(f)\,b_j\,(\beta - \alpha)\,\delta(\lambda_j).
 
-The first term jumps where the grid is split. The second is a mean over the inputs with :math:`\lambda_j = 0`, times the
-density of that field at zero. Given the fields of the units, the input has the mean :math:`\bar x + S^+(\lambda - S\bar x)`
-and, outside the span of the units, the variance of the field of a unit vector.
+The first term jumps where the grid is split. The second is a mean over the inputs with :math:`\lambda_j = 0`, times the density
+of that field at zero. Given the fields of the units, whose weights are the rows of S, an input of class mean :math:`\bar x` has
+the mean :math:`\bar x + S^+(\lambda - S\bar x)` and, outside the span of the units, the variance of the field of a unit vector.
 """
 
 from __future__ import annotations
@@ -86,12 +88,15 @@ class ClassInputs(NamedTuple):
         return jax.grad(lambda fields: model.network(fields, a[:, None]).sum())(self.fields)
 
     def products(self, G: Float[Array, "p n"], second: Float[Array, "p n"]) -> Moments:
-        """Compute the products of gradients and fields of each input, with zeros in place of the loss."""
+        """Compute the products of the gradients (G in the fields, `second` in the second layer) and fields of each input.
+
+        The loss is set to zero.
+        """
         zero = jnp.zeros_like(self.weights)
         return Moments(zero, G[:, None] * self.fixed, G[:, None] * self.fields, G[:, None] * G, second)
 
     def average_products(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
-        """Average over the inputs, which are columns, the product of each row of `rows` with each row of `columns`."""
+        """Average the product of each row of `rows` with each row of `columns` over the inputs, the columns of both."""
         return (self.weights * rows) @ columns.T
 
 
@@ -164,7 +169,8 @@ class ClassPlane(NamedTuple):
 def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
     """Rotate the plane of two units' fields so that one axis crosses both kinks, and find where the kinks cross each other.
 
-    The coordinate s crosses both kinks, and t runs along them. An integral over the plane depends on neither the rotation nor
+    The means of the fields in each class are `rows`, and `root` factors their covariance. The coordinate s crosses both kinks,
+    and t runs along them. An integral over the plane depends on neither the rotation nor
     the split, so derivatives are taken with both fixed.
     """
     # stop_gradient: the rotation and the split are not differentiable where the units are parallel, and need not be.
@@ -183,7 +189,7 @@ def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> 
 
 
 def find_kink(offset: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
-    """Return the root z of offset + scale z; for scale zero a value beyond all nodes, of the sign opposite to the offset's."""
+    """Return the root z of offset + scale z; for scale zero, a value beyond all nodes, with the opposite sign of the offset."""
     varies = scale != 0
     constant = jnp.where(offset > 0, -KINK_AT_INFINITY, KINK_AT_INFINITY)
     return jnp.where(varies, -offset / jnp.where(varies, scale, 1.0), constant)
@@ -192,8 +198,9 @@ def find_kink(offset: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Arra
 def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
     r"""Compute the expectations in the drift for class labels and smooth units, on a grid over the student fields.
 
-    There are 2 `order` nodes per field, mapped to the fields by the symmetric root of their covariance. The fixed fields are
-    eliminated by Stein's lemma, which also holds for a singular covariance:
+    There are 2 `order` nodes per field, mapped to the fields by the symmetric root of their covariance. With the derivative
+    :math:`G_j` of the loss in the student field :math:`\lambda_j`, the fixed fields :math:`\lambda^*_r`, of mean
+    :math:`\bar\lambda^*_r`, are eliminated by Stein's lemma, which also holds for a singular covariance:
     :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
     """
     points, weights = GaussHermite(2 * order).nodes(model.width)
@@ -210,7 +217,10 @@ def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, ord
 
 
 def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
-    """Compute the products of gradients and fields at the nodes of one class, including the term of Stein's lemma."""
+    """Compute the products of gradients and fields at the nodes of class c, including the term of Stein's lemma.
+
+    `cross` is the covariance of student and fixed fields, and `fixed` the mean of the fixed fields.
+    """
     inputs = ClassInputs(
         fields, jnp.tile(fixed[:, None], fields.shape[1]), jnp.ones(fields.shape[1]), c, jnp.zeros(fields.shape[1])
     )
@@ -229,7 +239,7 @@ def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
 def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute the Hessian of the risk of piecewise linear units, in the frame and along any direction orthogonal to it.
 
-    Returns arrays of shapes (p, n, p, n) and (p, p).
+    Returns arrays of shapes (p, n, p, n) and (p, p), for second layer a and coordinates S of the units in an orthonormal frame.
     """
     inverse = np.linalg.pinv(S, rcond=RANK_TOLERANCE)
     span, outside = _kinked_hessian(model, jnp.asarray(a), jnp.asarray(S), jnp.asarray(inverse), order)
@@ -238,7 +248,10 @@ def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"
 
 @eqx.filter_jit
 def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
-    """Integrate both terms of the Hessian: the smooth one over a grid, and the delta functions at the kinks of the units."""
+    """Integrate both terms of the Hessian: the smooth one over a grid, and the delta functions at the kinks of the units.
+
+    `inverse` is the pseudo-inverse of S, the coordinates of the units.
+    """
     network: Any = model.network
     unit = network.activation
     k, p = model.teachers, len(a)
@@ -272,7 +285,7 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
 def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
     """Return quadrature nodes of inputs with the field of unit j at zero.
 
-    Their weights sum to the density of that field at zero.
+    The weights of the nodes sum to the density of that field at zero.
     """
     p, centre = model.width, class_mean_inputs(law)
     # Unit j first, so that its field is a multiple of the first variate, which the condition fixes.

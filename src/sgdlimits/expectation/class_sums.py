@@ -1,7 +1,8 @@
 r"""Expectations of models with readouts or heads by class, or with dropout: sums over classes and masks.
 
-Given the class c of an input and the mask m of units, the model is a plain one, with the readout and the head of the class and
-with the second layer of dropped units at zero. Every expectation is then a sum over classes and masks,
+Given the class c of an input and the mask m of units, the model is a plain one: it has the readout and the head of the class,
+and dropped units have a second layer of zero. Every expectation of a function f is then a sum over classes, of probabilities
+:math:`\pi_c`, and masks, of probabilities :math:`\rho_m`,
 
 .. math:: E[f] = \sum_c \pi_c \sum_m \rho_m\, E[f \mid c, m],
 
@@ -63,7 +64,7 @@ class OneClassReadout(Readout):
 
 
 class ClassModel(NamedTuple):
-    """Plain model, without dropout, of class i or, if None, of all classes; `turn` is the matrix T applied to fixed fields."""
+    """Model of class i, or of all classes if i is None, without dropout; `turn` is the matrix T applied to the fixed fields."""
 
     i: int | None
     turn: Float[Array, "k k"] | None
@@ -96,7 +97,7 @@ class ClassModel(NamedTuple):
 
 
 def invert_turn(T: Any) -> Any:
-    r"""Compute the inverse of a matrix T as :math:`T^\top(TT^\top)^{-1}`, by eliminations that every kernel translates."""
+    r"""Compute the inverse of a matrix T as :math:`T^\top(TT^\top)^{-1}`, by eliminations that every kernel supports."""
     if not is_traced(T):
         return np.linalg.inv(np.asarray(T))
     n = T.shape[0]
@@ -108,7 +109,7 @@ def invert_turn(T: Any) -> Any:
 
 
 def is_split(model: Model) -> bool:
-    """Return whether classes or dropout make the expectations of a model sums over plain models."""
+    """Return whether classes or dropout make the expectations of a model sums over classes or masks."""
     by_class = has_tasks(model) or isinstance(model.target.readout, ClassReadouts)
     return by_class or isinstance(model.data, Blocks) or model.network.mask_rate is not None
 
@@ -120,9 +121,9 @@ def has_tasks(model: Model) -> bool:
 
 
 def class_models(model: Model) -> tuple[ClassModel, ...]:
-    """Split a model into plain models without dropout: one for each class if readouts or heads depend on the class, else one.
+    """Split a model into models without dropout: one for each class if readouts or heads depend on the class, else one.
 
-    Schedules have their initial values: the number and the kinds of these models do not depend on time.
+    Schedules are replaced by their initial values: the number and the kinds of the resulting models do not depend on time.
     """
     model = at_start(model)
     network, readout = model.network.without_dropout(), model.target.readout
@@ -136,7 +137,7 @@ def class_models(model: Model) -> tuple[ClassModel, ...]:
 
 
 def _class_model(model: Model, network: Any, i: int) -> ClassModel:
-    """Build the plain model of class i, with a network of one head and the fixed directions transformed by T."""
+    """Build the model of class i without dropout, with one head, and with fixed directions transformed by its matrix T."""
     readout, target, data = model.target.readout, model.target, model.data
     assert isinstance(data, (Mixture, Blocks))
     own: Readout = OneClassReadout(readout, i)
@@ -158,7 +159,7 @@ def _class_model(model: Model, network: Any, i: int) -> ClassModel:
 
 
 def _isotropic(model: Model) -> Model:
-    """Return the model with inputs of one variance and fixed directions with which the fixed fields have the same law."""
+    """Return a model with the same law of the fixed fields, whose inputs have the same variance in all directions."""
     assert isinstance(model.data, Blocks)
     data, gram = model.data.isotropic(model.gram, None)
     target = eqx.tree_at(lambda target: target.gram, model.target, gram)
@@ -171,7 +172,7 @@ class ClassSums(Expectation):
 
     Parameters
     ----------
-    expectations : expectations of the plain models of the classes, or one for all classes
+    expectations : method to compute the expectations of each class, or one for all classes
     """
 
     needs: ClassVar[str] = "classes with readouts or heads of their own, or dropout, and expectations that support each class"
@@ -215,7 +216,7 @@ class ClassSums(Expectation):
         return self._average(model, a, law, lambda own, part, a, law: own.risk_of_factor(part.model, a, law))
 
     def moments_by_class(self, model: Model, a: Scalars, law: FieldLaw) -> list[tuple[ClassModel, Moments, Any]]:
-        """Compute the moments on each class and its mean gradient E[G], averaged over masks.
+        """Compute the moments on each class, and the mean E[G] of the gradient G in the student fields, averaged over masks.
 
         The mean gradient is None if all fields have mean zero.
         """
@@ -257,7 +258,7 @@ class ClassSums(Expectation):
     def slopes(self, model, a, S):
         if isinstance(model.data, Blocks):
             raise BadInput(
-                "derivatives of the risk in the weights are not written for variances by block or class. Use problem.drift."
+                "derivatives of the risk in the weights do not support variances by block or class. Use problem.drift."
             )
         total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
         keeps, rates = _masks_and_probabilities(model)
@@ -303,18 +304,19 @@ class ClassSums(Expectation):
         return min((max(1, runs // masks) for runs in each if runs is not None), default=None)
 
     def pair_with_expectations(self, models: Sequence[ClassModel]) -> list[tuple[ClassModel, Expectation]]:
-        """Return each plain model with its expectation."""
+        """Return each model of a class with the method that computes its expectations."""
         return list(
             zip(models, self.expectations * len(models) if len(self.expectations) == 1 else self.expectations, strict=True)
         )
 
     def _average(self, model: Model, a: Scalars, law: FieldLaw, f: Callable, back: Any = None, selects: bool = False) -> PyTree:
-        """Average a function f of the plain models over classes and masks.
+        """Average a function f of the model of one class and mask over classes and masks.
 
         Parameters
         ----------
-        f : function (expectation, plain model, scalars, law); with `selects`, also of the map of derivatives to all scalars
-        back : function (plain model, map, value) that converts a value to one of the whole model
+        f : function (expectation, model of a class, scalars, law); if `selects` is true, it has a fifth argument, a function
+            that converts derivatives in the scalars of that class and mask to derivatives in all scalars
+        back : function (model of a class, the same conversion, value of f) that returns the value for the whole model
         """
         values = [
             self._average_over_masks(model, a, law, pair, f, back, selects)
@@ -326,7 +328,7 @@ class ClassSums(Expectation):
 
     @staticmethod
     def _average_over_masks(model, a, law, pair, f, back, selects=False) -> PyTree:
-        """Average f over the masks for one pair of a plain model and its expectation."""
+        """Average the function f of `_average` over the masks, for one pair of the model of a class and its expectation."""
         (part, own), (keeps, weights) = pair, _masks_and_probabilities(model)
         of_class = part.law(law)
 
@@ -342,13 +344,13 @@ class ClassSums(Expectation):
 
 
 def _mean_gradient(own: Expectation, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " p"]:
-    """Compute E[G], the derivative of the mean loss in the means of the student fields, of inputs of one class."""
+    """Compute the mean gradient E[G] of inputs of one class: the derivative of their mean loss in the mean student fields."""
     risk = lambda mean: own.risk(model, a, eqx.tree_at(lambda law: law.mean.student, law, mean))
     return jax.grad(risk)(jnp.asarray(law.means.student))[:, 0]
 
 
 def _masks_and_probabilities(model: Model) -> tuple[Float[np.ndarray, "masks p"] | None, Any]:
-    """Return all masks and their probabilities; None and [1] without dropout."""
+    """Return all dropout masks and their probabilities; without dropout, None and [1]."""
     rate, width = model.network.mask_rate, model.width
     if rate is None:
         return None, np.ones(1)
@@ -361,7 +363,7 @@ def _masks_and_probabilities(model: Model) -> tuple[Float[np.ndarray, "masks p"]
 
 
 def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Scalars], Scalars]:
-    """Return the function that selects the scalars of a plain model, by head and mask, from all scalars."""
+    """Return the function that selects the scalars of one class (`part`) and dropout mask (`kept`) from all scalars."""
     network = model.network
 
     def select(a):
@@ -383,18 +385,18 @@ def _pull_back(select: Callable, a: Scalars, second: Scalars) -> Scalars:
 
 
 def _embed_moments(part: ClassModel, select: Callable, moments: Moments) -> Moments:
-    """Convert the moments of a plain model to moments of the whole model; `select` maps derivatives to all scalars."""
+    """Convert the moments of one class to moments of the whole model; `select` maps derivatives to those in all scalars."""
     return part.undo_turn(moments)._replace(gradient_second=select(moments.gradient_second))
 
 
 def rule_of(expectation: Expectation | None) -> Rule | None:
-    """Return the quadrature rule of a sum over nodes, also within `ClassSums`; None for other expectations."""
+    """Return the quadrature rule of an expectation that sums over nodes, also within `ClassSums`; None for others."""
     if isinstance(expectation, ClassSums):
         return rule_of(expectation.expectations[0])
     return expectation.rule if isinstance(expectation, NodeSums) else None
 
 
 def risk_by_class(expectation: Expectation, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, " classes"]:
-    """Compute the risk on each class of a model for which `has_tasks` holds."""
+    """Compute the risk on each class of a model with several classes, for which `has_tasks` is true."""
     assert isinstance(expectation, ClassSums)
     return expectation.risks(model, a, law)

@@ -57,7 +57,7 @@ KINK_TOLERANCE = 1e-9
 class ClassExpectation(Expectation):
     """Base class of the methods to compute expectations for class labels with cross-entropy.
 
-    The risk is computed from the overlaps: it never becomes so small that it needs their factor. Label noise enters the
+    The risk is computed from the overlaps, not from a factor of them, because it never becomes small. Label noise enters the
     cross-entropy linearly, so its contribution to every moment is a product of slopes of the network.
     """
 
@@ -85,13 +85,13 @@ class ClassIntegrals(ClassExpectation):
     """Expectations for class labels and cross-entropy, on a grid over the student fields that is split at kinks.
 
     The grid has 2 order nodes per unit (see `class_inputs`). The order increases until two successive results agree. For smooth
-    units the grid uses the symmetric root of Q, and moments are differentiated as expectations (see `field_means`). With kinks,
-    the fixed fields enter the drift linearly and the covariance quadratically, so their conditional mean is exact.
-    Two piecewise linear units have nodes in each of the four wedges between their kinks, however thin these are. From three
-    units on, if two almost coincide, the second kink is a steep step in the variable of the first. The steps are therefore
-    integrated in closed form, times dl/df at the mean of the class, and the grid integrates the remainder: differences between
-    such units come out too small. This is done for the drift only: the covariance of the increments is then accurate to a few
-    per cent of its largest entry.
+    units the grid uses the symmetric root of the units' Gram matrix, and moments are differentiated as expectations (see
+    `field_means`). With kinks, the fixed fields enter the drift linearly and the covariance quadratically, so their conditional
+    mean is exact. Two piecewise linear units have nodes in each of the four wedges between their kinks, however thin these are.
+    From three units on, if two almost coincide, the second kink is a steep step in the variable of the first. The steps are
+    therefore integrated in closed form, times the derivative of the loss in the network output at the mean of the class, and
+    the grid integrates the remainder: differences between such units come out too small. This is done for the drift only: the
+    covariance of the increments is then accurate to a few per cent of its largest entry.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class ClassIntegrals(ClassExpectation):
         return check_stein(model, S, slopes, accuracy, self.remedy)
 
     def runs_at_once(self, model):
-        """Return how many runs to process together: one for more than two units, otherwise as many as fit into memory.
+        """Return the number of runs to process together: one for more than two units, otherwise as many as fit into memory.
 
         A batch of runs would compute the largest grid for every run, which `lax.cond` skips for single runs.
         """
@@ -208,9 +208,9 @@ class AtMeans(ClassExpectation):
     r"""Exact expectations for class labels and inputs without variance: every input is the mean of its class.
 
     Piecewise linear units then drive a field towards zero from both sides at finite speed. Trajectories slide along the kink;
-    they are the limit of those at small sigma, and of those for a slope that changes from left to right over a width of
-    `smoothing`: :math:`s'(x) = \text{left} + (\text{right} - \text{left})\,\Phi(x/\text{smoothing})`. Away from kinks nothing
-    is smoothed.
+    they are the limit of trajectories for inputs of small variance, and of those for a slope that changes from left to right
+    over a width of `smoothing`: :math:`s'(x) = \text{left} + (\text{right} - \text{left})\,\Phi(x/\text{smoothing})` with the
+    normal distribution function :math:`\Phi`. Away from kinks nothing is smoothed.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class AtMeans(ClassExpectation):
         )
 
     def covariance(self, model, a, law, increment):
-        """Compute the covariance of the changes by one sample; a unit whose field is at its kink does not contribute.
+        """Compute the covariance of the statistics' changes by one sample; units with a field at the kink do not contribute.
 
         The drift that returns such a field to the kink is stronger than fluctuations at large d.
         """
@@ -309,7 +309,10 @@ def _split_off_steps(model, a, law):
 
 
 def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
-    """Compute the expectations in the drift in closed form, with the loss derivative fixed at its value at class means."""
+    """Compute the expectations in the drift in closed form, with the loss derivative fixed at its value at class means.
+
+    `frozen` is that derivative, times the second layer, by unit and class, and `mean` has the class means as inputs.
+    """
     unit, C = model.network.activation, law.blocks
     left, step = unit.left, unit.right - unit.left
 
@@ -330,7 +333,7 @@ def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInpu
 
 
 def _largest_entry(moments: Moments) -> Float[Array, ""]:
-    """Return the largest absolute entry of all leaves."""
+    """Return the largest absolute entry of all arrays in `moments`."""
     return jnp.stack([jnp.abs(leaf).max() for leaf in moments]).max()
 
 

@@ -1,9 +1,9 @@
 r"""Means over Gaussian fields at quadrature nodes, with the derivative of the expectation instead of that of the sum.
 
 The fields are :math:`\lambda = \mu + Ax + Rz` with standard normal x and z and :math:`R^2 = S`. The derivative of a sum over
-nodes misses contributions concentrated at a kink, and R is not differentiable where S is singular: where units coincide, or at
-perfect recovery. The derivative of :math:`E f(\lambda)` has neither problem. For a change of :math:`\mu`, A and S it is, for
-smooth f (Price's theorem),
+nodes of a function f of the fields misses contributions concentrated at a kink, and R is not differentiable where S is
+singular: where units coincide, or at perfect recovery. The derivative of :math:`E f(\lambda)` has neither problem. For a change
+of :math:`\mu`, A and S it is, for smooth f (Price's theorem),
 
 .. math:: \sum_j \dot\mu_j\, E[\partial_j f] + \sum_{jr} \dot A_{jr}\, E[\partial_j f\, x_r]
           + \frac12 \sum_{jl} \dot S_{jl}\, E[\partial_j\partial_l f],
@@ -72,7 +72,7 @@ def field_mean(
     Parameters
     ----------
     f : a pytree and a function from fields, shape (p, n), to a pytree of arrays (..., n)
-    mean, A, S : the law of the fields, which is differentiated by Price's theorem or by parts
+    mean, A, S : the law of the fields; derivatives with respect to these come from Price's theorem or integration by parts
     smooth : whether f is smooth, so that Price's theorem applies
     """
     return nodes.mean(f(nodes.fields(mean, A, square_root(S))))

@@ -30,9 +30,9 @@ MAX_RUNS_AT_ONCE = 64
 class NodeSums(Expectation):
     """Expectations as sums over the nodes of a quadrature `Rule`, for any activation, readout and loss.
 
-    The nodes of drift and covariance have the symmetries of the model (see `symmetries`). The risk, a scalar, uses all points
-    of the rule instead of orbits, and depends on the overlaps only, not on their factor. Moments and risk are differentiated as
-    expectations, not as sums (see `field_means`).
+    The nodes of drift and covariance have the symmetries of the model (see `symmetries`). The risk, a scalar, is averaged over
+    all points of the rule, without symmetrisation, and depends on the overlaps only, not on their factor. Moments and risk are
+    differentiated as expectations, not as sums (see `field_means`).
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class NodeSums(Expectation):
 
     @staticmethod
     def _loss_function(model, a, law, F, c):
-        """Return the loss in class `c` as a function of standard normal points, which F maps to the fields."""
+        """Return the loss in class `c` as a function of standard normal points, which the factor F maps to the fields."""
 
         def loss(points):
             fields, fixed, z = law.fields_at(F, points, c)
@@ -155,7 +155,7 @@ class NodeSums(Expectation):
 
     @staticmethod
     def _products_function(model, a, law, F, c):
-        """Return the products of a sample in class `c` as a function of standard normal points, which F maps to the fields."""
+        """Return the products of gradients and fields in class `c` as a function of normal points, which F maps to fields."""
 
         def products(points):
             fields, fixed, z = law.fields_at(F, points, c)

@@ -1,16 +1,18 @@
 r"""Expectations for the mean-field drift, at a cost linear or quadratic in the number of units.
 
-The components of units outside the span of the fixed directions are independent, and each unit represents infinitely many: the
-network is a deterministic function of the fixed fields,
+The components of units outside the span of the fixed directions are independent, and each unit represents infinitely many. Unit
+l has second layer :math:`a_l`, overlaps :math:`m_l` with the fixed directions, and squared norm :math:`q_l`; P is the Gram
+matrix of the fixed directions, s the activation and :math:`\xi` standard normal. The network is a deterministic function of the
+fixed fields :math:`\lambda^*`,
 
 .. math:: f(\lambda^*) = \frac1p\sum_l a_l\, S(m_l^\top P^{-1}\lambda^*,\; q_l - m_l^\top P^{-1} m_l), \qquad
           S(\mu, v) = E\,s(\mu + \sqrt v\,\xi).
 
-The averages over :math:`\xi` of s(x), s'(x) and s'(x) x, with :math:`x = \mu + \sqrt v\,\xi`, are closed for erf, exact for
-polynomials, and by the trapezoidal rule for other smooth functions.
+The averages over :math:`\xi` of s(x), s'(x) and s'(x) x, with :math:`x = \mu + \sqrt v\,\xi`, have a closed form for erf,
+are exact for polynomials, and are computed by the trapezoidal rule for other smooth functions.
 
 `GridExpectation` evaluates f on a grid of the fixed fields and then averages the gradient of each unit: a cost of p times the
-number of nodes. `PairwiseExpectation` writes the same for a squared loss and a committee as sums over pairs of units, where
+number of nodes. `PairwiseExpectation` computes the same for a squared loss and a committee as sums over pairs of units, where
 every pair, also a unit with itself, has the covariance :math:`m_i^\top P^{-1} m_l`: a cost of p times p, in blocks of rows.
 """
 
@@ -37,23 +39,25 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
 
 MAX_FLOATS_AT_ONCE = 2**16
-"""Approximate number of floats that a block of units may need, half a megabyte."""
+"""Approximate maximum number of floats for the computation of one block of units: half a megabyte."""
 SMOOTH_LINE_RULES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
-"""Nodes of the grid along each of k = 1 or 2 fixed directions, if all functions are smooth."""
+"""Quadrature nodes along each fixed direction, by the number of these (1 or 2), if all functions are smooth."""
 PANEL_SETTINGS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
-"""Number of panels, nodes per panel and range for k = 1 or 2, if a function may have a kink or a jump at zero."""
+"""Number of panels, nodes per panel and range, by the number of fixed directions, if a function may jump or bend at 0."""
 LABEL_NOISE_RULES = {True: LineRule(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
-"""Nodes of the label noise, by whether the loss is quadratic: then two are exact."""
+"""Quadrature nodes of the label noise, by whether the loss is quadratic: two nodes are exact for a quadratic loss."""
 UNIT_NODES, UNIT_RANGE = 64, 9.0
-"""Number and range of the nodes over which a unit is averaged outside the frame."""
+"""Number and range of the nodes that average a unit over the part of its field independent of the fixed fields."""
 DIRECTION_NODES, LENGTH_NODES = 40, 16
-"""Nodes of one coordinate of a unit's direction, and of an input's length, at a finite number of dimensions outside."""
+"""Numbers of nodes for a coordinate of a unit's direction and for an input's length, both outside the fixed directions."""
 
 
 class ParticleMoments(NamedTuple):
     r"""Expectations over one sample: the loss, and for each unit its gradient times the fields and the derivative in `a`.
 
-    With :math:`G = \partial l/\partial\lambda` these are E l, E[G lambda*], E[G lambda] and E[dl/da].
+    With the loss l, the student fields :math:`\lambda`, the fixed fields :math:`\lambda^*`, the second layer a and
+    :math:`G = \partial l/\partial\lambda`, the expectations are :math:`E l`, :math:`E[G\lambda^*]`, :math:`E[G\lambda]` and
+    :math:`E[\partial_a l]`.
     """
 
     loss: Float[Array, ""]
@@ -188,7 +192,8 @@ class SphereExpectation(GridExpectation):
 
     The components of units outside have uniform directions on the sphere in n dimensions, and keep this law: the network is a
     function of the fixed fields and of the input's length outside, :math:`\chi_n`, and each unit moves along its own direction.
-    Given that length a field is :math:`\mu + \sqrt v\,\chi_n\,\omega` with a coordinate :math:`\omega` of a uniform direction.
+    Given that length, a field of conditional mean :math:`\mu` and variance v outside is :math:`\mu + \sqrt v\,\chi_n\,\omega`,
+    where :math:`\omega` is a coordinate of a uniformly random direction.
     """
 
     n: int = eqx.field(static=True)
@@ -218,13 +223,15 @@ class SphereExpectation(GridExpectation):
 class PairwiseExpectation(ParticleExpectation):
     r"""Mean-field expectations as sums over pairs of units, for a squared loss and a committee teacher.
 
-    With c = a/p for students and minus the readout's weights for teachers, D the residual and H, B, N the integrals of pairs
-    (curvature, slope, value), Stein's lemma gives for any field y
+    The coefficients of the units in the residual D are c: a/p for the p students of second layer a, and minus the weights of
+    the readout for teachers. With activation s, field :math:`x_i` of unit i, and the matrices :math:`H = E[s''(x_i)s(x_l)]`,
+    :math:`B = E[s'(x_i)s'(x_l)]` and :math:`N = E[s(x_i)s(x_l)]`, Stein's lemma gives for any field y
 
     .. math:: E[s'(x_i)\, y\, D] = \mathrm{Cov}(y, x_i)\, (Hc)_i + \sum_l B_{il}\, c_l\, \mathrm{Cov}(y, x_l),
 
-    where :math:`y = \lambda^*` or :math:`y = \lambda_i`, whose variance is q_i but whose covariance with every student's field
-    :math:`x_l` is :math:`m_i^\top P^{-1} m_l`.
+    where y is a fixed field :math:`\lambda^*`, or the field :math:`\lambda_i` of unit i, whose variance is its squared norm but
+    whose covariance with the field :math:`x_l` of every student is :math:`m_i^\top P^{-1} m_l`, with the overlaps :math:`m_i`
+    of the units with the fixed directions and the Gram matrix P of these.
     """
 
     @property
@@ -267,7 +274,8 @@ class PairwiseExpectation(ParticleExpectation):
     def _pair_sums(self, model, stats):
         """Return a function that computes, for each unit of a block, its sums over all units.
 
-        The sums are N c, H c, B c Cov(lambda*, x) and B c Cov(x_i, x), in the notation of the class.
+        With the activation s, fields x and coefficients c of the units in the residual, unit i has the sums over l of c_l times
+        E[s(x_i) s(x_l)], E[s''(x_i) s(x_l)], and E[s'(x_i) s'(x_l)] times the covariances of x_l with the fixed fields and x_i.
         """
         (m, columns), c = self._field_features(model, stats), self._residual_coefficients(model, stats)
         fixed, integrals = m @ unit_laws(model, stats).L.T, self._integrals(model)
@@ -296,7 +304,7 @@ class PairwiseExpectation(ParticleExpectation):
 class UnitLaws(NamedTuple):
     """The Gaussian law of the field of each unit, jointly with the fixed fields.
 
-    L and `fixed` are common to all units (see `ConditionalLaw` and `Covariance`).
+    The fields L and `fixed` are common to all units (see `ConditionalLaw` and `Covariance`).
     """
 
     mean: Float[Array, "p classes"]
@@ -309,7 +317,7 @@ class UnitLaws(NamedTuple):
 
 
 def unit_laws(model: Model, stats: Particles) -> UnitLaws:
-    """Compute the Gaussian law of the field of each unit, one by one: the mean field has no overlaps between units."""
+    """Compute the Gaussian law of the field of each unit separately, since the mean field has no overlaps between units."""
 
     def law_of_unit(a, M, q):
         law = model.law(Overlaps(a[None], M[None], q[None, None]))
@@ -367,9 +375,9 @@ def map_blocks(f, units: PyTree, size: int) -> PyTree:
 def choose_particle_expectation(model: Model, outside: int | None = None) -> ParticleExpectation:
     """Choose the method for the mean-field expectations of a model, or raise `BadInput` if none supports it.
 
-    A grid is preferred for smooth models with one fixed direction, and for two if there are many units; then sums over pairs,
-    if the units have closed integrals; then a grid for up to two directions. With a number of dimensions `outside` the fixed
-    directions it is always a grid.
+    The first choice is a grid for smooth models with one fixed direction, or with two and many units; the second, sums over
+    pairs for units with closed integrals; the third, a grid for up to two directions. If `outside`, the number of dimensions
+    orthogonal to the fixed directions, is given, the method is always a grid.
     """
     k, activation, readout = model.target.teachers, model.network.activation, model.target.readout
     smooth = activation.smooth and readout.smooth and model.loss.quadratic
@@ -378,7 +386,7 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
             return SphereExpectation(smooth, outside)
         raise BadInput(
             f"MeanField(outside=...) needs a smooth activation and at most {max(PANEL_SETTINGS)} fixed directions; got {k} and "
-            f"{'a smooth' if activation.smooth else 'a non-smooth'} activation. Leave it out, or use ODE()."
+            f"{'a smooth' if activation.smooth else 'a non-smooth'} activation. Leave out outside=, or use ODE()."
         )
     integrals = additive_integrals(model)
     many = model.network.width > SMOOTH_LINE_RULES[2].points.size ** 2  # then pairs cost more than the grid
@@ -389,14 +397,14 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
     if activation.smooth and k <= max(PANEL_SETTINGS):
         return GridExpectation(False)
     raise BadInput(
-        "MeanField needs a squared loss and a teacher with units of the student's kind, or a smooth activation and "
+        "MeanField needs a squared loss and teacher units of the same type as the students', or a smooth activation and "
         f"at most {max(PANEL_SETTINGS)} fixed directions; "
-        f"got {k} and {'a smooth' if activation.smooth else 'a non-smooth'} activation. Use ODE(), at the problem's own width."
+        f"got {k} and {'a smooth' if activation.smooth else 'a non-smooth'} activation. Use ODE(), at finite width."
     )
 
 
 class ActivationMeans(NamedTuple):
-    """Means of an activation over a Gaussian field x: E s(x), E s'(x) and E[s'(x) x]."""
+    """Means of an activation s over a Gaussian field x: E s(x), E s'(x) and E[s'(x) x]."""
 
     value: Float[Array, "..."]
     slope: Float[Array, "..."]
@@ -404,7 +412,7 @@ class ActivationMeans(NamedTuple):
 
 
 def activation_rule(activation: Activation) -> LineRule:
-    """Return the quadrature nodes to average an activation over; a single one if the average has a closed form."""
+    """Return the quadrature nodes to average an activation over; a single node if the average has a closed form."""
     if isinstance(activation, Erf):
         return LineRule(np.zeros(1), np.ones(1))
     if isinstance(activation, Polynomial):

@@ -33,9 +33,9 @@ LINE_ORDER = 32
 def compute_accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Estimate:
     """Compute the probability that the predicted class is the label without its noise, with an error estimate.
 
-    Nodes are processed in blocks, so that many runs need little memory, and all points of the rule are used: a scalar needs no
-    symmetric nodes. For piecewise linear units the last field is integrated in closed form. One or two of them, and classes
-    without variance, need no nodes of the rule.
+    Nodes are processed in blocks, so that many runs need little memory. All points of the rule are used, without
+    symmetrisation, since the result is a scalar. For piecewise linear units the last field is integrated in closed form. One or
+    two piecewise linear units, and classes without variance, need no nodes of the rule.
     """
     piecewise = _has_closed_last_field(model)
     if has_closed_accuracy(model):

@@ -1,12 +1,13 @@
 r"""The gradient and the Hessian of the population risk in the frame of the statistics.
 
-With the loss l of one sample, :math:`G_j = \partial l/\partial\lambda_j` and :math:`l_{jl} = \partial G_j/\partial\lambda_l`,
+With the input x, the student fields :math:`\lambda_j`, the loss l of one sample, :math:`G_j = \partial l/\partial\lambda_j` and
+:math:`l_{jl} = \partial G_j/\partial\lambda_l`, the derivatives of the risk R in the weights of units j and l are
 
 .. math:: \nabla_j R = E[G_j x], \qquad \nabla_j\nabla_l R = E[l_{jl}\, xx^\top].
 
-In the orthonormal frame of the fixed and the trained directions the first has n coordinates and the second an n-by-n block.
-Along any direction outside the frame the input is a normal variate of variance :math:`\sigma^2`, the `unit` of the law of the
-fields, independent of all fields: there the gradient is zero, and the Hessian is :math:`\sigma^2E[l_{jl}]` along each
+In the orthonormal frame of the fixed and the trained directions, the gradient has n coordinates and the Hessian an n-by-n
+block. Along any direction outside the frame the input is a normal variate of variance :math:`\sigma^2`, the `unit` of the law
+of the fields, independent of all fields: there the gradient is zero, and the Hessian is :math:`\sigma^2E[l_{jl}]` along each
 direction, with no mixed terms.
 
 The method depends on the `Expectation`. Squared activations have a formula, sums of other units are assembled from
@@ -77,7 +78,7 @@ def _grad_and_hessian(risk: Callable, model: Model, a: Array, S: Array) -> tuple
 
 
 def gradient_from_moments(moments: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Float[np.ndarray, "p n"]:
-    """Solve for the gradient of the risk from its scalar products with all directions, which `moments` computes."""
+    """Solve for the gradient of the risk in the weights from its scalar products with all directions, found by `moments`."""
     rows = np.concatenate([S, pad_frame(model.frame, S.shape[1])])
     products = _gradient_products(
         moments, model, Overlaps(jnp.asarray(a), jnp.asarray(S @ rows[len(S) :].T), jnp.asarray(S @ S.T))
@@ -100,8 +101,9 @@ def pad_units(model: Model, S: np.ndarray, more: int = 0) -> np.ndarray:
 def check_stein(model: Model, S: np.ndarray, slopes: RiskDerivatives, accuracy: float, remedy: str) -> RiskDerivatives:
     r"""Return gradient and Hessian unchanged, after a warning if they violate Stein's lemma by more than `accuracy`.
 
-    Outside the fixed directions the lemma is :math:`E[G_jx] = \sum_l\sigma^2E[l_{jl}]u_l`; both sides are computed
-    independently.
+    Outside the fixed directions the lemma is :math:`E[G_jx] = \sum_l\sigma^2E[l_{jl}]u_l`, for inputs x of variance
+    :math:`\sigma^2`, units of weights :math:`u_l`, and first and second derivatives :math:`G_j, l_{jl}` of the loss in the
+    fields. Both sides are computed independently.
     """
     expected = slopes.outside @ S[:, model.teachers :]
     largest = np.abs(slopes.outside).max() * np.abs(S).max() * np.ones(1)
@@ -159,7 +161,7 @@ class FrameNodes(eqx.Module):
         return x, self.units @ x, model.frame @ x[:k]
 
     def gradients(self, model: Model, fields: Array, fixed: Array, c: Array) -> Float[Array, "p nodes"]:
-        """Compute the derivative of the loss in each student field at the nodes, times the quadrature weights."""
+        """Compute the derivative of the loss in each student field at the nodes, times the weights; `c` is the class."""
         return self.weights * model.gradient(fields, fixed, repeat_for_samples(self.a, fields.shape[1]), self.z, c)[0]
 
 
@@ -186,7 +188,7 @@ def is_smooth(model: Model) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_smooth_loss(loss: Loss, outputs: tuple[int, ...]) -> bool:
-    """Return whether a user's loss looks smooth along a random line through the outputs; other losses are smooth."""
+    """Return whether a loss is smooth: a user's loss is tested on a random line through the outputs; all others are smooth."""
     if not isinstance(loss, FunctionLoss):
         return True
     line = np.random.default_rng(0).normal(size=(*outputs, 1)) if outputs else 1.0
@@ -211,8 +213,8 @@ def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
 def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Array]:
     """Average the gradient and the Hessian of the loss in the weights of the units over quadrature nodes.
 
-    Returns E[G x] with G = dl/d lambda, E[l_jl x x^T] with the second derivatives l_jl of the loss in the fields, and for
-    directions outside the frame the variance of a coordinate times E[l_jl].
+    For inputs x and the derivatives G_j and l_jl of the loss in the student fields, the result is E[G_j x], E[l_jl x x^T] and,
+    for directions outside the frame, the variance of a coordinate times E[l_jl].
     """
     law, variance = model.coordinates, model.coordinates.variance
     # Directions without nodes are integrated exactly: the inputs have this covariance along them, given the fields.

@@ -19,8 +19,8 @@ from sgdlimits.statistics.products import Moments
 class Squares(Expectation):
     """Expectations in closed form, by matrix formulas, for squared activations, a quadratic readout and a squared loss.
 
-    The residual is the quadratic form of K = diag(factor a, -R) in the fields (see
-    `sgdlimits.expectation.gaussian.quadratic_forms`).
+    With the second layer a, its factor and the matrix R of the readout, the residual is the quadratic form of K = diag(factor
+    a, -R) in the student and fixed fields (see `sgdlimits.expectation.gaussian.quadratic_forms`).
     """
 
     needs: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"
@@ -66,8 +66,8 @@ class Squares(Expectation):
     def covariance(self, model, a, law, increment):
         """Compute the covariance of the changes of the statistics by one sample, in closed form.
 
-        Each product is D or D^2 times v_i v_j for one pair of fields (i, j) and the residual D, so the moments needed are of
-        order 2, 3, 4 in D.
+        Each product of gradients and fields is D or D^2 times v_i v_j for the residual D and a pair of fields v_i and v_j, so
+        the moments needed are of order 2, 3 and 4 in D.
         """
         p, k = law.shape
         slope, second = self._gradient_factors(model, a)
@@ -100,7 +100,8 @@ class Squares(Expectation):
         r"""Compute gradient and Hessian of the risk in closed form, in the coordinates of the frame.
 
         For inputs of variance v and loss weight w the excess risk is :math:`wv^2[(\mathrm{tr}K)^2 + 2\,\mathrm{tr}K^2]` with
-        :math:`K = \sum_jb_js_js_j^\top - B^\top RB`.
+        :math:`K = \sum_jb_js_js_j^\top - B^\top RB`, where unit j has the coefficient :math:`b_j` in the output and the
+        coordinates :math:`s_j` (rows of S), B has the coordinates of the fixed directions, and R is the readout's matrix.
         """
         n, B = S.shape[1], pad_frame(model.frame, S.shape[1])
         b = model.network.factor * a

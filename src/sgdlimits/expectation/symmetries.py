@@ -1,8 +1,8 @@
 r"""The symmetries of quadrature nodes that preserve the symmetries of a model in its averages.
 
-At nodes :math:`z = (z_\text{fixed}, z_\text{outside}, z_\text{noise})` the fields are :math:`\lambda = mz_\text{fixed} +
-Rz_\text{outside}` with the symmetric root R of :math:`Q - mm^\top`. Then a symmetry of the statistics is a signed permutation
-of z:
+At nodes :math:`z = (z_\text{fixed}, z_\text{outside}, z_\text{noise})` the student fields are :math:`\lambda =
+mz_\text{fixed} + Rz_\text{outside}`, for units of coordinates m along the orthonormalised fixed directions and of Gram matrix
+Q, with the symmetric root R of :math:`Q - mm^\top`. Then a symmetry of the statistics is a signed permutation of z:
 
 | symmetry | signed permutation of z |
 |---|---|
@@ -32,9 +32,9 @@ from sgdlimits.model.target import Readout
 
 # Each orbit has as many points as the group, so for a given number of nodes a larger group means fewer independent points.
 MAX_GROUP_SIZE = 96
-"""Largest group of the symmetries that averages must have."""
+"""Maximum size of the group of the symmetries that averages must have."""
 MAX_OPTIONAL_GROUP_SIZE = 8
-"""Largest group up to which further symmetries are added."""
+"""Maximum size of the group when further symmetries are added to those that averages must have."""
 MAX_PERMUTED_UNITS = 4
 MAX_FLIPPED_DIRECTIONS = 8
 TEST_POINTS = 16
@@ -89,7 +89,7 @@ def _symmetry_group(p: int, k: int, readout: Readout | None, unit: Activation | 
 
 
 def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
-    """Return whether f(act(x)) = sign f(x) at random x in R^k; True if f depends on traced values and cannot be evaluated."""
+    """Return whether f(act(x)) = sign f(x) at random x in R^k; true if f depends on traced values and cannot be evaluated."""
     # The group is static, so f is evaluated now even while the caller is being traced.
     with jax.ensure_compile_time_eval():
         points = np.random.default_rng(0).normal(size=(k, TEST_POINTS))

@@ -1,8 +1,8 @@
 r"""Moments of pairs of units and the input, from which gradients and Hessians are assembled for a squared loss.
 
-Two fields :math:`x_j = Az_1` and :math:`x_m = Bz_1 + Cz_2` depend on the input y through two orthonormal directions
-:math:`e_1, e_2`, with :math:`z_a = e_a\cdot y`. The remaining components of y are independent of both, so for any functions g,
-h
+Two fields :math:`x_j = Az_1` and :math:`x_m = Bz_1 + Cz_2`, with coefficients A, B and C, depend on the normal input y through
+its coordinates :math:`z_a = e_a\cdot y` along two orthonormal directions :math:`e_1, e_2`. The remaining components of y are
+independent of both fields, so for any functions g of :math:`x_j` and h of :math:`x_m`
 
 .. math:: E[g(x_j)h(x_m)\,yy^\top] = w\,1 + \sum_{ab}K_{ab}\,e_ae_b^\top, \qquad
           w = E[gh], \quad K_{ab} = E[gh\,z_az_b] - \delta_{ab}w.
@@ -30,11 +30,11 @@ LINE_RANGE = 9.0
 
 
 class UnitPlane(NamedTuple):
-    """Orthonormal directions that span the weights of each student and each unit, and the coordinates of both in them.
+    """Orthonormal directions that span the weights of each student and each unit, and the coordinates of their fields.
 
-    The fields are x_j = A z_1 and x_m = B z_1 + C z_2 with coordinates z of the input along the directions e_1 and e_2;
-    `own`, `along` and `across` are A, B and C. `directions` has e_1 and e_2 on its third axis, zero where a field
-    vanishes or both are parallel.
+    The fields of student j and unit m are x_j = A z_1 and x_m = B z_1 + C z_2, with coordinates z of the input along the
+    directions e_1 and e_2; `own`, `along` and `across` are A, B and C. The third axis of `directions` holds e_1 and e_2, which
+    are zero where a field vanishes or both fields are parallel.
     """
 
     own: Float[np.ndarray, " p"]
@@ -46,7 +46,8 @@ class UnitPlane(NamedTuple):
 class PairSpread(NamedTuple):
     """Second moments of the input, weighted with functions of two fields: an isotropic coefficient and a 2-by-2 tensor.
 
-    `mean` is w and `tensor` is K in E[g h y y^T] = w 1 + sum_ab K_ab e_a e_b^T, for each pair of units.
+    For functions g and h of the fields of two units, which depend on the input y along the directions e_1 and e_2, `mean` is w
+    and `tensor` is K in E[g h y y^T] = w 1 + sum_ab K_ab e_a e_b^T.
     """
 
     mean: Float[np.ndarray, "p m"]
@@ -56,7 +57,8 @@ class PairSpread(NamedTuple):
 class PairMoments(NamedTuple):
     """Expectations for pairs of units, student j and unit m, from which gradient and Hessian of the risk are assembled.
 
-    `first` is E[s_j' s_m z]; `slopes` and `curvature` have the coefficients w and K of s_j' s_m' (students only) and s_j'' s_m.
+    With activations s and coordinates z of the input in the plane of both units, `first` is E[s_j' s_m z]; `slopes` and
+    `curvature` are the `PairSpread` of s_j' s_m' (students only) and of s_j'' s_m.
     """
 
     first: Float[np.ndarray, "p m 2"]
@@ -151,7 +153,8 @@ def _differentiate_twice(activation: Activation, x: Array) -> tuple[Array, Array
 def _pair_spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSpread:
     """Convert moments in the two coordinates of each pair's plane to an isotropic coefficient and a tensor.
 
-    The moments are E[g h z_1^a z_2^b], with a, b = 0, 1, 2 on the last axes.
+    The moments are E[g h z_1^a z_2^b], with a, b = 0, 1, 2 on the last axes, for functions g and h of the fields of two units
+    and the coordinates z_1 and z_2 of the input in their plane.
     """
     mean = moments[..., 0, 0]
     return PairSpread(mean, _stack_symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))

@@ -1,4 +1,4 @@
-"""Levels of description of SGD: from the weights in R^d to the limit of large d."""
+"""Levels of description of SGD (SGD in R^d, chain, SDE, ODE and others): from the weights to the limit of large d."""
 
 import sgdlimits._x64  # first: arrays are double precision
 import sgdlimits.level.spiked

@@ -1,4 +1,4 @@
-"""Interface of levels: a level binds to a problem and a start; the resulting engine creates steppers of batches of runs."""
+"""Interface of levels of description: a level binds to a problem and a start, and the engine creates steppers of runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONSTANT_COST_BATCH = 64
 class Clock(NamedTuple):
     """Times at which a simulation saves, the initial time first, and the number of SGD steps made by each of them.
 
-    `step` is NaN at levels that have no dimension d.
+    The number of steps, `step`, is NaN at levels without a dimension d, such as the ODE.
     """
 
     t: np.ndarray
@@ -37,7 +37,7 @@ class Clock(NamedTuple):
 class Request(NamedTuple):
     """Arguments for a stepper: the seed, the runs, the times to save, the stop condition, observables and the kernel.
 
-    `save_start` is false if no snapshot is needed at the first time of the clock: it is not saved, or was saved before.
+    `save_start` is false if the first time of the clock needs no snapshot, because it is not saved or was saved before.
     """
 
     seed: int
@@ -93,7 +93,7 @@ class Stepper(abc.ABC):
     @property
     @abc.abstractmethod
     def completed_fraction(self) -> float:
-        """Fraction of the time between the first and the last saved time that has been simulated."""
+        """Simulated fraction of the time between the first and the last saved time."""
 
     @abc.abstractmethod
     def advance(self) -> list[Snapshot]:
@@ -145,7 +145,7 @@ class Engine(eqx.Module):
     Parameters
     ----------
     level : the level, with defaults such as step sizes and tolerances filled in
-    problem : the problem, in the statistics of this level
+    problem : the problem, with the statistics that describe it at this level
     max_batch : maximum number of runs in one batch
     """
 
@@ -182,7 +182,7 @@ class Engine(eqx.Module):
 
         Parameters
         ----------
-        starts : initial statistics, runs first; rows after those of the request are padding
+        starts : initial statistics, runs on the first axis; rows beyond the runs of the request are padding
         request : what to simulate: seed, runs, saved times, stop condition
         state : `state()` of an earlier stepper, to resume from it; None begins at `starts`
         """
@@ -198,9 +198,9 @@ class Level(Part):
     batchable: ClassVar[bool] = False
     """Whether simulations that differ only in parameter values can be advanced together by one kernel call."""
     shared_batch: ClassVar[int | None] = None
-    """Fixed batch size of `simulate_runs` if rounding in a run depends on the other runs of its batch; None if it does not."""
+    """Fixed batch size of `simulate_runs` if rounding in a run depends on the other runs of its batch; otherwise None."""
     leaves_cone: ClassVar[bool] = False
-    """Whether discretised noise may give overlaps that no weights have: Q - M P^-1 M^T with negative eigenvalues."""
+    """Whether discretised noise may give overlaps that no weights have, outside the cone of Gram matrices."""
 
     @abc.abstractmethod
     def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:
@@ -225,7 +225,7 @@ def _constant_cost_batch(multiple: int) -> int:
 
 @lru_cache(maxsize=64)
 def compiled_batch_sizes(multiple: int, max_batch: int) -> tuple[int, ...]:
-    """Return the batch sizes for which code is compiled: a few multiples of `multiple`, which about double up to `max_batch`.
+    """Return the batch sizes for which code is compiled: multiples of `multiple` that about double, up to `max_batch`.
 
     Compiled code treats all floats of complete SIMD vectors alike, so that the results of a run do not depend on the size of
     its batch.

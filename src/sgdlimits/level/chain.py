@@ -48,7 +48,7 @@ class Chain(Level):
 
     Parameters
     ----------
-    d : dimension, from k up to any size; p + k > d is allowed
+    d : dimension, at least the number k of fixed directions; the p trained and k fixed directions may be more than d
 
     See Also
     --------
@@ -78,7 +78,7 @@ def chain_process(problem: Problem, d: int) -> Process:
 
 
 def check_block_sizes(problem: ProjectionProblem, d: int) -> tuple[int, ...]:
-    """Return the numbers of dimensions of each block in R^d, which must have room for the fixed directions."""
+    """Return the number of dimensions of each block in R^d, or raise `BadInput` if the fixed directions do not fit."""
     sizes, k = problem.data.block_sizes(d), problem.target.teachers
     if min(sizes) < k:
         raise BadInput(
@@ -90,8 +90,10 @@ def check_block_sizes(problem: ProjectionProblem, d: int) -> tuple[int, ...]:
 class FrameChain(Process):
     r"""Markov chain of the overlaps of a projection problem, stored as coordinates in a frame of the fixed directions.
 
-    The b inputs of a step have coordinates g (k-by-b) along the fixed directions, h (n-by-b) along the directions of T, and
-    components orthogonal to both. An algorithm maps all directions W to AW + CX (see `sgdlimits.algorithm.weights`), hence
+    The n trained directions have coordinates m along the k fixed directions, and the rows of the triangular matrix T orthogonal
+    to these. The b inputs X of a step have coordinates g (k-by-b) along the fixed directions, h (n-by-b) along the directions
+    of T, and components orthogonal to both. An algorithm maps all directions to A times the directions plus CX (see
+    `sgdlimits.algorithm.weights`), hence
 
     .. math:: m \leftarrow Am + Cg^\top, \qquad
               TT^\top \leftarrow (AT + Ch^\top)(AT + Ch^\top)^\top + CWC^\top ,
@@ -146,7 +148,7 @@ class FrameChain(Process):
 
     @property
     def max_rank(self) -> Any:
-        """Maximum rank of the trained directions' components orthogonal to the fixed directions, which d limits, by block."""
+        """Maximum rank, by block, of the trained directions' components orthogonal to the fixed directions; d limits it."""
         if self.problem.data.blocks is not None:
             full = np.full(self.problem.data.blocks, self._direction_count)
             return full if self.free is None else np.asarray(self.free).sum(1).astype(int)
@@ -208,7 +210,7 @@ class FrameChain(Process):
 class FactorChain(FrameChain):
     """Chain of a projection problem that computes the risk from the triangular factor of the overlaps.
 
-    Near perfect recovery it is more accurate than the risk from the overlaps.
+    Near perfect recovery this risk is more accurate than the risk from the overlaps.
     """
 
     def risk(self, state: Frame, stats: Overlaps, t: Float[Array, " runs"]) -> Float[Array, " runs"]:

@@ -1,4 +1,4 @@
-"""Stop conditions: when a run ends before the last saved time."""
+"""Stop conditions, which end a run before the last saved time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sgdlimits.trial import try_function
 class Condition(Part):
     """A stop condition: a function of the statistics of a run, and of values stored when the run starts (its memory).
 
-    A condition implements `margin`, and `begin` if it compares with the start, both for one run without a batch axis, as pure
-    JAX functions of the problem at the current time. Levels call `evaluate_start` or `begin_runs` once, and `stop_runs` after
-    each step.
+    A condition implements `margin`, and `begin` if it compares a run with its start, both for one run without a batch axis, as
+    pure JAX functions of the problem at the current time. Levels call `evaluate_start` or `begin_runs` once, and `stop_runs`
+    after each step.
     """
 
     def begin(self, problem: Problem, stats: PyTree) -> PyTree:
@@ -33,7 +33,10 @@ class Condition(Part):
 
     @abc.abstractmethod
     def margin(self, problem: Problem, stats: PyTree, memory: PyTree) -> Float[Array, ""] | Bool[Array, ""]:
-        """Return a number that is at least 0 when the run should stop, or a bool that is true then."""
+        """Return a number that is at least 0, or a bool that is true, exactly when the run should stop.
+
+        `memory` holds the values that `begin` returned.
+        """
 
     def __call__(self, problem: Problem, stats: PyTree, memory: PyTree) -> Bool[Array, ""]:
         """Return whether a run with these statistics should stop."""
@@ -130,11 +133,11 @@ def exits(threshold: Unchecked[float]) -> Exits:
 
     Parameters
     ----------
-    threshold : T, above 0 and at most 1; 0.1 is the beginning of the escape from mediocrity, 0.9 the end
+    threshold : fraction above 0 and at most 1; 0.1 marks the beginning of the escape from the plateau, 0.9 its end
 
     See Also
     --------
-    sgdlimits.exit_times : the exit times of a dataset, simulated with or without this
+    sgdlimits.exit_times : the exit times of a dataset, simulated with or without this condition
 
     Examples
     --------
@@ -153,7 +156,7 @@ def exit_risk(start, floor, threshold):
 
 
 def is_reached(margin):
-    """Return whether a stop condition holds, from its margin: a bool, or a number that is then at least 0."""
+    """Return whether a stop condition holds, from its margin: a bool that is true, or a number that is at least 0."""
     return margin if margin.dtype == bool else margin >= 0
 
 

@@ -4,8 +4,8 @@ Around a fixed point :math:`u^*` of the drift the rescaled statistics :math:`y =
 
 .. math:: dy = J y\, dt + \Sigma^{1/2} dB,
 
-where J is the Jacobian of the drift and :math:`\Sigma` the covariance of one sample's increment (times d), both at the point.
-Over any time h its transition is Gaussian, with mean :math:`e^{Jh} y` and covariance
+where J is the Jacobian of the drift and :math:`\Sigma` the covariance of one sample's increment (times d), both at
+:math:`u^*`, and B is Brownian motion. Over any time h its transition is Gaussian, with mean :math:`e^{Jh} y` and covariance
 :math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`.
 """
 
@@ -33,16 +33,16 @@ from sgdlimits.problem.over_time import fix_time
 from sgdlimits.statistics.trees import as_batch, runs_first
 
 STEP_TIMES_RATE = 0.025
-"""Default time between evaluations of the stop condition, times the fastest rate at the point."""
+"""Default time between evaluations of the stop condition, times the fastest rate of the drift at the fixed point."""
 ZERO_COORDINATE = 1e-12
-"""Coordinates of at most this size count as zero: otherwise rounding would decide on which side of a kink they are."""
+"""Size up to which coordinates count as zero, so that rounding does not decide on which side of a kink a field is."""
 
 
 @checked
 class Local(Level):
     r"""The diffusive limit at a fixed point :math:`u^*`: statistics :math:`u^* + y/\sqrt d`, with a linear diffusion y.
 
-    Its steps are exact in law.
+    Steps of any length have the exact law of this diffusion.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Local(Level):
 class LocalEngine(SteppingEngine):
     """The level `Local` bound to a problem: it makes exact steps of the linear diffusion near a fixed point.
 
-    It makes one step between saved times or, with a stop condition, equal steps of at most about dt.
+    The engine makes one step between saved times or, with a stop condition, equal steps of at most about dt.
     """
 
     level: Local
@@ -141,8 +141,8 @@ def _linearise_all(problem: Problem, unsmoothed: Problem, point: PyTree):
 def compute_transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
     r"""Return the matrices of an exact step of length h of the linear diffusion with drift matrix J and noise covariance Sigma.
 
-    The factor is :math:`e^{Jh}`, and the noise matrix the symmetric root of :math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`.
-    Both come from one matrix exponential (Van Loan).
+    The first matrix, which multiplies the state, is :math:`e^{Jh}`; the second, which multiplies the noise, is the symmetric
+    root of :math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`. Both come from one matrix exponential (Van Loan).
 
     >>> factor, kick = compute_transition(np.array([[-1.0]]), np.array([[2.0]]), 0.5)
     >>> bool(np.allclose([factor**2, kick**2], [[[np.exp(-1.0)]], [[1 - np.exp(-1.0)]]]))

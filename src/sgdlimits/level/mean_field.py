@@ -20,9 +20,11 @@ MAX_FLOATS_PER_BATCH = 2**20
 class MeanField(Level):
     r"""The limit of large dimension, then of infinite width p, at fixed time :math:`(\text{lr}/p)\,t`.
 
-    The p units of the problem become the atoms of a measure. The overlap of two units comes from their components along the
-    fixed directions alone, :math:`Q_{il} = m_i^\top P^{-1} m_l` [5]_. The state is `Particles(a, M, q)`, which has p (k + 2)
-    entries. The ODE at width p from the same units differs from this limit by a term of order 1/p.
+    The p units of the problem become the atoms of a measure. The overlap of two units comes from their components along the k
+    fixed directions alone, :math:`Q_{il} = m_i^\top P^{-1} m_l` [5]_, with the overlaps :math:`m_i` of unit i with the fixed
+    directions and the Gram matrix P of these. The state is `Particles(a, M, q)`: second layer, overlaps and squared norms of
+    the p units, p (k + 2) entries in all. The ODE at width p from the same units differs from this limit by a term of order
+    1/p.
 
     Parameters
     ----------
@@ -31,11 +33,10 @@ class MeanField(Level):
     outside : number of dimensions orthogonal to the fixed directions, d - k, for the limit :math:`p\to\infty` at finite d: the
         orthogonal components of units are then uniform on the sphere of dimension d - k - 1. None takes :math:`d\to\infty`
 
-    Notes
-    -----
-    There is no corrector: the effect of the step size is lr/p times smaller than the drift. The solver is that of `ODE`, which
-    may switch to the implicit method for states of at most 256 entries. With one fixed direction and smooth functions, a drift
-    costs p times the number of nodes of a grid over the fixed fields. Otherwise it costs p squared, in bounded memory.
+    Notes ----- There is no corrector (term quadratic in the learning rate): the effect of the step size is lr/p times smaller
+    than the drift. The solver is that of `ODE`, which may switch to the implicit method for states of at most 256 entries. With
+    one fixed direction and smooth functions, a drift costs p times the number of nodes of a grid over the fixed fields.
+    Otherwise it costs p squared, in bounded memory.
 
     See Also
     --------

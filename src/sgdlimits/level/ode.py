@@ -28,15 +28,15 @@ class ODE(Level):
 
     Parameters
     ----------
-    corrector : whether the drift contains the effect of the step size; without it this is gradient flow on the population risk
+    corrector : whether the drift contains the term quadratic in the learning rate; if false, gradient flow on the risk
     rtol, atol : relative and absolute tolerance of the solver; None matches the accuracy of the problem's expectations: rtol is
         1e-9 for closed forms and 1e-4 for Sobol points, and atol is rtol / 100
 
     Notes
     -----
     All runs are solved as one system if rtol is at most 1e-7, and separately otherwise. The solver is DOP853, and Radau with
-    the exact Jacobian once the system proves stiff. Its steps do not depend on the saved times, at which its interpolating
-    polynomials are evaluated. `flow` is the same map, differentiable.
+    the exact Jacobian once the system proves stiff. The solver's steps do not depend on the saved times, at which interpolating
+    polynomials are evaluated. `flow` is a differentiable version of the same map from start to final statistics.
     """
 
     name: ClassVar[str] = "ode"

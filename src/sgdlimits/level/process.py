@@ -19,7 +19,7 @@ from sgdlimits.level.base import Clock, Engine
 from sgdlimits.problem.base import Problem
 
 MAX_STEPS = 2.0**53
-"""Maximum number of steps: step counts are stored as doubles in places, which are exact up to this number."""
+"""Maximum number of steps: doubles, in which some step counts are stored, are exact integers up to this number."""
 
 
 class Process(eqx.Module):
@@ -74,7 +74,7 @@ class Process(eqx.Module):
 
     @property
     def fast_compile(self) -> bool:
-        """Whether a step is cheap enough that compilation time matters more than the speed of the code."""
+        """Whether a step is so cheap that compilation time matters more than the speed of the compiled code."""
         return False
 
     @property
@@ -94,7 +94,7 @@ def reports_problem_risk(process: Process) -> bool:
 def draw_by_step(process: Process, stream: Stream) -> PyTree:
     """Draw the random variates of a stream's steps one step at a time, each with the problem's parameters at its time.
 
-    For processes whose variates have a law that changes with time.
+    A process whose variates have a law that changes with time uses this as its `draw`.
     """
     t = jnp.zeros(stream.steps) if stream.t is None else stream.t
 

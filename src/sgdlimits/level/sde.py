@@ -2,7 +2,8 @@ r"""The diffusion that approximates the chain for large d.
 
 .. math:: dX = b(X)\, dt + d^{-1/2} \Sigma(X)^{1/2} dB,
 
-where b is the drift of the ODE and :math:`\Sigma` the covariance of one sample's increment (times d). If :math:`\Sigma` has a
+where X are the statistics, b is the drift of the ODE, B Brownian motion and :math:`\Sigma` the covariance of one sample's
+increment (times d). If :math:`\Sigma` has a
 closed form and few statistics, the noise of a step is Gaussian, from its matrix root. Otherwise no covariance is computed: for
 N fresh samples with increments :math:`\Delta_i`, taken in pairs, the vector
 
@@ -50,7 +51,7 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_first, runs_last
 
 STEP_TIMES_RATE = 0.025
-"""Default step times the fastest rate of the drift at the start."""
+"""Default step size in t, multiplied by the fastest rate of the drift at the start."""
 RELATIVE_DIFFERENCE = 1e-6
 """Step of the central differences for the fastest rate, relative to the coordinate if that exceeds 1, else absolute.
 
@@ -59,7 +60,7 @@ Only the order of magnitude of the rate matters.
 RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
 DEFAULT_SAMPLE_COUNT = 4
-"""Number of samples behind the noise of a step, the same for all problems, so that code is compiled once for all."""
+"""Default number of samples that make the noise of a step, the same for all problems to save compilations."""
 MAX_STATISTICS_FOR_ROOT = 8
 """Number of statistics up to which a matrix root of the noise covariance costs less than the chain steps it replaces."""
 MAX_FLOATS_PER_STEP = 2**16
@@ -74,15 +75,15 @@ class SDE(Level):
     ----------
     d : dimension
     dt : step in t; None takes a fortieth of the fastest time scale of the drift at the start, and at least one step of SGD.
-        Between two knots of schedules the steps are equal, the longest that are not above it
-    samples : N, an even number of fresh samples behind the noise of each step: more make the noise of a single step closer to
-        Gaussian; None takes Gaussian noise for a closed covariance of few statistics, and four samples otherwise
+        Between two knots of schedules, steps are equal and at most this long
+    samples : N, an even number of fresh samples that make the noise of each step: more samples bring the noise of a single step
+        closer to Gaussian; None takes Gaussian noise for a closed covariance of few statistics, and four samples otherwise
 
     Notes
     -----
     One step applies half of the noise, a Heun step of the drift, and the same half of the noise again: weak order 1, and order
-    2 in the terms without the factor 1/d. It costs two drifts and N gradients and replaces d dt steps of the chain. The chain
-    is exact, and cheaper if a drift costs more than half of these steps.
+    2 in the terms without the factor 1/d. A step costs two drifts and N gradients, and replaces d dt steps of the exact
+    chain, which is cheaper if a drift costs more than half of these chain steps.
 
     See Also
     --------
@@ -245,9 +246,9 @@ class SampledDiffusion(Diffusion):
 
     @property
     def _samples_and_inputs(self) -> tuple[int, int]:
-        """Numbers of samples and of input vectors behind one increment of the noise.
+        """Numbers of samples and of input vectors for one increment of the noise.
 
-        They are (1, 1), or those of a step of an algorithm that is not linear in the gradient.
+        The numbers are (1, 1), or those of one step for an algorithm that is not linear in the gradient.
         """
         algorithm, width = self.problem.algorithm, self.problem.network.width
         return (1, 1) if is_linear(algorithm, width) else (algorithm.batch, input_count(algorithm, width))

@@ -1,4 +1,4 @@
-"""Steps between saved times: how many, of which size, and from which time on."""
+"""Steps between saved times: numbers, sizes and initial times."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 GRID_ROUNDING = 1e-9
-"""Share of a step by which a time may miss the time grid of the steps and still count as on it."""
+"""Fraction of a step by which a time may differ from the time grid of the steps and still count as on the grid."""
 
 
 class Segments(NamedTuple):
-    """Steps to make from each saved time, or knot, to the next: how many, of which size in t, and from which time on.
+    """Steps to make from each saved time, or knot of a schedule, to the next: numbers, sizes in t and initial times.
 
-    A saved time may lie a fraction of a step after the last whole step of its segment: `remainders` has that time, or zero.
-    `saved` tells the segments that end at a saved time from those that end at a knot.
+    A saved time may lie a fraction of a step after the last whole step of its segment: `remainders` has the length of that
+    fraction in t, or zero. `saved` is true for segments that end at a saved time, and false for those that end at a knot.
     """
 
     counts: np.ndarray

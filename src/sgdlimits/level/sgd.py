@@ -35,7 +35,7 @@ from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import as_floats, runs_first, runs_last
 
 GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
-"""Number of runs per group, by the dimension from which on it is used: the smallest that cost hardly more per run."""
+"""Number of runs per group, by the smallest dimension for which it is used; smaller groups cost more per run."""
 
 
 @checked
@@ -48,7 +48,7 @@ class SGD(Level):
     Parameters
     ----------
     d : dimension
-    reuse : size of a dataset whose samples SGD takes in turn, again and again: no longer one-pass. With batches of this size it
+    reuse : size of a dataset whose samples SGD takes in turn, again and again (multi-pass SGD). With batches of this size, SGD
         is gradient descent on the empirical risk. None draws fresh samples at each step
 
     See Also
@@ -66,7 +66,7 @@ class SGD(Level):
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):
-                raise BadInput(f"reuse does not support {type(problem).__name__}. Leave it out.")
+                raise BadInput(f"reuse does not support {type(problem).__name__}. Leave out reuse.")
             process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
         return ProcessEngine(self, problem, max_batch, self.d, process)
 
@@ -299,8 +299,8 @@ def _(problem: ProjectionProblem, d: int) -> WeightProcess:
     on_axes = isinstance(problem.algorithm, Coordinatewise)
     if on_axes and problem.data.blocks is not None:
         raise BadInput(
-            f"{type(problem.algorithm).__name__} treats coordinates separately, which is not written for blocks of variances. "
-            "Use inputs of one block, or an algorithm that does not, such as OnePassSGD."
+            f"{type(problem.algorithm).__name__} treats coordinates separately, which does not support blocks of variances. "
+            "Use inputs of one block, or another algorithm, such as OnePassSGD."
         )
     process: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
     return process(problem, d)

@@ -56,15 +56,15 @@ MAX_HALVINGS = 6
 STATES_PER_CALL = 64
 """Number of saved states whose risk and observables one compiled call evaluates."""
 MAX_WAIT_SECONDS = 0.1
-"""Maximum time for which a solved state waits for later ones, to be evaluated in one call with them."""
+"""Maximum time for which a solved state waits for later states, to be evaluated together in one call."""
 TOLERANCE_DIVISOR = 10
-"""Factor by which the solver's tolerance is below a small requested one: interpolation is less accurate than steps."""
+"""Divisor that gives the solver's tolerance from a small requested one: interpolation is less accurate than steps."""
 
 
 def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
     """Return the drift of the statistics at time t as a function of one run's statistics.
 
-    Without `corrector` it is the population part of the drift, gradient flow on the risk.
+    If `corrector` is false, the term quadratic in the learning rate is left out, which gives gradient flow on the risk.
     """
     return lambda stats: problem.drift(stats, t) if corrector else problem.drift_parts(stats, t)[0]
 
@@ -340,7 +340,7 @@ class Solver(Stepper):
     def _is_accurate(self, path: np.ndarray, middle: float, half: float) -> bool:
         """Return whether the interpolating polynomial of a step satisfies the ODE in the middle of the step.
 
-        It does, up to the tolerance, unless stability rather than accuracy limits the step.
+        The polynomial does, up to the tolerance, unless stability rather than accuracy limits the step.
         """
         y, slope = path @ MIDPOINT_WEIGHTS[0], path @ MIDPOINT_WEIGHTS[1] / half
         defect = half * np.abs(self._slope(middle, y) - slope)

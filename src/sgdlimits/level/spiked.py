@@ -1,7 +1,8 @@
 r"""Spiked tensors at finite dimension: the exact chain of (m, r), SGD on x, and SGD on whole tensors.
 
-The first two use the law of the gradient's noise. For a k-tensor W of independent standard normal entries, the sum over its
-axes of the contraction of W with x along all other axes is exactly
+The state is the estimate x of a spike v, with the overlap :math:`m = x\cdot v` and the norm r of the part of x orthogonal to v.
+The chain and SGD on x use the law of the gradient's noise. For a k-tensor W of independent standard normal entries, the sum
+over its axes of the contraction of W with x along all other axes is exactly
 
 .. math:: \xi = \sqrt k\,|x|^{k-1}\,\big(g + (\sqrt k - 1)\,\hat x\,(\hat x\cdot g)\big), \qquad g \sim N(0, I_d):
 
@@ -60,9 +61,10 @@ class SpikeDraws(NamedTuple):
 class SpikeChain(Process):
     r"""The exact chain of the overlap and the norm in spiked-tensor estimation, at a cost independent of d.
 
-    In the plane of v and x the noise is :math:`(\xi_v, \xi_w)`. Orthogonal to the plane, it is :math:`\sqrt k R^{k-1}` times a
-    standard normal vector in d - 2 dimensions. With :math:`\kappa = 1 - (\text{lr}/d)(2kR^{2k-2} + \text{ridge})` and
-    :math:`\beta = 2\,\text{lr}/d`,
+    In the plane of the spike v and the estimate x, of norm R, the noise of the gradient is :math:`(\xi_v, \xi_w)`. Orthogonal
+    to the plane, it is :math:`\sqrt k R^{k-1}` times a standard normal vector in d - 2 dimensions, for a tensor of order k and
+    signal-to-noise ratio :math:`\lambda`. With :math:`\kappa = 1 - (\text{lr}/d)(2kR^{2k-2} + \text{ridge})` and :math:`\beta =
+    2\,\text{lr}/d`,
 
     .. math:: m \leftarrow \kappa m + \beta k\lambda m^{k-1} + \beta\xi_v, \qquad
               r^2 \leftarrow (\kappa r + \beta\xi_w)^2 + \beta^2 kR^{2k-2}\chi^2_{d-2}.

@@ -45,7 +45,7 @@ CALL_SECONDS = 0.1
 COMPILE_SECONDS = 3.0
 """Assumed minimum time to compile for another batch size; ended runs are removed once they have cost as much."""
 MIN_REDUCED_BATCH = 16
-"""Minimum batch size after the removal of ended runs: smaller batches cost as much."""
+"""Minimum batch size after the removal of ended runs; smaller batches would take as long per step."""
 
 
 class ProcessEngine(SteppingEngine):
@@ -331,7 +331,7 @@ def initial_carry(
 def _begin_condition(
     process: Process, until: Condition, state: PyTree, risk: Any, t: Array, wanted: Array
 ) -> tuple[PyTree, Bool[Array, " runs"]]:
-    """Return what the stop condition stores for each run at the start, and whether the run stops there."""
+    """Return the values that the stop condition stores for each run at the start, and whether the run stops there."""
 
     def begin_group(start: tuple[PyTree, Any]):
         state, risk = start
@@ -383,7 +383,7 @@ def _replace_runs(before, after, kept: np.ndarray):
 class Pace:
     """Number of steps to make per kernel call, adapted so that a call takes about `CALL_SECONDS`.
 
-    It is a multiple of the number of steps whose variates are drawn together.
+    The number is a multiple of the number of steps whose variates are drawn together.
 
     Ended runs are dropped once the steps since the last compilation have taken as long as it did (`compiling`): a simulation
     then takes at most about twice the time it would take if the end of each run were known in advance.

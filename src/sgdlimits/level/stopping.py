@@ -174,7 +174,7 @@ def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Q
 def _assemble_bound(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Quadratic:
     """Assemble a quadratic bound from the risk, its gradient and two curvatures, for all parameters and for single units.
 
-    `both` is the curvature for all parameters; `rows` is added to it for each row of S, the coordinates of one unit.
+    `both` is the curvature for all parameters; `rows` is added to `both` for each row of S, the coordinates of one unit.
 
     For inputs without variance, coordinates outside the span of the means have no effect, and a curvature of exactly zero.
     """
@@ -200,7 +200,7 @@ def _max_lowering_slope(model: Model, a: Float[Array, " p"], below: Float[Array,
 def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
     """Return, by unit and class, a bound on the mean nonlinear part of a unit's change per squared change of its weights.
 
-    With the change e_i of unit i beyond first order, it bounds E|e_i| over the square of the change of the weights S_i.
+    The result bounds E|e_i|, for the change e_i of unit i beyond first order, over the squared change of its weights S_i.
     """
     unit, law = cast(Any, model.network).activation, model.coordinates
     centres = law.means.fixed

@@ -32,9 +32,9 @@ ROUNDING_ERROR = 1e-12
 
 
 def estimate_moments(problem: Any, stats: Overlaps, tolerance: float | None) -> Estimate:
-    """Return the expectations behind a projection problem's drift and risk, with error estimates.
+    """Return the expectations that give a projection problem's drift and risk, with error estimates.
 
-    An `AccuracyWarning` reports an error above `tolerance`.
+    An `AccuracyWarning` reports a relative error above `tolerance`.
     """
     estimate = Estimate(*_estimate_expectations(problem, stats))
     if tolerance is not None:
@@ -46,10 +46,11 @@ def estimate_moments(problem: Any, stats: Overlaps, tolerance: float | None) -> 
 def refine_expectation(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
     """Return a projection problem with enough quadrature nodes for accurate expectations at the given statistics.
 
-    The moments must have the usual accuracy of the expectation, or `tolerance`, relative to the largest moment. The drift of M
-    along each fixed direction must have an error of at most five per cent, so that small signals are resolved (see
-    `_relative_errors`), and the risk one of at most 0.1 per cent. An expectation that the user gave is not refined, and its
-    risk not checked. Steps that are not linear in the gradient keep their nodes. A warning reports accuracy not reached.
+    The moments must have the default accuracy of the expectation, or `tolerance`, relative to the largest moment. The drift of
+    the overlaps along each fixed direction must have an error of at most five per cent, so that small signals are resolved (see
+    `_relative_errors`), and the risk an error of at most 0.1 per cent. An expectation that the user gave is not refined, and
+    its risk is not checked. Algorithms that are not linear in the gradient keep their nodes. A warning reports accuracy not
+    reached.
     """
     usual = problem.expectation.accuracy(problem.model)
     if usual is None or not is_linear(problem.algorithm, problem.network.width):
@@ -87,7 +88,7 @@ def _warn_if_inaccurate(problem: Any, reached: float, tolerance: float, stacklev
 
 @eqx.filter_jit
 def _estimate_expectations(problem: Any, stats: Overlaps) -> tuple[Moments, Moments]:
-    """Return the expectations behind a problem's drift and risk, and their error estimates, at given statistics."""
+    """Return the expectations that give a problem's drift and risk, and their error estimates, at given statistics."""
     students = stats.of(STUDENT)
     return problem.expectation.estimate(problem.model, students.a, problem.model.law(students))
 
@@ -101,12 +102,13 @@ def _relative_error(estimate: Estimate) -> float:
 def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float]:
     r"""Return the relative errors of a problem's expectations, of the drift of its overlaps M, and of its risk.
 
-    They are relative to the largest expectation, the smallest signal, and the risk.
+    The errors are divided by the largest expectation, the smallest signal, and the risk, respectively.
 
     The signal along a fixed direction is the largest entry of the drift in its column of M, so that overlaps of order
-    :math:`1/\sqrt d` count as much as large ones. It is taken to be at least a tenth of
-    :math:`|M|\,\text{lr}\sqrt{E[G^2]/Q}`, the overlap itself times the rate of a unit's steps: a drift that happens to vanish
-    causes no refinement. Errors within rounding count as zero: a drift that vanishes by symmetry has only these.
+    :math:`1/\sqrt d` count as much as large ones. It is taken to be at least a tenth of :math:`|M|\,\text{lr}\sqrt{E[G^2]/Q}`,
+    the overlap itself times the rate of a unit's steps, with the gradient G in its field and its squared norm Q: a drift that
+    happens to vanish causes no refinement. Errors within rounding count as zero: a drift that vanishes by symmetry has only
+    these.
     """
     value, error = _estimate_expectations(problem, stats)
     risk, risk_error = (float(part) for part in _risk_and_error(problem, stats))
@@ -129,7 +131,10 @@ def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float
 
 @eqx.filter_jit
 def _drift_and_bounds(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
-    """Return the drift, an upper bound on its quadrature error, and the sum of the absolute values of its terms."""
+    """Return the drift, an upper bound on its quadrature error, and the sum of the absolute values of its terms.
+
+    `value` and `error` are the expectations that give the drift and their estimated errors.
+    """
     column, students = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
 
     def increment_of(products: Moments) -> Array:

@@ -30,7 +30,7 @@ CHECK_TIME = array(at_least=0, ndim=0)
 def compiled_at_time(method: Method) -> Method:
     """Decorate a method of a problem that takes statistics and a time t: check its arguments, and compile it.
 
-    The time is traced, so that one compilation serves all times. For t = None, schedules have their initial value.
+    The time is traced, so that one compilation serves all times. For t = None, schedules are replaced by their initial values.
     """
     compiled_method = eqx.filter_jit(method)
     needs_limit = method.__name__ != "risk"
@@ -58,12 +58,12 @@ class Problem(PrintableProblem):
     """A learning problem: statistics of SGD with their drift, covariance and risk. An immutable pytree.
 
     A problem of a new form implements `_drift_parts`, `_covariance` and `_risk` for one state without a batch axis, as pure JAX
-    functions for which `jax.vmap`, `jax.grad` and `jax.jit` work. It also defines its `directions`, and the `rate` of its
-    paper's clock. Its statistics are an `equinox.Module` of arrays with a class attribute `dims`, which names the axes of each.
-    With these, the ODE, its flow and every analysis of the flow work. If a default in `Coordinates` or `Numerics` does not
-    apply, the class defines that method itself, such as `from_overlaps`, or returns a subclass. The exact chain and SGD in R^d
-    are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`), and the equations as text by
-    `analysis.equations.equations_of`.
+    functions for which `jax.vmap`, `jax.grad` and `jax.jit` work. It also defines its `directions`, and the `rate` that
+    converts t to the time of its paper. Its statistics are an `equinox.Module` of arrays with a class attribute `dims`, which
+    names the axes of each. With these, the ODE, its flow and every analysis of the flow work. If a default in `Coordinates` or
+    `Numerics` does not apply, the class defines that method itself, such as `from_overlaps`, or returns a subclass. The exact
+    chain and SGD in R^d are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`), and the
+    equations as text by `analysis.equations.equations_of`.
 
     Any parameter may be a schedule, which `at(t)` replaces by its value: every level takes drift, covariance, risk, observables
     and floor from the problem at the current time, and passes it to stop conditions. The methods that users call (`drift`,
@@ -72,7 +72,10 @@ class Problem(PrintableProblem):
 
     @abc.abstractmethod
     def _drift_parts(self, stats: PyTree) -> tuple[PyTree, PyTree]:
-        """Return the gradient-flow part and the corrector of the drift at one run's statistics, for the problem at one time."""
+        """Return the drift at one run's statistics and one time, in two parts: gradient flow and corrector.
+
+        The corrector is the part quadratic in the learning rate, due to the finite step size.
+        """
 
     @abc.abstractmethod
     def _covariance(self, stats: PyTree) -> Float[Array, "n n"]:
@@ -108,7 +111,7 @@ class Problem(PrintableProblem):
         return 0.0
 
     def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
-        """Return quantities beside the risk that datasets store, by name, at the statistics of one run."""
+        """Return the quantities, by name, that datasets store beside the risk, at the statistics of one run."""
         return {}
 
     @property
@@ -131,7 +134,7 @@ class Problem(PrintableProblem):
 
     @compiled_at_time
     def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> tuple[PyTree, PyTree]:
-        """Return the drift in two parts: gradient flow on the risk, and the corrector due to the finite step size."""
+        """Return the drift in two parts: gradient flow on the risk, and the corrector, quadratic in the learning rate."""
         return at_time(self, t)._drift_parts(stats)
 
     @compiled_at_time
@@ -143,13 +146,13 @@ class Problem(PrintableProblem):
     def covariance(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, "n n"]:
         """Return the noise covariance: that of d times the one-sample increment of the statistics as d -> infinity.
 
-        Entries are in the order of `vector`.
+        Rows and columns are in the order of `vector`.
         """
         return at_time(self, t)._covariance(stats)
 
     @compiled_at_time
     def risk(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, ""]:
-        """Return the population risk, noise floor included."""
+        """Return the population risk at the statistics, noise floor included."""
         return at_time(self, t)._risk(stats)
 
     def vector(self, stats: PyTree) -> Float[Array, " n"]:

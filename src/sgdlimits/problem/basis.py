@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import as_floats
 
 
 class Basis(Part):
-    """Functions of k numbers, whose linear combinations are fitted."""
+    """Basis of functions of k numbers, whose linear combinations are fitted."""
 
     @abc.abstractmethod
     def features(self, u: Float[Array, " k"]) -> Float[Array, " terms"]:
@@ -29,7 +29,7 @@ class Polynomials(Basis):
     Parameters
     ----------
     degree : the largest total degree
-    size : the unit of each number, which keeps features of order one, shape (k,)
+    size : divisor of each number, which keeps the products of order one, shape (k,)
 
     >>> Polynomials(2, [1.0, 2.0]).powers.tolist()
     [[0, 0], [1, 0], [0, 1], [2, 0], [1, 1], [0, 2]]
@@ -55,7 +55,7 @@ class Polynomials(Basis):
 
 
 class GridSplines(Basis):
-    """Products of cubic splines in one variable each, which are 1 at one point of a grid and 0 at all others.
+    """Products of cubic splines in one variable each; every product is 1 at one point of a grid and 0 at all other points.
 
     Parameters
     ----------

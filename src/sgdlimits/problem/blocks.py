@@ -25,7 +25,7 @@ from sgdlimits.statistics.trees import add
 
 
 def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-    """Compute the gradient-flow part and the corrector of the drift, from the moments of each class by conditioning."""
+    """Compute the gradient-flow part of the drift and its part quadratic in the learning rate, from moments by class."""
     model, students, full = problem.model, stats.of(STUDENT), with_block_axis(stats)
     sums: Any = None
     for weight, (block, moments, mean) in _parts(model, expectation, students, full):
@@ -37,12 +37,13 @@ def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -
 
 
 def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, vector: Callable) -> Float[Array, "n n"]:
-    """Compute the covariance of the increments: that of their means given the total fields, and that around these means."""
+    """Compute the covariance of the increments as the covariance of their means given the total fields plus the remainder.
+
+    The total fields are the sums of the fields over blocks; `vector` converts statistics to vectors.
+    """
     model, students, full = problem.model, stats.of(STUDENT), with_block_axis(stats)
     if not model.data.centred or model.network.mask_rate is not None:
-        raise BadInput(
-            "the noise covariance for variances by block or class is written for mean zero, without dropout. Use Chain(d)."
-        )
+        raise BadInput("the noise covariance for variances by block or class needs mean zero and no dropout. Use Chain(d).")
     column, law = jax.tree.map(lambda leaf: leaf[..., None], full), model.law(students)
     assert isinstance(expectation, ClassSums)
 
@@ -67,7 +68,7 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
 
 
 def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
-    """Return moments, zero otherwise, with the given products of gradients and fields of all directions in each block."""
+    """Return moments of zero, except for the given products of gradients and fields of all directions in each block."""
     each = jnp.swapaxes(fields, 1, 2)[..., None]
     n = each.shape[2] - zero.gradient_fixed.shape[1]
     both = jnp.zeros((len(each), *zero.gradient_gradient.shape))
@@ -75,7 +76,7 @@ def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments
 
 
 def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
-    """Return the probability of each class, and its coefficients, moments and mean gradient; one part if all are alike."""
+    """Return, by class, its probability and its coefficients, moments and mean gradient; one entry if all classes are alike."""
     inputs = model.data
     assert isinstance(inputs, Blocks)
     assert isinstance(expectation, ClassSums)
@@ -88,7 +89,7 @@ def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Ove
 
 
 def models_by_class(model: Model) -> list[Model]:
-    """Return the models of which an accuracy is the average: those of the classes if their variances differ, else the model."""
+    """Return the models whose mean accuracy is that of the model: one for each class if variances differ, else the model."""
     return [part.model for part in class_models(model)] if isinstance(model.data, Blocks) else [model]
 
 
@@ -97,7 +98,7 @@ def accuracy_over_classes(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -
     if not isinstance(model.data, Blocks):
         return compute_accuracy(model, a, law, rule)
     if model.network.head_count > 1:
-        raise BadInput("the accuracy of several heads is not written for variances by block or class. Use one head.")
+        raise BadInput("the accuracy of several heads does not support variances by block or class. Use one head.")
     value = error = 0.0
     for part in class_models(model):
         weight = 1.0 if part.i is None else model.data.class_probabilities[part.i]

@@ -39,7 +39,7 @@ class Coordinates(ProblemView):
         return tuple(type(stats).dims)
 
     def moves(self, stats: PyTree) -> np.ndarray:
-        """Return a mask of the entries of the statistics' vector that training changes; norms on the sphere do not change."""
+        """Return a mask of the vector's entries that training changes: all but, for weights on the sphere, their norms."""
         return np.ones(len(self.names(stats)), bool)
 
     def variables(self, stats: PyTree) -> dict[str, tuple[tuple[str, ...], Any]]:
@@ -55,9 +55,9 @@ class Coordinates(ProblemView):
         return stats
 
     def admissible(self, stats: PyTree) -> PyTree:
-        """Project the statistics of a batch onto those that some weights have, which discretised noise may leave.
+        """Project the statistics of a batch of runs to statistics that some weights have.
 
-        The runs are on the last axis.
+        Discretised noise may violate this. The runs are on the last axis.
         """
         return stats
 
@@ -94,7 +94,7 @@ def check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
     arrays : arrays by name
     shapes : shape of each array for one run
     width, fixed : numbers of trained and fixed directions, for the message
-    what : what the arrays are, for the message
+    what : noun for the arrays, for the message
     """
     for name, shape in shapes.items():
         value = np.asarray(arrays[name])

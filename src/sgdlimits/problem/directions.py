@@ -20,7 +20,7 @@ class InitialWeights(Part):
 
     Parameters
     ----------
-    scale : standard deviation of sqrt(d) times a weight; with `unit`, the norm of each direction
+    scale : standard deviation of sqrt(d) times a weight; if `unit` is true, the norm of each direction
     unit : whether each direction is scaled to the norm `scale`
     second : mean of each entry of the second layer
     second_spread : standard deviation of each entry of the second layer
@@ -44,7 +44,7 @@ class Directions(NamedTuple):
     initial : law of the trained directions at the start
     scalars : initial values of named scalars, for networks with more scalars than a second layer; otherwise None
     trained : names of the scalars that are trained
-    sizes : function from d to the numbers of dimensions in each block of variances, on the first axis of `gram`; None for
+    sizes : function from d to the number of dimensions of each block of variances, whose axis is the first of `gram`; None for
         inputs without blocks
     """
 
@@ -62,6 +62,6 @@ class Directions(NamedTuple):
 
 
 def check_no_blocks(problem: Any, what: str, remedy: str = "Use ODE(), SDE(d), Chain(d) or SGD(d), or linearise.") -> None:
-    """Raise `BadInput` if the inputs of a problem have blocks of variances, for which `what` is not written."""
+    """Raise `BadInput` if the inputs of a problem have blocks of variances, which the method named `what` does not support."""
     if problem.directions.sizes is not None:
-        raise BadInput(f"{what} is written for inputs without blocks of variances. {remedy}")
+        raise BadInput(f"{what} does not support inputs with blocks of variances. {remedy}")

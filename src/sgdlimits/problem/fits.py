@@ -43,14 +43,14 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
 
 
 def _check_blocks(data: Inputs, target: Target, network: AnyNetwork) -> None:
-    """Raise `BadInput` if the Gram matrix of the fixed directions or the network do not suit the blocks of the inputs."""
+    """Raise `BadInput` if the blocks of the inputs do not fit the Gram matrix of the fixed directions, or the network."""
     shape = np.shape(target.gram)
     if len(shape) == 3 and shape[0] != (data.blocks or 1):
-        raise BadInput(f"gram has {shape[0]} blocks, and the inputs have {data.blocks or 1}. Give one Gram matrix a block.")
+        raise BadInput(f"gram has {shape[0]} blocks, and the inputs have {data.blocks or 1}. Give one matrix a block.")
     if len(shape) == 3 and data.blocks is None:
         raise BadInput("gram has an axis of blocks, and the inputs have none. Give the k-by-k Gram matrix.")
     if data.blocks is not None and not network.one_array:
-        raise BadInput("blocks of variances need a network with a plain second layer. Give TwoLayer(...) without heads.")
+        raise BadInput("blocks of variances need a network with a single second layer. Give TwoLayer(...) without heads.")
     if not isinstance(data, Blocks) or is_traced(target.gram) or is_traced(data.variance):
         return
     gram = np.asarray(block_grams(data, target.gram))
@@ -74,9 +74,9 @@ def _check_tasks(data: Inputs, classes: int, target: Target, network: AnyNetwork
     if not isinstance(data, (Mixture, Blocks)):
         raise BadInput(f"readouts and heads of classes need a mixture; got {type(data).__name__}. Make it with mixture(means).")
     if readouts is not None and readouts != classes:
-        raise BadInput(f"readouts must be {classes}, one for each class of the data; got {readouts}. Give one for each.")
+        raise BadInput(f"readouts must be {classes}, one for each class of the data; got {readouts}. Give one a class.")
     if heads not in (1, classes):
-        raise BadInput(f"heads must be 1, or {classes}, the number of classes of the data; got {heads}. Give one of the two.")
+        raise BadInput(f"heads must be 1, or {classes}, the number of classes of the data; got {heads}. Give 1 or that number.")
     if turns is not None and turns.shape[1] != target.teachers:
         k, rows = target.teachers, turns.shape[1]
         raise BadInput(

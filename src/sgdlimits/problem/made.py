@@ -22,9 +22,9 @@ from sgdlimits.renamed import rename_changes
 from sgdlimits.schedule import Root
 
 MAKERS: dict[str, Callable] = {}
-"""Functions that build the presets, by name; the package of presets, which imports this module, adds them."""
+"""Functions that build the presets, by name; `problem.presets`, which imports this module, fills the dictionary."""
 PART_NAMES = ("target", "network", "algorithm", "loss", "data", "initial", "base")
-"""Names of the arguments of a problem that are objects with arguments of their own, which can be replaced too."""
+"""Names of the arguments of a problem that are objects, whose own arguments can be replaced too."""
 
 EQUATIONS_MODULE = "sgdlimits.analysis.equations"
 """Module that writes problems as LaTeX, imported only when a notebook shows one."""
@@ -48,7 +48,7 @@ class PrintableProblem(Part):
         Returns
         -------
         Problem
-            the problem of the preset with these arguments; of a problem from parts, the same parts with these arguments
+            the result of the preset with the new arguments, or, if no preset makes the problem, its parts with these arguments
 
         >>> import sgdlimits as sl
         >>> sl.presets.phase_retrieval(lr=0.05).replace(lr=0.1, noise=0.2)
@@ -58,7 +58,7 @@ class PrintableProblem(Part):
         return replace_arguments(self, rename_changes(changes))
 
     def _repr_latex_(self) -> str | None:
-        """Return the problem's equations as LaTeX for notebooks, or None if they cannot be written."""
+        """Return the problem's equations as LaTeX for notebooks, or None if LaTeX is not supported for this problem."""
         try:
             return f"$$\n{import_module(EQUATIONS_MODULE).latex(self)}\n$$"
         except BadInput:
@@ -84,7 +84,7 @@ def _train_second_argument(problem: Any) -> Any:
 
 
 def _teacher_activation_argument(problem: Any) -> Any:
-    """Return the activation of the teacher, or None if the students have the same."""
+    """Return the activation of the teacher, or None if it is that of the students."""
     teacher = problem.target.readout.activation
     return None if teacher == problem.network.activation else teacher
 
@@ -149,7 +149,7 @@ def _read_argument(problem: Any, name: str, default: Any) -> Any:
 
 
 def format_arguments(problem: Any) -> str:
-    """Format the arguments of a problem for printing: those of its preset, or else its most important ones."""
+    """Format the arguments of a problem for printing: those of its preset, or else its most important arguments."""
     made = find_preset_call(problem)
     if made is not None:
         defaults = inspect.signature(made.preset).parameters
@@ -167,14 +167,14 @@ def format_arguments(problem: Any) -> str:
 
 
 def all_arguments(part: Any) -> dict[str, Any]:
-    """Return the constructor arguments of an object and of the objects in it, by name; outer arguments take precedence."""
+    """Return the constructor arguments of an object and of its parts, by name; outer arguments take precedence."""
     own = dict(constructor_arguments(part)) if isinstance(part, Part) else {}
     parts = [own[name] for name in PART_NAMES if isinstance(own.get(name), Part)]
     return {**{name: value for each in parts[::-1] for name, value in all_arguments(each).items()}, **own}
 
 
 def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
-    """Return a problem with some arguments of its preset replaced, or of its parts if no preset builds it."""
+    """Return a problem with some arguments replaced: those of its preset, or of its parts if no preset builds it."""
     made = find_preset_call(problem)
     names = list(made.given if made else all_arguments(problem))
     for name in changes:
@@ -194,7 +194,7 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def _rebuild_with(part: Any, changes: dict[str, Any]) -> Any:
-    """Build an object again with some constructor arguments replaced, its own or those of objects in it."""
+    """Build an object again with some constructor arguments, its own or those of its parts, replaced by `changes`."""
     own = dict(constructor_arguments(part))
     new = {name: changes[name] for name in changes if name in own}
     rest = {name: value for name, value in changes.items() if name not in own}

@@ -30,16 +30,19 @@ EXISTENCE_TOLERANCE = 1e-9
 class MeanFieldProblem(Problem):
     r"""A projection problem in the limit of infinite width, at fixed time :math:`(\text{lr}/p)\,t`.
 
-    The p units of the problem are the atoms of the measure of units: each represents infinitely many with the same second
-    layer, overlaps and norm, whose components orthogonal to the fixed directions are independent. So two units, even of the
-    same atom, have the overlap :math:`Q_{il} = m_i^\top P^{-1} m_l`, and with :math:`G = \partial l/\partial\lambda`
+    The p units of the problem are the atoms of the measure of units: each represents infinitely many units with the same second
+    layer :math:`a_i`, overlaps :math:`m_i` with the fixed directions and squared norm :math:`q_i`, whose components orthogonal
+    to the fixed directions are independent. So two units, even of the same atom, have the overlap :math:`Q_{il} = m_i^\top
+    P^{-1} m_l`, with the Gram matrix P of the fixed directions. With the student fields :math:`\lambda_i`, the fixed fields
+    :math:`\lambda^*`, the loss l and :math:`G_i = \partial l/\partial\lambda_i`
 
     .. math::
         \dot m_i &= -\text{lr}\,(E[G_i\lambda^*] + \text{ridge}\, m_i), \\
         \dot q_i &= -2\,\text{lr}\,(E[G_i\lambda_i] + \text{ridge}\, q_i), \\
         \dot a_i &= -\text{lr}_2\,(E[\partial_{a_i} l] + \text{ridge}\, a_i),
 
-    in t. There is no corrector: it is lr/p times smaller than the rest. On the sphere the change of each norm is projected out.
+    in t. The term quadratic in the learning rate (corrector), lr/p times smaller than the other terms, is absent. On the sphere
+    the change of each norm is projected out.
 
     Parameters
     ----------
@@ -65,7 +68,7 @@ class MeanFieldProblem(Problem):
                 "Use ODE(), or Chain(d)."
             )
         if isinstance(problem.data, Blocks):
-            raise BadInput("MeanField is not written for variances by block or class. Use ODE(), or Chain(d).")
+            raise BadInput("MeanField does not support variances by block or class. Use ODE(), or Chain(d).")
         if not problem.network.mean:
             raise BadInput(
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
@@ -128,7 +131,7 @@ class MeanFieldProblem(Problem):
 class ParticleNumerics(Numerics):
     """Numerical properties of a problem in the mean-field limit, where runs are computed one at a time.
 
-    The units of one run are enough work for the machine.
+    The units of one run alone keep all processor cores busy.
     """
 
     @cached_property

@@ -16,8 +16,8 @@ from sgdlimits.problem.view import ProblemView
 class Numerics(ProblemView):
     """Numerical properties of a problem: its size, the accuracy of its drift, and how many runs are computed at once.
 
-    These defaults are for drifts in closed form. A problem with other expectations returns a subclass as its `numerics`, or
-    defines some of these attributes itself.
+    These defaults are for drifts in closed form. A problem whose expectations have no closed form returns a subclass as its
+    `numerics`, or defines some of these attributes itself.
     """
 
     overridable = ("size", "samples_per_step", "tolerance", "implicit", "over_runs", "without_smoothing", "refined")
@@ -49,7 +49,7 @@ class Numerics(ProblemView):
         return None
 
     def over_runs(self, f: Callable, batch: PyTree, axis: int = 0) -> PyTree:
-        """Apply a function of one run to each run of a batch, to at most `runs_at_once` runs at a time.
+        """Apply a function `f` of one run to each run of a batch, at most `runs_at_once` runs at a time.
 
         `axis` is the axis of the runs in all arrays.
         """
@@ -62,7 +62,7 @@ class Numerics(ProblemView):
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), results)
 
     def without_smoothing(self) -> Any:
-        """Return the problem with the exact kinks of its activations, which the drift may smooth for ODE solvers."""
+        """Return the problem with exact kinks of its activations; for ODE solvers the drift may smooth these kinks."""
         return self.problem
 
     def refined(self, stats: PyTree, tolerance: float | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Problems whose parameters change with time: their schedules, checks of these, and the problem at one time."""
+"""Problems whose parameters change with time: their schedules, checks of the schedules, and the problem at one time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECK_TIME = array(at_least=0, ndim=0)
 CHECKED_TIME_COUNT = 1025
 """Number of equally spaced times at which `simulate` checks a schedule, beside its knots; a short excursion may be missed."""
 SCHEDULE_NAMES = {"spread": "sigma"}
-"""Names of schedules in results, by the attribute that holds the schedule if its name is another one."""
+"""Names of schedules in results, by the name of the attribute that holds the schedule, where these names differ."""
 VALUE_CHECKS: dict[str, Check] = {"sigma": not_negative, "weights": probabilities}
 """Checks of schedule values that replace those of the constructor argument.
 
@@ -59,7 +59,7 @@ def check_schedules(problem: Any, t_max: float) -> None:
 def fix_time(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dimension.") -> AnyPart:
     """Return a problem with its schedules replaced by their values at time t.
 
-    t may be None only if no parameter changes with time.
+    The time t may be None only if no parameter changes with time; otherwise `BadInput` says `remedy`.
     """
     if t is not None:
         return problem.at(CHECK_TIME("t", t))
@@ -88,9 +88,9 @@ def _scheduled_parameters(problem: Any) -> Iterator[tuple[str, Schedule, Check]]
 
 
 def _check_of_values(problem: Any, path: tuple, words: list[str], name: str) -> Check:
-    """Return the check that applies to the values of a schedule: that of the constructor argument it was given for.
+    """Return the check of the values of a schedule: that of the constructor argument for which the schedule was given.
 
-    Without one, values must be finite.
+    If the argument has no check, values must be finite.
     """
     owner, attribute = problem, next(word for word, key in zip(words[::-1], path[::-1], strict=True) if hasattr(key, "name"))
     for key in path[: words.index(attribute)]:

@@ -1,4 +1,4 @@
-"""Coordinates of the overlaps of a projection problem: vectors, names of entries, and checks that weights with them exist."""
+"""Coordinates of the overlaps of a projection problem: vectors, names of entries, and checks that such weights exist."""
 
 from __future__ import annotations
 
@@ -90,14 +90,17 @@ class OverlapCoordinates(Coordinates):
         return free
 
     def _moving_overlaps(self, n: int) -> np.ndarray:
-        """Return a mask of the entries of M, block by block: all but those with directions that have no part in the block."""
+        """Return a mask of the entries of M, by block: false for fixed directions that have no components in the block.
+
+        `n` is the number of trained directions.
+        """
         if self.problem.algorithm.sphere:
-            raise BadInput("the free coordinates on the sphere are not known for blocks of variances. Use sphere=False.")
+            raise BadInput("this analysis does not support blocks of variances for weights on the sphere. Use sphere=False.")
         gram = np.asarray(self.problem.model.gram)
         there = np.diagonal(gram, axis1=1, axis2=2) > 0
         if any(np.linalg.matrix_rank(P, hermitian=True) < own.sum() for P, own in zip(gram, there, strict=True)):
             raise BadInput(
-                "the free coordinates are not known where fixed directions are dependent within a block. Give another gram."
+                "this analysis does not support fixed directions that are dependent within a block. Give an independent gram."
             )
         return np.repeat(there[:, None], n, axis=1).ravel()
 
@@ -152,7 +155,7 @@ class OverlapCoordinates(Coordinates):
 
 
 def check_names(algorithm: Any, stats: Overlaps) -> None:
-    """Raise `BadInput` unless the overlaps are those of the directions that an algorithm tracks: students and its memory."""
+    """Raise `BadInput` unless the overlaps are those of the directions of an algorithm: students and stored directions."""
     if stats.names != algorithm.names:
         raise BadInput(
             f"the statistics of {type(algorithm).__name__} have rows for {', '.join(algorithm.names)}; "
@@ -163,15 +166,15 @@ def check_names(algorithm: Any, stats: Overlaps) -> None:
 def _check_type(problem: Any, stats: Any) -> None:
     """Raise `BadInput` unless `stats` are overlaps with the second-layer scalars of the problem's network."""
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give overlaps.")
+        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give Overlaps.")
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
     if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
         got = "one array" if plain else ", ".join(stats.a)
         raise BadInput(f"the scalars of the network are {', '.join(scalars)}; got {got}. Give a dictionary of these as a.")
     if not plain and not isinstance(scalars, dict):
-        raise BadInput(f"a must be one array for a plain second layer; got {', '.join(stats.a)}. Give an array.")
+        raise BadInput(f"a must be one array for a single second layer; got {', '.join(stats.a)}. Give an array.")
 
 
 def _scalars_by_name(scalars: Scalars) -> dict[str, Any]:
-    """Return the second-layer scalars as a dictionary by name; a plain second layer has the name `a`."""
+    """Return the second-layer scalars as a dictionary by name; a second layer that is one array has the name `a`."""
     return scalars if isinstance(scalars, dict) else {"a": scalars}

@@ -74,12 +74,12 @@ class ModelProblem(Problem):
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """Square matrix B whose rows are the fixed directions in an orthonormal basis of their span."""
+        """Square matrix whose rows are the fixed directions in an orthonormal basis of their span."""
         return self.model.frame
 
     @property
     def frames(self) -> Float[Array, "*blocks k k"]:
-        """The frame, or that of each block for inputs with blocks of variances."""
+        """Matrix `frame` of the fixed directions, or the stack of these matrices for each block of variances of the inputs."""
         return self.model.frames
 
     @property
@@ -106,15 +106,18 @@ class ModelProblem(Problem):
 class ProjectionProblem(ModelProblem):
     r"""A network that learns a target from Gaussian data by one-pass SGD.
 
-    With fields :math:`\lambda_j = u_j\cdot x`, :math:`\lambda^*_r = e_r\cdot x`, loss l and
-    :math:`G = \partial l/\partial\lambda` the statistics obey, as :math:`d\to\infty`,
+    The statistics are the overlaps M of the trained directions :math:`u_j` with the fixed directions :math:`e_r`, the overlaps
+    Q of the trained directions, and the second layer a. With fields :math:`\lambda_j = u_j\cdot x`, :math:`\lambda^*_r =
+    e_r\cdot x` of an input x of variance :math:`\sigma^2`, loss l and :math:`G = \partial l/\partial\lambda` they obey, as
+    :math:`d\to\infty`,
 
     .. math::
         \dot M &= -\text{lr}\,(E[G\lambda^{*\top}] + \text{ridge}\, M), \\
         \dot Q &= -\text{lr}\,(E[G\lambda^\top + \lambda G^\top] + 2\,\text{ridge}\, Q) + \text{lr}^2\sigma^2 E[GG^\top], \\
         \dot a &= -\text{lr}_2\,(E[\partial_a l] + \text{ridge}\, a),
 
-    for plain SGD, where the last term of Q is the corrector and the rest the population drift. On the sphere the change of each
+    for one-pass SGD. The last term of :math:`\dot Q`, quadratic in the learning rate, is the corrector; all other terms are the
+    population drift. On the sphere the change of each
     norm is projected out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2` and
     :math:`\dot Q_{jl} \mathrel{-}= Q_{jl}(\dot Q_{jj} + \dot Q_{ll})/2`.
 
@@ -128,7 +131,7 @@ class ProjectionProblem(ModelProblem):
     expectation : how expectations are computed: a quadrature rule such as `GaussHermite(32)` or `Sobol(12)`, or an
         `Expectation`; None chooses automatically
     initial : law of the initial weights, from which `RandomInit` draws
-    paper_time : paper time per unit of lr t; None if no paper has a clock for the problem
+    paper_time : time of the problem's paper per unit of lr t; None if there is no paper
     name : name of the problem in tables and files
 
     Examples
@@ -171,7 +174,7 @@ class ProjectionProblem(ModelProblem):
 
     @property
     def expectation(self) -> Expectation:
-        """How expectations over a sample are computed: as the user asked, or as the package chooses for the model."""
+        """Method to compute expectations over a sample: the user's choice, or that of the package for the model."""
         return choose_expectation(at_start(self.model)) if self.asked is None else self.asked
 
     @property
@@ -205,7 +208,7 @@ class ProjectionProblem(ModelProblem):
         check_limit(at_start(other), at_start(self.model))
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
             raise BadInput(
-                f"the limit of {type(other).__name__} is not written for variances by block or class. Use Chain(d) or SGD(d)."
+                f"the limit of {type(other).__name__} does not support variances by block or class. Use Chain(d) or SGD(d)."
             )
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
@@ -265,7 +268,7 @@ class ProjectionProblem(ModelProblem):
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def observables(self, stats):
-        """Return the accuracy of a classifier, and the risk and accuracy of averaged weights if the algorithm has them.
+        """Return the accuracy of a classifier, and the risk and accuracy of averaged weights if the algorithm stores averages.
 
         An accuracy computed as a sum over nodes comes with `accuracy_error`, its standard error. If classes have
         their own readouts or heads, `task_risk` is the risk on each class.
@@ -294,15 +297,14 @@ class ProjectionProblem(ModelProblem):
     def floor(self) -> Float[Array, ""]:
         """Noise floor of the risk: the mean loss of predicting each label without its noise.
 
-        It is weight times noise for a squared loss.
-
-        For the cross-entropy of class labels it is their mean entropy, the loss of a perfectly confident network.
+        For a squared loss the floor is the weight of the loss times the variance of the label noise. For the cross-entropy of
+        class labels it is the mean entropy of the labels, the loss of a perfectly confident network.
         """
         # of the label noise at the start, if that is a schedule
         return jnp.asarray(risk_expectation(self).floor(at_start(self.model.without_dropout)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
-        """Return the expectations that drift and risk are made of, with error estimates (zero for closed forms).
+        """Return the expectations that give the drift and the risk, with error estimates (zero for closed forms).
 
         An `AccuracyWarning` reports an error above `tolerance`, relative to the largest moment.
 
@@ -317,7 +319,7 @@ class ProjectionProblem(ModelProblem):
 
 
 def risk_expectation(problem: ProjectionProblem) -> Expectation:
-    """Return the expectation that computes risk and accuracy, which are those of the network without dropout."""
+    """Return the method that computes risk and accuracy, which are those of the network without dropout."""
     if problem.network.mask_rate is None:
         return problem.expectation
     return choose_without_dropout(problem.asked, at_start(problem.model.without_dropout))
@@ -326,9 +328,9 @@ def risk_expectation(problem: ProjectionProblem) -> Expectation:
 def linear_increments(
     problem: ProjectionProblem, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """Return the gradient-flow and corrector parts of the increments of an algorithm that is linear in the gradient.
+    """Return the increments of the statistics by an algorithm that is linear in the gradient, in two parts.
 
-    They follow from sums over samples of products of gradients and fields.
+    The first part is gradient flow; the second, the corrector, is quadratic in the learning rate.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 class PhaseRetrieval(NamedTuple):
-    """Parameters of a phase retrieval problem: width p, learning rate per sample, label noise, and two options."""
+    """Parameters of a phase retrieval problem: width p, learning rate per sample, label noise variance, and two options."""
 
     p: int
     lr: float
@@ -26,7 +26,7 @@ class PhaseRetrieval(NamedTuple):
 
 
 class QuadraticNetwork(NamedTuple):
-    r"""Parameters of a quadratic network problem: widths of student and teacher, learning rate per sample, label noise."""
+    r"""Parameters of a quadratic network problem: widths of student and teacher, learning rate per sample, noise variance."""
 
     p: int
     k: int
@@ -57,7 +57,7 @@ def recognise_quadratic_network(problem: Any) -> QuadraticNetwork | None:
 
 
 def recognise_quadratic_teachers(problem: Any) -> tuple[int, float, np.ndarray, np.ndarray] | None:
-    """Return the parameters of a mean of squared units that learns any quadratic form; None for other problems.
+    """Return the parameters of a problem in which a mean of squared units learns a quadratic form; None for other problems.
 
     The result is (width, noise, quadratic form, Gram matrix of the fixed directions).
     """
@@ -71,7 +71,10 @@ def recognise_quadratic_teachers(problem: Any) -> tuple[int, float, np.ndarray, 
 
 
 def _is_square_committee(problem: Any, weight: float) -> bool:
-    """Return whether both the network and its target are means of squares, and the target's directions orthonormal."""
+    """Return whether network and target are means of squared fields, and the fixed directions are orthonormal.
+
+    `weight` is the required weight of the squared loss.
+    """
     if not _is_mean_of_squares(problem, weight):
         return False
     target, identity = problem.target, np.eye(problem.target.teachers)

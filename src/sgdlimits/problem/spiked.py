@@ -26,7 +26,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class SpikedTensor(Problem):
-    r"""Estimation of v from samples :math:`Y = \lambda v^{\otimes k} + W` by one-pass SGD.
+    r"""Estimation of a unit vector v by an estimate x, from samples :math:`Y = \lambda v^{\otimes k} + W` by one-pass SGD.
 
     W is a k-tensor of independent standard normal entries, and the loss
     :math:`|Y - x^{\otimes k}|^2 + \frac{\text{ridge}}2|x|^2` has the gradient
@@ -34,14 +34,14 @@ class SpikedTensor(Problem):
     .. math:: (2kR^{2k-2} + \text{ridge})\,x - 2k\lambda m^{k-1} v - 2\xi, \qquad
               \xi \sim N\big(0,\; kR^{2k-2} I + k(k-1)R^{2k-4}\, xx^\top\big),
 
-    where :math:`\xi` is the sum, over the k axes of W, of its contraction with x along the others. So :math:`m = x\cdot v` and
-    :math:`r_\perp^2 = |x - mv|^2` are a Markov chain, and as :math:`d\to\infty`
+    where :math:`R = |x|`, and :math:`\xi` is the sum, over the k axes of W, of the contraction of W with x along all other
+    axes. So :math:`m = x\cdot v` and :math:`r_\perp^2 = |x - mv|^2` are a Markov chain, and as :math:`d\to\infty`
 
     .. math::
         \dot m &= \text{lr}\,\big(2k\lambda m^{k-1} - 2kR^{2k-2}m - \text{ridge}\, m\big), \\
         \dot r_\perp^2 &= -\text{lr}\,\big(4kR^{2k-2} + 2\,\text{ridge}\big)\, r_\perp^2 + 4k\,\text{lr}^2 R^{2k-2},
 
-    where the last term is the corrector.
+    where the last term, quadratic in the learning rate, is the corrector.
 
     Parameters
     ----------
@@ -78,9 +78,8 @@ class SpikedTensor(Problem):
     def _covariance(self, stats: Spike) -> Float[Array, "2 2"]:
         r"""Return the noise covariance of (m, r2): the covariance of d times their increment in one step.
 
-        That increment is :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)` over d.
-
-        Here w is the unit vector along the part of x that is orthogonal to v.
+        The random part of that increment is :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)` over d, with the gradient noise
+        :math:`\xi`, the spike v, and the unit vector w along the part of the estimate that is orthogonal to v.
         """
         k, m, r2, R2 = self.order, stats.m, stats.r2, stats.squared_norm
         # the two terms of the covariance of xi: along all directions, and along x
@@ -99,7 +98,8 @@ class SpikedTensor(Problem):
     def _risk(self, stats: Spike) -> Float[Array, ""]:
         r"""Return the population loss of the estimate without its constant :math:`E|W|^2 = d^k`, the noise of the tensor.
 
-        It is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`.
+        The result is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2` for the estimate x of the spike v at signal-to-noise
+        ratio :math:`\lambda`.
         """
         k = self.order
         return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k
@@ -155,14 +155,14 @@ def contract_noise(
 ) -> Float[Array, "..."]:
     r"""Return the gradient's noise at vectors x, made from standard normal vectors g instead of a noise tensor.
 
-    It has the law of the contraction of a Gaussian tensor: g, with its component along x multiplied by :math:`\sqrt k`, times
-    :math:`\sqrt k\,|x|^{k-1}`.
+    The result is g, with its component along x multiplied by :math:`\sqrt k`, times :math:`\sqrt k\,|x|^{k-1}`: it has the law
+    of the contraction of a Gaussian k-tensor with x.
 
     Parameters
     ----------
     order : order k of the tensor
-    x, g : vectors, in any layout
-    product : inner product of two vectors in this layout
+    x, g : vectors, as arrays of any shape
+    product : function that returns the inner product of two such vectors
     """
     square = product(x, x)
     share = product(x, g) / jnp.where(square > 0, square, 1.0)  # at x = 0 the noise vanishes, and the share has no effect

@@ -22,23 +22,24 @@ from sgdlimits.statistics.values import Values
 RELATIVE_MARGIN = 0.1
 """Distance by which fitted functions are continued beyond their region, as a fraction of its width."""
 RESERVED_NAMES = {"u", "risk", "run", "t", "step", "status", "t_end", "accuracy", "statistic"}
-"""Names that datasets use for something else."""
+"""Names that datasets reserve, which statistics cannot have."""
 
 
 class Surrogate(Problem):
     r"""Problem whose drift, covariance and risk are fitted functions of a few statistics u.
 
-    The drift is :math:`\dot u = c_f\,\phi(u) + c_g\,\phi(u)`, population part and corrector, with features :math:`\phi(u)`.
+    The drift is :math:`\dot u = c_f\,\phi(u) + c_g\,\phi(u)`, with features :math:`\phi(u)` and coefficients :math:`c_f` of the
+    population part and :math:`c_g` of the term quadratic in the learning rate (corrector).
 
-    `SampledDynamics.fit` and `SampledDynamics.tabulate` make it. Every level and analysis that needs only drift and covariance
-    works: ODE, SDE, `flow`, `fixed_points`, `local_limit`, exit times. Functions are continued a tenth of the region's width
-    beyond it; a run that goes farther ends as diverged.
+    `SampledDynamics.fit` and `SampledDynamics.tabulate` return surrogates. Every level and analysis that needs only drift and
+    covariance works: ODE, SDE, `flow`, `fixed_points`, `local_limit`, exit times. Functions are continued a tenth of the
+    region's width beyond it; a run that goes farther ends as diverged.
 
     Parameters
     ----------
     names : names of the statistics
     basis : the features, functions of the statistics
-    population, corrector : coefficients of the two parts of the drift, shape (terms, k)
+    population, corrector : coefficients of the two parts of the drift of the k statistics, shape (terms, k)
     noise : coefficients of the covariance's upper triangle, row by row, shape (terms, k (k + 1) / 2)
     loss : coefficients of the risk, shape (terms,)
     low, high : the region in which the functions were fitted, shape (k,)
@@ -95,12 +96,12 @@ class Surrogate(Problem):
     def state(self, **values: Any) -> Values:
         """Return the statistics with values given by name, as a start or as an argument of `drift`."""
         if set(values) != set(self.names):
-            raise BadInput(f"the statistics are {', '.join(self.names)}; got {', '.join(values) or 'none'}. Give all of them.")
+            raise BadInput(f"the statistics are {', '.join(self.names)}; got {', '.join(values) or 'none'}. Give each of them.")
         return Values(jnp.stack([jnp.asarray(values[name], float) for name in self.names]))
 
 
 def check_values(stats: Any, names: tuple[str, ...], remedy: str, runs: bool = False) -> None:
-    """Raise `BadInput` unless statistics are `Values` of the given names, of one run or with the runs first."""
+    """Raise `BadInput` unless statistics are `Values` of the given names, of one run or, for `runs`, with the runs first."""
     if not isinstance(stats, Values) or np.ndim(stats.u) != 1 + runs or np.shape(stats.u)[-1] != len(names):
         got = f"Values of shape {np.shape(stats.u)[runs:]}" if isinstance(stats, Values) else type(stats).__name__
         raise BadInput(f"the statistics are Values of {', '.join(names)}; got {got}. {remedy}")

@@ -12,7 +12,7 @@ class ProblemView:
 
     Parameters
     ----------
-    problem : the problem
+    problem : the problem whose methods are grouped
     """
 
     overridable: ClassVar[tuple[str, ...]] = ()

@@ -1,7 +1,7 @@
 """The interface of quadrature rules for Gaussian vectors, and the symmetries of their nodes.
 
 An average over nodes preserves a symmetry of the averaged function, a signed permutation of coordinates, if the set of nodes
-has that symmetry. A set with a group of them is a union of orbits, each with as many points as the group. The error is
+has that symmetry. A set with a group of symmetries is a union of orbits, each with as many points as the group. The error is
 determined by the number of orbits, so the group should not be larger than the averaged function needs: a risk, a scalar, needs
 no symmetry.
 """
@@ -24,7 +24,7 @@ from sgdlimits.part import Part
 RANK_TOLERANCE = 16 * float(np.finfo(float).eps)
 """Eigenvalues below this fraction of the largest one count as zero."""
 SignedPermutation = tuple[int, ...]
-"""A permutation of coordinates with signs: new coordinate i is the old coordinate |t_i| - 1, with the sign of t_i."""
+"""A permutation t of coordinates with signs: new coordinate i is the old coordinate |t_i| - 1, with the sign of t_i."""
 Group = tuple[SignedPermutation, ...]
 
 
@@ -121,9 +121,9 @@ def weighted_sum(f: Callable, nodes: Nodes) -> PyTree:
 def square_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
     r"""Compute the symmetric square root of a positive semi-definite matrix, differentiable also where it is singular.
 
-    With X the root of S and orthogonal D, :math:`DSD^\top` has the root :math:`DXD^\top`. Eigenvalues that are zero up to
-    rounding count as zero. The derivative solves :math:`X\dot X + \dot XX = \dot S`; in the eigenbasis it is :math:`\dot
-    S_{ij}/(\sqrt{l_i} + \sqrt{l_j})`, and zero where both eigenvalues are.
+    With the root X of the covariance S and any orthogonal D, :math:`DSD^\top` has the root :math:`DXD^\top`. Eigenvalues that
+    are zero up to rounding count as zero. The derivative solves :math:`X\dot X + \dot XX = \dot S`; in the eigenbasis of S,
+    with eigenvalues :math:`l_i`, it is :math:`\dot S_{ij}/(\sqrt{l_i} + \sqrt{l_j})`, and zero where both eigenvalues are zero.
     """
     roots, vectors = _eigen_roots(covariance)
     return (vectors * roots) @ vectors.T

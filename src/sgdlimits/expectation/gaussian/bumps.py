@@ -1,9 +1,12 @@
 r"""Integrals of units whose slope is an even bump, such as tanh: fits of the slope by sums of Gaussians.
 
+With heights :math:`w_r` and inverse widths :math:`g_r` of the Gaussians,
+
 .. math:: s'(x) \approx \sum_r w_r\, e^{-g_r^2x^2/2}, \qquad s(x) \approx s(0) + \sum_r \omega_r\,\mathrm{erf}(g_rx/\sqrt2).
 
 Two slopes tilt the Gaussian measure, as for erf, and under the tilted measure the residual is again a sum of error functions,
-whose products average to arcsines. These are summed over r and r' as a series,
+whose products average to arcsines. These are summed over r and r' as a series in the covariances :math:`C_{mn}` of the fields
+of units m and n,
 
 .. math:: E[s_ms_n] - s_m(0)s_n(0) = \frac2\pi\sum_k b_k\, C_{mn}^{2k+1} H_{mk}H_{nk}, \qquad
           H_{mk} = \sum_r \omega_r\Big(\frac{g_r}{\sqrt{1 + g_r^2C_{mm}}}\Big)^{2k+1},

@@ -1,7 +1,8 @@
 r"""Integrals of units :math:`\mathrm{erf}(x/\sqrt2)` of any scale, in the closed form of Saad and Solla.
 
-A slope :math:`g'(x) = \sqrt{2/\pi}\, e^{-x^2/2}` tilts the Gaussian measure: under two of them the fields stay Gaussian, with
-the posterior covariance after each of the two fields is observed with noise of variance 1,
+A slope :math:`g'(x) = \sqrt{2/\pi}\, e^{-x^2/2}` of a unit g tilts the Gaussian measure of the fields, of covariance C. Under
+two slopes, of units j and l, the fields stay Gaussian, with the posterior covariance :math:`\tilde C` after each of the two
+fields is observed with noise of variance 1,
 
 .. math:: E[g'_j g'_l\, g_m g_n] = \frac{4}{\pi^2 \sqrt{\det(1 + C_{jl})}}\,
           \arcsin\frac{\tilde C_{mn}}{\sqrt{(1+\tilde C_{mm})(1+\tilde C_{nn})}}, \qquad
@@ -28,7 +29,7 @@ class ErfFeatures(NamedTuple):
 
 
 class ErfIntegrals(UnitIntegrals):
-    r"""Gaussian integrals for units :math:`\mathrm{erf}(\text{gain}\, x/\sqrt2)`, the first `students` of them trained.
+    r"""Gaussian integrals for units :math:`\mathrm{erf}(\text{gain}\, x/\sqrt2)`, of which the first `students` are trained.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ class KinkedFeatures(NamedTuple):
 
 
 class PiecewiseLinearIntegrals(UnitIntegrals):
-    r"""Gaussian integrals for units :math:`\text{odd}\,x + \text{even}\,|x|`, the first `students` of them trained.
+    r"""Gaussian integrals for units :math:`\text{odd}\,x + \text{even}\,|x|`, of which the first `students` are trained.
 
     Parameters
     ----------
@@ -109,10 +109,12 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
 def _mean_signs_times_form(C, root, angle, outer, square):
     r"""Compute the mean of the signs of two Gaussian fields times a quadratic form of all fields, for every pair.
 
-    The result is :math:`E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, D]` with the form D.
+    The result is :math:`E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, D]` for the fields :math:`x_j, x_l` and the quadratic form D.
 
     Parameters
     ----------
+    C : covariance of the fields
+    root, angle : results of `_root_and_angle` for C and the products of the fields' standard deviations
     outer : half the covariance of D with x_j x_l, shape (n, n)
     square : mean of D
     """
@@ -123,7 +125,8 @@ def _mean_signs_times_form(C, root, angle, outer, square):
 def _mean_signs_times_absolutes(C, e, root, angle, inverse, p):
     r"""Compute the mean of the signs of two fields times :math:`(\sum_m e_m |x_m|)^2`, for all pairs of students that differ.
 
-    It is the sum over m and n of :math:`e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]`.
+    The result is the sum over m and n of :math:`e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]`, for fields x of
+    covariance C and coefficients e, with the p students first.
     """
     # m = n: the absolute values make a square, a quadratic form
     equal = _mean_signs_times_form(C, root, angle, (C * e**2) @ C, e**2 @ jnp.diagonal(C))
@@ -139,8 +142,8 @@ def _mean_signs_times_absolutes(C, e, root, angle, inverse, p):
 def _sum_over_quadruples(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float[Array, "n n"]:
     r"""Sum the weighted means of two signs times two absolute values over all sets of four distinct Gaussian fields.
 
-    The fields have variance 1. The result has :math:`\sum_{m<n} e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]`
-    for each pair (j, l).
+    The fields x have variance 1 and correlations r, and e are the weights of the absolute values. The result has
+    :math:`\sum_{m<n} e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]` for each pair (j, l).
     """
     n = len(e)
     count = math.comb(n, 4)

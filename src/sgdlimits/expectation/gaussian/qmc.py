@@ -30,10 +30,10 @@ would leave."""
 class Sobol(Rule):
     """Randomised quasi-Monte Carlo: `scrambles` independent scramblings of about 2^`log2_points` points each.
 
-    The nodes of a scrambling are the images of a scrambled Sobol sequence under the group. The sequence is shorter by the size
-    of the group, but at most eight times shorter, so a larger group has more nodes than requested. Each scrambling is an
-    unbiased estimate, so their spread is a valid error estimate. The points are fixed by `seed`: the average is a deterministic
-    function of the statistics, as solvers need. Heavy tails (high polynomials) converge slowly.
+    The nodes of a scrambling are the images of a scrambled Sobol sequence under the model's symmetry group. The sequence is
+    shorter by the size of the group, but at most eight times shorter, so a larger group has more nodes than requested. Each
+    scrambling is an unbiased estimate, so their spread is a valid error estimate. The points are fixed by `seed`: the average
+    is a deterministic function of the statistics, as solvers need. Heavy tails (high polynomials) converge slowly.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Sobol(Rule):
 
 @lru_cache(maxsize=16)
 def _scrambled_normal_points(dim: int, group: Group, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
-    """Return the Sobol points of all scramblings, mapped to standard normal variates, as one array of shape (dim, n)."""
+    """Return the symmetrised Sobol points of all scramblings, mapped to normal variates, as one array of shape (dim, n)."""
     qmc = scipy.stats.qmc
     if dim > qmc.Sobol.MAXDIM:
         raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")

@@ -1,6 +1,6 @@
 r"""Moments of quadratic forms of Gaussian vectors, in matrix form at any width.
 
-For a squared activation and squared loss the residual is a quadratic form :math:`D = v^\top K v + \epsilon` of the local
+For a squared activation and squared loss the residual is a quadratic form :math:`D = v^\top K v + \epsilon` of the
 fields :math:`v \sim N(0, C)`, with independent noise :math:`\epsilon \sim N(0, \Delta)`. All expectations of SGD are moments
 :math:`E[D^n\, v v \cdots]`, which follow from one generating function: under the weight :math:`e^{sD}` the fields
 stay Gaussian,
@@ -33,7 +33,7 @@ class QuadraticSeries(eqx.Module):
     Parameters
     ----------
     z : coefficients of Z, which are E[D^n] / n!
-    C : coefficients of C_s, 2^n (C K)^n C
+    C : coefficients of C_s, which are 2^n (C K)^n C for fields of covariance C
 
     >>> import jax.numpy as jnp
     >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
@@ -83,7 +83,7 @@ class QuadraticSeries(eqx.Module):
 def _exponentiate_series(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
     """Return the power series of exp(f), given the coefficients of f from first order on.
 
-    The recurrence is n z_n = sum_m m log_z_m z_(n-m).
+    The recurrence for the coefficients z_n of exp(f) is n z_n = sum_m m log_z_m z_(n-m).
     """
     z = [jnp.ones(())]
     for n in range(1, len(log_z) + 1):

@@ -20,7 +20,7 @@ from sgdlimits.expectation.gaussian.base import Group, Nodes, Rule, weighted_sum
 
 MAX_NODES = 2**22
 MAX_ORDER_TO_REFINE = 24
-"""Largest order that `finer` doubles."""
+"""Largest order of a Gauss-Hermite rule that `GaussHermite.finer` doubles."""
 
 
 class LineRule(NamedTuple):
@@ -76,7 +76,7 @@ def overlap_rule(d: int, nodes: int = 160) -> tuple[np.ndarray, np.ndarray]:
 def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return Gauss nodes and weights for the Euclidean norm of n standard normal variates.
 
-    They come from the Gauss-Laguerre rule for its square.
+    The rule comes from the Gauss-Laguerre rule for the square of the norm.
 
     >>> length, weights = radius_rule(5, 8)
     >>> round(float(weights @ length**4), 9)
@@ -92,8 +92,9 @@ def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
 class GaussHermite(Rule):
     """Gauss-Hermite product rule, exact for polynomials of degree 2 order - 1 in each variable.
 
-    The error estimate is the difference to the rule of three quarters of the order: pessimistic for smooth functions. A kink
-    (relu, absolute value) makes convergence slow; prefer `Sobol` then. The grid has all symmetries of the coordinates.
+    The error estimate, the difference to the rule of three quarters of the order, is pessimistic for smooth functions.
+    Convergence is slow for functions with a kink (relu, absolute value); prefer `Sobol` for these. The grid has all symmetries
+    of the coordinates.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 r"""Integrals of any smooth units by one-dimensional quadrature and Mehler's formula; exact for polynomials.
 
-With :math:`f_q = E[f(\sigma z)\, h_q(z)]`, the coefficients along normalised Hermite polynomials, two fields of correlation
-:math:`\rho` have :math:`E[f g] = \sum_q \rho^q f_q g_q`. For the integral over four fields, the two fields with slopes are
-placed on a grid. Given their values the others are Gaussian, and Mehler's formula gives the mean of D squared at each node. No
+With the coefficients :math:`f_q = E[f(\sigma z)\, h_q(z)]` of a function f of a field along the normalised Hermite polynomials
+:math:`h_q`, for a field of standard deviation :math:`\sigma` and standard normal z, two fields of correlation :math:`\rho` have
+:math:`E[f g] = \sum_q \rho^q f_q g_q`. For the integral over four fields, the two fields with slopes are placed on a grid.
+Given their values the other fields are Gaussian, and Mehler's formula gives the mean of the squared residual at each node. No
 rule in more than two dimensions is needed. Slopes that are bumps need no grid (see `sgdlimits.expectation.gaussian.bumps`).
 """
 
@@ -40,7 +41,7 @@ class Orders(NamedTuple):
     ----------
     nodes, terms : quadrature nodes and Hermite terms of integrals over two fields
     grid : nodes per dimension for the two fields with slopes, in integrals over four fields
-    inner_nodes, inner_terms : nodes and Hermite terms of the other two fields there
+    inner_nodes, inner_terms : nodes and Hermite terms of the other two fields, in integrals over four fields
     """
 
     nodes: int
@@ -129,7 +130,8 @@ class SmoothIntegrals(UnitIntegrals):
     def corrector(self, C, c):
         """Compute the matrix E[s_j' s_l' D^2] over students j and l, for units s and the residual D = sum_n c_n s_n.
 
-        If the slopes of both activations are bumps it is a sum over fitted Gaussians, otherwise a sum over a grid.
+        The covariance of the fields is C. If the slopes of both activations are bumps, the result is a sum over fitted
+        Gaussians, otherwise a sum over a grid.
         """
         count = self.orders.grid // 4 - 1
         student, teacher = (None if self.exact else fit_gaussian_slope(fn, count) for fn in (self.student, self.teacher))

@@ -32,7 +32,7 @@ ANGLE_NODES = 32
 MAX_STANDARDISED_MEAN = 40.0
 """Largest mean in standard deviations: beyond it the normal distribution function is 0 or 1 in double precision."""
 NEARLY_PARALLEL_CORRELATION = 0.95
-"""Correlation above which Plackett's integral starts at 1; up to it the integrand from 0 on is smooth between the nodes."""
+"""Correlation above which Plackett's integral starts at 1; below it, the integrand from 0 on is smooth between the nodes."""
 
 
 def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) -> tuple[Float[Array, "n *shape"], ...]:
@@ -170,7 +170,8 @@ def means_where_positive(
 ) -> Float[Array, "p n"]:
     r"""Compute the means E[x_l 1(x_j > 0)] for all pairs of Gaussian fields x_j and x_l.
 
-    They are :math:`\bar x_l\Phi(h) + C_{jl}\,\varphi(h)/s_j` with :math:`h = \bar x_j/s_j`.
+    For means :math:`\bar x_j`, standard deviations :math:`s_j` and covariances :math:`C_{jl}` the result is :math:`\bar
+    x_l\Phi(h) + C_{jl}\,\varphi(h)/s_j` with :math:`h = \bar x_j/s_j`.
 
     Parameters
     ----------
@@ -186,13 +187,14 @@ def means_where_positive(
 def probability_both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Array, "p p"]:
     r"""Compute P(x_i > 0, x_j > 0) for all pairs of fields with the given means and covariances C.
 
-    It is Plackett's integral over the correlation :math:`\rho`, from 0 or, for nearly parallel fields, from :math:`\pm1`. With
-    :math:`h = \bar x_i/s_i`, :math:`k = \bar x_j/s_j`, and for :math:`\rho > 0`,
+    The result is Plackett's integral over the correlation :math:`\rho`, from 0 or, for nearly parallel fields, from
+    :math:`\pm1`. With means :math:`\bar x_i`, standard deviations :math:`s_i`, :math:`h = \bar x_i/s_i`, :math:`k = \bar
+    x_j/s_j`, and for :math:`\rho > 0`,
 
     .. math:: \Phi(\min(h, k)) - \frac1{2\pi}\int_0^{\arccos\rho} \exp\Big(-\frac{(h - k)^2}{2\sin^2\psi}
               - \frac{hk}{1 + \cos\psi}\Big)d\psi = \Phi(h)\Phi(k) + \frac1{2\pi}\int_{\arccos\rho}^{\pi/2} \dots\,d\psi.
 
-    Negative :math:`\rho` are reduced to positive ones by :math:`x_j \to -x_j`.
+    A negative :math:`\rho` is reduced to a positive one by :math:`x_j \to -x_j`.
     """
     variance = jnp.diagonal(C)
     h, inverse = _standardise_means(mean, variance), safe_inverse_root(variance)

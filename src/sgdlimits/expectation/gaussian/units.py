@@ -1,11 +1,12 @@
 r"""The Gaussian integrals over units of two-layer networks that drift and risk need for a squared loss.
 
-The residual of a student with p units and a teacher with k is :math:`D = \sum_n c_n s_n(x_n) + \epsilon`, a sum over n = p + k
-Gaussian fields with covariance C. Drift and risk are sums of integrals over two fields and one over four:
+The residual of a student with p units and a teacher with k units is :math:`D = \sum_n c_n s_n(x_n) + \epsilon`, with label
+noise :math:`\epsilon`, coefficients :math:`c_n` and activations :math:`s_n` of p + k Gaussian fields :math:`x_n` with
+covariance C. Drift and risk are sums of integrals over two fields and one over four:
 
 .. math:: E[s_i s_n], \qquad E[s_i' s_n'], \qquad E[s_i'' s_n], \qquad E[s_i' s_l' D^2],
 
-since Stein's lemma reduces the integrals over three fields to the first ones, for any field y:
+since Stein's lemma reduces the integrals over three fields to those over two, for any field y:
 
 .. math:: E[s_i'(x_i)\, y\, s_n(x_n)] = \mathrm{Cov}(y, x_i)\, E[s_i'' s_n] + \mathrm{Cov}(y, x_n)\, E[s_i' s_n'].
 """

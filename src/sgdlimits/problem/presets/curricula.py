@@ -26,7 +26,7 @@ LABELS: dict[str, Activation] = {"sign": SIGN, "erf": Erf()}
 def _check_label(name: str, value: Any) -> str:
     """Return the value if it names a label, or raise `BadInput`."""
     if not isinstance(value, str) or value not in LABELS:
-        raise BadInput(f"{name} must be sign or erf; got {shorten(value)}. Give one of these.")
+        raise BadInput(f"{name} must be sign or erf; got {shorten(value)}. Give 'sign' or 'erf'.")
     return value
 
 
@@ -48,11 +48,12 @@ def easy_and_hard(
 ) -> ProjectionProblem:
     r"""Easy and hard samples of one task, whose order is a curriculum [20]_.
 
-    A share :math:`\rho` of the inputs is relevant, with variance 1, and the teacher acts on these alone:
-    :math:`y = \mathrm{sign}(w\cdot x) + \sqrt\Delta z`, with :math:`|w| = 1`. The other inputs are irrelevant. Their variance
-    is `easy` in a share `weights[0]` of the samples and `hard` in the others: easy samples of variance zero show which inputs
-    matter. The student is one erf unit, :math:`f = \mathrm{erf}(u\cdot x/\sqrt2)`, and the loss :math:`\frac12(y-f)^2`, with
-    weight decay. A schedule of the weights is a curriculum: `Steps([6.0], [[1.0, 0.0], [0.0, 1.0]])` shows easy samples first.
+    A share :math:`\rho` of the inputs is relevant, with variance 1, and the teacher acts on these alone: :math:`y =
+    \mathrm{sign}(w\cdot x) + \sqrt\Delta z`, with :math:`|w| = 1` and standard normal z. The other inputs are irrelevant. Their
+    variance is `easy` in a share `weights[0]` of the samples and `hard` in the others: easy samples of variance zero show which
+    inputs matter. The student is one erf unit, :math:`f = \mathrm{erf}(u\cdot x/\sqrt2)`, and the loss :math:`\frac12(y-f)^2`,
+    with weight decay. A schedule of the weights is a curriculum: `Steps([6.0], [[1.0, 0.0], [0.0, 1.0]])` shows easy samples
+    first.
 
     Saglietti, Sarao Mannelli and Saxe write the student as :math:`\mathrm{erf}(W\cdot x/\sqrt{2N})`: their
     :math:`W/\sqrt N` is u, and their time, samples over N, is t. Statistics and datasets have an axis of two blocks, the
@@ -68,7 +69,7 @@ def easy_and_hard(
     noise : :math:`\Delta`, the variance of the label noise
     label : "sign", or "erf" for a teacher like the student
     expectation : how expectations are computed, where the automatic choice is not accurate enough
-    algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    algorithm : optimiser, which replaces `OnePassSGD` with the arguments given here
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.easy_and_hard(weights=[1.0, 0.0])

@@ -40,7 +40,7 @@ def gaussian_mixture(
 ) -> ProjectionProblem:
     r"""Two-layer network that learns the labels of Gaussian classes, whose means are combinations of fixed directions [2]_.
 
-    An input of class c is :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})`.
+    An input of class c is :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})`, with the fixed directions :math:`e_r`.
 
     The network is :math:`f = \sum_j v_j\, s(W_j\cdot x)`, the loss the cross-entropy of the label and :math:`1/(1 + e^{-f})`,
     and both layers are trained at the same learning rate with the penalty
@@ -159,7 +159,7 @@ def _classifier_problem(
 ) -> ProjectionProblem:
     """Return the problem of a two-layer network that learns the labels of Gaussian classes, with both layers trained.
 
-    Initial weights are Gaussian, with the scale of the inputs if `as_inputs`, and otherwise 1.
+    Initial weights are Gaussian, with the scale of the inputs if `as_inputs` is true, and of scale 1 otherwise.
     """
     variance = 1 / (snr if is_traced(snr) else float(snr))  # zero for snr = inf
     data: Any = mixture(means, weights, variance)

@@ -17,7 +17,7 @@ def spiked_tensor(
     ridge: NotNegativeInTime = 0.0,
     direct: bool = False,
 ) -> SpikedTensor:
-    r"""Estimation of v from noisy tensors :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
+    r"""Estimation of v by x from noisy tensors :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
 
     Section 3 of Ben Arous, Gheissari and Jagannath: its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are
     independent, and W is not symmetric. `problem.risk` is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the constant

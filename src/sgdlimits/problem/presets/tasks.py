@@ -29,7 +29,7 @@ def _check_overlap(name: str, value: Any) -> Any:
     if not is_traced(value):
         check_number(name, value, at_least=-1)
         if float(value) > 1:
-            raise BadInput(f"{name} must be a number from -1 to 1; got {float(value):g}. Give such a number.")
+            raise BadInput(f"{name} must be a number from -1 to 1; got {float(value):g}. Give an overlap of two unit vectors.")
     return value
 
 
