@@ -178,7 +178,8 @@ class Checks(Mapping[str, Check]):
 def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
     """Return the check that an annotation carries, or None if it has none; the annotation is given as a string.
 
-    Only the member of a union that carries a check is evaluated, since other types may be imported for type checkers alone.
+    `names` is the namespace in which the annotation is evaluated. Of a union, only the member that carries a check is
+    evaluated, since other types may be imported for type checkers alone.
 
     >>> annotated_check("Positive | None", globals())("lr", 0.0)
     Traceback (most recent call last):

@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
     """Exception for Ctrl-C during `simulate`; its attribute `dataset` has the runs up to the time they had reached."""
 
     def __init__(self, dataset: xr.Dataset) -> None:
-        super().__init__("interrupted; the finished part is in the attribute `dataset` of this exception")
+        super().__init__("the simulation was interrupted; its finished part is in the attribute `dataset` of this exception")
         self.dataset = dataset
 
 
