@@ -111,7 +111,7 @@ def check_size(points: int) -> None:
     """Raise `BadInput` if a sweep would have more than `MAX_POINTS` points."""
     if points > MAX_POINTS:
         raise BadInput(
-            f"a sweep has at most {MAX_POINTS} points, each with a file; got {points:.7g}. Give fewer values, or several sweeps."
+            f"a sweep has at most {MAX_POINTS} points, each with a file; got {points:.7g}. Give fewer, or several sweeps."
         )
 
 
