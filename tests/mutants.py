@@ -112,7 +112,7 @@ MUTANTS = (
         "slope[:, None] * L.gradient",
         "tests/unit/problem/test_drift.py",
     ),
-    Mutant("inputs/mixture.py", "jnp.cumsum(self.weights)[:-1]", "jnp.cumsum(self.weights[::-1])[:-1]", MIXTURE + "SGD"),
+    Mutant("inputs/base.py", "jnp.cumsum(weights)[:-1]", "jnp.cumsum(weights[::-1])[:-1]", MIXTURE + "SGD"),
     # problem/
     Mutant("problem/spiked.py", "corrector = 4 * self.order", "corrector = 2 * self.order", SPIKED),
     Mutant("problem/spiked.py", "mixed = 2 * more * m * r2", "mixed = more * m * r2", SPIKED),

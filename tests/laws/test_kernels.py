@@ -184,7 +184,7 @@ def test_the_kernel_is_chosen_asked_for_and_recorded(monkeypatch):
     weights = sl.simulate(problem, sl.SGD(10), sl.RandomInit(10), t_max=0.5, save=2, progress=False)
     assert weights.attrs["kernel"] == "xla"
     assert "kernel" not in sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=0.5, save=2, progress=False).attrs
-    with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes, cuda, each with :f32 or without; got 'gpu'"):
+    with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes, cuda, with or without the suffix :f32; got 'gpu'"):
         run(problem, "gpu")
     muon = sl.presets.committee(9, 2, algorithm=sl.Muon(0.1))
     with pytest.raises(sl.BadInput, match="kernel='lanes' does not support eigh"):

@@ -280,9 +280,12 @@ class StepContext:
         """Return a standard normal vector for each unit, divided by d, as weights."""
         if self._repeats:
             raise BadInput("Repeated would use the same noise several times. Give a base without noise.")
+        return WeightCombination(self, {}, self._noise_coefficients(), self._zero_scalars)
+
+    def _noise_coefficients(self) -> Float[Array, "p L"]:
+        """Return the coefficients that select the noise vectors: the last p inputs, one for each unit."""
         inputs, p = self.fixed.shape[1], self.fields_by_name[STUDENT].shape[0]
-        # noise vectors are the last p inputs, one for each unit
-        return WeightCombination(self, {}, jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0))), self._zero_scalars)
+        return jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0)))
 
     def with_gradients(self, sample_gradients: SampleGradients, extra: WeightCombination | None = None) -> StepContext:
         """Return a copy of the context with other gradients of the samples, and `extra` added to their mean.

@@ -85,8 +85,8 @@ class Localizability:
     Parameters
     ----------
     conditions : those of Definition 2.1, in its order
-    critical_exponent : that of :math:`\frac12\sum V_{ij}\partial_i\partial_j u` in d: the s at which the corrector is of order
-        one, of the statistics without magnification
+    critical_exponent : the s for which :math:`\frac12\sum V_{ij}\partial_i\partial_j u` grows as d^s, so that the corrector is
+        of order one; of the statistics without magnification
     exponent : s, that of the step size
     dimensions, values : where each condition was measured, and what, shape (conditions, dimensions)
     drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of

@@ -1,4 +1,4 @@
-"""Laws of the inputs, and how to sample them."""
+"""Laws of the inputs, with methods that draw samples."""
 
 import sgdlimits._x64
 from sgdlimits.inputs.base import Inputs

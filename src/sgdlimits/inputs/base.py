@@ -26,7 +26,7 @@ class StepSizes(NamedTuple):
     ----------
     samples : b, the number of labelled inputs
     inputs : L, the number of samples and of standard normal vectors for the algorithm's own noise
-    fixed, directions : k fixed directions and n trained ones
+    fixed, directions : k, the number of fixed directions, and n, the number of trained ones
     rests : r, the number of linear combinations of the inputs' orthogonal components on which the step depends
     """
 
@@ -63,7 +63,7 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def squared_length(self) -> Float[Array, ""]:
-        r"""The limit of :math:`|x|^2/d` as d grows."""
+        r"""The limit of :math:`|x|^2/d` for inputs x in R^d as d grows."""
 
     @property
     def blocks(self) -> int | None:
@@ -94,9 +94,10 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def law_of_factor(self, F: FieldFactor, gram: Float[Array, "k k"]) -> FieldLaw:
-        """Compute the law of the fields from coordinates F of all directions, whose first k axes are the frame.
+        """Compute the law of the fields from coordinates F of all directions.
 
-        `gram` is the Gram matrix of the fixed directions.
+        The first k coordinates are those along an orthonormal basis of the span of the fixed directions, whose Gram matrix is
+        `gram`.
         """
 
     @property
@@ -113,9 +114,9 @@ class Inputs(Part):
     def from_normal(
         self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]
     ) -> Float[Array, "s *batch"]:
-        """Map standard normal points to coordinates of inputs of the classes `c` in the frame.
+        """Map standard normal points to coordinates of inputs of the classes `c` in an orthonormal frame.
 
-        The first k coordinates are those in which B, the fixed directions, is given.
+        The fixed directions are the rows of B in the first k coordinates of the frame, and zero in the others.
         """
 
     @abc.abstractmethod
@@ -124,9 +125,9 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def place(self, variates: StepCoordinates, B: Float[Array, "k k"]) -> StepCoordinates:
-        """Map the random variates of one step, from `draw`, to coordinates of its inputs.
+        """Map the random variates of one step, from `draw`, to coordinates of its inputs in an orthonormal frame.
 
-        The first k coordinates are those in which B, the fixed directions, is given.
+        The fixed directions are the rows of B in the first k coordinates of the frame, and zero in the others.
         """
 
     @abc.abstractmethod
@@ -135,7 +136,8 @@ class Inputs(Part):
     ) -> tuple[Float[Array, "steps inputs runs d"], Float[Array, "steps samples runs"], Int[Array, "steps samples runs"]]:
         """Draw input vectors in R^d, label noise and classes for several steps.
 
-        `add_mean(x, m)` adds means with coordinates m in the frame of B to vectors x.
+        `add_mean(x, m)` adds means to vectors x; m has the coordinates of the means in the frame in which the fixed directions
+        are the rows of B.
         """
 
 

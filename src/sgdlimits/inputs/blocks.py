@@ -29,7 +29,8 @@ from sgdlimits.statistics.trees import as_floats
 class Blocks(Inputs):
     r"""Gaussian classes with a variance for each block of coordinates.
 
-    In block b an input of class c is :math:`x_b = \sum_r \beta_r^{(c)} e_{rb} + \sqrt{v_{cb}}\, g_b`, with a standard normal g.
+    In block b an input of class c is :math:`x_b = \sum_r \beta_r^{(c)} e_{rb} + \sqrt{v_{cb}}\, g_b`, where :math:`e_{rb}` is
+    the part of fixed direction r in the block, :math:`\beta_r^{(c)}` a coefficient of the mean, and g standard normal.
 
     Statistics have a leading axis for the blocks, and are Euclidean within each: they are not weighted by the variance. With
     one block, whose variance depends on the class, they have no such axis.
@@ -37,7 +38,7 @@ class Blocks(Inputs):
     Parameters
     ----------
     weights : probabilities of the classes, shape (classes,)
-    means : coefficients of the mean of each class along the fixed directions, shape (classes, k); None for zero means
+    means : coefficients :math:`\beta` of the class means along the k fixed directions, shape (classes, k); None for zero means
     variance : v, of shape (classes, B), or (1, B) if it is the same in all classes
     shares : fraction of the dimensions in each block
     """
@@ -54,7 +55,8 @@ class Blocks(Inputs):
         shape = np.shape(self.variance) if not is_schedule(self.variance) else self.variance.shape
         if len(shape) != 2 or shape[0] not in (1, self.classes):
             raise BadInput(
-                f"variance must have shape ({self.classes}, B), one for each class and block; got {shape}. Give such variances."
+                f"variance must have shape ({self.classes}, B), one for each class and block; got {shape}. "
+                "Give one variance for each class and block."
             )
         self.shares = as_shares(shares, shape[1])
         check_variances("variance", self.variance)
@@ -102,9 +104,9 @@ class Blocks(Inputs):
         return (self.variances(i)[:, None, None] * jnp.reshape(gram, (len(self.shares), *np.shape(gram)[-2:]))).sum(0)
 
     def isotropic(self, gram: Float[Array, "*blocks k k"], i: int | None) -> tuple[Mixture, Float[Array, "k k"]]:
-        """Return standard normal inputs and a Gram matrix with which the fixed fields have the law that they have in class i.
+        """Return standard normal inputs and a Gram matrix for which the fixed fields have the same law as in class i.
 
-        For None, the inputs of all classes, whose variances are then equal.
+        With i None the law is that of all classes, whose variances must then be equal.
         """
         P = self.field_gram(gram, i)
         if self.means is None:
@@ -182,9 +184,9 @@ class Blocks(Inputs):
 
 
 def _one_variance_only(what: str) -> BadInput:
-    """Return the error of something that is written for inputs with one variance only."""
+    """Return the error of an analysis, named by `what`, that supports only inputs with a single variance."""
     return BadInput(
-        f"{what} is written for inputs of one variance, not for variances by block or class. Use ODE(), Chain(d) or SGD(d)."
+        f"{what} supports only inputs with a single variance, not one by block or class. Use ODE(), Chain(d) or SGD(d)."
     )
 
 

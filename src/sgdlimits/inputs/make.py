@@ -1,4 +1,4 @@
-"""Functions that make the law of inputs from what users give: spectra, means, variances by class and block."""
+"""Functions that make the law of inputs from arguments of users: spectra, means, variances by class and block."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def mixture(
     ----------
     means : coefficients of the mean of each class along the k fixed directions, shape (classes, k)
     weights : probabilities of the classes, some of which may be 0; equal unless given
-    variance : variance of every coordinate around the mean, 1/snr; 0 makes every input equal to the mean of its class. With
-        shape (classes,) each class has its own, and with shape (classes, B) one for each block of coordinates
+    variance : variance of every coordinate around the mean, the inverse signal-to-noise ratio; 0 makes every input equal to the
+        mean of its class. With shape (classes,) there is one for each class, and with shape (classes, B) one for each class and
+        block of coordinates
     shares : fraction of the dimensions in each of the B blocks, which the classes share
 
     >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
@@ -63,7 +64,8 @@ def mixture(
     probability: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else as_floats(weights)
     if probability.shape != rows.shape[:1]:
         raise BadInput(
-            f"weights must have shape {rows.shape[:1]}, one for each class; got {probability.shape}. Give one for each."
+            f"weights must have shape {rows.shape[:1]}, one for each class; got {probability.shape}. "
+            "Give the probability of each class."
         )
     known = [] if is_traced(probability) else [probability]
     for each in probability.examples() if is_schedule(probability) else known:
@@ -75,22 +77,26 @@ def mixture(
         return _one_variance(probability, rows, variance, shares)
     if shape[0] != len(rows) or len(shape) > 2:
         raise BadInput(
-            f"variance must be one number or have shape ({len(rows)},) or ({len(rows)}, B); got {shape}. Give such variances."
+            f"variance must be one number or have shape ({len(rows)},) or ({len(rows)}, B); got {shape}. "
+            "Give one variance for each class, or for each class and block."
         )
     own: Any = variance
     if len(shape) == 1:
         if is_schedule(variance):
-            raise BadInput(f"variance changes with time and has shape {shape}. Give the shape ({len(rows)}, 1).")
+            raise BadInput(f"a variance that changes with time has the shape {shape}. Give it the shape ({len(rows)}, 1).")
         own = as_floats(variance)[:, None]
     if shares is None and len(shape) == 2 and shape[1] > 1:
-        raise BadInput(f"variance has {shape[1]} blocks, whose shares of the dimensions are not given. Give shares=.")
+        raise BadInput(f"variance has {shape[1]} blocks, but shares is missing. Give the share of each block, shares=[...].")
     return Blocks(probability, rows, own, (1.0,) if shares is None else tuple(np.asarray(shares, float).tolist()))
 
 
 def _one_variance(weights: Any, means: Any, variance: Any, shares: Any) -> Mixture:
     """Return a mixture of classes with the same variance in all coordinates."""
     if shares is not None:
-        raise BadInput("shares are those of blocks, but variance is one number. Leave shares out, or give one a block.")
+        raise BadInput(
+            "shares are those of blocks, but variance is one number. "
+            "Leave shares out, or give a variance for each class and block."
+        )
     OverTime(not_negative)("variance", variance)
     if is_schedule(variance):
         root: Any = Root(variance)

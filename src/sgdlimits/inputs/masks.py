@@ -2,7 +2,7 @@ r"""Dropout of units: inputs with a random mask of the units, drawn independentl
 
 Each unit is kept with probability 1 - rate, independently, and is then rescaled by :math:`1/(1 - \text{rate})`. The mask of a
 sample is an integer below :math:`2^p`; bit j is 1 if unit j is kept. The integer :math:`c + C\,\text{mask}` encodes class c of
-C and the mask together, so that levels draw masks, and expectations average over them, as they do for classes.
+C and the mask together, so that masks are drawn and averaged over in the same way as classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_MASKED_WIDTH = 24
 
 
 def decode_masks(mask: Int[Array, "*batch"], width: int) -> Float[Array, "p *batch"]:
-    """Decode masks: 1 for each unit that is kept, and 0 for dropped units."""
+    """Decode integer masks to arrays with 1 for each unit that is kept and 0 for each dropped unit."""
     return jnp.stack([(mask // (1 << j)) % 2 for j in range(width)]).astype(float)
 
 
@@ -32,7 +32,7 @@ def enumerate_masks(width: int) -> Float[np.ndarray, "masks p"]:
 
 
 def mask_probabilities(rate: Any, width: int) -> Float[Array, " masks"]:
-    """Return the probability of each of the 2^p masks at a dropout rate."""
+    """Return the probability of each of the 2^p masks of p units, each of which is dropped with probability `rate`."""
     kept = enumerate_masks(width).sum(1)
     return (1 - rate) ** kept * rate ** (width - kept)
 
@@ -42,7 +42,7 @@ class MaskedInputs(Inputs):
 
     Parameters
     ----------
-    base : inputs without masks, which define everything but the class
+    base : the inputs without masks
     rate : probability that a unit is dropped
     width : p, the number of units
     """

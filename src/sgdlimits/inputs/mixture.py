@@ -17,6 +17,8 @@ from sgdlimits.statistics.trees import as_floats
 class Mixture(Inputs):
     r"""Isotropic Gaussian classes: :math:`x = \sum_r b_r^{(c)} e_r + \sigma g`, where class c has probability :math:`\pi_c`.
 
+    Here :math:`e_r` are the k fixed directions, :math:`b_r^{(c)}` the coefficients of the mean, and g is standard normal.
+
     Parameters
     ----------
     weights : probabilities of the classes, shape (classes,)

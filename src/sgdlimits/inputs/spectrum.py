@@ -16,10 +16,10 @@ from sgdlimits.statistics.trees import as_floats
 
 
 def as_shares(shares: Any, blocks: int) -> tuple[float, ...]:
-    """Convert the shares of the blocks to a tuple, or raise `BadInput` unless they are positive and sum to 1."""
+    """Convert the shares of the dimensions in each block to a tuple; raise `BadInput` unless all are positive and sum to 1."""
     values = np.asarray(shares, float)
     if values.shape != (blocks,):
-        raise BadInput(f"shares must be {blocks}, one for each block; got shape {values.shape}. Give as many.")
+        raise BadInput(f"shares must be {blocks} numbers, one for each block; got shape {values.shape}. Give that many.")
     probabilities("shares", values)
     if not (values > 0).all():
         raise BadInput(f"shares must be positive; got {values.tolist()}. Leave out empty blocks.")
@@ -31,7 +31,10 @@ def check_variances(name: str, variance: Any) -> None:
     for each in variance.examples() if is_schedule(variance) else [] if is_traced(variance) else [variance]:
         values = np.asarray(each)
         if not (np.isfinite(values).all() and (values >= 0).all() and values.any(axis=-1).all()):
-            raise BadInput(f"{name} must be 0 or larger, and not 0 in all blocks; got {values.tolist()}. Give variances.")
+            raise BadInput(
+                f"{name} must be 0 or larger, and not 0 in all blocks; got {values.tolist()}. "
+                "Give at least one positive variance, and none below 0."
+            )
 
 
 @checked
@@ -53,7 +56,10 @@ class Spectrum(Part):
     def __init__(self, eigenvalues: Reals, shares: Vector) -> None:
         self.eigenvalues = as_floats(eigenvalues)
         if np.ndim(self.eigenvalues) != 1 or not np.shape(self.eigenvalues)[0]:
-            raise BadInput(f"eigenvalues must be one for each block; got shape {np.shape(self.eigenvalues)}. Give a list.")
+            raise BadInput(
+                f"eigenvalues must be a list of numbers, one for each block; got shape {np.shape(self.eigenvalues)}. "
+                "Give the variance in each block."
+            )
         self.shares = as_shares(shares, np.shape(self.eigenvalues)[0])
         check_variances("eigenvalues", self.eigenvalues)
 

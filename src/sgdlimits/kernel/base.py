@@ -1,4 +1,4 @@
-"""Interface of a kernel: it executes the steps of a process, whose law a level defines."""
+"""Interface of a kernel, which executes the steps of a process such as SGD, the Markov chain of the overlaps or the SDE."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class StepTime(NamedTuple):
 
 
 class Carry(eqx.Module):
-    """State of a batch of runs between two calls of a kernel: their coordinates, and which runs have ended, when and why.
+    """State of a batch of runs between two calls of a kernel: the coordinates, and which runs have ended, when and why.
 
     `moving` marks the active runs, `stopped` those that the stop condition ended, `end` is the step at which a run ended (-1
-    while it is active), and `memory` is what the stop condition remembers of its start.
+    while it is active), and `memory` has the values that the stop condition stored at the start of each run.
     """
 
     state: PyTree
@@ -64,13 +64,13 @@ class ProcessLike(Protocol):
         """Number of runs per group if runs are processed in groups of fixed size, else None."""
 
     def draw(self, stream: Stream) -> PyTree:
-        """Draw the random variates of the steps of a stream."""
+        """Draw the random variates for the steps of a stream of random numbers."""
 
     def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
         """Return the states of runs after one step, given the random variates of that step."""
 
     def statistics(self, state: PyTree) -> PyTree:
-        """Compute the statistics of the states, runs first."""
+        """Compute the summary statistics of the states of a batch of runs, with the runs on the first axis."""
 
     @property
     def fast_compile(self) -> bool:
@@ -85,11 +85,11 @@ class StopCondition(Protocol):
     """Interface that a stop condition, such as `sgdlimits.level.condition.Condition`, must offer to kernels."""
 
     def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]:
-        """Return for each run whether it stops, given its statistics, the time, and the values stored at its start."""
+        """Return for each run whether it stops, given its statistics, the time t, and the `memory` stored at its start."""
 
 
 class Kernel(abc.ABC):
-    """Base class of the implementations of a process's steps, with checks for divergence and for the stop condition."""
+    """Base class of kernels, which make the steps of a process and check for divergence and for the stop condition."""
 
     name: str
     recompiles: bool

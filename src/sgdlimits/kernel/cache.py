@@ -1,8 +1,8 @@
 """Cache of compiled code on disk, in the folder of JAX's own cache or in the package's.
 
-Code is executed as it was read. An entry therefore begins with a keyed hash of its name and code, whose key only this user can
-read: entries that were damaged, or that another user wrote into a shared folder, are never loaded. An attacker who can write as
-this user can run code anyway.
+Code from the cache is executed without further checks. An entry therefore begins with a keyed hash of its name and code, whose
+key only this user can read: entries that were damaged, or that another user wrote into a shared folder, are never loaded. An
+attacker who can write as this user can run code anyway.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _keyed_hash(path: Path, code: bytes) -> bytes | None:
 def _secret_key(place: Path) -> bytes | None:
     """Return this user's secret key for the cache, created if missing; None if it cannot be stored privately.
 
-    Its file is in the folder of entries, or in the user's own cache if others can write to that folder.
+    The key's file is in the folder of cache entries, or in the user's own cache if others can write to that folder.
     """
     try:
         # In a shared folder another user could replace the key; the user's own cache is private.

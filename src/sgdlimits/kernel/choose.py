@@ -30,7 +30,7 @@ def choose_kernel(process: ProcessLike, until: StopCondition | None, carry: Carr
     Parameters
     ----------
     process : process whose steps are made
-    until : stop condition
+    until : stop condition, or None
     carry : initial state of runs, whose shapes the kernel is compiled for
     requested : name of a kernel that must be used; raise `BadInput` if it does not support the process
     """
@@ -43,14 +43,14 @@ def choose_kernel(process: ProcessLike, until: StopCondition | None, carry: Carr
         kernel.name = name + SINGLE_PRECISION * single
     except Untranslated as reason:
         if requested is not None:
-            raise BadInput(f"kernel={requested!r} does not support {reason}. Leave it out, or give 'xla'.") from reason
+            raise BadInput(f"kernel={requested!r} does not support {reason}. Leave kernel out, or give 'xla'.") from reason
         kernel = XLA(process, until, single)
         # The name goes into the attributes of datasets, so that users see why a run was slower.
         kernel.name = f"xla{SINGLE_PRECISION * single}, since {name} does not support {reason}"
         LOGGER.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     except Exception as reason:
         if name != "xla" and not isinstance(reason, BadInput):
-            reason.add_note(f"It was raised while the kernel {name} was made for these steps. kernel='xla' does without it.")
+            reason.add_note(f"This error was raised while kernel={name!r} was compiled. Give kernel='xla' to avoid that.")
         raise
     return kernel
 
@@ -60,8 +60,8 @@ def check_kernel(wanted: str) -> str:
     name = wanted.removesuffix(SINGLE_PRECISION)
     if name not in KERNELS:
         raise BadInput(
-            f"kernel must be one of {', '.join(KERNELS)}, each with {SINGLE_PRECISION} or without; got {wanted!r}. "
-            "Leave it out to choose the fastest one."
+            f"kernel must be one of {', '.join(KERNELS)}, with or without the suffix {SINGLE_PRECISION}; got {wanted!r}. "
+            "Leave kernel out to choose the fastest one."
         )
     return name
 
@@ -95,7 +95,7 @@ def _make_kernel(name: str, process: ProcessLike, until: StopCondition | None, c
     if not is_gpu_available():
         raise BadInput(
             "kernel='cuda' needs an NVIDIA GPU and CuPy, and one of them was not found. "
-            "Install sgdlimits[gpu] on a machine with a GPU, or leave the kernel out."
+            "Install sgdlimits[gpu] on a machine with a GPU, or leave kernel out."
         )
     from sgdlimits.kernel.cuda import Cuda
 

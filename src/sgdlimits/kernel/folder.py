@@ -1,7 +1,7 @@
 """Folder of compiled code: its path, access rights and size, and atomic writes of entries.
 
-Compiled code is executed as it was read, so that anyone who can write to the folder could run code as its user: the folder is
-used only if it belongs to this user and no other user can write to it.
+Compiled code is executed without further checks, so that anyone who can write to the folder could run code as its user. The
+folder is therefore used only if it belongs to this user and no other user can write to it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ PARTIAL_PREFIX = ".part-"
 
 
 def own_folder() -> Path | None:
-    """Return the package's folder for compiled code, created if missing; None if it is turned off or cannot be used.
+    """Return the package's folder for compiled code, created if missing; None if the cache is off or cannot be used.
 
-    The environment variable SGDLIMITS_CACHE names another folder, or turns this one off ("off").
+    The environment variable SGDLIMITS_CACHE gives the path of another folder, or turns the cache off ("off").
     """
     asked = os.environ.get("SGDLIMITS_CACHE", "")
     if asked.lower() in ("off", "0", "no", "none"):

@@ -1,4 +1,4 @@
-"""Process-independent names of the objects that a program is made from: later processes load its code without tracing it.
+"""Process-independent names of the objects that define a flat program, so that later processes load its code untraced.
 
 Objects of this package have names, as do floats, strings, arrays, and functions of JAX and NumPy. A user's own class or
 function has none, since its code may change from one process to the next without any sign.
@@ -77,9 +77,9 @@ def _qualified_name(thing: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _source_hash() -> str:
-    """Return a hash of path, modification time and size of all source files of the package.
+    """Return a hash of the paths, modification times and sizes of all source files of the package.
 
-    Compiled code is named by it, so that an edited package compiles anew.
+    Names of cache entries depend on this hash, so that an edited package compiles anew.
     """
     found, folders = hashlib.sha256(), [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     while folders:

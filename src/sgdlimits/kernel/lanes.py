@@ -33,9 +33,10 @@ MIN_THREADED_OPERATIONS = 2**25
 class CompiledCode(NamedTuple):
     """Compiled code of a flat program, with the properties that a caller needs.
 
-    `call` is its function and `owner` the object that keeps its memory alive; `width` is the number of replicas in a vector,
-    `parameter_indices` has the parameters that the code takes, and `operation_count` is its number of operations. If the host
-    supplies bounds on the stop condition, `bounded_indices` has the coordinates that a step changes, else None.
+    `call` is the compiled function and `owner` the object that keeps its memory alive; `width` is the number of replicas in a
+    vector, `parameter_indices` has the indices of the parameters that the code takes, and `operation_count` is the number of
+    operations of a step. If the host supplies bounds on the stop condition, `bounded_indices` has the indices of the
+    coordinates that a step changes, else None.
     """
 
     call: Any

@@ -50,7 +50,7 @@ states, to the marks of its lanes, and to their bounds."""
 MIN_BOUNDED_COST_RATIO = 0.15
 """Cost of a stop condition, as a fraction of the cost of a step, above which it is skipped while a ball proves it false."""
 MAX_VALUE_ERROR = 1e-6
-"""Error in a risk computed by quadrature for which bounds leave a margin."""
+"""Quadrature error in a risk for which stop bounds allow a margin."""
 MAX_BEND_ERROR = 1e-3
 """Increase of every quadratic coefficient (`bend`) of a bound. It allows for an error of a slope up to twice the root of its
 product with `MAX_VALUE_ERROR`."""
@@ -61,7 +61,7 @@ DOUBLE_SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
 
 class Quadratic(NamedTuple):
-    """Quadratic function of the change of a run's state that bounds from below the margin by which the run continues.
+    """Quadratic lower bound, in the change of a run's state, on the margin by which the run continues.
 
     The margin is at least `value` plus the sum of (slope - bend * change) * change over the coordinates; `slope` and `bend` are
     states. If the bound is not a cheap one, the run continues if `value` is positive and stops if it is negative.
@@ -114,7 +114,7 @@ def flatten_check(
 
     Parameters
     ----------
-    walk : the flattening, whose program has the step already
+    walk : the walk over jaxprs, whose program has the step already
     parameters : the `sgdlimits.kernel.trace.ParameterArrays` of the process and the condition
     stops : function of parameters, state, memory and time that returns whether a run stops
     like : shapes of parameters, state and memory

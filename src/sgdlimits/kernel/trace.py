@@ -33,7 +33,7 @@ given up."""
 
 
 class ParameterArrays(NamedTuple):
-    """Leaves of the pytree of a process and its stop condition, split into parameters (arrays of doubles) and all others.
+    """Leaves of the pytree of a process and its stop condition, split into parameters (arrays of doubles) and other leaves.
 
     `arrays` are the parameters, which are inputs of a program; `others` has all other leaves of `tree`, with None in the places
     of `arrays`.
@@ -90,7 +90,7 @@ def trace_replica(
     ----------
     parameters : parameters and other leaves of the process and its condition
     state, memory : shapes of one run's state and of the memory of the stop condition, without an axis of runs
-    zero : for each coordinate of the state, whether it is zero in all runs
+    zero : mask of the state's coordinates that are zero in all runs
     single : whether normal variates are computed in single precision
     can_call_host : whether the code can call the host, so that a bound may replace the condition
     """

@@ -1,4 +1,4 @@
-"""Kernel `xla`: the steps of any process, compiled by XLA as they are written. The other kernels are tested against it."""
+"""Kernel `xla`: the steps of any process, compiled by XLA. It is the reference against which the other kernels are tested."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _advance_runs(
     each = process.group_size is not None
 
     def draw_block(first, steps, before: PyTree) -> PyTree:
-        """Return the random variates of a block of steps; `before` has those of the last block, which may be overwritten."""
+        """Return the random variates of a block of steps; those of the previous block, `before`, may be overwritten."""
         put = lambda j, kept: jax.tree.map(lambda old, new: old.at[j].set(new[0]), kept, draw(first + j, 1))
         return lax.fori_loop(0, steps, put, before) if each else draw(first, process.block)
 
@@ -110,7 +110,7 @@ def _is_bounded(process: ProcessLike, state: PyTree) -> Bool[Array, " runs"]:
     """Return for each run whether all its coordinates are finite and at most `MAX_COORDINATE` in size."""
 
     def is_within_bound(leaf):
-        """Return for each run whether one array of its state is bounded."""
+        """Return for each run whether the entries of one array of the state are bounded."""
         rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
         return (jnp.abs(rows) <= MAX_COORDINATE).all(1)  # false for NaN
 

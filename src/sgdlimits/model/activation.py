@@ -1,4 +1,4 @@
-"""Activations: functions that a unit applies to its field."""
+"""Activations: functions that a unit applies to its field, the scalar product of its weight vector with the input."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sgdlimits.part import Part
 from sgdlimits.trial import example_fields, try_function
 
 MAX_HERMITE_DEGREE = 12
-"""Highest degree of the Hermite polynomials that have a name, he1 to he12."""
+"""Highest degree of a Hermite polynomial that can be given by its name, such as he12."""
 MAX_SMOOTH_SCALE = 10.0
-"""Largest scale of an erf unit for which it counts as smooth; of larger ones, quadrature meets a jump."""
+"""Largest scale s for which erf(s x) counts as smooth; for larger scales, quadrature with few nodes sees a jump at x = 0."""
 SLOPE_GRID = np.linspace(-30, 30, 20_001)
-"""Grid of fields on which the largest slopes of an activation are searched for."""
+"""Grid of fields on which the largest absolute derivatives of an activation are searched for."""
 
 
 class Activation(Part):
@@ -33,11 +33,11 @@ class Activation(Part):
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Evaluate the activation at each entry."""
+        """Evaluate the activation at each entry of an array of fields."""
 
     @property
     def smooth(self) -> bool:
-        """Whether quadrature with few nodes converges on the activation and on its first two derivatives."""
+        """Whether quadrature with few nodes is accurate for the activation and its first two derivatives."""
         return True
 
     @property
@@ -46,7 +46,7 @@ class Activation(Part):
         return _scan_derivatives(self) if self.smooth and not jax.tree.leaves(self) else None
 
     def as_argument(self):
-        """Return the activation as the constructor argument to print: its name, or its function or constructor."""
+        """Return the form in which the activation is printed as an argument: its name, its function or its constructor call."""
         name = next((name for name, known in ACTIVATIONS.items() if known == self), "")
         return repr(name) if name else getattr(getattr(self, "fn", None), "__qualname__", "") or repr(self)
 
@@ -62,7 +62,7 @@ class FunctionActivation(Activation):
     Parameters
     ----------
     fn : a function of arrays that acts on each entry
-    smooth : whether quadrature converges fast on it; None compares two quadrature rules
+    smooth : whether quadrature with few nodes is accurate for fn; None tests this by comparing two quadrature rules
 
     >>> FunctionActivation(jnp.tanh).smooth, FunctionActivation(jnp.abs).smooth
     (True, False)
@@ -85,7 +85,7 @@ class FunctionActivation(Activation):
 
 @checked
 class Erf(Activation):
-    r"""The error function :math:`\mathrm{erf}(\text{scale}\, x)` as activation; scale :math:`1/\sqrt2` for Saad and Solla.
+    r"""The error function :math:`\mathrm{erf}(\text{scale}\, x)` as activation; Saad and Solla use the scale :math:`1/\sqrt2`.
 
     >>> round(float(Erf()(1.0)), 4), round(float(Erf(1.0)(1.0)), 4)
     (0.6827, 0.8427)
@@ -103,7 +103,7 @@ class Erf(Activation):
 
 @checked
 class Polynomial(Activation):
-    """A polynomial activation, from its coefficients: `Polynomial([0, 0, 1])` is the square.
+    """A polynomial activation, given by its coefficients in ascending order: `Polynomial([0, 0, 1])` is the square.
 
     >>> float(Polynomial([1, 0, 2])(3.0))
     19.0
@@ -177,7 +177,7 @@ def hermite(n: Annotated[int, integer(below=151)]) -> Polynomial:
 def _scan_derivatives(unit: Activation) -> tuple[float, float] | None:
     """Bound the absolute first and second derivative by evaluating them on a grid, with a margin of 10 %.
 
-    Derivatives whose largest value lies in the outer half of the scan count as unbounded, and the result is None.
+    Derivatives whose largest value lies in the outer half of the grid count as unbounded, and the result is None.
     """
     # The bounds are static, so they are computed now even while the caller is being traced.
     derivatives = (jax.grad(unit), jax.grad(jax.grad(unit)))
@@ -213,10 +213,10 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 SIGN = Erf(1e6)
-"""A label that stands for the sign of a field, whose integrals with erf units are closed forms.
+"""The function erf(1e6 x), which stands for the sign in labels; its expectations with erf units are known in closed form.
 
-They differ from those of the sign by about 1e-6, the inverse of the scale; of much larger scales the derivatives would be lost
-in rounding. As the activation of a trained unit it has no useful slope.
+These expectations differ from those of the sign by about 1e-6, the inverse of the scale; at much larger scales derivatives
+would be lost in rounding. The function has no useful slope as the activation of a trained unit.
 """
 
 NAMED_FUNCTIONS = {
@@ -227,14 +227,14 @@ NAMED_FUNCTIONS = {
     jax.nn.relu: "relu",
     jax.nn.sigmoid: "sigmoid",
 }
-"""Functions of JAX that have a named activation, which has closed forms."""
+"""Functions of JAX, each with the name of the equal activation of this module, which replaces it."""
 
 
 def as_activation(activation: str | Callable | Activation) -> Activation:
     """Convert a name or a user's elementwise JAX function to an `Activation`.
 
-    The names are erf (of x over the root of 2, as Saad and Solla have it), erf_plain, relu, abs, tanh, sigmoid, linear, square,
-    and he1, he2, ... for Hermite polynomials.
+    The names are erf (for erf(x/sqrt 2), as in Saad and Solla), erf_plain (for erf x), relu, abs, tanh, sigmoid, linear,
+    square, and he1, he2, ... for Hermite polynomials.
 
     >>> import jax.numpy as jnp
     >>> float(as_activation("he2")(3.0)), float(as_activation(jnp.abs)(-2.0))
@@ -249,7 +249,7 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
             raise BadInput(f"unknown activation {activation!r}. Give one of {known}, or a JAX function.")
         return ACTIVATIONS[activation]
     if not callable(activation):
-        raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, jnp.abs.")
+        raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, 'relu' or jnp.abs.")
     if activation in NAMED_FUNCTIONS:
         return ACTIVATIONS[NAMED_FUNCTIONS[activation]]
     name = f"activation {shorten(activation)}"
@@ -264,7 +264,7 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
 
 
 def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
-    """Return whether two trapezoidal rules agree on the means, under N(0, 1), of a function, its slope and their squares."""
+    """Return whether two trapezoidal rules agree to `tolerance` on the N(0, 1) means of fn, its slope and their squares."""
     # Not symmetric about zero, where the errors of odd functions such as the sign would cancel.
     lines = [np.linspace(-6.3, 6.1, nodes) for nodes in (24, 38)]
     values = np.asarray(_value_and_slope(fn, np.concatenate(lines)))

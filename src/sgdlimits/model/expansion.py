@@ -25,14 +25,16 @@ from sgdlimits.model.target import CommitteeReadout, Target
 
 MAX_COEFFICIENTS = 2**14
 MAX_HERMITE_ORDER = 64
-"""Highest order that `information_exponent` examines."""
+"""Highest order of the Hermite coefficients that `information_exponent` examines."""
 PANEL_TOLERANCE = 1e-13
-"""Error, relative to E|fn|, below which a panel is not halved."""
+"""Quadrature error in a panel (an interval of integration) below which it is not halved, relative to E|fn| of the integrated
+function fn under N(0, 1)."""
 TOTAL_TOLERANCE = 1e-11
-"""Error of all remaining panels, relative to E|fn|, above which the integral counts as divergent."""
+"""Total quadrature error of the panels that were not halved further, above which the integral counts as divergent; relative to
+E|fn| of the integrated function fn under N(0, 1)."""
 MAX_PANELS, MAX_HALVINGS = 4096, 64
 PANEL_EDGES = np.concatenate([np.arange(0, 8, 0.5), [8, 10, 12, 16, 24, 38]])
-"""Initial panels on each side of zero, up to where the normal density underflows."""
+"""Edges of the initial panels (intervals of integration) on each side of zero, up to where the normal density underflows."""
 GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(16)
 # Functions are evaluated on arrays of one length, so that they are compiled once.
 POINTS_PER_CALL = 2048
@@ -42,7 +44,7 @@ POINTS_PER_CALL = 2048
 def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, sized(at_least=0)]) -> Float[np.ndarray, "n+1"]:
     r"""Compute the Hermite coefficients :math:`c_m = E[fn(z)\, He_m(z)]`, m = 0, ..., n, for z standard normal.
 
-    They expand the function in Hermite polynomials:
+    They expand the function in the Hermite polynomials :math:`He_m`, which have leading coefficient 1:
 
     .. math:: fn = \sum_m \frac{c_m}{m!}\, He_m, \qquad E[fn^2] = \sum_m \frac{c_m^2}{m!}.
 
@@ -61,7 +63,7 @@ def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, size
     array([1., 0., 2., 0.])
     """
     if n > MAX_COEFFICIENTS:
-        raise BadInput(f"n must be at most {MAX_COEFFICIENTS}; got {n}. Give a smaller number.")
+        raise BadInput(f"n must be at most {MAX_COEFFICIENTS}; got {n}. Give a smaller highest order n.")
     orders = np.arange(n + 1)
     strengths, _ = expand_in_hermite(as_activation(fn), orders.size - 1)
     # sqrt(m!) by the log-gamma function, since m! overflows beyond m = 170
@@ -72,15 +74,16 @@ def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, size
 def information_exponent(target: Annotated[str | Callable | Activation | Any, some_target], tolerance: Fraction = 1e-8) -> int:
     r"""Compute the information exponent of a target g: the smallest :math:`m \ge 1` with :math:`E[g(z)\, He_m(z)] \ne 0`.
 
-    One-pass SGD on a target of exponent n needs of the order of d samples for n = 1, d log d for n = 2 and
-    :math:`d^{n-1}` for :math:`n \ge 3` (Ben Arous, Gheissari and Jagannath [15]_).
+    Here z is standard normal, and :math:`He_m` is the Hermite polynomial with leading coefficient 1. In d dimensions one-pass
+    SGD on a target of exponent n needs of the order of d samples for n = 1, d log d for n = 2 and :math:`d^{n-1}` for
+    :math:`n \ge 3` (Ben Arous, Gheissari and Jagannath [15]_).
 
     Parameters
     ----------
     target : g, as the name of an activation, an `Activation`, a JAX function, or a problem with that target; a `Target` or a
         problem of several teachers has the smallest order whose Hermite tensor is not zero, its first leap (`leaps`)
-    tolerance : a coefficient counts as zero if :math:`|c_m|/\sqrt{m!}` is at most this fraction of E|g|; raises `BadInput` if
-        all coefficients up to order 64 are, as for a constant
+    tolerance : a coefficient :math:`c_m = E[g(z)\, He_m(z)]` counts as zero if :math:`|c_m|/\sqrt{m!}` is at most this fraction
+        of E|g|; raises `BadInput` if all coefficients of order 1 to 64 count as zero, as for a constant
 
     >>> [information_exponent(name) for name in ("erf", "square", "he3")]
     [1, 2, 3]
@@ -118,7 +121,7 @@ def target_function(target: Target, data: Inputs) -> Activation:
     if target.teachers != 1 or not centred:
         raise BadInput(
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "
-            f"{classes} classes. Give the target's function itself."
+            f"{classes} classes. Give the function of one variable instead of the problem."
         )
     norm = (float(data.squared_length) * float(target.gram[0, 0])) ** 0.5
     readout = target.readout
@@ -128,9 +131,10 @@ def target_function(target: Target, data: Inputs) -> Activation:
 
 
 def expand_in_hermite(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
-    r"""Compute normalised Hermite coefficients :math:`c_m/\sqrt{m!}` up to order n, and a norm of the function.
+    r"""Compute the normalised Hermite coefficients of an activation s up to order n, and a norm of s.
 
-    The norm is E|fn|, or the square root of E fn^2 for a polynomial.
+    For z standard normal these are :math:`E[s(z)\, He_m(z)]/\sqrt{m!}`, and the norm is E|s(z)|, or for a polynomial the square
+    root of :math:`E[s(z)^2]`.
     """
     if isinstance(activation, Polynomial):
         series = hermite_e.poly2herme(activation.coefficients)
@@ -141,7 +145,7 @@ def expand_in_hermite(activation: Activation, n: int) -> tuple[Float[np.ndarray,
 
 @np.errstate(all="ignore")
 def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
-    """Integrate a function times Hermite polynomials up to order n, halving panels until the quadrature converges."""
+    """Compute normalised Hermite coefficients up to order n and E|s| of an activation s, halving panels until both converge."""
     edges = np.concatenate([-PANEL_EDGES[:0:-1], PANEL_EDGES])
     low, high = edges[:-1], edges[1:]
     coarse = _integrate_panels(activation, n, low, high)
@@ -171,9 +175,9 @@ def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"]
 
 
 def _integrate_panels(activation: Activation, n: int, low: np.ndarray, high: np.ndarray) -> Float[np.ndarray, "n+2 panels"]:
-    """Integrate a function times each normalised Hermite polynomial and the normal density over panels.
+    """Integrate an activation s, times each normalised Hermite polynomial and the normal density, over panels.
 
-    The last row is the integral of |fn|.
+    The panels are the intervals from `low` to `high`. The last row has the integral of |s| times the density.
     """
     half = (high - low) / 2
     x = (low + high)[:, None] / 2 + half[:, None] * GAUSS_NODES
@@ -181,9 +185,9 @@ def _integrate_panels(activation: Activation, n: int, low: np.ndarray, high: np.
 
 
 def _evaluate_integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, "n+2 points"]:
-    """Evaluate a function times each normalised Hermite polynomial and the normal density.
+    """Evaluate an activation s at points x, times each normalised Hermite polynomial up to order n and the normal density.
 
-    The last row is |fn| times the density.
+    The last row is |s| times the density.
     """
     padded = np.concatenate([x, np.full(-x.size % POINTS_PER_CALL, x[-1])]).reshape(-1, POINTS_PER_CALL)
     values = np.concatenate([np.asarray(_evaluate_activation(activation, jnp.asarray(row))) for row in padded])[: x.size]

@@ -1,7 +1,8 @@
 r"""Hermite tensors of a target of several directions, and the leaps by which one-pass SGD learns its directions.
 
-For standard normal coordinates z in an orthonormal frame of the k fixed directions the tensors are
-:math:`T_n = E[g(z)\,H_n(z)]`, with the entry :math:`E[g \prod_i He_{\alpha_i}(z_i)]` for each multi-index of order n.
+Let g be the target, and z the k standard normal coordinates of an input in an orthonormal frame of the fixed directions. The
+tensors are :math:`T_n = E[g(z)\,H_n(z)]`, with the entry :math:`E[g(z) \prod_i He_{\alpha_i}(z_i)]` for each multi-index
+:math:`\alpha` of order n, where :math:`He_m` is the Hermite polynomial with leading coefficient 1.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from sgdlimits.model.target import Target
 GRID_POINTS = 2**21
 """Approximate number of points of the grid on which targets are integrated."""
 MAX_NODES_PER_DIRECTION = 64
-"""Maximum number of quadrature nodes per direction."""
+"""Maximum number of quadrature nodes per direction of the grid on which targets are integrated."""
 ECHELON_TOLERANCE = 1e-6
-"""Distance within which a coefficient of a combination counts as 0 or 1: directions have the error of a grid."""
+"""Distance within which a coefficient of a linear combination counts as 0 or 1, since directions are computed on a grid."""
 MAX_LEAP_ORDER = 8
-"""Highest order of a leap, and of the functions of known directions."""
+"""Highest order of a leap that is searched for, and of the polynomials of known directions that are multiplied with it."""
 
 
 class Leap(NamedTuple):
@@ -35,7 +36,8 @@ class Leap(NamedTuple):
 
     Parameters
     ----------
-    order : smallest order of a Hermite tensor in new directions with which the label is correlated, given known directions
+    order : smallest order of a Hermite polynomial of new directions with which the label is correlated, given the fields along
+        known directions
     directions : an orthonormal basis of the new directions, in the frame of the fixed ones, shape (r, k)
     samples : exponent of d in the number of samples that one-pass SGD needs, max(1, order - 1); a leap of 2 has a further
         factor log d
@@ -55,7 +57,7 @@ class Leap(NamedTuple):
 
     @property
     def sums(self) -> list[str]:
-        """The combinations of the fixed directions as text, such as "e1 - e3"."""
+        """The combinations of the fixed directions as strings, such as "e1 - e3"."""
         return [_format_combination(row) for row in self.combinations]
 
 
@@ -63,12 +65,12 @@ class Leap(NamedTuple):
 def hermite_tensor(target: Target, order: Count) -> Float[np.ndarray, "..."]:
     r"""Compute the Hermite tensor of a target, :math:`T_{i_1\dots i_n} = E[g\,(H_n)_{i_1\dots i_n}]`, shape (k, ..., k).
 
-    Indices refer to the orthonormal frame of the fixed directions. It consists of these directions if their Gram matrix is the
-    identity.
+    Here g is the target, and :math:`H_n` is the tensor of Hermite polynomials of order n in the k coordinates of an input in an
+    orthonormal frame of the fixed directions. The frame consists of these directions if their Gram matrix is the identity.
 
     Parameters
     ----------
-    target : a target of at most a few directions
+    target : a target that depends on a few directions only
     order : n, the order of the tensor
 
     >>> import sgdlimits as sl
@@ -84,18 +86,21 @@ def hermite_tensor(target: Target, order: Count) -> Float[np.ndarray, "..."]:
 
 @checked
 def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
-    r"""Compute the leaps of a target: the order in which one-pass SGD finds its directions, and how many samples it needs.
+    r"""Compute the leaps of a target g: the order in which one-pass SGD finds its directions, and the number of samples needed.
 
-    With U the span of the known directions, the next leap is the smallest n for which some function :math:`\psi` has
+    Let U be the span of the known directions, z a standard normal input and :math:`H_n` the tensor of Hermite polynomials of
+    order n. The next leap is the smallest n for which some function :math:`\psi` has
 
     .. math:: E[g(z)\,\psi(z_U)\,H_n(z_{U^\perp})] \ne 0,
 
-    and the directions that these tensors span are found next. A leap of 1 takes of the order of d samples, a leap of 2
-    d log d, and a leap of n :math:`d^{n-1}`. The information exponent is the first leap. Products up to order 8 are examined.
+    and the directions that these tensors span are found next. In d dimensions a leap of 1 takes of the order of d samples, a
+    leap of 2 d log d, and a leap of n > 2 :math:`d^{n-1}`. The information exponent is the first leap. Orders up to 8 of
+    :math:`\psi` and of :math:`H_n` are examined.
 
     Parameters
     ----------
-    target : a target of at most a few directions; smooth ones are integrated exactly, others with the error of a grid
+    target : a target that depends on a few directions only; integrals of smooth targets are exact, others have
+        the error of a grid
     tolerance : tensors with entries below this fraction of the target's root mean square count as zero
 
     >>> import sgdlimits as sl
@@ -129,7 +134,7 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
     if not stages:
         raise BadInput(
             f"the Hermite tensors of the target of order 1 to {MAX_LEAP_ORDER} are below {tolerance:g} of its norm. "
-            "Give another target."
+            "Give a target that is not constant."
         )
     return stages
 
@@ -137,7 +142,7 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
 def _express_in_fixed_directions(directions: np.ndarray, target: Target) -> np.ndarray:
     """Return coefficients of the fixed directions, in reduced echelon form, that span given orthonormal directions.
 
-    The fixed directions are the rows of the Cholesky factor B of their Gram matrix: a direction v has the coefficients v / B.
+    The fixed directions are the rows of the Cholesky factor B of their Gram matrix: a direction v has the coefficients v B^-1.
     """
     rows = np.linalg.solve(np.linalg.cholesky(np.asarray(target.gram)).T, directions.T).T
     rows, done = rows / np.abs(rows).max(), 0
@@ -156,7 +161,7 @@ def _express_in_fixed_directions(directions: np.ndarray, target: Target) -> np.n
 
 
 def _format_combination(coefficients: np.ndarray) -> str:
-    """Write a linear combination of the fixed directions as text.
+    """Return a linear combination of the fixed directions as a string.
 
     >>> _format_combination(np.array([1.0, 0.0, -0.5]))
     'e1 - 0.5 e3'
@@ -171,12 +176,15 @@ def _format_combination(coefficients: np.ndarray) -> str:
 
 
 def _hermite_moments(target: Target, frame: np.ndarray, order: int) -> np.ndarray:
-    r"""Compute :math:`E[g \prod_i He_{\alpha_i}(z_i)]` for all :math:`\alpha_i \le` order, along the rows of a frame."""
+    r"""Compute :math:`E[g(z) \prod_i He_{\alpha_i}(z_i)]` of a target g for all :math:`\alpha_i \le` order.
+
+    The :math:`z_i` are the standard normal coordinates of an input along the rows of `frame`.
+    """
     k = len(frame)
     # An even number of nodes, so that none is at zero, where targets often have a jump.
     nodes = min(MAX_NODES_PER_DIRECTION, int(GRID_POINTS ** (1 / k)) // 2 * 2)
     if nodes <= order:
-        raise BadInput(f"Hermite tensors of {k} directions need too fine a grid. Give a target of fewer directions.")
+        raise BadInput(f"Hermite tensors of {k} directions need too large a grid. Give a target of fewer directions.")
     x, w = hermite_e.hermegauss(nodes)
     z = np.stack(np.meshgrid(*[x] * k, indexing="ij")).reshape(k, -1)
     B = np.linalg.cholesky(np.asarray(target.gram))

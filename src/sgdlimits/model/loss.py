@@ -32,7 +32,7 @@ class Loss(Part):
 
     @abc.abstractmethod
     def __call__(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """Evaluate the loss of each entry."""
+        """Evaluate the loss of each prediction, given its label."""
 
     def probability_correct(
         self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]
@@ -70,7 +70,8 @@ class SquaredLoss(Loss):
 class CrossEntropy(Loss):
     r"""The cross-entropy :math:`\log(1 + e^f) - yf` of a label y between 0 and 1 and a logit f.
 
-    The probability is :math:`\sigma(f) = 1/(1 + e^{-f})`, so that it is :math:`-y\log\sigma(f) - (1-y)\log\sigma(-f)`.
+    The predicted probability of the label 1 is :math:`\sigma(f) = 1/(1 + e^{-f})`, with which the loss is
+    :math:`-y\log\sigma(f) - (1-y)\log\sigma(-f)`.
 
     >>> round(float(CrossEntropy()(0.0, 1.0)), 4)
     0.6931
@@ -93,7 +94,10 @@ class CrossEntropy(Loss):
         return jax.nn.softplus(prediction) - label * prediction  # log(1 + e^f) without overflow
 
     def probability_correct(self, prediction, label):
-        """Compute the probability of the right class: class 1, whose probability is the label, is predicted if f > 0."""
+        """Compute the probability that the predicted class is right: class 1 is predicted for a positive logit, else class 0.
+
+        The label is the probability of class 1.
+        """
         one = jnp.heaviside(prediction, 0.5)  # a tie at f = 0 counts half
         return label * one + (1 - label) * (1 - one)
 
@@ -111,7 +115,7 @@ class CrossEntropy(Loss):
 class SoftmaxCrossEntropy(Loss):
     r"""The cross-entropy :math:`\log\sum_o e^{f_o} - f_y` of C outputs (logits) f and a class y.
 
-    The class is y = 0, ..., C - 1, and its probability is :math:`e^{f_y}/\sum_o e^{f_o}`.
+    The class is y = 0, ..., C - 1, and its predicted probability is :math:`e^{f_y}/\sum_o e^{f_o}`.
 
     >>> round(float(SoftmaxCrossEntropy()(jnp.zeros(3), 2.0)), 4)
     1.0986
@@ -123,12 +127,12 @@ class SoftmaxCrossEntropy(Loss):
         return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._one_hot(prediction, label)).sum(0)
 
     def probability_correct(self, prediction, label):
-        """Compute the probability of the right class: the class of the largest output is predicted."""
+        """Compute the probability that the predicted class, that of the largest output, is the label."""
         best = prediction == prediction.max(0)
         return (best & self._one_hot(prediction, label)).sum(0) / best.sum(0)
 
     def floor(self, law, target):
-        """Return zero, the loss of a network that predicts every class with certainty."""
+        """Return zero, the loss of a network that predicts every label with certainty."""
         return jnp.zeros(())
 
     def check(self, data, target, outputs):
@@ -191,7 +195,7 @@ def _sample_labels(target: Any) -> np.ndarray:
 
 
 def _check_classes(target: Any, C: int) -> None:
-    """Raise `BadInput` if the readout of a few inputs is not a class from 0 to C - 1."""
+    """Raise `BadInput` unless the labels of a few fixed inputs are classes, integers from 0 to C - 1."""
     if any(map(is_traced, jax.tree.leaves(target))):
         return
     labels = _sample_labels(target)

@@ -111,6 +111,8 @@ class AnyNetwork(Part):
 class TwoLayer(AnyNetwork):
     r"""A two-layer network: the mean :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` of p units with activation s, or their sum.
 
+    Unit j has the field :math:`\lambda_j = u_j\cdot x` of an input x, with the trained direction :math:`u_j`.
+
     Parameters
     ----------
     width : p, the number of units
@@ -120,8 +122,9 @@ class TwoLayer(AnyNetwork):
     bias : whether a scalar `bias`, one for each output, is added
     heads : number of second layers, one for each class of the data; above 1 the prediction for an input of class c is
         :math:`f = \frac1p\sum_j a_{jc}\, s(\lambda_j)`, and its label trains this head alone
-    dropout : probability, below 1, that a unit is dropped in a training step, independently for each unit and sample; the kept
-        units count 1/(1 - dropout) times. Risk and accuracy are those of all units. None or 0 for no dropout
+    dropout : probability, below 1, that a unit is dropped in a training step, independently for each unit and sample; the
+        outputs of kept units are multiplied by 1/(1 - dropout). Risk and accuracy are those of the network with all units.
+        None or 0 for no dropout
 
     With several outputs, several heads or a bias the scalars are a dictionary: `a`, of shape (p,), (p, C) or (p, heads), and
     `bias`, of shape (), (C,) or (heads,), which starts at zero.
@@ -161,12 +164,12 @@ class TwoLayer(AnyNetwork):
         self.mean, self.bias = bool(mean), bool(bias)
         if heads > 1 and outputs > 1:
             raise BadInput(
-                f"a network has several heads or several outputs; got heads={heads}, outputs={outputs}. Set one to 1."
+                f"a network has several heads or several outputs, not both; got heads={heads}, outputs={outputs}. Set one to 1."
             )
         drops = is_schedule(dropout) or is_traced(dropout) or bool(dropout)
         self.dropout = as_floats(dropout) if drops else None
         if drops and width > MAX_MASKED_WIDTH:
-            raise BadInput(f"dropout is for networks of at most {MAX_MASKED_WIDTH} units; got {width}. Use fewer units.")
+            raise BadInput(f"dropout supports networks of at most {MAX_MASKED_WIDTH} units; got {width}. Use fewer.")
 
     @property
     def factor(self) -> float:
@@ -296,9 +299,7 @@ class Network(AnyNetwork):
         prediction = try_function("the network", fn, on, example_fields(width), self.scalars, shape=None)
         self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
-            raise BadInput(
-                f"the network must return a number or a vector; got shape {self.known_shape}. Flatten what it returns."
-            )
+            raise BadInput(f"the network must return a number or a vector; got shape {self.known_shape}. Flatten its output.")
         self.known_smooth = self._looks_smooth() if smooth is None else bool(smooth)
 
     @property

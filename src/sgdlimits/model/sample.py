@@ -27,8 +27,8 @@ from sgdlimits.statistics.products import Moments
 class Model(Part):
     r"""Inputs, target, network and loss of one random sample, without the optimiser.
 
-    Fields :math:`\lambda_j = u_j\cdot x` and :math:`\lambda^*_r = e_r\cdot x` have shapes (p, ...) and (k, ...), with any
-    trailing axes: runs, nodes or none.
+    An input x has the fields :math:`\lambda_j = u_j\cdot x` along the p trained directions and :math:`\lambda^*_r = e_r\cdot x`
+    along the k fixed ones. Their arrays have shapes (p, ...) and (k, ...), with any trailing axes: runs, nodes or none.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Model(Part):
         """The coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
         if self.data.blocks is not None:
             raise BadInput(
-                "this is written for inputs without blocks of variances. Use ODE(), SDE(d), Chain(d) or SGD(d), or one block."
+                "this analysis does not support blocks of variances. Use ODE(), SDE(d), Chain(d) or SGD(d), or one block."
             )
         return cholesky_factor(self.target.gram)
 
@@ -84,11 +84,14 @@ class Model(Part):
 
     @property
     def frames(self) -> Float[Array, "*blocks k k"]:
-        """The frame, or that of each block if the inputs have blocks."""
+        """The coordinates of the fixed directions in an orthonormal basis of their span, in each block if there are several."""
         return self.frame if self.data.blocks is None else block_factor(self.gram)
 
     def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
-        """Assemble the Gram matrix of all directions, trained ones first; the fields have sigma^2 times it as covariance."""
+        """Assemble the Gram matrix of all directions, the trained ones first.
+
+        Within a class the fields have sigma^2 times this matrix as covariance, with sigma the standard deviation of the inputs.
+        """
         _ = self.frame  # raises BadInput for blocks
         return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
 
@@ -97,7 +100,10 @@ class Model(Part):
         return self.data.law(stats, self.gram)
 
     def law_of_factor(self, F: FieldFactor) -> FieldLaw:
-        """Compute the law of the fields from coordinates F of all directions, whose first k axes are the frame."""
+        """Compute the law of the fields from coordinates F of all directions.
+
+        The first k coordinates are those along an orthonormal basis of the span of the fixed directions.
+        """
         return self.data.law_of_factor(F, self.target.gram)
 
     @property
@@ -131,9 +137,9 @@ class Model(Part):
         return self.loss(self.network.output(fields, a, c, kept), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:
-        """Compute the derivatives of the loss of samples in the student fields, and in the network scalars.
+        """Compute the derivatives of the loss l of samples with respect to the student fields and to the network scalars.
 
-        Returns (G, dl/da). Each network scalar in `a` has the trailing axes of the fields.
+        Returns (dl/dfields, dl/da). Each network scalar in `a` has the trailing axes of the fields.
         """
         # The sum over samples has the gradients of all of them at once, since samples are independent.
         total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()

@@ -30,11 +30,11 @@ class Readout(Part):
 
     @abc.abstractmethod
     def __call__(self, fixed: Float[Array, "k *batch"], c: Array | int = 0) -> Float[Array, "*batch"]:
-        """Evaluate the label without noise of inputs of class `c`."""
+        """Evaluate the noiseless label of inputs of class `c` from their fixed fields."""
 
     @property
     def smooth(self) -> bool:
-        """Whether quadrature with few nodes converges on the readout."""
+        """Whether quadrature with few nodes is accurate for the readout."""
         return False
 
     def quadratic(self, teachers: int) -> Float[Array, "k k"] | None:
@@ -45,6 +45,8 @@ class Readout(Part):
 @checked
 class CommitteeReadout(Readout):
     r"""A committee (two-layer) teacher, the mean :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)` of k units with activation s.
+
+    Unit r has the field :math:`\lambda^*_r`, the scalar product of the input with fixed direction r.
 
     Parameters
     ----------
@@ -88,7 +90,7 @@ def check_square(name: str, value: Any) -> Any:
 
 @checked
 class QuadraticReadout(Readout):
-    r"""A quadratic form of the fixed fields, :math:`\lambda^{*\top} R \lambda^*`, with a matrix R of shape (k, k)."""
+    r"""A quadratic form :math:`\lambda^{*\top} R \lambda^*` of the fixed fields :math:`\lambda^*`, with a k-by-k matrix R."""
 
     smooth: ClassVar[bool] = True
     R: Annotated[Float[Array, "k k"], check_square] = eqx.field(converter=as_floats)
@@ -119,9 +121,9 @@ class FunctionReadout(Readout):
 
 
 class TimedReadout(Readout):
-    """A user's own function of one vector of k fields and of the time t, in samples per dimension.
+    """A readout from a user's JAX function of one vector of k fields and of the time, in samples per dimension.
 
-    Its clock is a schedule, which `at(t)` replaces by the time t.
+    The attribute `clock` is a schedule that returns the time; the method `at(t)` of a problem replaces it by the number t.
     """
 
     fn: Callable = eqx.field(static=True)
@@ -148,7 +150,7 @@ def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
 
 
 def takes_time(fn: Any) -> bool:
-    """Return whether a function of fields takes the time as second argument: one without a default, or one called t."""
+    """Return whether a function of fields takes the time: its second argument has no default value, or is called t."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -212,7 +214,7 @@ class Target(Part):
         gram: Reals | None = None,
     ) -> None:
         if gram is not None and np.ndim(gram) not in (2, 3):
-            raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give shape (k, k).")
+            raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give a k-by-k one.")
         teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[-1]) if teachers is None else teachers)
         self.gram = as_floats(np.eye(teachers) if gram is None else gram)
         self.noise = as_floats(noise)
@@ -239,7 +241,10 @@ def _check_gram(gram: Float[Array, "k k"], teachers: int) -> None:
     if gram.ndim == 3:
         values = np.linalg.eigvalsh(np.asarray(gram))
         if not np.allclose(gram, np.swapaxes(gram, 1, 2)) or (values[:, 0] < -1e-12 * np.abs(gram).max()).any():
-            raise BadInput(f"gram must be positive semi-definite in each block; got {np.asarray(gram).tolist()}. Give such.")
+            raise BadInput(
+                f"gram must be positive semi-definite in each block; got {np.asarray(gram).tolist()}. "
+                "Give Gram matrices without negative eigenvalues."
+            )
     P = np.asarray(gram) if gram.ndim == 2 else np.asarray(gram).sum(0)
     if not np.allclose(P, P.T) or np.linalg.eigvalsh(P)[0] <= 1e-12 * np.abs(P).max():
         raise BadInput(

@@ -24,14 +24,14 @@ from sgdlimits.schedule import Schedule
 from sgdlimits.statistics.trees import as_floats
 
 MIN_SINGULAR_VALUE_RATIO = 1e-9
-"""Minimum ratio of the smallest to the largest singular value of a matrix T, for which it counts as invertible."""
+"""Minimum ratio of the smallest to the largest singular value of a matrix in `turns` for which it counts as invertible."""
 
 
 def _check_readout(name: str, value: Any) -> Readout:
     """Return the value if it is a readout, or raise `BadInput`."""
     if not isinstance(value, Readout):
         raise BadInput(
-            f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give one for each class."
+            f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give a readout for each class."
         )
     return value
 
@@ -41,12 +41,14 @@ Readouts = Annotated[Sequence[Readout], each_of(_check_readout)]
 
 @checked
 class ClassReadouts(Readout):
-    r"""Readout that applies a separate readout :math:`r_c` to each class c of the data, :math:`y = r_c(T_c\lambda^*)`.
+    r"""Readout with a separate function :math:`r_c` for each class c of the data: the label is :math:`r_c(T_c\lambda^*)`.
+
+    Here :math:`\lambda^*` are the k fixed fields, and :math:`T_c` is a matrix that mixes them.
 
     Parameters
     ----------
-    readouts : one for each class
-    turns : the matrices T, shape (classes, k, k), invertible, which may change with time; None for identities
+    readouts : the readouts :math:`r_c`, one for each class
+    turns : the matrices :math:`T_c`, shape (classes, k, k), invertible, which may change with time; None for identities
 
     >>> import sgdlimits as sl
     >>> first = sl.CommitteeReadout("linear", [1.0, 0.0])
@@ -61,7 +63,7 @@ class ClassReadouts(Readout):
     def __init__(self, readouts: Readouts, turns: RealsInTime | None = None) -> None:
         self.readouts = tuple(readouts)
         if not self.readouts:
-            raise BadInput("readouts must be one for each class; got none. Give, say, two of CommitteeReadout('erf').")
+            raise BadInput("readouts must have one entry for each class; got none. Give, say, [CommitteeReadout('erf')] * 2.")
         self.turns = None if turns is None else as_floats(turns)
         _check_turns(self.turns, len(self.readouts))
 
@@ -75,7 +77,7 @@ class ClassReadouts(Readout):
         return all(each.smooth for each in self.readouts)
 
     def turn_fields(self, fixed: Float[Array, "k *batch"], i: int) -> Float[Array, "k *batch"]:
-        """Apply the matrix T of class i to the fixed fields."""
+        """Apply the matrix of class i in `turns`, if there is one, to the fixed fields."""
         if self.turns is None:
             return fixed
         if is_schedule(self.turns):
@@ -90,11 +92,11 @@ class ClassReadouts(Readout):
 
 
 class Rotation(Schedule):
-    """Matrices T of a rotation at constant speed: they map the fields of two fixed directions to those of rotating ones.
+    """Schedule of the matrix of a rotation at constant speed, which maps the fields of two fixed directions to rotated ones.
 
     Parameters
     ----------
-    speed : angular velocity, in radians per unit of t
+    speed : angular velocity, in radians per unit of time t (samples per dimension)
 
     >>> Rotation(np.pi / 2)(1.0).round(12).tolist()
     [[[0.0, 1.0], [-1.0, 0.0]]]
@@ -108,7 +110,7 @@ class Rotation(Schedule):
 
 
 def _check_turns(turns: Any, classes: int) -> None:
-    """Raise `BadInput` unless the turns are one invertible matrix for each class."""
+    """Raise `BadInput` unless `turns` has one invertible matrix for each class."""
     if turns is None:
         return
     shape = tuple(turns.shape)

@@ -70,7 +70,7 @@ class Effort:
     name: str = "default"
 
     def runs(self, usual: int, least: int = 64) -> int:
-        """Return the number of runs at this effort, given the usual number and a lower bound."""
+        """Return the number of runs at this effort, given the `usual` number and the lower bound `least`."""
         return max(int(usual * EFFORTS[self.name]), min(usual, least))
 
 
@@ -96,7 +96,10 @@ class Comparison:
     relation: str
 
     def excess(self, other: np.ndarray) -> np.ndarray:
-        """Return each value's distance from a formula's value `other`, less the tolerance: at most 0 where they agree."""
+        """Return the distance of each computed value from a formula's value `other`, less the tolerance.
+
+        The result is at most 0 where the two values agree.
+        """
         gap = self.number - other
         gap = {"=": np.abs(gap), "<": gap, ">": -gap}[self.relation]
         # NaN agrees with nothing
@@ -107,7 +110,10 @@ class Comparison:
         return bool((self.excess(other) <= 0).all())
 
     def verdict(self, kind: str) -> str:
-        """Return the verdict, such as "holds" or "open"; `kind` names the fault if the printed formula is wrong."""
+        """Return the verdict of the comparison, such as "holds" or "open".
+
+        Here `kind` is the verdict to return, such as "misprint", if only the printed formula is wrong.
+        """
         if self.right is None:
             return "open"
         ours = self.agrees(self.right)
@@ -121,7 +127,10 @@ class Comparison:
 
     @property
     def worst(self) -> dict[str, float]:
-        """Values by name at the entry that misses the printed formula most, or the right one if nothing else is printed."""
+        """Return the values by name at the entry that misses the printed formula most.
+
+        If the printed formula is not given, the right one takes its place.
+        """
         other = self.printed if self.printed is not None else self.right
         i = int(np.argmax(self.excess(other))) if other is not None else 0
         values = {
@@ -139,6 +148,8 @@ def compare(
     relation: str = "=",
 ) -> Comparison:  # fmt: skip
     """Build a `Comparison` of computed values with a right and a printed formula.
+
+    Here `number` has the computed values, and `sigma` their standard errors.
 
     Values agree within `MAX_STANDARD_ERRORS` standard errors plus a relative and an absolute tolerance.
 
@@ -223,7 +234,7 @@ def claim(
     more = {"kind": "misprint", **more} if "right" in more else more
 
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
-        """Register a computation as a claim of its module's paper, and return it unchanged."""
+        """Register a computation as a claim of its module's paper, and return the computation unchanged."""
         paper = PAPER_OF_MODULE[compute.__module__.removeprefix(f"{PAPERS_PACKAGE}.")]
         name = f"{paper}.{compute.__name__.removeprefix('compare_')}"
         # a module imported twice, or two computations of one name

@@ -13,18 +13,18 @@ from sgdlimits.papers.claim import PAPERS, Claim
 ERRATA_HEAD = """# Misprints in the papers, remarks, and disagreements
 
 Each entry was found by an independent computation: Isserlis' theorem worked out symbolically, diagonalisation, or Monte Carlo.
-A formula enters the package only with a test that shows it right; the last column names that test, and the claim that
-[`sgdlimits check`](audit.md) computes: `sgdlimits check --only NAME` shows what is printed, what is right, and the number. This
-page is written by `benchmarks/audit.py` from these claims.
+A formula enters the package only with a test that shows it right. The last column names this test and the corresponding claim
+of the [audit](audit.md): `sgdlimits check --only NAME` computes the claim and shows what is printed, what is right, and the
+number. This page is written by `benchmarks/audit.py` from these claims.
 """
 REMARKS_HEAD = """## Remarks and conventions
 
-No misprints: what is printed is right in the paper's own convention, or as far as it goes. The table says what else to know
-when it is compared with this package.
+The entries below are not misprints: what is printed is right in the paper's own convention, or as far as it goes. The table
+says what to keep in mind when comparing it with this package.
 """
 DISAGREEMENTS_HEAD = """## Disagreements of result
 
-No misprints: here the computation of this package ends elsewhere than the paper.
+The entries below are not misprints: here the computation of this package gives a result that differs from the paper's.
 """
 # markers of the generated part of docs/audit.md
 BEGIN_MARKER, END_MARKER = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up to here -->\n"

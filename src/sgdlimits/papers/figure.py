@@ -27,12 +27,14 @@ class Size(SimpleNamespace):
     """Parameters that set the cost of a figure, such as numbers of runs, dimensions and final times."""
 
     def but(self, **changes: Any) -> Size:
-        """Return a copy of the size with some parameters changed."""
+        """Return a copy of the size with some parameters changed to the given values."""
         return Size(**vars(self) | changes)
 
 
 def sizes(**rows: tuple[Any, ...]) -> tuple[Size, Size, dict[str, str]]:
-    """Return the full size, quick size and words of a figure, from `name=(word, full value, quick value if it differs)`.
+    """Return the full size, the quick size and the words of a figure for its parameters.
+
+    Each parameter is given as `name=(word, full value, quick value if it differs)`.
 
     >>> full, quick, words = sizes(d=("dimension", 3000, 300), runs=("runs of SGD", 16))
     >>> quick, words["d"]
@@ -67,7 +69,10 @@ def describe_reduction(size: Size, full: Size, words: dict[str, str]) -> str:
 
 
 def format_parameter(value: Any) -> str:
-    """Format the value of a size parameter as text; of six or more values only the first, the last and their number."""
+    """Format the value of a size parameter as a string.
+
+    Of six or more values only the first, the last and their number are given.
+    """
     if isinstance(value, dict):
         return ", ".join(f"{format_parameter(number)} at {format_parameter(key)}" for key, number in value.items())
     if isinstance(value, (tuple, list, np.ndarray)):
@@ -79,7 +84,7 @@ def format_parameter(value: Any) -> str:
 
 @dataclass
 class DrawnFigure:
-    """Matplotlib figure with the sentences of its caption, and lines to print before them."""
+    """Matplotlib figure with the sentences of its caption, and the lines that the command line prints before them."""
 
     figure: Figure
     caption: list[str]
@@ -87,14 +92,14 @@ class DrawnFigure:
 
 
 def make_panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
-    """Create a figure and its axes, in the given numbers of rows and columns of panels."""
+    """Create a figure and its axes, with the given numbers of rows and columns of panels."""
     return plt.subplots(*shape, layout="constrained", **more)
 
 
 def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:
     """Build a dataset from dicts with equal keys, one dict per point along the dimension `over`.
 
-    `coords` are coordinates along the same dimension.
+    `coords` are coordinates along the same dimension, and `attrs` the attributes of the dataset.
     """
     along = {name: (over, list(values)) for name, values in (coords or {}).items()}
     return xr.Dataset({name: (over, [row[name] for row in rows]) for name in rows[0]}, along, attrs)
@@ -111,17 +116,20 @@ def standard_error(values: np.ndarray) -> float:
 
 
 def half_overlap_margin(stats: sl.Overlaps):
-    """Return the largest overlap minus 1/2, a stop margin: positive once a unit has left the plateau."""
+    """Return the largest overlap minus 1/2, a stop margin, which is positive once a unit has left the plateau."""
     return jnp.abs(stats.M).max() - 0.5
 
 
 def participation_ratio(a: np.ndarray) -> np.ndarray:
-    """Return the participation ratio of p entries over p: 1 if all entries are equal, 1/p if only one is nonzero."""
+    """Return the participation ratio of p entries, divided by p.
+
+    It is 1 if all entries are equal, and 1/p if only one entry is nonzero.
+    """
     return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
 
 
 def strip_markup(text: str) -> str:
-    """Strip LaTeX markup from a formula, for captions in plain text."""
+    """Strip LaTeX markup from a formula, for use in captions."""
     for mark, word in {"$": "", "\\,": " ", "\\log": "log", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
         text = text.replace(mark, word)
     return text

@@ -81,7 +81,10 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
 
 
 def _build_section(folder: Path, name: str, line: str) -> tuple[str, str]:
-    """Return "quick" or "full", and the HTML of one figure's picture, caption and files; `line` is its summary."""
+    """Return "quick" or "full", and the HTML of one figure's picture, caption and files.
+
+    Here `line` is the figure's summary.
+    """
     text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
     caption, mark, smaller = text.partition(QUICK_NOTE)
     # files of mediocrity-1-left are not those of a figure mediocrity-1

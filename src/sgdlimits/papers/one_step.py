@@ -9,9 +9,10 @@ from numpy.polynomial.hermite_e import hermegauss
 
 
 def gauss_grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points (dimensions, n) and weights of a product Gauss-Hermite grid for standard normal variables.
+    """Return the points and weights of a product Gauss-Hermite grid for standard normal variables.
 
-    With n nodes in a dimension the grid is exact up to degree 2 n - 1 in it.
+    The points have the shape (dimensions, number of points). With n nodes in a dimension the grid is exact up to degree 2 n - 1
+    in that variable.
     """
     lines = [hermegauss(n) for n in nodes]
     # the product grid of all dimensions
@@ -21,7 +22,7 @@ def gauss_grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def random_weights(p: int, n: int, seed: int = 0, norm: float | None = None) -> np.ndarray:
-    """Draw Gaussian weights of p units in R^n, of mean squared norm 1, or scaled to the given norm."""
+    """Draw Gaussian weights of p units in R^n, of mean squared norm 1 or, with `norm`, of that norm exactly."""
     W = np.random.default_rng(seed).normal(size=(p, n)) / np.sqrt(n)
     return W if norm is None else norm * W / np.linalg.norm(W, axis=1, keepdims=True)
 
@@ -29,9 +30,11 @@ def random_weights(p: int, n: int, seed: int = 0, norm: float | None = None) -> 
 class SquaredUnits:
     """Squared units and squared teachers with their one-step increments, on a Gauss-Hermite grid of inputs.
 
-    The students have weights W and second layer a, and the labels are y = mean of (E x)^2 + sqrt(noise) z. Increments are those
-    of the papers in units of their step: M_jr = 2 e a_j l_j l*_r and Q_jl = 2 e (a_j + a_l) l_j l_l + 4 step e^2 a_j a_l l_j
-    l_l with the error e = y - f. The step is lr/p for the loss (y - f)^2/2 and 2 lr/p for (y - f)^2, and |x|^2 is d.
+    The students have weights W and second layer a, the teachers weights E, and the labels are y = mean of (E x)^2 + sqrt(noise)
+    z for an input x and a normal variate z. With the network's output f, the error e = y - f and the fields l = W x and l* = E
+    x, the increments in units of the step are M_jr = 2 e a_j l_j l*_r and Q_jl = 2 e (a_j + a_l) l_j l_l + 4 step e^2 a_j a_l
+    l_j l_l. The step is lr/p for the loss (y - f)^2/2 and 2 lr/p for (y - f)^2, with lr the learning rate and p the number of
+    students, and |x|^2 is d.
     """
 
     def __init__(self, W: np.ndarray, E: np.ndarray, noise: float = 0.0, a: np.ndarray | None = None, nodes: int = 4) -> None:
@@ -70,9 +73,9 @@ class SquaredUnits:
 
 
 def step_on_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
-    """Return a squared unit's overlap after one exact step on the sphere, at each point of a grid, and the grid's weights.
+    """Return a squared unit's overlap m after one exact step on the sphere, at each point of a grid, and the grid's weights.
 
-    The grid is over fields, label noise, and the squared length of the other components of the input.
+    The grid is over fields, label noise, and the squared length of the other components of the input in d dimensions.
     """
     points, weights = gauss_grid(nodes, nodes, 5)
     fixed, own, z = points
@@ -85,6 +88,9 @@ def step_on_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14)
 
 
 def sphere_drift(m: float, lr: float, noise: float = 0.0, d: float = 1e7) -> float:
-    """Return the mean change of a squared unit's overlap in one exact step on the sphere, per unit of the paper's time."""
+    """Return the mean change of a squared unit's overlap m in one exact step on the sphere in d dimensions.
+
+    The change is per unit of the paper's time.
+    """
     after, weights = step_on_sphere(m, lr, noise, d)
     return float(d * ((after - m) @ weights) / lr)

@@ -74,7 +74,7 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
     """Produce several figures with an index page in one folder, and yield lines to print.
 
     A figure that fails is listed on the page and at the end, and the others are still made. The page is rewritten after each
-    figure, so it exists after an interruption. An error in writing files ends everything.
+    figure, so it exists after an interruption. An error in writing files stops the production.
     """
     from sgdlimits.files import WriteError, write
     from sgdlimits.papers.index import build_page
@@ -97,4 +97,6 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
             yield ""
     yield f"{len(names) - len(failed)} of {len(names)} figures are on {folder / 'index.html'}."
     if failed:
-        raise BadInput(f"these figures failed: {', '.join(failed)}. The others are complete; run the failed ones one by one.")
+        raise BadInput(
+            f"these figures failed: {', '.join(failed)}. The others are complete; produce the failed figures one by one."
+        )

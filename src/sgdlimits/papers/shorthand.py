@@ -27,7 +27,7 @@ def start_at(overlap: Any) -> sl.FixedInit:
 
 
 def simulate(problem: sl.Problem, level: sl.Level, start: Any, t_max: float, **how: Any) -> xr.Dataset:
-    """Simulate a problem at a level without a progress bar."""
+    """Simulate a problem at a level of description without a progress bar; `how` has further options of `simulate`."""
     return sl.simulate(problem, level, start, t_max=t_max, progress=False, **how)
 
 
@@ -43,7 +43,10 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def log_slope(sizes: Any, ends: Any) -> tuple[float, float]:
-    """Return the slope, with its error, of a mean against the log of a size, from (mean, error) at two sizes."""
+    """Return the slope of a mean against the logarithm of a size, with its standard error.
+
+    The slope is that between two sizes, with the pairs (mean, error) in `ends`.
+    """
     # independent errors add in quadrature
     (soon, e), (late, f) = ends
     step = np.log(sizes[1] / sizes[0])

@@ -37,7 +37,7 @@ MIN_SHARE = 1e-12
 
 
 def block_factor(gram: Any) -> Any:
-    """Factor Gram matrices as B B^T: the Cholesky factor of one matrix, or a root of each of several, which may be singular."""
+    """Return B with `gram` = B B^T: the Cholesky factor of one matrix, or for several blocks a root of each, maybe singular."""
     if np.ndim(gram) == 2:
         return cholesky_factor(gram)
     values, vectors = array_module(gram).linalg.eigh(gram)
@@ -56,20 +56,21 @@ def _to_axes(stats: Overlaps, B: Any, runs_first: bool) -> Overlaps:
 
 
 def _from_axes(stats: Overlaps, B: Any, runs_first: bool) -> Overlaps:
-    """Invert `_to_axes`."""
+    """Replace coordinates along the orthonormal axes of each block by overlaps with fixed directions; invert `_to_axes`."""
     indices = "...bns,brs->...bnr" if runs_first else "bns...,brs->bnr..."
     return _with(stats, array_module(stats.M).einsum(indices, stats.M, B), stats.Q)
 
 
 def _with(stats: Overlaps, M: Any, Q: Any) -> Overlaps:
-    """Return statistics with other overlaps."""
+    """Return a copy of statistics in which M and Q replace the overlaps."""
     return Overlaps(stats.a, M, Q, stats.kept, stats.names)
 
 
 def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: Any) -> Frame:
-    """Factor overlaps of a batch of runs, runs first, into coordinates in a frame of each block.
+    """Factor overlaps of a batch of runs, runs first, into coordinates of the trained directions in a frame of each block.
 
-    Raises `BadInput` if no weights have these overlaps; `max_ranks` bounds the rank outside the fixed directions in each block.
+    In each block, B has the coordinates of the fixed directions, and `max_ranks` is the number of dimensions outside their
+    span. Raises `BadInput` if no weights have these overlaps.
     """
     if np.ndim(B) == 2:
         return frame_of(stats, B, max_ranks)
@@ -77,7 +78,7 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
     back = _from_axes(inside, np.asarray(B), runs_first=True).M
     if not np.allclose(back, stats.M, atol=1e-9 * max(1.0, float(np.abs(stats.M).max()))):
         raise BadInput(
-            "the start has overlaps with fixed directions in a block where these have no such components. "
+            "the start has overlaps M in a block where the fixed directions have no such components. "
             "Give M with zeros there, or another gram."
         )
     one: Any = np.eye(k)
@@ -87,7 +88,7 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
 
 
 def overlaps_by_block(frame: Frame, B: Float[Array, "*blocks k k"]) -> Overlaps:
-    """Compute the overlaps in each block from coordinates in a frame, with the runs on the last axis."""
+    """Compute the overlaps in each block from coordinates of trained directions (`frame`) and of fixed ones (B), runs last."""
     if frame.blocks is None:
         return overlaps_of(frame, B)
     M, Q = frame.map_blocks(lambda m, T, B: (lambda o: (o.M, o.Q))(overlaps_of(Frame(frame.a, m, T, {}, frame.names), B)), B)
@@ -95,9 +96,9 @@ def overlaps_by_block(frame: Frame, B: Float[Array, "*blocks k k"]) -> Overlaps:
 
 
 def admissible_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], unit: int = 0) -> Overlaps:
-    """Replace overlaps that no weights can have by ones that some have, with norm 1 for the first `unit` rows.
+    """Replace overlaps that no weight vectors have by admissible ones, with norm 1 for the first `unit` trained directions.
 
-    The runs are on the last axis.
+    The runs are on the last axis, and B has the coordinates of the fixed directions in each block.
     """
     if jnp.ndim(B) == 2:
         return make_admissible(stats, B, unit)
@@ -120,7 +121,7 @@ def block_field_factors(stats: Overlaps, B: Float[Array, "blocks k k"]) -> Field
 
 @singledispatch
 def cone_by_block(stats: PyTree, B: Float[np.ndarray, "*blocks k k"]) -> PyTree:
-    """Project statistics to the nearest that weight vectors can have; types without such constraints are unchanged."""
+    """Project statistics to the nearest ones that some weight vectors have; types without such constraints are unchanged."""
     return project_to_cone(stats, B)
 
 

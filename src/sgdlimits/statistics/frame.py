@@ -1,8 +1,9 @@
 r"""Statistics as coordinates in an orthonormal frame: the stable form of the overlaps.
 
 The k fixed directions have Gram matrix :math:`P = BB^\top` and span an orthonormal frame in which they are the rows of B.
-The trained directions have coordinates `m` in that frame and T along min(p, d - k) further directions, with T lower
-triangular:
+The p trained directions in R^d have coordinates `m` in that frame and T along min(p, d - k) further directions, with T lower
+triangular. Their overlaps M with the fixed directions and Q with each other, and the fields of an input along trained
+directions (:math:`\lambda`) and fixed ones (:math:`\lambda^*`), are
 
 .. math:: M = m B^\top, \qquad Q = m m^\top + T T^\top, \qquad
           (\lambda, \lambda^*) = F y, \quad F = \begin{pmatrix} m & T \\ B & 0 \end{pmatrix}, \quad y \sim N(0, 1).
@@ -39,7 +40,7 @@ from sgdlimits.statistics.triangular import (
 )
 
 PSD_TOLERANCE = 1e-9
-"""Relative size of negative eigenvalues of a start that is accepted, as rounding of the user's own computation."""
+"""Relative size up to which negative eigenvalues of a start's Gram matrix are accepted, as rounding in a user's computation."""
 RANK_TOLERANCE = 16 * np.finfo(float).eps
 """Relative size below which eigenvalues and pivots count as zero."""
 PROJECTION_TOLERANCE = 1e-13
@@ -49,10 +50,10 @@ PROJECTION_TOLERANCE = 1e-13
 class StepCoordinates(NamedTuple):
     """The inputs of one step in the frame of all directions: coordinates, orthogonal components, label noise and classes.
 
-    The components orthogonal to the frame enter through r linear combinations only: r = b if the algorithm needs products of
-    inputs or has noise of its own, otherwise r = min(b, n), with n trained directions. Their Gram matrix has a triangular
-    factor with law known from Bartlett. An algorithm's noise adds inputs after the samples. Inputs of several blocks have the
-    block on the first axis, except for label noise and classes.
+    The components of the b inputs orthogonal to the frame enter through r linear combinations only: r = b if the algorithm
+    needs products of inputs or has noise of its own, otherwise r = min(b, n), with n trained directions. The Gram matrix of
+    these combinations has a triangular factor, whose law is Bartlett's. An algorithm's noise adds inputs after the samples.
+    If inputs have several blocks, all arrays but label noise and classes have the block on the first axis.
 
     Parameters
     ----------
@@ -82,15 +83,15 @@ class StepCoordinates(NamedTuple):
 class Frame(eqx.Module):
     """Coordinates of the trained directions of a batch of runs in an orthonormal frame, with the runs on the last axis.
 
-    Inputs of several blocks have a frame in each, on the first axis of m and T. A step is the same in all of them: fields are
-    sums over blocks, and all blocks are updated with the same coefficients.
+    If the inputs have several blocks of variances, there is a frame in each block, on the first axis of m and T. A step is the
+    same in all blocks: fields are sums over blocks, and all blocks are updated with the same coefficients.
 
     Parameters
     ----------
     a : network scalars
     m : coordinates along the fixed directions
     T : triangular factor in the further directions; `T[j, i]` is entry (i, j), so that columns are contiguous
-    kept : memory of the algorithm beside directions, by name
+    kept : memory of the algorithm other than directions, by name
     names : names of the groups of n rows in m and T, the students first
     """
 
@@ -193,7 +194,7 @@ class ProjectedFrame(NamedTuple):
 def _update_factor(
     past, C, lower: bool, T, along, outside, below, rotated: RotatedFactor | None, rounding: float
 ) -> Float[Array, "n n runs"]:
-    """Compute the triangular factor of one block after a step whose inputs have components outside its span."""
+    """Compute the triangular factor of a block after a step whose inputs have components outside the span of all directions."""
     if C.shape[0] == C.shape[1] == 1:  # T is a length
         return jnp.sqrt((past(T, 1) + C * along) ** 2 + C**2 * outside)
     if rotated is not None and lower:
@@ -233,9 +234,9 @@ def pad_frame(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
 
 
 def overlaps_from_coordinates(a: Scalars, S: Float[Array, "p n"], B: Float[Array, "k k"]) -> Overlaps:
-    """Compute the overlaps of one run from the coordinates S of its units and B of the fixed directions.
+    """Compute the overlaps of one run from its scalars a and the coordinates S of its units and B of the fixed directions.
 
-    The first k coordinates of the units are those in which B is given.
+    The fixed directions are zero in all but the first k of the n coordinates.
     """
     return Overlaps(a, S[:, : len(B)] @ B.T, S @ S.T)
 
@@ -256,8 +257,9 @@ def _add_outer_products(Q: Float[Array, "p p runs"], T: Float[Array, "p p runs"]
 def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
     """Factor the overlaps of a batch of runs, runs first, into coordinates of the trained directions in a frame.
 
-    Raises `BadInput` if Q - M P^-1 M^T is not positive semi-definite or has a rank above `max_rank`, the number of dimensions
-    outside the span of the fixed directions.
+    The rows of B are the fixed directions, with the Gram matrix P = B B^T; M and Q are the overlaps. Raises `BadInput` if
+    Q - M P^-1 M^T is not positive semi-definite or has a rank above `max_rank`, the number of dimensions outside the span of
+    the fixed directions.
     """
     M, Q = (np.asarray(leaf, float) for leaf in (stats.M, stats.Q))
     p = Q.shape[-1]
@@ -276,7 +278,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
     values, vectors = values[:, ::-1], vectors[:, :, ::-1]  # largest first
     if max_rank < p and (values[:, max_rank:] > PSD_TOLERANCE * scale).any():
         raise BadInput(
-            f"the start needs {p} directions outside the span of the fixed ones, but d leaves {max_rank}. "
+            f"the start needs {p} directions outside the span of the fixed ones, but d has only {max_rank}. "
             f"Use a larger d, or a start whose Q - M P^-1 M^T has rank {max_rank}."
         )
     values = np.where(values > RANK_TOLERANCE * scale, values, 0.0)
@@ -293,7 +295,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
 
 @singledispatch
 def project_to_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
-    """Project statistics to the nearest ones that some weights have; types without such constraints are returned unchanged."""
+    """Project statistics to the nearest ones that some weight vectors have; types without such constraints are unchanged."""
     return stats
 
 
@@ -301,7 +303,8 @@ def project_to_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
 def _(stats: Overlaps, B):
     r"""Project overlaps to the nearest admissible ones with the same norms.
 
-    Negative eigenvalues of :math:`Q - mm^\top` beyond rounding, such as from errors of an ODE solver, are set to zero.
+    Negative eigenvalues of :math:`Q - mm^\top` beyond rounding, such as from errors of an ODE solver, are set to zero; here m
+    has the coordinates of the trained directions in an orthonormal frame of the fixed ones, which are the rows of B.
     """
     M, Q = np.asarray(stats.M), np.asarray(stats.Q)
     m = M @ np.linalg.inv(B).T
@@ -325,7 +328,7 @@ def split_by_frame(
 ) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
     """Split overlaps into coordinates along the fixed directions and the Gram matrix of the orthogonal components.
 
-    The coordinates m have M = m B^T, and the Gram matrix is S = Q - m m^T.
+    The coordinates m satisfy M = m B^T, where the rows of B are the fixed directions; the Gram matrix is S = Q - m m^T.
     """
     p, k, *batch = M.shape
     m = solve_triangular(B, jnp.moveaxis(M, 1, 0).reshape(k, -1), lower=True).reshape(k, p, *batch)
@@ -347,10 +350,10 @@ def factor_fields(stats: Overlaps, B: Float[Array, "k k"]) -> FieldFactor:
 
 
 def make_admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
-    """Replace overlaps that no weight vectors can have by ones that some have, with norm 1 for the first `unit` rows.
+    """Replace overlaps that no weight vectors have by admissible ones, with norm 1 for the first `unit` trained directions.
 
     Runs are on the last axis. Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are
-    set to zero.
+    set to zero, where m has the coordinates of the trained directions along those of the fixed ones (rows of B).
     """
     _, S = split_by_frame(stats.M, stats.Q, B)
     # Q - S is the part inside the frame; its complement is rebuilt from a factor, and so positive semi-definite.

@@ -1,6 +1,6 @@
 r"""The Gaussian law of the fields of one sample, the only property of the inputs that expectations depend on.
 
-Given the class c of a sample the fields are Gaussian,
+Given the class c of a sample, the student fields :math:`\lambda` and the fixed fields :math:`\lambda^*` are Gaussian,
 
 .. math:: (\lambda, \lambda^*) \mid c \sim N(\mu_c, C), \qquad
           C = \begin{pmatrix} C_{\lambda\lambda} & C_{\lambda*} \\ C_{\lambda*}^\top & C_{**} \end{pmatrix},
@@ -65,7 +65,8 @@ class FieldLaw(eqx.Module):
     factor : F with the covariance F F^T, which keeps the relative accuracy of small risks
     shape : (p, k)
 
-    None is part of the structure, not of the values: expectations are chosen by it.
+    Which attributes are None belongs to the structure of the pytree, not to its values, and decides how expectations are
+    computed.
     """
 
     weights: Float[Array, " classes"]
@@ -92,7 +93,7 @@ class FieldLaw(eqx.Module):
 
     @property
     def means(self) -> FieldFactor:
-        """The mean of each field in each class, zeros if there is none."""
+        """The mean of each student and fixed field in each class; zeros if `mean` is None."""
         return self.mean or FieldFactor(*(jnp.zeros((rows, self.classes)) for rows in self.shape))
 
     @property
@@ -114,7 +115,7 @@ class FieldLaw(eqx.Module):
         return ConditionalLaw(*split_by_frame(C.cross, C.students, L), jnp.where(positive, L, 0.0))
 
     def student_columns(self) -> Float[Array, "n p"]:
-        """Return the first p columns of the triangular factor of the covariance, students first; it may be singular."""
+        """Return the first p columns of the triangular factor of the (perhaps singular) covariance, students first."""
         return self._lower_factor(self.blocks.matrix)[:, : self.shape[0]]
 
     def triangular_factor(self) -> FieldFactor:

@@ -45,7 +45,7 @@ def replace_scalars(scalars: Scalars, new: Scalars) -> Scalars:
 
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:
-    """Return the names of groups of directions as a tuple, or raise `BadInput` if there is none."""
+    """Return the names of groups of directions as a tuple, or raise `BadInput`, for the argument `name`, if there are none."""
     if not (names := each_of(text)(name, value)):
         raise BadInput(f"{name} is empty. Give ('student',), or leave it out.")
     return names
@@ -60,7 +60,7 @@ class Overlaps(Part):
     a : second layer, shape (p,); or all scalars of another network, a dictionary of arrays by name
     M : overlaps :math:`u_j \cdot e_r`, shape (p, k)
     Q : overlaps :math:`u_j \cdot u_l`, shape (p, p)
-    kept : memory of the algorithm beside directions, by name; empty for plain SGD
+    kept : memory of the algorithm other than directions, by name; empty for SGD
     names : names of the groups of p rows in M and Q: the students first, then directions in the algorithm's memory
 
     For inputs with blocks of variances, M and Q have a leading axis for the block: scalar products within each block, which
@@ -171,7 +171,7 @@ def weights(W: Matrix, E: Matrix, a: Annotated[ArrayLike | Mapping[str, Any], fi
         raise BadInput(f"W and E must have the same d columns; got shapes {u.shape} and {fixed.shape}. Give vectors of R^d.")
     if a is not None and not isinstance(a, Mapping) and np.shape(a) != (len(u),):
         raise BadInput(
-            f"a must have shape ({len(u)},), a number for each row of W; got {np.shape(a)}. Give one number for each row."
+            f"a must have shape ({len(u)},), one number for each row of W; got {np.shape(a)}. Change the shape of a."
         )
     return Overlaps(np.ones(len(u)) if a is None else a, u @ fixed.T, u @ u.T)
 
@@ -184,7 +184,7 @@ def select_students(stats: Any) -> Any:
 def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
     """Return the slice of the rows of M and Q that belong to the group `name`; each group has `width` rows."""
     if name not in names:
-        raise BadInput(f"there are no directions of {name!r}. Give one of {', '.join(names)}, which the statistics have.")
+        raise BadInput(f"there are no directions of {name!r} in the statistics. Give one of {', '.join(names)}.")
     first = names.index(name) * width
     return slice(first, first + width)
 

@@ -19,12 +19,12 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Particles(Part):
-    r"""Statistics of each unit, without overlaps between units: the particles of the mean-field limit.
+    r"""Statistics of p units u_j without overlaps between units: the particles of the mean-field limit.
 
     Parameters
     ----------
     a : second layer, shape (p,)
-    M : overlaps :math:`u_j \cdot e_r` with the fixed directions, shape (p, k)
+    M : overlaps :math:`u_j \cdot e_r` with the k fixed directions e_r, shape (p, k)
     q : squared norms :math:`|u_j|^2`, shape (p,)
 
     A batch of runs has one more axis, first.

@@ -12,7 +12,8 @@ from sgdlimits.statistics.overlaps import Scalars
 class Moments(NamedTuple):
     """Loss of one sample, products of its gradient with fields and itself, and derivative in `a`; or their expectations.
 
-    With G = dl/d lambda these are l, G lambda*^T, G lambda^T, G G^T and dl/da.
+    For the loss l of student fields lambda and fixed fields lambda*, with the gradient G = dl/d lambda, the five attributes are
+    l, G lambda*^T, G lambda^T, G G^T and dl/da, where a are the network scalars.
     """
 
     loss: Float[Array, "*batch"]

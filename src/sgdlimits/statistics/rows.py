@@ -1,4 +1,4 @@
-"""Scalar products over d with an order of summation that does not depend on the batch of runs.
+"""Scalar products of vectors in R^d, with an order of summation that does not depend on the batch of runs.
 
 XLA vectorises a plain sum in an order that depends on the shape of the whole batch. Products of matrices are computed run by
 run, always in the same order if there are several rows. The same holds for a product with a vector if the rows come in groups

@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Spike(Part):
-    r"""Summary statistics of an estimate x of the unit vector v.
+    r"""Summary statistics of an estimate x of the spike, a unit vector v.
 
     Parameters
     ----------
@@ -41,5 +41,5 @@ class Spike(Part):
 
     @property
     def squared_norm(self) -> Float[Array, "*runs"]:
-        r"""The squared norm of the estimate, :math:`|x|^2 = m^2 + r_\perp^2`."""
+        r"""The squared norm of the estimate x, :math:`|x|^2 = m^2 + r_\perp^2`, where :math:`r_\perp^2` is `r2`."""
         return self.m**2 + self.r2

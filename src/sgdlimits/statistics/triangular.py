@@ -16,18 +16,18 @@ from jaxtyping import Array, Float
 ROUNDING = 2.0**-46
 """Pivots below this fraction of their row, 64 units of rounding, are set to zero.
 
-Velocities that start at zero are parallel after one sample. The remainder of a row is then rounding error, which differs
-between kernels and would choose a different axis in each. The Gram matrix changes by rounding only.
+Velocities (of momentum methods) that start at zero are parallel after one sample. The remainder of a row is then rounding
+error, which differs between kernels and would choose a different axis in each. The Gram matrix changes by rounding only.
 """
 
 
 def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs"]) -> Float[Array, "r n runs"]:
-    r"""Return a factor, by columns, of the Gram matrix of the directions' changes orthogonal to their span.
+    r"""Return a factor K, by columns, of the Gram matrix K K^T of the parts of n increments outside the old span.
 
-    The Gram matrix is K K^T with the factor K. The components of the inputs outside the span have Bartlett's triangular factor
-    A, and C combines them to increments. Given C, these are n Gaussian vectors with covariance :math:`CC^\top`. If C does not
-    depend on these components and :math:`CC^\top = RR^\top` for an R of r < b columns, the Gram matrix of the increments is
-    :math:`KK^\top` with K = RA.
+    The increments are combinations of b inputs with coefficients C. The components of the inputs outside the span of the old
+    directions have Bartlett's triangular factor A. Given C, the parts of the increments are n Gaussian vectors with covariance
+    :math:`CC^\top`. If C does not depend on these components and :math:`CC^\top = RR^\top` for an R of r < b columns, the Gram
+    matrix of the parts is :math:`KK^\top` with K = RA.
     """
     each = jnp.swapaxes(C, 0, 1)
     # Fewer rows than inputs: the law of the increments is that of r vectors combined by a factor R of C C^T.
@@ -36,7 +36,7 @@ def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs
 
 
 def bartlett_factor(squares: Float[Array, "r *runs"], below: Float[Array, "n *runs"]) -> Float[Array, "r r *runs"]:
-    """Assemble a triangular factor from its squared diagonal and its entries below the diagonal, row by row."""
+    """Assemble a triangular factor from its squared diagonal (`squares`) and its entries `below` the diagonal, row by row."""
     r = squares.shape[0]
     A = jnp.zeros((r, *squares.shape)).at[np.diag_indices(r)].set(jnp.sqrt(squares))
     return A.at[np.tril_indices(r, -1)].set(below)
@@ -45,7 +45,7 @@ def bartlett_factor(squares: Float[Array, "r *runs"], below: Float[Array, "n *ru
 def gram_schmidt(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
     """Compute the lower triangular L with L L^T = Y Y^T by Gram-Schmidt on the p rows of a matrix Y.
 
-    The entries of X are the columns of Y, and those of the result the columns of L.
+    `X[i]` is column i of Y, and entry j of the result is column j of L.
 
     Each row is accurate relative to its own length, whatever the lengths of other rows. A remainder shorter than `rounding`
     times its row is set to zero.
@@ -113,7 +113,7 @@ def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Floa
 
 
 def append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
-    """Update a triangular factor T to one of T T^T + v v^T, by one rotation per column.
+    """Return the triangular factor of T T^T + v v^T for a triangular factor T and a vector v, by one rotation per column.
 
     Exact zeros stay zero. A pivot smaller than `rounding` times its row is set to zero.
     """

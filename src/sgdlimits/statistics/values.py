@@ -20,7 +20,7 @@ class Values(Part):
 
     Parameters
     ----------
-    u : one number for each statistic. A batch of runs has one more axis: first in datasets, last inside the simulators
+    u : value of each statistic. A batch of runs has one more axis: first in datasets, last inside the simulators
     """
 
     u: Annotated[Float[Array, "statistic"], some_numbers] = eqx.field(converter=as_floats)

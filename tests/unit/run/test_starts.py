@@ -11,7 +11,6 @@ import sgdlimits as sl
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level import chain, sgd
 from sgdlimits.problem import overlap_coordinates
-from sgdlimits.statistics import frame
 
 PROBLEM = sl.presets.phase_retrieval()
 
@@ -61,12 +60,12 @@ def test_overlaps_of_a_start_are_factored_once(level, start, monkeypatch):
     """By the chain and SGD to begin, and by others to check that weights with them exist."""
     calls = []
 
-    def count(*arguments):
-        calls.append(arguments)
-        return frame.frame_of(*arguments)
+    def counted(factor):
+        return lambda *arguments: (calls.append(factor), factor(*arguments))[1]
 
     for module in (chain, sgd, overlap_coordinates):
-        monkeypatch.setattr(module, "frame_of", count)
+        for name in {"frame_of", "frame_by_block"} & set(vars(module)):
+            monkeypatch.setattr(module, name, counted(getattr(module, name)))
     problem = sl.presets.committee(2, 1)
     sl.simulate(problem, level, start, t_max=0.2, runs=2, save=2, progress=False)
     assert len(calls) == 1

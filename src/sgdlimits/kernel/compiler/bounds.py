@@ -1,9 +1,10 @@
 r"""Rigorous bounds on the change of a function in a neighbourhood, by interval arithmetic on its jaxpr.
 
-Each value x of the function becomes a pair (x, r): it stays within r of x as long as no input changes by more than its own
-radius. A sum has the sum of the radii, a product :math:`|x|r_y + |y|r_x + r_xr_y`, an increasing function the larger of its two
-changes towards the ends. A comparison has, instead of a radius, whether its result may change. The bounds are not the tightest,
-since dependent values are treated as independent, but they need no knowledge of the function.
+Each value x of the function becomes a pair (x, r): the value stays within the radius r of x as long as no input changes by more
+than the radius of that input. The radius of a sum is the sum of the radii, that of a product
+:math:`|x|r_y + |y|r_x + r_xr_y`, and that of an increasing function the larger of its changes from x to x - r and x + r.
+A comparison has, instead of a radius, whether its result may change. The bounds are not the tightest, since dependent values
+are treated as independent, but they need no knowledge of the function.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Code that checks a stop condition after each step: a hook for back ends, and three implementations.
+"""Emitters of code that checks a stop condition after each step: a base class, and three implementations.
 
 A cheap condition is evaluated after each step. An expensive one is skipped while a bound proves it false: either a ball around
 the last state in which it was evaluated, or a quadratic function of the state. The code of a bound is a function of its own,
@@ -43,9 +43,9 @@ class StopCheck:
         """Emit the preparation of the check for the vector of replicas with this index."""
 
     def after_step(self, values: list[ir.Value], at: ir.Value, known: dict[int, ir.Value]) -> None:
-        """Emit code that ends the lanes that stop after step `at`, where `values` are the new coordinates.
+        """Emit code that ends the lanes (replicas) that stop after step `at`, where `values` are the new coordinates.
 
-        `known` has the values that the step has computed, by place.
+        `known` has the LLVM values that the step has computed, by node index.
         """
 
 
@@ -111,7 +111,8 @@ class CheckOutsideBall(StopCheck):
 class CheckByBound(StopCheck):
     """Emitter of code that evaluates a quadratic bound after each step, and renews it where it no longer excludes stopping.
 
-    The new bound is the program's cheap one where that suffices, else the host's answer. The host also evaluates the condition.
+    The new bound is the program's cheap bound where that suffices, else one from the host (Python), which also evaluates the
+    condition.
     """
 
     pointers = 2
@@ -166,7 +167,7 @@ class CheckByBound(StopCheck):
 
 
 def make_stop_check(writer: Writer) -> StopCheck:
-    """Return the emitter for the stop check of a writer's replica."""
+    """Return the emitter of the stop check of the replica that `writer` translates."""
     kinds: dict[type, Any] = {EveryStep: CheckEveryStep, WithinBall: CheckOutsideBall, ByBound: CheckByBound}
     check = writer.replica.check
     return StopCheck(writer) if check is None else kinds[type(check)](writer, check)

@@ -60,9 +60,9 @@ def _(walk, equation, args):
 
 @primitive_rule("while")
 def _(walk, equation, args):
-    """Translate a `while` loop; loop variables that no round changes become constants.
+    """Translate a `while` loop; loop variables that no iteration changes become constants.
 
-    All variables are assumed constant at first. Those that a traced round changes become loop variables, until no more are
+    All variables are assumed constant at first. Those that a traced iteration changes become loop variables, until no more are
     found.
     """
     p, program = equation.params, walk.program

@@ -1,7 +1,7 @@
 r"""Elementary functions, composed of arithmetic operations that every back end has.
 
 Functions of a C library take one scalar at a time. The functions here consist of an argument reduction and a polynomial, which
-vectorise over replicas and give the same results on every back end. They are plain JAX functions of one double, which are
+vectorise over replicas and give the same results on every back end. They are JAX functions of one double, which are
 flattened into a program like any other. `docs/kernels.md` has their errors, which `tests/unit/kernel` measures.
 """
 
@@ -40,7 +40,7 @@ def _evaluate_polynomial(coefficients: Sequence[float], x: Scalar) -> Scalar:
 
 @lru_cache(maxsize=8)
 def _fit_polynomial(function: Callable, low: float, high: float, degree: int) -> tuple[float, ...]:
-    """Fit a polynomial to a function on [low, high] at Chebyshev nodes; its variable s runs from -1 to 1 over the interval."""
+    """Fit a polynomial to a function on [low, high] at Chebyshev nodes, in a variable from -1 to 1 over the interval."""
     s = np.cos(np.pi * (np.arange(256) + 0.5) / 256)
     values = function((s + 1) / 2 * (high - low) + low)
     return tuple(np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(s, values, degree)).tolist())
@@ -78,7 +78,7 @@ def expm1(x: Scalar) -> Scalar:
 
 
 def log(x: Scalar) -> Scalar:
-    """Return log x for zero, infinite and normal positive x, NaN for negative x; subnormal ones are not supported."""
+    """Return log x for zero, infinite and normal positive x, NaN for negative x; subnormal numbers are not supported."""
     exponent, rest = split_log(x)
     value = exponent * LOG2_HIGH + (exponent * LOG2_LOW + rest)
     return jnp.where(x > 0, jnp.where(x < jnp.inf, value, jnp.inf), jnp.where(x == 0, -jnp.inf, jnp.nan))

@@ -55,7 +55,7 @@ def _count_operations(equation: Any) -> int:
 def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
     """Copy the nodes that `results` need into a new program in which functions such as exp are expanded to arithmetic.
 
-    Return the new program, and a dictionary from the indices of copied nodes to their indices in it.
+    Return the new program, and a dictionary from the indices of copied nodes to their indices in the new program.
     """
     out = Program()
     needed = program.order_with_loops(results)

@@ -58,8 +58,8 @@ def _(walk, equation, args):
 def _gather_entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
     """Return the node index of one entry in the result of a `gather`.
 
-    `index` has, for each axis that is indexed, the place of the start of the slice; `offset` the position behind that start, or
-    the position itself on other axes; `sizes` the sizes of slices, by which starts are clipped.
+    `index` has, for each axis that is indexed, the node index of the slice's start; `offset` has the position after that start,
+    or the position itself on other axes; `sizes` has the sizes of slices, by which starts are clipped.
     """
     for axis in range(x.ndim):  # each round removes the first axis
         options = [x[offset[axis]]]
@@ -80,7 +80,7 @@ def _(walk, equation, args):
     x, where, new = args
     n = equation.params["dimension_numbers"]
     if n.operand_batching_dims:
-        raise Untranslated("scatter over batches")
+        raise Untranslated("scatter over batch dimensions")
     out, name = x.copy(), equation.primitive.name
     rest = [axis for axis in range(x.ndim) if axis not in n.inserted_window_dims]
 

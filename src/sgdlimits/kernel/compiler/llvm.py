@@ -132,7 +132,7 @@ class Writer:
         return self.count_loop(vectors)
 
     def load_parameters(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
-        """Emit loads of the replicas' parameters, which may differ within a vector, and return them by node index."""
+        """Emit loads of the replicas' parameters, which may differ within a vector; return the values by node index."""
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.parameter_indices, rows, strict=True)}
 
     def write_rare_function(self, name: str, wanted: Sequence[int]) -> ir.Function:
@@ -202,7 +202,7 @@ class Writer:
         self.b.store(value, pointer).align = 8
 
     def store_lanes(self, lanes: ir.Value, value: ir.Value, pointer: ir.Value) -> None:
-        """Emit a masked store: the values of the lanes `lanes` are stored, and the other lanes keep theirs in memory."""
+        """Emit a masked store: values are stored in the lanes `lanes`, and the other lanes keep their values in memory."""
         self.store(self.b.select(lanes, value, self.load(pointer)), pointer)
 
     @contextmanager
@@ -317,7 +317,7 @@ class Writer:
                     self.store(value, self.good[i])
 
     def is_bounded(self, values: Iterable[ir.Value]) -> ir.Value:
-        """Emit the test, for each lane, whether all absolute values are at most the limit; comparisons are false for NaN."""
+        """Emit the test, for each lane, whether all absolute values are at most the limit of divergence; false for NaN."""
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:

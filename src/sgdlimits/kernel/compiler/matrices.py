@@ -18,7 +18,7 @@ from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
 MAX_EIGH_ROWS = 8
 """Maximum number of rows of a symmetric matrix that `eigh` diagonalises; larger matrices take too many operations."""
 MAX_JACOBI_SWEEPS = 16
-"""Maximum number of Jacobi sweeps in `eigh`; they converge quadratically, and matrices of eight rows need seven."""
+"""Maximum number of Jacobi sweeps in `eigh`; convergence is quadratic, and matrices of eight rows need seven sweeps."""
 OFF_DIAGONAL_TOLERANCE = 1e-32
 """Ratio of the squared entries off the diagonal to those on it at which a matrix counts as diagonal; at the level of
 rounding."""
@@ -103,7 +103,7 @@ def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
 
 
 def _is_not_diagonal(below: dict) -> tuple[Array]:
-    """Return, in a 1-tuple for a loop's carry, whether the entries off a matrix's diagonal exceed rounding errors."""
+    """Return, in a 1-tuple for a loop's carry, whether off-diagonal entries of a matrix exceed rounding errors."""
     squares = lambda diagonal: sum(entry * entry for (i, j), entry in below.items() if (i == j) is diagonal)
     return (squares(False) > OFF_DIAGONAL_TOLERANCE * squares(True),)
 
@@ -146,7 +146,7 @@ def _(walk, equation, args):
 
 @primitive_rule("triangular_solve")
 def _(walk, equation, args):
-    """Translate a triangular solve: XA = B is A'X' = B', and an upper triangular matrix, reversed, is lower triangular."""
+    """Translate a triangular solve to one with a lower triangular matrix on the left, by transposition and reversed axes."""
     p, (A, B) = equation.params, args
     A, B = (A, B) if p["left_side"] else (A.swapaxes(-1, -2), B.swapaxes(-1, -2))
     A = A.swapaxes(-1, -2) if p["transpose_a"] else A
@@ -164,5 +164,5 @@ _LOWER_SOLVERS = {unit: partial(solve_lower, unit=unit) for unit in (False, True
 def _(walk, equation, args):
     p, A = equation.params, args[0]
     if A.shape[-1] > MAX_EIGH_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
-        raise Untranslated("eigh")
+        raise Untranslated(f"eigh of more than {MAX_EIGH_ROWS} rows or of selected eigenvalues")
     return _map_matrices(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))

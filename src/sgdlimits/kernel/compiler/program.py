@@ -57,8 +57,8 @@ class Untranslated(Exception):
 class Loop(NamedTuple):
     """Body of a `while` loop in a flat program: node indices of its variables before and after a round, and of its condition.
 
-    The arguments of its node are whether to begin, and the initial values of `carry`. In each round `after` has the new values
-    of `carry`, and `again` says whether there is another round.
+    The arguments of the loop's node are the condition to enter it, and the initial values of `carry`. In each round `after` has
+    the new values of `carry`, and `again` says whether there is another round.
     """
 
     carry: tuple[int, ...]
@@ -79,7 +79,7 @@ class Node(NamedTuple):
 
 
 class Program:
-    """Flat program under construction, a list of operations on scalars; the place of a value is the index of its node.
+    """Flat program under construction: a list of nodes, operations on scalars; the `place` of a value is its node's index.
 
     `max_nodes` is the size beyond which the program is given up with `Untranslated`.
     """
@@ -96,7 +96,7 @@ class Program:
             raise Untranslated(f"more than {self.max_nodes:.0f} operations")
 
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), data: Any = None) -> int:
-        """Add a node to the program unless it has an equal one, and return the index of either."""
+        """Add a node to the program, or find an equal one in it, and return the node's index."""
         node = Node(op, kind, args, data)
         key = (op, kind, args, data.hex()) if isinstance(data, float) else node  # NaN does not equal itself; its text does
         place = self._place.get(key)
@@ -200,7 +200,7 @@ class Program:
         return sorted(need)  # a node's arguments have smaller places
 
     def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
-        """Return the node indices that a loop's rounds need beyond those known: loop-invariant ones, and the others."""
+        """Return the unknown node indices that a loop's rounds need, in two lists: loop-invariant nodes, and the others."""
         changing: set[int] = set(loop.carry)
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.after, loop.again)):
@@ -265,7 +265,7 @@ _SIMPLIFICATIONS: dict[str, Callable] = {
     "or": _first_matching_rule(_simplify_or),
     "select": _first_matching_rule(lambda a, v: ((v[0] is not None, a[1] if v[0] else a[2]), (a[1] == a[2], a[1]))),
 }
-"""Simplifications of operations: pairs of a condition and the place of the result, from the places and values of arguments.
+"""Simplification rules of operations: functions from the node indices a and values v of arguments to a simpler result.
 
 A product with a constant zero is zero, also where the other factor is not finite: structural zeros must vanish.
 """

@@ -130,7 +130,7 @@ class GpuInstructions(Scalars):
         return self._emit_product(x, self._fma(first, self._fma(wrong, wrong, wrong), first))
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
-        """Emit 1/sqrt(x): with an estimate r and its error e = 1 - x r^2, it is r + r e (1/2 + 3/8 e)."""
+        """Emit 1/sqrt(x): with an estimate r and its error e = 1 - x r^2, the inverse root is r + r e (1/2 + 3/8 e)."""
         if x.type != F64:
             return super()._rsqrt(x)
         first = self._estimate("rsqrt", x)
@@ -146,10 +146,8 @@ class GpuInstructions(Scalars):
     def _limit_error(self, wrong: ir.Value) -> ir.Value:
         """Emit the replacement of an error that is NaN, for estimates at zero or infinity, by a finite number.
 
-        The estimate is then the result.
-
-        One instruction does so: the minimum of 1 and the upper half of the bits as a float. All other errors,
-        which are below 2^-7, pass.
+        The result is then the estimate itself. A single instruction suffices: the minimum of 1 and the upper half of the bits
+        as a float. All other errors, which are below 2^-7, are unchanged.
         """
         b = self.b
         bits = b.bitcast(wrong, I64)

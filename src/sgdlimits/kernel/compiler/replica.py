@@ -1,4 +1,4 @@
-"""Flat program of one replica's step, with the roles of its values, as back ends receive it."""
+"""Flat program of one replica's step, with the roles of its values, in the form that back ends translate."""
 
 from __future__ import annotations
 

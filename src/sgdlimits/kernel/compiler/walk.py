@@ -1,7 +1,8 @@
 """Walk over a jaxpr that unrolls its arrays into scalars, and the table of rules for its primitives.
 
-An array of the jaxpr becomes a NumPy array of places in the program. Operations that only move entries (slices, transposes,
-broadcasts) then cost nothing, scans are unrolled, and calls are inlined. A primitive without a rule raises `Untranslated`.
+An array of the jaxpr becomes a NumPy array of node indices of the program ("places"). Operations that only move entries
+(slices, transposes, broadcasts) then cost nothing, scans are unrolled, and calls are inlined. A primitive without a rule raises
+`Untranslated`.
 """
 
 from __future__ import annotations

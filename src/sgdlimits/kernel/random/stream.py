@@ -125,10 +125,10 @@ class Stream(eqx.Module):
         return array_module(w0).concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
 
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
-        """Draw exact chi-square variates, one for each of the degrees of freedom in `dof`, which are integers from 0 on.
+        """Draw exact chi-square variates, one for each entry of `dof`, the degrees of freedom, which are integers from 0 on.
 
         Two and more degrees of freedom use `marsaglia_tsang`. The few proposals that its bound does not accept are tested
-        exactly, and drawn again where they are rejected, one by one. Attempt n at a variate always uses the same words, so that
+        exactly, and drawn again if they are rejected, one by one. Attempt n at a variate always uses the same words, so that
         no value depends on other runs.
         """
         count, runs, xp = dof.shape[0], self.runs.size, array_module(self.runs)
@@ -174,7 +174,7 @@ class Stream(eqx.Module):
         return normal_pair(w0, w1, single=self.single)[0], uniform(w2, w3)
 
     def _draw_one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
-        """Draw a single chi-square variate by rejection; attempt n uses the blocks of random words from n `count` on."""
+        """Draw a single chi-square variate by rejection; attempt n uses blocks of random words from number n `count` on."""
         number = self.first + step.astype(jnp.uint64)
         alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], number, 1, rolled=True, single=self.single)
 

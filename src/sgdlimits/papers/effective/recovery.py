@@ -25,7 +25,10 @@ DETERMINISTIC_DRIFT = 1e10
 
 
 class RecoveryTime(NamedTuple):
-    """Mean and standard deviation of the time to recover a spike, over starts and noise, in samples per dimension."""
+    """Mean and standard deviation of the time to recover a spike, in samples per dimension.
+
+    They are taken over random starts and SGD's noise.
+    """
 
     mean: float
     spread: float
@@ -33,7 +36,9 @@ class RecoveryTime(NamedTuple):
 
 @checked
 def recovery_time(snr: Positive, d: Count, share: Fraction = 0.5, lr: Positive = 1.0) -> RecoveryTime:
-    r"""Time until matrix PCA reaches a share of its final overlap :math:`\sqrt{\lambda - \text{lr}}`, from a random vector.
+    r"""Time until matrix PCA from a random vector reaches the share f of its final overlap :math:`\sqrt{\lambda - \text{lr}}`.
+
+    Here :math:`\lambda` is the signal-to-noise ratio.
 
     In the time of the paper, lr t,
 
@@ -73,7 +78,10 @@ def crossing_time(
     start: float = 0.0,
     end: Annotated[float, number(infinite=True)] = np.inf,
 ) -> float:
-    r"""Mean time for :math:`u = \sqrt d\,m` of a tensor at `scaled_snr` to cross its `barrier` and reach `end`, for lr = 1.
+    r"""Mean time for the scaled overlap :math:`u = \sqrt d\,m` of a tensor of order k to cross its barrier, for lr = 1.
+
+    The time runs from u = `start` to u = `end`. The signal-to-noise ratio is `scaled_snr`, set by :math:`\Lambda`, and the
+    position of the barrier is `barrier`.
 
     With :math:`V = u^2/2 - \Lambda u^k/k`, in the time of the paper,
 
@@ -89,7 +97,7 @@ def crossing_time(
     """
     check_number("start", start)
     if not end > abs(start):
-        raise BadInput(f"end= must be above |start|; got end = {end:g} and start = {start:g}. Give a larger end=.")
+        raise BadInput(f"end must be above |start|; got end = {end:g} and start = {start:g}. Give a larger end.")
     k, top = order, barrier(Lambda, order)
     # the exponential of the barrier would overflow
     if (k - 2) / (2 * k) * top**2 > MAX_BARRIER:

@@ -30,7 +30,7 @@ SUCCESS_PROBABILITIES = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
 
 
 class FixedOverlaps(NamedTuple):
-    """Overlaps of the ODE's fixed points correlated with the spike: the unstable `m_dagger` and the larger, stable `m_star`."""
+    """Overlaps of the ODE's fixed points correlated with the spike: unstable `m_dagger`, and larger, stable `m_star`."""
 
     m_dagger: float
     m_star: float
@@ -38,7 +38,7 @@ class FixedOverlaps(NamedTuple):
 
 @checked
 def critical_snr(order: Annotated[int, integer(at_least=2)], lr: Rate = 1.0) -> float:
-    r"""Signal-to-noise ratio above which the ODE of spiked tensors has a fixed point with a nonzero overlap.
+    r"""Signal-to-noise ratio above which the ODE of spiked tensors of order k has a fixed point with a nonzero overlap.
 
     .. math:: \lambda_c(k) = \Big(\frac{(2k-2)\,\text{lr}}k\Big)^{k-1} \Big(\frac{(k-2)\,\text{lr}}k\Big)^{-(k-2)/2},
 
@@ -61,6 +61,8 @@ def overlaps(
     order: Annotated[int, integer(at_least=2, below=102)], snr: SignalToNoise, lr: Rate = 1.0, ridge: NotNegativeInTime = 0.0
 ) -> FixedOverlaps:
     r"""Positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE of spiked tensors.
+
+    Here k is the order of the tensor and :math:`\lambda` the signal-to-noise ratio.
 
     With :math:`\rho = \text{ridge}/2k` they solve
 
@@ -94,6 +96,8 @@ def overlaps(
 def scaled_snr(Lambda: Positive, order: Annotated[int, integer(at_least=2)], d: Count) -> float:
     r"""Signal-to-noise ratio :math:`\lambda = \Lambda d^{(k-2)/2}` at which the spike affects random starts.
 
+    Here k is the order of the tensor, d the dimension, and :math:`\Lambda` a number of order one.
+
     >>> scaled_snr(0.5, order=4, d=1000)
     500.0
     """
@@ -102,7 +106,9 @@ def scaled_snr(Lambda: Positive, order: Annotated[int, integer(at_least=2)], d: 
 
 @checked
 def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> float:
-    r"""Position of the barrier that :math:`u = \sqrt d\, m` of a tensor must cross: :math:`\Lambda^{-1/(k-2)}`, for lr = 1.
+    r"""Position :math:`\Lambda^{-1/(k-2)}` of the barrier that a tensor's scaled overlap must cross, for lr = 1.
+
+    The scaled overlap is :math:`u = \sqrt d\, m`, and k the order of the tensor.
 
     The signal-to-noise ratio is `scaled_snr`.
 
@@ -124,6 +130,9 @@ def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> flo
 def ring_radius(ridge: Positive, weight: Fraction) -> float:
     r"""Radius :math:`\sqrt C` of the rings of fixed points of a Gaussian mixture without noise.
 
+    Here `weight` is the probability of one cluster, :math:`v_j` the second layer, :math:`W_j` the weights of unit j and
+    :math:`\mu` the mean of the cluster.
+
     .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
 
     The units that detect one cluster have :math:`\sum_j v_j^2 = \sum_j (W_j\cdot\mu)^2 = C`, where the gradient of the
@@ -144,7 +153,9 @@ def ring_radius(ridge: Positive, weight: Fraction) -> float:
 
 @checked
 def critical_ridge(weight: Fraction) -> float:
-    r"""Ridge :math:`\text{weight}/2` above which a mixture's only fixed point is zero: 1/4 (binary) and 1/8 (XOR).
+    r"""Ridge penalty :math:`\text{weight}/2` above which zero is a mixture's only fixed point, without noise.
+
+    Here `weight` is the probability of one cluster; the ridge is 1/4 for the binary mixture and 1/8 for XOR.
 
     >>> critical_ridge(weight=1/4)
     0.125
@@ -154,7 +165,10 @@ def critical_ridge(weight: Fraction) -> float:
 
 @checked
 def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
-    r"""Ridge penalty below which the ODE of a mixture has a good classifier as a fixed point, at any signal-to-noise ratio.
+    r"""Ridge penalty below which the ODE of a mixture has a good classifier as a fixed point.
+
+    The signal-to-noise ratio :math:`\lambda` is arbitrary. Below, v is the second layer, m the overlap with a class mean, s the
+    standard deviation of a unit's field inside a class, and f the network.
 
     At this ridge the weights of the good classifier shrink to zero, so it follows from the drift at :math:`f\to0`. For the
     binary mixture it is 1/4 at every snr, because :math:`E[\mathrm{relu}]` differs between the classes by exactly m. For XOR
@@ -172,7 +186,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     [0.25, 0.1027]
     """
     if preset not in SUCCESS_PROBABILITIES:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of these names.")
     if preset == "binary_mixture":
         return 0.25
 
@@ -184,7 +198,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
         return F, H, math.sqrt(max(F * H, 0.0) / (64 * x))
 
     def balance(x: float) -> float:
-        """Return the log ratio of both sides of the equation for x, zero at the solution."""
+        """Return the logarithm of the ratio of the two sides of the equation for x, which is zero at the solution."""
         F, H, alpha = terms_at(x)
         return math.inf if alpha == 0 else math.log(x * F / (snr * H) * (1 + lr / (16 * alpha * snr)))
 
@@ -200,7 +214,7 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
 
 @checked
 def success_probability(preset: str) -> float:
-    r"""Probability that SGD from random weights finds a network that classifies well, at the paper's width and a small ridge.
+    r"""Probability that SGD from random weights finds a good classifier, at the paper's width and a small ridge.
 
     For the binary mixture with two units, one :math:`v_j` must start positive and the other negative, with probability 1/2. For
     XOR with four units, two must be positive and two negative, with probability 6/16, and in each pair the overlaps with the
@@ -211,5 +225,5 @@ def success_probability(preset: str) -> float:
     0.09375
     """
     if preset not in SUCCESS_PROBABILITIES:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of these names.")
     return SUCCESS_PROBABILITIES[preset]

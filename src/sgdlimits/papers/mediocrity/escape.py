@@ -36,6 +36,8 @@ MIN_COEFFICIENT = 1e-8
 class Escape(NamedTuple):
     r"""Constants of one unit's escape from zero overlap, and of the stability of perfect recovery.
 
+    The notation is that of `theory.escape`: s is the activation, and :math:`s_2`, :math:`g_2` are Hermite coefficients.
+
     Parameters
     ----------
     signal : :math:`s_2 g_2`
@@ -61,29 +63,33 @@ class Escape(NamedTuple):
         return self.max_lr / 2
 
     def rate(self, lr):
-        """Return the growth rate of a small overlap at a learning rate, per sample per dimension."""
+        """Return the growth rate of a small overlap at a learning rate, per unit of t, samples per dimension."""
         return lr * self.signal - lr**2 * self.spread / 2
 
     def noise_gain(self, lr):
-        r"""Return the gain :math:`\kappa` of the variance of a random start by SGD's noise.
+        r"""Return the gain :math:`\kappa` of the variance of a random start by SGD's noise, at a learning rate.
 
-        It is :math:`\gamma^2 E[G^2\lambda_\star^2]_0/2\omega`; the variance 1/d becomes :math:`(1+\kappa)/d`.
+        It is :math:`\gamma^2 E[G^2\lambda_\star^2]_0/2\omega`, with :math:`\gamma` the learning rate, :math:`\omega` the growth
+        rate `rate`, :math:`\lambda_\star` the teacher's field and G as in `theory.escape`, at zero overlap; the variance 1/d of
+        the start becomes :math:`(1+\kappa)/d`.
         """
         return lr**2 * self.kick / (2 * self.rate(lr))
 
     def delay(self, lr):
         r"""Return the mean exit time from random starts minus that of the ODE from the overlap :math:`1/\sqrt d`, for large d.
 
-        It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]` with Euler's constant, because the start is normal and
-        the noise adds to it for every d.
+        It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]` with the growth rate :math:`\omega`, Euler's constant
+        :math:`\gamma_E` and the gain :math:`\kappa` of `noise_gain`, because the start is normal and the noise adds to it for
+        every d.
         """
         return (np.euler_gamma + np.log(2 / (1 + self.noise_gain(lr)))) / (2 * self.rate(lr))
 
     def plateau(self, lr, noise):
         r"""Return the excess risk that label noise leaves at the end of learning, if target and activation agree.
 
-        It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)`, exact for phase retrieval and to first order in the noise for
-        other smooth activations.
+        It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)` at the learning rate :math:`\gamma` with label noise of variance
+        :math:`\Delta`, activation s and :math:`\Gamma_1` the field `final_lr`. It is exact for phase retrieval and holds to
+        first order in the noise for other smooth activations.
         """
         return lr * noise * self.slope / (4 * (1 - lr / self.final_lr))
 
@@ -120,8 +126,8 @@ def escape(
     # with a linear part zero overlap is no critical point
     if abs(s[1] * g[1]) > MIN_COEFFICIENT:
         raise BadInput(
-            f"one of the first Hermite coefficients must be 0; got {s[1]:.3g} (activation) and {g[1]:.3g} (target). "
-            "Subtract the linear part of one."
+            f"the first Hermite coefficient of activation or target must be 0; got {s[1]:.3g} and {g[1]:.3g}. "
+            "Subtract the linear part of one of the two functions."
         )
     slope = jax.vmap(jax.grad(lambda x: student(x[None])[0]))
     square = lambda x: slope(x) ** 2
@@ -139,7 +145,9 @@ def escape(
 
 @checked
 def critical_points(activation: str | Callable | Activation, target: Annotated[Any, some_target] = None) -> list[CriticalPoint]:
-    r"""Find the critical points of one unit's population risk on the sphere, as a function of the overlap m in [0, 1].
+    r"""Find the critical points of one unit's population risk on the sphere, as a function of its overlap m in [0, 1].
+
+    Here s is the student's activation, g the teacher's, and :math:`s_k`, :math:`g_k` are their Hermite coefficients.
 
     The risk is :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!`.
 

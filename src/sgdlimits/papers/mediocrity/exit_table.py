@@ -34,7 +34,7 @@ COLUMNS = ("method", "runs", "samples", "t", "paper time", "95 % of t", "to the 
 
 @dataclass(frozen=True, repr=False)
 class ExitTable:
-    """Table of mean exit times, simulated at several levels and computed by every formula; prints as a table.
+    """Table of mean exit times, simulated by chain, SDE, ODE or SGD and computed by every formula; prints as a table.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class ExitTable:
         return "\n".join(self._format_lines()) if self.learns else self.reading()
 
     def reading(self) -> str:
-        """Explain which formula agrees with the chain and why, or why nothing is learnt."""
+        """Explanation of which formula agrees with the chain and why, or of why nothing is learnt."""
         return " ".join(self._explain_agreement() if self.learns else self._explain_failure())
 
     @property
@@ -67,7 +67,10 @@ class ExitTable:
         return tuple(self.data.attrs[name] for name in ("width", "lr", "noise"))
 
     def _select_columns(self, *names: str) -> Iterator[tuple]:
-        """Yield for each row of the table its source (a level or formula) and the values of the named columns."""
+        """Yield for each row of the table its source and the values of the named columns.
+
+        A source is a simulated level, such as the chain, or a formula.
+        """
         yield from zip(self.data.source.values.tolist(), *(self.data[name].values for name in names), strict=True)
 
     def _format_lines(self) -> Iterator[str]:
@@ -87,7 +90,7 @@ class ExitTable:
             yield "  formulas give means and are not compared with it."
 
     def _explain_agreement(self) -> Iterator[str]:
-        """Yield sentences on the effects of noise and of the full drift, and on how near `noisy_ode` is to the chain."""
+        """Yield sentences on the effects of noise and of the full drift, and on the distance of `noisy_ode` from the chain."""
         kappa, omega = float(noise_gain(*self._paper_parameters)), float(linear_rates(*self._paper_parameters).M)
         t, difference = ({name: float(value) for name, value in self._select_columns(key)} for key in ("t", "difference"))
         gain = np.log1p(kappa) / (2 * omega)
@@ -114,7 +117,7 @@ class ExitTable:
                 yield "quenched includes neither, and is near the chain here because the two effects cancel."
 
     def _explain_failure(self) -> Iterator[str]:
-        """Yield sentences on why nothing is learnt, and on what the runs of the chain did."""
+        """Yield sentences on why nothing is learnt, and on the behaviour of the chain's runs."""
         a, chain = self.data.attrs, self.exits["chain"]
         runs, left, limit = chain.sizes["run"], int((~chain.censored).sum()), float(max_lr(a["width"], a["noise"]))
         formula = "2/(12 + noise)" if a["width"] == 1 else "2p/(2 + 2/p + 8/p^2 + noise)"
@@ -200,10 +203,13 @@ def _measure_exits(dataset: xr.Dataset, threshold: float) -> xr.Dataset:
 
 
 def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[str, xr.Dataset]) -> ExitTable:
-    """Build the exit table from `exit_times` datasets by level, with the exit times by all formulas."""
+    """Build the exit table from `exit_times` datasets by level (such as chain or SDE), and from all formulas.
+
+    A run exits when its excess risk has fallen by the fraction `threshold`, in d dimensions.
+    """
     at = read_parameters(problem, d, threshold)
     if "chain" not in exits:
-        raise BadInput(f"exits must include the chain; got {', '.join(exits) or 'none'}. Simulate the chain too.")
+        raise BadInput(f"exits must include the chain; got {', '.join(exits) or 'none'}. Add the exit times of the chain.")
     censored = {name: int(each.censored.sum()) for name, each in exits.items()}
     statistic = "median" if any(censored.values()) else "mean"  # the mean of censored times is unknown
     rows = {name: _estimate_exit_time(each, statistic) for name, each in exits.items()}
@@ -223,12 +229,18 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
 
 
 def _estimate_exit_time(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
-    """Estimate the mean or median exit time with its interval, without a warning on censored runs."""
+    """Estimate the mean or median exit time with its interval, without a warning on censored runs.
+
+    Here `statistic` is "mean" or "median".
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CensoredWarning)
         return getattr(summarise(exits, quantiles=()), statistic)
 
 
 def _format_number(value: float, form: str) -> str:
-    """Format a value of the table, in scientific notation from 10^7 on."""
+    """Format a value of the table, in scientific notation from 10^7 on.
+
+    Here `form` is the format specification of smaller values.
+    """
     return "inf" if np.isinf(value) else f"{value:{form}}" if abs(value) < 1e7 else f"{value:.2e}"

@@ -52,7 +52,10 @@ ODE_TOLERANCE = 1e-6
 
 
 class LinearPath(NamedTuple):
-    """Solution of the ODE with zero overlaps M at given times: overlaps, fundamental matrix of M's equation, noise times d."""
+    """Solution of the ODE at given times while the overlaps M with the teachers are zero.
+
+    The fields are the overlaps, the fundamental matrix of the linear equation of M, and the accumulated noise times d.
+    """
 
     t: np.ndarray
     stats: list[Overlaps]
@@ -63,6 +66,8 @@ class LinearPath(NamedTuple):
 @checked
 def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     """Distribution of the time in which a run from a random start loses a share `threshold` of its excess risk, for large d.
+
+    The dimension is d.
 
     Its error is of order 1/(threshold d): three units on the sphere leave 4 % later at threshold 0.1 and d = 300.
 
@@ -88,7 +93,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     left = (1 - threshold) * risks[0]
     if risks.min() <= left:
         raise BadInput(
-            f"the risk falls by the share {threshold:g} while the overlaps are still zero, so this is not an escape time. "
+            f"the excess risk falls by the share {threshold:g} while the overlaps are still zero, so no escape is needed. "
             "Give a larger threshold, or simulate."
         )
     # the accumulated start, carried to that time by the linear flow
@@ -106,19 +111,22 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
 
 
 def _find_saddle(problem: ProjectionProblem) -> Overlaps:
-    """Return the saddle at M = 0 to which random starts tend for large d, or raise `BadInput` if it is none."""
+    """Return the saddle with zero teacher overlaps M to which random starts tend for large d.
+
+    Raise `BadInput` if there is no saddle.
+    """
     plain = isinstance(problem, ProjectionProblem) and problem.network.plain
     if not plain or not is_linear(problem.algorithm, problem.network.width):
         raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
     law, (p, k) = problem.initial, (problem.network.width, problem.target.teachers)
     if law.second_spread:
         raise BadInput(
-            "exit_law needs a second layer that starts at fixed values; this one is random. Simulate, and use exit_times."
+            "exit_law needs a second layer that starts at fixed values; the problem's is random. Simulate, and use exit_times."
         )
     first = Overlaps(np.full(p, law.second), np.zeros((p, k)), float(law.scale) ** 2 * np.eye(p))
     slope = np.abs(problem.drift(first).M).max()
     if slope > 1e-3 * float(problem.algorithm.lr_sample):
-        raise BadInput(f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Use ODE(), or trust.")
+        raise BadInput(f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Simulate, and use exit_times.")
     return first
 
 
@@ -130,7 +138,10 @@ def _linearise_overlaps(problem: ProjectionProblem, stats: Overlaps) -> tuple[Fl
 
 
 def _find_relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
-    """Return the time at which norms and second layer have relaxed at M = 0, and the later growth rate of M."""
+    """Return the time at which norms and second layer have relaxed, and the later growth rate of M.
+
+    Here M has the overlaps with the teachers, which are zero on the path.
+    """
     linear = jit_bound(_linearise_overlaps, problem)
     rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
     t, rate = 0.0, float(rates(first).max())
@@ -143,13 +154,16 @@ def _find_relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float
         t, step, rate = t + step, 2 * step, later
     if not rate > 0:
         raise BadInput(
-            f"the plateau at zero overlap is stable: its largest rate is {rate:.3g}. Give a smaller lr, or simulate."
+            f"the plateau at zero overlap is stable: its largest growth rate is {rate:.3g}. Give a smaller lr, or simulate."
         )
     return t, rate
 
 
 def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray) -> LinearPath:
-    """Solve the ODE from `first` with M = 0 at the given times, with the linear equation of M and its accumulated noise."""
+    """Solve the ODE from `first` at the given times, with the linear equation of M and its accumulated noise.
+
+    Here M has the overlaps with the teachers, which are zero on the path.
+    """
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
     linear, drift_at = jit_bound(_linearise_overlaps, problem), jit_bound(ProjectionProblem.drift, problem)

@@ -58,7 +58,9 @@ INCREMENT_SAMPLES = Sobol(log2_points=9)
 
 
 class Regime(NamedTuple):
-    r"""Limit of SGD at width d^kappa and learning rate d^-delta: its name, and the exponents of d that decide it.
+    r"""Limit of SGD at width d^kappa and learning rate d^-delta.
+
+    It has a name and the exponents of d that decide it. Here p is the width and :math:`\gamma` the learning rate.
 
     Parameters
     ----------
@@ -96,7 +98,10 @@ class Regime(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    r"""Sizes of corrector, step and fluctuations for one problem in dimension d, on which its limit depends.
+    r"""Sizes of corrector, step and fluctuations for one problem in dimension d, on which the limit of SGD depends.
+
+    Here p is the width and :math:`\gamma` the learning rate; the corrector is the part of the drift quadratic in
+    :math:`\gamma`.
 
     Parameters
     ----------
@@ -120,7 +125,9 @@ class Sizes(NamedTuple):
 
 @checked
 def regime(kappa: NotNegative, delta: float) -> Regime:
-    r"""Return the limit of SGD for d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` measures it.
+    r"""Return the limit of SGD by formula, for d^kappa units at the learning rate d^-delta.
+
+    `phase_diagram` measures the limit instead.
 
     Parameters
     ----------
@@ -155,7 +162,9 @@ def regime(kappa: NotNegative, delta: float) -> Regime:
 
 @checked
 def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
-    """Return the `Sizes` of one problem in dimension d, with corrector over population drift taken at a random start.
+    """Return the `Sizes` of one problem in dimension d.
+
+    The ratio of corrector to population drift is taken at a random start.
 
     >>> import sgdlimits as sl
     >>> sizes = term_sizes(sl.presets.phase_retrieval(width=4, lr=0.2, noise=0.1), d=1000)
@@ -163,7 +172,9 @@ def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes
     (0.05, 20000)
     """
     if not isinstance(problem, ProjectionProblem):
-        raise BadInput(f"problem must be a projection problem, which has a width; got {type(problem).__name__}. Take a preset.")
+        raise BadInput(
+            f"problem must be a ProjectionProblem; got {type(problem).__name__}. Use, for instance, presets.committee."
+        )
     start = RandomInit(d)
     d, (population, corrector) = start.d, map(largest_entry, problem.drift_parts(start.one(problem, seed=seed)))
     per_unit = float(problem.algorithm.lr_sample) / problem.network.width
@@ -178,7 +189,7 @@ def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes
 
 @checked
 def classify(population: float, corrector: float, fluctuation: float, tolerance: NotNegative = 0.0) -> str:
-    r"""Return the regime's name from the exponents of d of population drift, corrector and noise, in the paper's time.
+    r"""Return the name of a regime, given the exponents of d of population drift, corrector and noise in the paper's time.
 
     The larger part of the drift, of size v, sets the time scale, v times as fast as the paper's; in its unit the noise is
     smaller by :math:`\sqrt v`. An ODE exists if that vanishes, and the two parts decide which one. Exponents that differ by at
@@ -212,6 +223,8 @@ def phase_diagram(
     tolerance: NotNegative = 0.1,
 ) -> xr.Dataset:
     r"""Compute the regimes over a grid of exponents, from the drift and the one-sample increments of erf committees.
+
+    Here :math:`\kappa` and :math:`\delta` are the exponents of the width and of the inverse learning rate, and p is the width.
 
     At each :math:`\kappa` the networks have the given widths in :math:`d = p^{1/\kappa}` dimensions; at :math:`\kappa = 0` all
     have the first width, and d is :math:`10^4, 10^6, \dots` At each :math:`\delta` their learning rate is :math:`d^{-\delta}`.
@@ -268,7 +281,7 @@ def phase_diagram(
 
 @eqx.filter_jit
 def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
-    """Return at each learning rate the sizes of population drift and corrector, and sqrt(d) times that of the noise."""
+    """Return at each learning rate the sizes of population drift, corrector and noise, the last times sqrt(d)."""
 
     def sizes_at(lr):
         """Return the three sizes at one learning rate, in the paper's time."""

@@ -24,7 +24,11 @@ COARSE_QUADRATURE = sl.Sobol(3, 2)
 
 
 def compare_dynamics(preset: str, runs: int) -> Comparison:
-    """Compare mean increments of a mixture's statistics, from explicit gradients in R^200, with drift and corrector f, g."""
+    """Compare mean one-step changes of a mixture's statistics, from gradients in R^200, with the drift f and corrector g.
+
+    The corrector is the part of the drift quadratic in the learning rate. `preset` names the mixture, and `runs` is the number
+    of sampled inputs.
+    """
     snr, ridge, lr, N, rng = 2.0, 0.1, 0.7, 200, np.random.default_rng(5)
     units, k = {"binary_mixture": (2, 1), "xor_mixture": (4, 2)}[preset]
     a, W = rng.normal(size=units), np.zeros((units, N))
@@ -57,7 +61,10 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     r"$f$ and $g$ by the integrals $A^\mu$, $A^\perp$, $B$",
 )
 def compare_mixture_dynamics(effort: Effort) -> Comparison:
-    """Compare mean increments of the binary mixture's statistics, sampled in R^200, with f and g of (4.3)."""
+    """Compare mean changes of the binary mixture's statistics, sampled in R^200, with the drift f and corrector g of (4.3).
+
+    The corrector is the part of the drift quadratic in the learning rate.
+    """
     return compare_dynamics("binary_mixture", effort.runs(20_000, 10_000))
 
 
@@ -67,13 +74,19 @@ def compare_mixture_dynamics(effort: Effort) -> Comparison:
     "$f$ and $g$ of 22 statistics at any snr, by integrals like those of (4.3)",
 )
 def compare_xor_dynamics(effort: Effort) -> Comparison:
-    """Compare mean increments of the XOR mixture's statistics, sampled in R^200, with f and g of Proposition F.2."""
+    """Compare mean changes of the XOR mixture's statistics, sampled in R^200, with f and g of Proposition F.2.
+
+    The drift is f, and the corrector g is its part quadratic in the learning rate.
+    """
     return compare_dynamics("xor_mixture", effort.runs(20_000, 10_000))
 
 
 @claim("(4.2), Lemma E.1", "seven statistics suffice", "The law of the loss depends on $v$, $m$ and $R^\\perp$ only")
 def compare_seven_statistics(effort: Effort) -> Comparison:
-    """Compare means of the risk, v_1 and m_1 after 60 steps of SGD on weights in R^20 with those of the exact chain."""
+    """Compare means of three statistics after 60 steps of SGD on weights in R^20 with those of the exact chain.
+
+    The statistics are the risk, the second-layer weight v_1 and the overlap m_1 with the class mean.
+    """
     d, runs, rows = 20, effort.runs(1024, 256), []
     problem = sl.presets.binary_mixture(snr=4.0, ridge=0.1)
     start = make_overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
@@ -86,7 +99,10 @@ def compare_seven_statistics(effort: Effort) -> Comparison:
 
 
 def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture") -> sl.Overlaps:
-    """Return the ODE's drift at infinite signal-to-noise ratio, for second layer a and weights M along the class means."""
+    """Return the ODE's drift without noise inside the classes, for second layer a and weights M along the class means.
+
+    `ridge` is the strength of the ridge penalty, and `preset` the name of the mixture.
+    """
     M = np.asarray(M, float).reshape(len(a), -1)
     return getattr(sl.presets, preset)(snr=INF, ridge=ridge).drift(make_overlaps(np.asarray(a, float), M, M @ M.T))
 
@@ -98,7 +114,10 @@ def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     r"$\dot R^\perp = -2\alpha R^\perp$",
 )
 def compare_noiseless_mixture(effort: Effort) -> Comparison:
-    """Compare the package's drift at infinite snr, for units on equal and opposite sides, with Proposition 4.2."""
+    """Compare the package's drift at infinite signal-to-noise ratio with Proposition 4.2.
+
+    The states compared have two units on the same side or on opposite sides of the origin along the class mean.
+    """
     ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
     problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
@@ -118,7 +137,7 @@ def compare_noiseless_mixture(effort: Effort) -> Comparison:
     r"$C_\alpha = \log(1-2\alpha)-\log 2\alpha$ for $\alpha<\frac14$; XOR $-\mathrm{logit}(4\alpha)$ for $\alpha<\frac18$",
 )
 def compare_rings(effort: Effort) -> Comparison:
-    """Compare ring radii and critical ridges, from zeros of the package's noiseless drift, with Proposition 4.2."""
+    """Compare ring radii and critical ridges, computed as zeros of the package's noiseless drift, with Proposition 4.2."""
     ridge, number = 0.1, []
     for preset, units, clusters in (("binary_mixture", 2, 1), ("xor_mixture", 4, 2)):
         M = np.zeros((units, clusters))
@@ -140,7 +159,7 @@ def compare_rings(effort: Effort) -> Comparison:
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
 def compare_ring_ends(effort: Effort) -> Comparison:
-    """Compare the number of end points of the rings at which the package's drift vanishes with 4, and 0 as printed."""
+    """Compare the number of end points of the rings at which the package's drift vanishes with 4 (the paper prints 0)."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
         drift = noiseless_drift(a, a, 0.1)
@@ -154,9 +173,10 @@ def compare_ring_ends(effort: Effort) -> Comparison:
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
 def compare_optima(effort: Effort) -> Comparison:
-    """Compare decay rates at an optimum and the growth at zero weights, by differences of the drift, with Proposition 4.2.
+    """Compare decay rates at an optimum and growth rates at zero weights with Proposition 4.2.
 
-    At the optimum the rates of v - m are -2 alpha, and those of v + m follow from the slope of the sigmoid.
+    The rates are eigenvalues of the differentiated drift. With v the second layer, m the overlap and alpha the ridge, the rates
+    of v - m at the optimum are -2 alpha, and those of v + m follow from the slope of the sigmoid.
     """
     alpha, top, h = 0.1, np.sqrt(np.log(4)), 1e-6
     flat_drift = lambda y, ridge: np.concatenate(
@@ -177,7 +197,11 @@ def compare_optima(effort: Effort) -> Comparison:
     r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
 )
 def compare_large_snr(effort: Effort) -> Comparison:
-    """Compare exponents of 1/snr with which the package's drifts of v, m and Q approach their limits with 1."""
+    """Compare the exponents of 1/snr, with which the package's drifts approach their noiseless limits, with 1.
+
+    Here snr is the signal-to-noise ratio; the drifts are those of the second layer v, the overlaps m and the overlaps Q between
+    units.
+    """
     m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
     stats = make_overlaps([0.8, 0.5], m, m @ m.T + R)
     end = sl.presets.binary_mixture(snr=INF).drift(stats)
@@ -193,7 +217,10 @@ def compare_large_snr(effort: Effort) -> Comparison:
     right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
 )  # fmt: skip
 def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
-    """Compare the package's noiseless drift of the second layer with the drift at snr 10^4, and at 10^-4 as printed."""
+    """Compare the package's noiseless drift of the second layer with its drift at a signal-to-noise ratio of 10^4.
+
+    As printed the ratio tends to 0 instead: the printed value is the drift at 10^-4.
+    """
     stats = make_overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
     near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
     return compare(limit, near, far, rtol=1e-2)
@@ -201,7 +228,7 @@ def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
 def compare_binary_success_share(effort: Effort) -> Comparison:
-    """Compare the share of runs of the exact chain (N = 250, two classes) that end at an optimum with 1/2."""
+    """Compare the share of runs that end at an optimum, in the exact chain of two classes in d = 250, with 1/2."""
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_QUADRATURE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
@@ -227,13 +254,20 @@ def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
     kind="open",
 )  # fmt: skip
 def compare_rings_at_finite_snr(effort: Effort) -> Comparison:
-    """Measure the ratio of two units' second-layer weights (4/3 at first) in the exact chain at snr 2 and t = 100."""
+    """Measure the ratio of two units' second-layer weights in the exact chain at signal-to-noise ratio 2 and t = 100.
+
+    The ratio starts at 4/3.
+    """
     end = simulate_shared_ring(0.01, 0.02, 100.0, d=300, runs=effort.runs(32, 16)).a.values[:, -1]
     return compare((end[:, 1] / end[:, 0]).mean())
 
 
 def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: int = 0) -> Any:
-    """Simulate two units at snr 2 that share a ring, with second layers in the ratio 3 to 4 and a given initial angle."""
+    """Simulate two units that share a ring, at signal-to-noise ratio 2.
+
+    Their second-layer weights start in the ratio 3 to 4, with the given angle between the units. `ridge` is the strength of the
+    ridge penalty, `t` the final time and `d` the dimension.
+    """
     v = sl.theory.effective.ring_radius(ridge, weight=0.5) * np.array([0.6, 0.8])
     aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
     W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
@@ -248,9 +282,9 @@ def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
 def compare_xor_success_share(effort: Effort) -> Comparison:
-    """Compare the share of runs of the exact chain (N = 250, XOR) that end at an optimum with 3/32, and 0 as printed.
+    """Compare the share of runs that end at an optimum, in the exact chain of XOR in d = 250, with 3/32.
 
-    As printed the share is 0, because the ODE from the limit m = 0 never leaves it, by symmetry.
+    The printed share is 0, because the ODE that starts from the limit m = 0 of the overlaps keeps m = 0 by symmetry.
     """
     runs = effort.runs(1024, 512)
     problem = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(COARSE_QUADRATURE)
@@ -265,11 +299,12 @@ def compare_xor_success_share(effort: Effort) -> Comparison:
     "39 connected components for XOR, of which $4! = 24$ are stable",
 )
 def compare_components(effort: Effort) -> Comparison:
-    """Compare numbers of connected components of XOR's fixed points, all and stable, by enumeration, with 39 and 24.
+    """Compare the numbers of all and of stable connected components of XOR's fixed points with 39 and 24, by enumeration.
 
-    An assignment is a fixed point along its own directions; orthogonal to them the kinks of relu hold it. Assignments that
-    detect the same clusters are connected through unused units, and in 24 assignments each unit detects another cluster. At
-    full effort the fixed points are searched for.
+    The enumeration assigns each unit to a cluster or to none. An assignment is a fixed point in the span of the cluster means;
+    orthogonal to that span the kinks of relu keep the units fixed. Assignments that detect the same clusters are connected
+    through unused units, and in 24 assignments each unit detects a different cluster. At full effort the fixed points are found
+    by numerical search.
     """
     problem = sl.presets.xor_mixture(snr=INF, ridge=0.1)
     if effort.name == "full":
@@ -305,7 +340,11 @@ def select_block(limit: Any, matrix: np.ndarray, names: tuple[str, ...]) -> np.n
 
 
 def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarray:
-    """Return the drift matrix of (m, v) on a ring in Propositions 4.3 and 5.1, with a given sign of its first term."""
+    """Return the drift matrix of overlaps m and second layer v on a ring, as in Propositions 4.3 and 5.1.
+
+    Here `a` is the second layer, `alpha` the ridge, `weight` the inverse probability of a cluster, and `sign` the sign of the
+    first term.
+    """
     # acts along the radius only: the ring is neutral along itself
     outward = sign * (alpha - weight * alpha**2) * np.outer(a, a)
     return np.kron(np.ones((2, 2)), outward) + alpha * np.kron(np.array([[-1, 1], [1, -1]]), np.eye(len(a)))
@@ -319,7 +358,10 @@ def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -
     f"{LOCAL}",
 )  # fmt: skip
 def compare_ring_drift(effort: Effort) -> Comparison:
-    """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3, 5.1 and their correction."""
+    """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3 and 5.1.
+
+    The right matrices are the corrected ones; the printed matrices are those of the propositions.
+    """
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
@@ -330,7 +372,10 @@ def compare_ring_drift(effort: Effort) -> Comparison:
 
 
 def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return the local limit of XOR where two units share a ring along mu and two along nu, and both second layers."""
+    """Return the local limit of XOR at two rings of two units each, and the second layers of both pairs.
+
+    One ring lies along each class direction, mu or nu; `alpha` is the ridge.
+    """
     radius = sl.theory.effective.ring_radius(alpha, 0.25)
     mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
     M = np.zeros((4, 2))
@@ -363,7 +408,10 @@ def compare_ring_noise(effort: Effort) -> Comparison:
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
 def compare_magnified(effort: Effort) -> Comparison:
-    """Compare the variance of a squared norm's increment, by quadrature, with (55), and its first-order term as printed."""
+    """Compare the variance of a squared norm's increment, computed by quadrature, with (55).
+
+    The printed value is the first-order term of the variance.
+    """
     m, lr, noise = 0.3, 0.1, 0.2
     return compare(increment_covariances(m, lr, noise)[2], evaluate_55(m, 2 * lr, noise)[2], evaluate_55(m, 0.0, noise)[2])
 
@@ -378,13 +426,16 @@ def compare_magnified(effort: Effort) -> Comparison:
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
 def compare_localizable(effort: Effort) -> Comparison:
-    """Compare the growth exponent of the second localizability condition, measured, with the corrected and printed bound."""
+    """Compare the measured growth exponent of the second localizability condition with its corrected and its printed bound."""
     report = sl.effective_dynamics(sl.presets.binary_mixture()).localizability()
     return compare(report.conditions[-1].measured, 2.9, 1.0, rtol=0, relation="<")
 
 
 @claim("sections 2.1, 3, 4", "critical step size", r"$\delta_n = \Theta(1/n)$ is critical: there the corrector appears")
 def compare_critical_step(effort: Effort) -> Comparison:
-    """Compare the exponent of 1/n of the step size where matrix PCA's corrector appears, measured, with 1."""
+    """Compare the measured exponent of 1/n in the step size at which matrix PCA's corrector appears with 1.
+
+    The corrector is the part of the drift quadratic in the learning rate.
+    """
     report = sl.effective_dynamics(sl.presets.spiked_tensor(2, 1.2)).localizability()
     return compare(report.critical_exponent, 1.0, atol=0.02)

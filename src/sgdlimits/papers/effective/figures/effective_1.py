@@ -20,7 +20,10 @@ WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", 
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate matrix PCA below and above its threshold, and draw overlaps against time and paths in the plane."""
+    """Simulate matrix PCA below and above its threshold, and draw the runs against time and in a plane.
+
+    The plane is that of the overlap with the spike and the squared norm orthogonal to it.
+    """
     datasets = {}
     for snr in SNR:
         problem, start = sl.presets.spiked_tensor(order=2, snr=snr), sl.RandomInit(size.d)
@@ -31,14 +34,17 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def overlap_deviation(snr: float, t: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of sqrt(n) m at times t from random starts, for the Ornstein-Uhlenbeck process (3.2)."""
+    """Return the standard deviation of sqrt(n) m at times t after random starts, for the Ornstein-Uhlenbeck process (3.2).
+
+    Here m is the overlap with the spike, and `snr` the signal-to-noise ratio.
+    """
     rate, noise = 4 * (snr - 1), 8.0
     # expm1 keeps digits at small rates and times
     return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
 
 
 def stable_overlaps(snr: float) -> list[float]:
-    """Return the overlaps of the stable fixed points."""
+    """Return the overlaps with the spike at the stable fixed points of matrix PCA at a signal-to-noise ratio."""
     star = sl.theory.effective.overlaps(2, snr)[1]
     return [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
 

@@ -23,7 +23,7 @@ RING_RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
 START_ANGLE = np.pi / 6
 """Angle on the ring of the point at which (c) and (d) start."""
 MIN_SHARE_OF_RADIUS = 0.5
-"""Overlap, relative to the radius of the ring, above which a unit counts as having found its class."""
+"""Overlap, relative to the radius of the ring, above which a unit is taken to have found its class."""
 MAX_END_POINTS = 200
 """Largest number of end points that are drawn."""
 FULL, QUICK, WORDS = sizes(
@@ -36,7 +36,10 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the binary mixture from random starts and from a ring of fixed points, and draw success and fluctuations."""
+    """Simulate the binary mixture from random starts and from a ring, and draw success rates and fluctuations.
+
+    The ring is one of fixed points of the noiseless ODE.
+    """
     v = RING_RADIUS * jnp.array([np.cos(START_ANGLE), np.sin(START_ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
@@ -78,7 +81,10 @@ def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
-    """Draw sqrt(N) times an overlap's distance from its start on the ring, in six runs, with the local limit's band."""
+    """Draw sqrt(N) times an overlap's distance from its start on the ring, in six runs, with the local limit's band.
+
+    Here N is the dimension `d`.
+    """
     centre = float(point.M[0, 0])
     for run in range(min(6, ring.sizes["run"])):
         ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)
@@ -150,7 +156,10 @@ def principal_deviations(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.nda
 
 
 def describe_variance_share(spread: np.ndarray) -> str:
-    """Describe in words the share of the chain's variance along the first principal direction."""
+    """Describe in words the share of the chain's variance along the first principal direction.
+
+    `spread` has the principal standard deviations, largest first.
+    """
     return f"{100 * spread[0] ** 2 / (spread**2).sum():.1f} % of the variance of the chain is along one direction"
 
 
@@ -159,7 +168,7 @@ def draw_fraction(
 ) -> None:
     """Draw the fraction of runs at the optimum against time, with its interval and the theoretical final value.
 
-    With `others`, the label of the other fraction, the fraction of all other runs is drawn too.
+    If `others` is given, the fraction of all other runs is drawn too, with `others` as its label.
     """
     estimates = [estimate_fraction(which.values[:, i]) for i in range(which.shape[1])]
     ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO[0], label=f"chain, {data.sizes['run']} runs")
@@ -211,6 +220,6 @@ def add_legend_below(ax: Axes) -> None:
 
 
 def add_headroom(ax: Axes, share: float) -> None:
-    """Extend the vertical axis upwards by a share of its height, for a legend above the data."""
+    """Extend the vertical axis upwards by a share of its length, to make room for a legend above the data."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + share * (high - low))

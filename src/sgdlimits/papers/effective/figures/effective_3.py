@@ -25,7 +25,10 @@ WORDS = rings.WORDS
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the XOR mixture from random starts and from two rings of fixed points, and draw success and fluctuations."""
+    """Simulate the XOR mixture from random starts and from two rings, and draw success rates and fluctuations.
+
+    The rings are of fixed points of the noiseless ODE.
+    """
     point = build_point()
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=16)
@@ -57,7 +60,10 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the final overlaps of the first two units with the first class direction, with rings and predicted optima."""
+    """Draw the final overlaps of the first two units with the first class direction.
+
+    The rings of fixed points and the predicted optima are drawn with them.
+    """
     m, best = data.M.values[:, -1, :2, 0], has_found_optimum(data).values[:, -1]
     rings.draw_end_points(ax, m, {"not": ~best, "optimal": best}, RING_RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])

@@ -46,7 +46,10 @@ drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Find the good classifier by snr and ridge, simulate the chain from it, and draw where it exists and its second layer."""
+    """Find the good classifier at each signal-to-noise ratio and ridge, and draw where it exists and its second layer.
+
+    The exact chain is simulated from the classifier for comparison.
+    """
     cases = [(name, snr, share) for name in CLUSTER_WEIGHTS for snr in size.snr for share in size.shares]
     rows = [
         {"preset": name, "snr": snr, "share": share} | measure_classifier(name, snr, share, size, seed)
@@ -57,7 +60,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def build_classifier(preset: str, x: np.ndarray) -> sl.Overlaps:
-    """Build the symmetric classifier's overlaps from x: second layer, overlap, squared norm, overlaps between units."""
+    """Build the symmetric classifier's overlaps from the vector x of its independent entries.
+
+    The entries are second layer, overlap, squared norm, and overlaps between units.
+    """
     v, m, *overlaps = x
     if preset == "binary_mixture":
         return sl.Overlaps(
@@ -68,7 +74,10 @@ def build_classifier(preset: str, x: np.ndarray) -> sl.Overlaps:
 
 
 def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.ProjectionProblem, np.ndarray]:
-    """Find the good classifier's x by continuation from large snr; return the problem and x, NaN if it does not exist."""
+    """Find the good classifier by continuation from a large signal-to-noise ratio.
+
+    Return the problem and the vector x of `build_classifier`, which is NaN if there is no good classifier.
+    """
     C = ring_radius(min(ridge, 0.99 * critical_ridge(CLUSTER_WEIGHTS[preset])), CLUSTER_WEIGHTS[preset]) ** 2
     # the solution without noise; a norm slightly above m^2 keeps the fields independent
     x = np.array([C**0.5, C**0.5, C * 1.001, -C, 0.0])[: 4 if preset == "binary_mixture" else 5]
@@ -83,7 +92,10 @@ def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.Projectio
 
 
 def measure_classifier(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[str, float]:
-    """Return second layer and accuracy of the good classifier, and the chain's mean squared second layer started there."""
+    """Return the second layer and accuracy of the good classifier, and the mean squared second layer of the chain.
+
+    The chain starts at the classifier. The ridge is `share` times the largest ridge at which the classifier exists.
+    """
     d, t_max, runs = size.chain
     problem, x = find_classifier(preset, snr, share * classifier_ridge(preset, snr))
     stats = build_classifier(preset, x)
@@ -96,7 +108,10 @@ def measure_classifier(preset: str, snr: float, share: float, size: Size, seed: 
 
 
 def _independent_drift(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.ndarray:
-    """Return the independent entries of the ODE's drift at a symmetric classifier; all vanish at the good classifier."""
+    """Return the independent entries of the ODE's drift at the symmetric classifier with the entries x.
+
+    All of them vanish at the good classifier.
+    """
     # by symmetry the other entries repeat these
     change = drift(problem, build_classifier(preset, x))
     return np.array([change.a[0], change.M[0, 0], *np.asarray(change.Q[0])[: x.size - 2]])

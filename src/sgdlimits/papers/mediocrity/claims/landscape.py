@@ -23,12 +23,15 @@ def build_unit(rho: float = RHO) -> sl.ProjectionProblem:
 
 
 def hessian_eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
-    """Return all eigenvalues of the risk's Hessian at overlap m and squared norm q, in R^d or on the sphere by the problem."""
+    """Return all eigenvalues of the risk's Hessian for one unit in R^d, at overlap m and squared norm q.
+
+    Whether the unit is restricted to the sphere depends on `problem`.
+    """
     return np.repeat(*sl.hessian_spectrum(problem or build_unit(), make_overlaps([1.0], [[m]], [[q]]), d))
 
 
 def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
-    """Return one unit's weights, a teacher, and both as `SquaredUnits` on a Gauss-Hermite grid of inputs in R^3."""
+    """Return one unit's weights, a teacher, and both as `SquaredUnits`, on a Gauss-Hermite grid of inputs in R^3."""
     w, star = np.array([0.3, -0.8, 0.5]), np.sqrt(RHO) * np.eye(3)[0]
     return w, star, SquaredUnits(w[None], star[None])
 
@@ -39,7 +42,10 @@ def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
     tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_loss_hessian(effort: Effort) -> Comparison:
-    """Compare the second derivative of one sample's loss in its field, by differences, with (61), corrected and as printed."""
+    """Compare the second derivative of one sample's loss in the unit's field with (61), corrected and as printed.
+
+    The derivative is computed by finite differences.
+    """
     own, star, z, h = 0.7, 1.1, 0.5, 1e-3
     loss = lambda field: (star**2 + z - field**2) ** 2 / 2
     # x x^T along the field: a second derivative in one variable
@@ -52,7 +58,7 @@ def compare_loss_hessian(effort: Effort) -> Comparison:
     right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_risk_63(effort: Effort) -> Comparison:
-    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with equation (63), corrected and printed."""
+    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with (63), corrected and as printed."""
     w, star, s = make_sample()
     whole = 3 * RHO**2 + 3 * (w @ w) ** 2 - 4 * (w @ star) ** 2 - 2 * RHO * w @ w
     return compare(s.risk, whole / 2, whole)
@@ -64,7 +70,10 @@ def compare_risk_63(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_moments_64(effort: Effort) -> Comparison:
-    """Compare means of cubic field products times x, by Gauss-Hermite quadrature, with equation (64), corrected and printed."""
+    """Compare means of cubic products of fields times the input x with (64), corrected and as printed.
+
+    The means are computed by Gauss-Hermite quadrature.
+    """
     w, star, s = make_sample()
     number = np.stack([s.mean(s.fixed[0] ** 2 * s.fields[0] * s.x), s.mean(s.fields[0] ** 3 * s.x)])
     mixed = RHO * w + 2 * (w @ star) * star
@@ -84,7 +93,10 @@ def compare_gradient(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_moments_66(effort: Effort) -> Comparison:
-    """Compare the mean of x x^T times the squared teacher field, by quadrature, with equation (66), corrected and printed."""
+    """Compare the mean of x x^T times the squared teacher field, with x the input, with (66), corrected and as printed.
+
+    The mean is computed by Gauss-Hermite quadrature.
+    """
     _, star, s = make_sample()
     one, outer = RHO * np.eye(3), np.outer(star, star)
     return compare((s.weights * s.fixed[0] ** 2 * s.x) @ s.x.T, one + 2 * outer, one + outer)
@@ -96,7 +108,7 @@ def compare_moments_66(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_hessian(effort: Effort) -> Comparison:
-    """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with equation (67), corrected and printed."""
+    """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with (67), corrected and as printed."""
     w, star, s = make_sample()
     # factor 2 is right, 1 as printed
     form = lambda factor: 2 * ((3 * w @ w - RHO) * np.eye(3) + factor * (3 * np.outer(w, w) - np.outer(star, star)))
@@ -134,7 +146,7 @@ def compare_risk_zero(effort: Effort) -> Comparison:
     tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def compare_hessian_saddle(effort: Effort) -> Comparison:
-    """Compare Hessian eigenvalues in R^5 and the risk at the saddle with equations (70), (71), corrected and printed."""
+    """Compare the Hessian's eigenvalues in R^5 and the risk at the saddle with (70) and (71), corrected and as printed."""
     # at the saddle the unit is orthogonal to the teacher, with q = rho/3
     height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
@@ -159,7 +171,10 @@ def compare_hessian_minimum(effort: Effort) -> Comparison:
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_sphere_hessian(effort: Effort) -> Comparison:
-    """Compare derivatives of one sample's loss along a great circle, by differences, with (78), (79) and their correction."""
+    """Compare derivatives of one sample's loss along a great circle with (78) and (79), corrected and as printed.
+
+    The derivatives are computed by finite differences.
+    """
     own, across, star, z, h = 0.7, -1.4, 1.1, 0.5, 1e-3
     # a great circle keeps the norm
     loss = lambda s: (star**2 + z - (np.cos(s) * own + np.sin(s) * across) ** 2) ** 2 / 2
@@ -176,7 +191,10 @@ def compare_sphere_hessian(effort: Effort) -> Comparison:
     r"Gradient $4m(mw-w_\star)$; Hessian $-4w_\star w_\star^\top$ at $m=0$, $4I$ at $m=\pm1$",
 )
 def compare_sphere_landscape(effort: Effort) -> Comparison:
-    """Compare the slope of the risk on the sphere, by differences, and Hessian eigenvalues with equations (82) to (85)."""
+    """Compare the slope of the risk on the sphere, and eigenvalues of its Hessian, with equations (82) to (85).
+
+    The slope is computed by finite differences.
+    """
     m, h = 0.6, 1e-4
     at = lambda m: SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
     slope = (at(m + h) - at(m - h)) / (2 * h)  # the gradient 4m(mw - w*) times dw/dm, whose overlap with w* is 1
@@ -191,7 +209,10 @@ def compare_sphere_landscape(effort: Effort) -> Comparison:
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_flat(effort: Effort) -> Comparison:
-    """Compare the number of zero eigenvalues of the package's Hessian on the sphere at m = 0 with d - 2 and d - 1."""
+    """Compare the number of zero eigenvalues of the package's Hessian on the sphere at zero overlap with d - 2.
+
+    The paper prints d - 1.
+    """
     d = 50
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(), saddle_overlaps(1), d).index
     return compare(index[1], d - 2, d - 1)
@@ -199,7 +220,10 @@ def compare_flat(effort: Effort) -> Comparison:
 
 @claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
 def compare_flat_network(effort: Effort) -> Comparison:
-    """Compare the number of null directions per unit at the saddle, from the package's Hessian, with d - p - 1."""
+    """Compare the number of null directions per unit of the package's Hessian at the saddle with d - p - 1.
+
+    Here d is the dimension and p the number of units.
+    """
     p, d = 2, 50
     # rotations among the units add p (p - 1)/2 null directions
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(p), saddle_overlaps(p), d).index

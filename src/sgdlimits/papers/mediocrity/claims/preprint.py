@@ -18,7 +18,10 @@ from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 @claim("key results", "d log d at any width", r"$n = O(d\log d)$ regardless of width; width enters the prefactor only")
 def compare_any_width(effort: Effort) -> Comparison:
-    """Compare the slope in log d of the mean exit time of three units, simulated by the exact chain, with 1/(2 omega_M)."""
+    """Compare the slope in log d of the mean exit time of three units, in the exact chain, with 1/(2 omega_M).
+
+    Here omega_M is the growth rate of overlaps with the teacher at the saddle.
+    """
     p, step, runs, sizes = 3, 0.05, effort.runs(128, 64), (300, 6000)
     problem = sl.presets.phase_retrieval(p, lr=step * p)
     number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.05, runs, seed=d)) for d in sizes])
@@ -31,7 +34,10 @@ def compare_any_width(effort: Effort) -> Comparison:
     tests="`test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_noise_of_networks(effort: Effort) -> Comparison:
-    """Compare the mean exit time of three units, simulated by the exact chain, with the full ODE's with and without noise."""
+    """Compare the mean exit time of three units in the exact chain with that of the full ODE.
+
+    The ODE's time is averaged over random starts: as right value with the effect of SGD's noise, as printed value without it.
+    """
     p, d, T = 3, 2000, 0.05
     problem = sl.presets.phase_retrieval(p, lr=0.16 * p)
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(512, 256)))
@@ -40,7 +46,10 @@ def compare_noise_of_networks(effort: Effort) -> Comparison:
 
 @claim("mechanism 3", "staircases", "Directions are learnt one after the other, from lower to higher complexity")
 def compare_staircase(effort: Effort) -> Comparison:
-    """Compare the orders and numbers of directions of the leaps of x1 + x1 x2 x3, computed by `leaps`, with 1, 1 and 2, 2."""
+    """Compare the leaps of the target x1 + x1 x2 x3, computed by `leaps`, with the paper's.
+
+    The orders of its two leaps are 1 and 2, and the numbers of directions 1 and 2.
+    """
     found = sl.leaps(sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3))
     number = [value for leap in found for value in (leap.order, len(leap.directions))]
     return compare(number, [1, 1, 2, 2])
@@ -48,10 +57,10 @@ def compare_staircase(effort: Effort) -> Comparison:
 
 @claim("mechanism 3", "staircases in the chain", "Samples of order d for each step of a staircase of leaps of 1")
 def compare_stairs(effort: Effort) -> Comparison:
-    """Compare exponents of d in the samples that the exact chain needs to learn x1, then x2, of x1 + x1 x2 with 1.
+    """Compare the exponents of d in the samples that the exact chain needs to learn x1 + x1 x2 with 1.
 
-    The distance from the start to the threshold depends on d and is divided out; the tolerance of 0.03 covers other terms of
-    order 1/sqrt(d).
+    The exponents are those of the times at which the direction x1, and then x2, is learnt. The distance from the start to the
+    threshold depends on d and is divided out; the tolerance of 0.03 covers other terms of order 1/sqrt(d).
     """
     sizes, runs = np.array([1000, 16_000]), effort.runs(64, 32)
     target, network = sl.Target(lambda x: x[0] + x[0] * x[1], 2), sl.TwoLayer(1, sl.Polynomial([-0.5, -0.5, 0.5, 1 / 3]))
@@ -75,9 +84,10 @@ def compare_stairs(effort: Effort) -> Comparison:
     "ODE against SDE across geometries. Answered in [Any problem with a plateau](exit_times.md#any-problem-with-a-plateau)",
 )
 def compare_departure(effort: Effort) -> Comparison:
-    """Compare the noise of one unit's departure from the plateau with drift and variance of one sample on a grid.
+    """Compare the package's noise of one unit's departure from the plateau with one computed from a single sample's moments.
 
-    The noise is relative to the variance of the random start.
+    The moments are the drift and the variance of one sample's step, averaged on a grid. The noise is relative to the variance
+    of the random start.
     """
     lr, noise, m = 0.09, 0.6, 1e-4
     saddle = find_plateau(sl.presets.phase_retrieval(lr=lr, noise=noise), sl.RandomInit(1000))
@@ -87,7 +97,7 @@ def compare_departure(effort: Effort) -> Comparison:
 
 @claim("next check 2", "exit times of a quadratic network", "The linear noisy law has the exit times of the chain")
 def compare_exits_of_a_network(effort: Effort) -> Comparison:
-    """Compare the mean exit time of two units that learn one direction, by the exact chain, with the linear noisy law."""
+    """Compare the mean exit time of two units that learn one direction, in the exact chain, with the linear noisy law."""
     problem, d = sl.presets.quadratic_network(2, 1, lr=0.1), 1000
     start = sl.RandomInit(d)
     saddle = find_plateau(problem, start)
@@ -104,9 +114,9 @@ def compare_exits_of_a_network(effort: Effort) -> Comparison:
     "Staircases with varying correlations. Answered in [Correlated directions](staircase.md#correlated-directions)",
 )
 def compare_correlated(effort: Effort) -> Comparison:
-    """Compare the leaps of x1 x2 x3 at correlation 0.3, computed by `leaps`, with those from integration by parts.
+    """Compare the leaps of x1 x2 x3 for directions of correlation 0.3, computed by `leaps`, with integration by parts.
 
-    First the sum of the directions is learnt, then their differences.
+    The sum of the directions is learnt first, then their differences.
     """
     found = sl.leaps(sl.Target(lambda x: x[0] * x[1] * x[2], gram=0.7 * np.eye(3) + 0.3))
     number = [leap.order for leap in found] + [value for leap in found for value in leap.combinations.ravel()]
@@ -120,7 +130,10 @@ def compare_correlated(effort: Effort) -> Comparison:
     kind="open",
 )
 def compare_open_noise(effort: Effort) -> Comparison:
-    """Compute the final excess risk of three units at lr/p = 0.05 and noise 1, for a question the paper leaves open."""
+    """Compute the final excess risk of three units at lr/p = 0.05 and label noise 1, a question the paper leaves open.
+
+    Here p is the number of units.
+    """
     return compare(float(mediocrity.asymptotic_excess_risk(3, 0.15, 1.0)))
 
 
@@ -131,7 +144,7 @@ def compare_open_noise(effort: Effort) -> Comparison:
     kind="open",
 )
 def compare_open_activations(effort: Effort) -> Comparison:
-    """Compute the number of samples to escape, over d log d, for the absolute value, for a question the paper leaves open."""
+    """Compute the samples to escape over d log d for the absolute value, a question the paper leaves open."""
     return compare(sl.theory.escape.escape("abs").samples)
 
 
@@ -142,6 +155,9 @@ def compare_open_activations(effort: Effort) -> Comparison:
     kind="open",
 )
 def compare_open_second_layer(effort: Effort) -> Comparison:
-    """Compute the ratio of five units' final risks with trained and fixed second layer, for a question left open."""
+    """Compute the ratio of five units' final risks with trained and with fixed second layer.
+
+    The paper leaves this question open.
+    """
     ones = np.ones(5)
     return compare(mediocrity.terminal_risk(ones, 0.05, True) / mediocrity.terminal_risk(ones, 0.05, False))

@@ -19,12 +19,19 @@ DRIFT_TESTS = "in `tests/unit/problem/test_drift.py`"
 def sample_units(
     p: int = 2, rho: float = 1.0, noise: float = 0.4, a: np.ndarray | None = None, nodes: int = 4, n: int = 3
 ) -> SquaredUnits:
-    """Build squared units with random weights and one teacher of squared norm rho, on a Gauss-Hermite grid of inputs in R^n."""
+    """Build squared units with random weights and one teacher of squared norm rho, on a grid of inputs in R^n.
+
+    There are p units with second layer `a`, the label noise has variance `noise`, and the Gauss-Hermite grid has `nodes` points
+    per dimension.
+    """
     return SquaredUnits(random_weights(p, n, seed=p), np.sqrt(rho) * np.eye(1, n), noise, a, nodes)
 
 
 def risk_6(s: SquaredUnits, rho: float = 1.0) -> float:
-    """Evaluate the population risk (6) at the weights of `s`, generalised to a teacher of squared norm rho as in (27)."""
+    """Evaluate the population risk (6) at the weights of `s`.
+
+    For a teacher of squared norm rho it is generalised as in (27).
+    """
     p, q, m, Q = len(s.W), (s.W**2).sum(1), (s.W @ s.E.T)[:, 0], s.W @ s.W.T
     pairs = s.a @ (np.outer(q, q) + 2 * Q**2) @ s.a
     return (s.noise + 3 * rho**2) / 2 - (s.a * (rho * q + 2 * m**2)).sum() / p + pairs / (2 * p**2)
@@ -50,7 +57,10 @@ def compare_risk(effort: Effort) -> Comparison:
     tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_sign(effort: Effort) -> Comparison:
-    """Compare minus the risk gradient along the teacher, by differences, with mean increments for both signs of the error."""
+    """Compare mean increments of the overlap, for both signs of the error, with minus the risk's gradient along the teacher.
+
+    The gradient is computed by finite differences.
+    """
     s, h = sample_units(a=SECOND_LAYER, noise=0.0), 1e-5
     risk = lambda e: SquaredUnits(s.W + e, s.E, 0.0, SECOND_LAYER).risk
     differences = [risk(h * e) - risk(-h * e) for e in np.eye(s.W.size).reshape(-1, *s.W.shape)]
@@ -86,7 +96,10 @@ def compare_clock(effort: Effort) -> Comparison:
     f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_explicit(effort: Effort) -> Comparison:
-    """Compare three expectations in the ODE of two units, by Gauss-Hermite quadrature, with appendix C.2 and its correction."""
+    """Compare three expectations in the ODE of two units with appendix C.2, corrected and as printed.
+
+    The expectations are computed by Gauss-Hermite quadrature.
+    """
     s, step, a = sample_units(a=SECOND_LAYER), 0.1, SECOND_LAYER
     one, two, star = s.fields[0], s.fields[1], s.fixed[0]
     number = [s.mean(s.Q(step) - s.Q(0.0))[0, 1], s.mean(s.Q(0.0))[0, 1], s.mean(2 * a[0] * star**3 * one)]
@@ -106,7 +119,7 @@ def compare_explicit(effort: Effort) -> Comparison:
     r"\omega_{\alpha\beta}\omega_{\gamma\gamma}\omega_{\delta\delta} + \dots$, and of orders 2 and 4",
 )
 def compare_moments(effort: Effort) -> Comparison:
-    """Compare moments of order 2, 4 and 6 of four Gaussian fields, by Gauss-Hermite quadrature, with C.2 and (81)."""
+    """Compare moments of order 2, 4 and 6 of four Gaussian fields, by quadrature, with appendix C.2 and (81)."""
     s = sample_units(p=4, noise=0.0, n=4)
     w, (a, b, c, d) = s.W @ s.W.T, s.fields
     third = w[0, 1] * w[2, 2] * w[3, 3] + 2 * w[0, 1] * w[2, 3] ** 2 + 2 * w[0, 2] * w[1, 2] * w[3, 3]
@@ -122,7 +135,10 @@ def compare_moments(effort: Effort) -> Comparison:
     tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
 )  # fmt: skip
 def compare_second_rate(effort: Effort) -> Comparison:
-    """Compare the step size in (25), relative to the loss derivative by differences, with lr/d, and lr/p as printed."""
+    """Compare the size of the step (25), relative to the derivative of the loss, with lr/d.
+
+    The derivative is computed by finite differences. The paper prints lr/p, with p the number of units.
+    """
     lr, d, h = 0.3, 50, 1e-6
     one, two, star = 0.7, -0.4, 1.1  # fields of the units and of the teacher
     error = lambda a: star**2 - (a * one**2 + 1.4 * two**2) / 2
@@ -132,7 +148,10 @@ def compare_second_rate(effort: Effort) -> Comparison:
 
 @claim("(26a), (26b)", "ODE of a network", r"$\dot m = 2(\rho - \mathrm{Tr}Q/p)m + \dots$, for any $\rho$ and $p$")
 def compare_ode_26(effort: Effort) -> Comparison:
-    """Compare mean increments of M and Q of three units, by Gauss-Hermite quadrature, with the ODE (26)."""
+    """Compare mean increments of the overlaps M and Q of three units with the ODE (26).
+
+    Here M has the overlaps with the teacher and Q those between units; the means are computed by Gauss-Hermite quadrature.
+    """
     rho, step, D = 0.7, 0.15, 0.4
     s = sample_units(p=3, rho=rho, noise=D)
     p, Q, m = 3, s.W @ s.W.T, s.W @ s.E.T
@@ -150,7 +169,7 @@ def compare_ode_26(effort: Effort) -> Comparison:
     tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_risk_27(effort: Effort) -> Comparison:
-    """Compare the risk for a teacher of squared norm 0.7, by quadrature, with equation (27), corrected and printed."""
+    """Compare the risk for a teacher of squared norm 0.7, by quadrature, with (27), corrected and as printed."""
     s, rho = sample_units(rho=0.7), 0.7
     right = risk_6(s, rho)
     return compare(s.risk, right, right + 1.5 * (1 - rho**2))
@@ -167,7 +186,10 @@ def compare_second_layer_ode(effort: Effort) -> Comparison:
 
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
 def compare_one_unit(effort: Effort) -> Comparison:
-    """Compare mean increments of m and q of one unit off the sphere, by quadrature, with equations (75) and (76)."""
+    """Compare mean increments of one unit off the sphere, by quadrature, with equations (75) and (76).
+
+    They are those of the overlap m with the teacher and of the squared norm q.
+    """
     lr, rho = 0.1, 0.7
     s = sample_units(p=1, rho=rho, noise=0.0, n=2)
     m, q = (s.W @ s.E.T)[0, 0], (s.W**2).sum()
@@ -194,7 +216,7 @@ def compare_sphere(effort: Effort) -> Comparison:
     tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_sphere_step(effort: Effort) -> Comparison:
-    """Compare the mean of one exact step on the sphere, by quadrature, with the expansion (29), corrected and as printed."""
+    """Compare the mean of one exact step on the sphere, by quadrature, with (29), corrected and as printed."""
     m, lr, noise = 0.4, 0.1, 0.3
     s = SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise)
     e, own, star = s.error, s.fields[0], s.fixed[0]
@@ -209,7 +231,7 @@ def compare_sphere_step(effort: Effort) -> Comparison:
     r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
 )
 def compare_second_order(effort: Effort) -> Comparison:
-    """Compare the order of the remainder of the expansion of a step on the sphere, from two step sizes, with 3."""
+    """Compare the order in the step size of the remainder of the expansion (29), measured at two step sizes, with 3."""
     m, Q, rest = 0.4, 0.3, []
     for h in (1e-3, 5e-4):
         dm, dQ, x, y = h * np.array([0.7, -0.5, 1.1, 0.4])
@@ -248,7 +270,7 @@ def compare_sphere_network(effort: Effort) -> Comparison:
     r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$",
 )
 def compare_linear_increments(effort: Effort) -> Comparison:
-    """Compare mean increments of three units at small overlaps, by Gauss-Hermite quadrature, with equations (35) to (37)."""
+    """Compare mean increments of three units at small overlaps, by Gauss-Hermite quadrature, with (35) to (37)."""
     p, step, noise = 3, 0.2, 0.3
     common = 2 + 2 / p + noise
     printed = [4 * (1 - 1 / p), -16 / p + 4 * step * (common + 24 / p**2), -8 / p + 4 * step * (common + 8 / p**2)]
@@ -256,7 +278,11 @@ def compare_linear_increments(effort: Effort) -> Comparison:
 
 
 def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tuple[Any, Any, Any]:
-    """Return mean increments near the saddle: of m = h and of Q = h, each over h, and of another unit's squared norm."""
+    """Return mean increments per step near the saddle, for small overlaps h.
+
+    They are that of a teacher overlap m = h over h, that of an overlap Q = h between units over h, and that of the squared norm
+    of another unit.
+    """
     W = np.eye(p, p + 1, 1)
     # one overlap with the teacher and one between units, both of size h
     W[0, 0], W[1, 1:3] = h, (h, np.sqrt(1 - h**2))
@@ -266,7 +292,10 @@ def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tupl
 
 
 def saddle_growth_rates(p: int, step: float, noise: float) -> tuple[Any, Any]:
-    """Return the growth rates of m and of Q at the saddle on the sphere, from mean increments at small overlaps."""
+    """Return the growth rates of teacher overlaps m and student overlaps Q at the saddle on the sphere.
+
+    The rates follow from mean increments at small overlaps. Here p is the number of units and `step` the learning rate over p.
+    """
     m, Q, norm = small_increments(p, step, noise)
     return m - norm / 2, Q - norm
 
@@ -291,7 +320,11 @@ def saddle_overlaps(p: int) -> sl.Overlaps:
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
 def compare_both_rates(effort: Effort) -> Comparison:
-    """Compare the sign of omega_Q at the rate where omega_M vanishes, from mean increments at p = 6 and 7, with section E.2."""
+    """Compare the sign of omega_Q at the learning rate where omega_M vanishes, for p = 6 and 7 units, with section E.2.
+
+    Here omega_M and omega_Q are the growth rate of teacher overlaps and the decay rate of student overlaps at the saddle, from
+    mean increments.
+    """
     rates = lambda p: np.array([saddle_growth_rates(p, step, 0.0) for step in (0.0, 1.0)])
     signs = []
     for p in (6, 7):
@@ -308,7 +341,10 @@ def compare_both_rates(effort: Effort) -> Comparison:
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_largest_lr(effort: Effort) -> Comparison:
-    """Compare the rate at which the mean exact step at a small overlap changes sign with 2/(12 + noise), and 1/6 as printed."""
+    """Compare the learning rate at which the mean exact step at a small overlap changes sign with 2/(12 + noise).
+
+    The paper prints 1/6.
+    """
     noise = 0.5
     found = brentq(lambda lr: sphere_drift(1e-3, lr, noise), 0.05, 0.3)
     return compare(found, 2 / (12 + noise), 1 / 6, rtol=1e-4)
@@ -324,7 +360,10 @@ def compare_end_risk(effort: Effort) -> Comparison:
 
 @claim("(18), (19)", "random starts", r"$\sqrt d\,m_j$ and $\sqrt d\,Q_{jl}$ tend to $N(0, 1)$")
 def compare_start_law(effort: Effort) -> Comparison:
-    """Compare mean squares of sqrt(d) m and sqrt(d) Q over sampled random starts at d = 1000 with 1, as in (18) and (19)."""
+    """Compare mean squares of sqrt(d) m and sqrt(d) Q over sampled random starts at d = 1000 with 1, as in (18) and (19).
+
+    Here m is the overlap with the teacher, and Q that between two units.
+    """
     d, runs = 1000, effort.runs(20_000, 5000)
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(2), runs=runs, seed=1)
     squares = d * np.stack([np.asarray(start.M)[:, 0, 0] ** 2, np.asarray(start.Q)[:, 0, 1] ** 2])
@@ -338,7 +377,10 @@ def compare_start_law(effort: Effort) -> Comparison:
     kind="disagreement",
 )  # fmt: skip
 def compare_maximum(effort: Effort) -> Comparison:
-    """Compare the largest excess risk of two units on the sphere, over random and equal weights, with 2, and 3/2 as printed."""
+    """Compare the largest excess risk of two units on the sphere, over random weights and over equal ones, with 2.
+
+    The paper prints 3/2.
+    """
     worst = [SquaredUnits(random_weights(2, 3, seed, norm=1.0), np.eye(1, 3)).risk for seed in range(50)]
     alike = SquaredUnits(np.eye(1, 3, 1).repeat(2, 0), np.eye(1, 3)).risk
     return compare(max(*worst, alike), 2.0, 1.5)
@@ -349,12 +391,19 @@ def compare_maximum(effort: Effort) -> Comparison:
     right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
 )  # fmt: skip
 def compare_parameters(effort: Effort) -> Comparison:
-    """Compare the rank of the Jacobian of (a, m, Q), by differences, with p(p + 5)/2, and p(p + 1) as printed."""
+    """Compare the rank of the Jacobian of the statistics (a, m, Q) of p units with p(p + 5)/2.
+
+    The statistics are the second layer, the teacher overlaps and the student overlaps; the Jacobian is computed by finite
+    differences. The paper prints p(p + 1).
+    """
     p, rng, h = 4, np.random.default_rng(0), 1e-6
     start = rng.normal(size=10 * p)
 
     def statistics(y: np.ndarray) -> np.ndarray:
-        """Return (a, m, Q) as a flat vector, from a flat vector of second layer and weights."""
+        """Return the statistics (a, m, Q) as a flat vector, from a flat vector of second layer a and weights.
+
+        Here m has the overlaps with the teacher, and Q those between units.
+        """
         W = y[p:].reshape(p, 9)
         return np.concatenate([y[:p], W[:, 0], (W @ W.T).ravel()])
 
@@ -367,7 +416,10 @@ def compare_parameters(effort: Effort) -> Comparison:
     right=r"$1/\sqrt d$ is its standard deviation; $a$ stands for $d$, and the variance is $1/d$.",
 )  # fmt: skip
 def compare_random_overlap(effort: Effort) -> Comparison:
-    """Compare the variance of the overlap of random unit vectors in R^400, by sampling, with 1/d, and 1/sqrt(d) as printed."""
+    """Compare the variance of the overlap of random unit vectors in R^400, by sampling, with 1/d.
+
+    The paper prints 1/sqrt(d).
+    """
     d, runs = 400, effort.runs(4096, 1024)
     w = np.random.default_rng(0).normal(size=(runs, d))
     # by rotation invariance the other vector may be an axis

@@ -22,7 +22,10 @@ EXIT_TIME_TESTS = "in `tests/unit/papers/test_mediocrity.py`"
 
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
-    """Simulate the exact chain, and return exit times in the paper's time, from random starts unless `start` is given."""
+    """Simulate the exact chain, and return exit times in the paper's time.
+
+    A run exits when its excess risk has fallen by the fraction `threshold`. Starts are random unless `start` is given.
+    """
     found = simulate_chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
     # a censored run would bias the mean: fail loudly
@@ -32,7 +35,7 @@ def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = 
 
 
 def theory_time(problem: Any, d: int, threshold: float, average: str, **more: Any) -> float:
-    """Return the mean exit time by one formula (`average`) of `theory.mediocrity.exit_time`, in the paper's time."""
+    """Return the mean exit time in the paper's time, by a formula of `theory.mediocrity.exit_time` named by `average`."""
     return float(theory.exit_time(problem, d, threshold, average, **more)) * float(problem.rate)
 
 
@@ -40,7 +43,10 @@ def theory_time(problem: Any, d: int, threshold: float, average: str, **more: An
 
 
 def sample_start_sums(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the sums of squared overlaps mu_0 and tau_0 of (43) from random starts in d dimensions."""
+    """Draw the sums of squared overlaps mu_0 and tau_0 of (43) from random starts in d dimensions.
+
+    The sum mu_0 is over overlaps with the teacher, tau_0 over those between students.
+    """
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(width), runs=runs, seed=11)
     M, Q = np.asarray(start.M), np.asarray(start.Q)
     return d * (M**2).sum((1, 2)), d * ((Q**2).sum((1, 2)) - width)
@@ -51,7 +57,7 @@ def sample_start_sums(width: int, d: int, runs: int) -> tuple[np.ndarray, np.nda
     tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def compare_risk_44(effort: Effort) -> Comparison:
-    """Compare the package's risk of three units at one random start at d = 100 with equation (44), corrected and as printed."""
+    """Compare the package's risk of three units at one random start, d = 100, with (44), corrected and as printed."""
     p, d = 3, 100
     problem = sl.presets.phase_retrieval(p)
     start = sl.RandomInit(d).one(problem, seed=11)
@@ -61,7 +67,7 @@ def compare_risk_44(effort: Effort) -> Comparison:
 
 
 def linear_exit_time(p: int, lr: float, noise: float, d: int, T: float) -> float:
-    """Return the root of (45): the time at which the linearised risk, averaged over starts, has lost the fraction T."""
+    """Return the root of (45), the time at which the linearised risk, averaged over starts, has lost the fraction T."""
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
     # mean risk at the start, from the means of mu_0 and tau_0
     first = 1 + 1 / p + (p - 1) / (d * p) - 2 / d
@@ -87,7 +93,7 @@ def compare_annealed(effort: Effort) -> Comparison:
     tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def compare_annealed_best(effort: Effort) -> Comparison:
-    """Compare the root of (45) for five units at the best rate with the formula of section 3, corrected and as printed."""
+    """Compare the root of (45) for five units at the best learning rate with section 3, corrected and as printed."""
     p, d, T = 5, 700, 0.2
     number = linear_exit_time(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
     ours = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p)) / 4
@@ -96,9 +102,9 @@ def compare_annealed_best(effort: Effort) -> Comparison:
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
 def compare_quenched(effort: Effort) -> Comparison:
-    """Compare the mean exit time over sampled random starts with equation (46), averaged over the exact law of the start.
+    """Compare the mean exit time over sampled random starts with (46), averaged over the exact law of the start.
 
-    Starts whose risk falls by T without any overlap exit at once.
+    Starts whose risk falls by the fraction T without any overlap exit at once.
     """
     rows = []
     for p, d, T in ((1, 50, 0.1), (2, 100, 0.05), (5, 300, 0.2)):
@@ -114,9 +120,9 @@ def compare_quenched(effort: Effort) -> Comparison:
 
 @claim("(48)", "quenched time of one unit", r"$E_{\mu_0\sim\chi^2_1}\log[Td/\mu_0 + 1 - T]/(8(1-6\gamma)-4\gamma\Delta)$")
 def compare_quenched_48(effort: Effort) -> Comparison:
-    """Compare the mean exit time of one unit at a small rate and threshold, by the exact chain, with the formula (48).
+    """Compare the mean exit time of one unit at a small learning rate and threshold, in the exact chain, with (48).
 
-    Noise and curvature shorten it by about 1 %, within the tolerance.
+    Noise and curvature shorten the exit time by about 1 %, within the tolerance.
     """
     d, T, noise = 1000, 0.02, 0.5
     mean_log = quad(lambda z: 2 * norm.pdf(z) * np.log(T * d / z**2 + 1 - T), 0, np.inf, epsabs=1e-12, epsrel=1e-12)[0]
@@ -130,9 +136,10 @@ def compare_quenched_48(effort: Effort) -> Comparison:
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
 def compare_quenched_gap(effort: Effort) -> Comparison:
-    """Compare the gap between quenched and annealed times, over sampled random starts, with log(p/2) - psi(p/2).
+    """Compare the gap between quenched and annealed exit times, over sampled random starts, with log(p/2) - psi(p/2).
 
-    The gap is in units of 1/(2 omega_M), at T = 0.1 and two dimensions.
+    Here p is the number of units and psi the digamma function. The gap is in units of 1/(2 omega_M), with omega_M the growth
+    rate of overlaps, at the threshold T = 0.1 and two values of d.
     """
     rows = []
     for p in (1, 2, 10):
@@ -148,9 +155,9 @@ def compare_quenched_gap(effort: Effort) -> Comparison:
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
 def compare_monotone(effort: Effort) -> Comparison:
-    """Compare ratios of exit times at a larger and a smaller rate or noise, by (45) and the exact chain, with the bound 1.
+    """Compare ratios of exit times at a larger and a smaller learning rate or noise with the bound 1.
 
-    They are ratios of roots of (45), and of times of the exact chain less 4.5 standard errors.
+    The ratios are those of roots of (45), and those of times of the exact chain less 4.5 standard errors.
     """
     d, T = 1000, 0.1
     pairs = ((0.1, 0.2), (0.08, 0.2)), ((0.1, 0.2), (0.1, 0.1))
@@ -162,7 +169,10 @@ def compare_monotone(effort: Effort) -> Comparison:
 
 
 def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
-    """Simulate exits of the exact chain from random starts, and return the mean exit time with its standard error."""
+    """Simulate exits of the exact chain from random starts, and return the mean exit time with its standard error.
+
+    There are p units, and T is the fraction of the excess risk that is lost at the exit.
+    """
     return mean_and_error(chain_times(sl.presets.phase_retrieval(p, lr=lr, noise=noise), d, T, runs))
 
 
@@ -174,10 +184,10 @@ def ratio_bound(one: tuple[float, float], two: tuple[float, float], sign: int) -
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
 def compare_shorter_with_width(effort: Effort) -> Comparison:
-    """Compare ratios of exit times at successive widths, by the exact chain and by equation (45), with the upper bound 1.
+    """Compare ratios of exit times at successive widths with the upper bound 1.
 
-    They are ratios of times of the exact chain at widths 1, 2 and 5 plus 4.5 standard errors, and of the fewest samples over
-    all rates by roots of (45) for widths up to 12.
+    The ratios are those of times of the exact chain at widths 1, 2 and 5, plus 4.5 standard errors, and those of the fewest
+    samples over all learning rates, by roots of (45), for widths up to 12.
     """
     times = [chain_time(p, 0.05 * p, 0.0, 1000, 0.1, effort.runs(512, 256)) for p in (1, 2, 5)]
     ratios = [ratio_bound(more, less, 1) for less, more in pairwise(times)]
@@ -186,7 +196,10 @@ def compare_shorter_with_width(effort: Effort) -> Comparison:
 
 
 def least_samples(p: int, noise: float, d: int, T: float) -> float:
-    """Return the smallest number of samples, over learning rates, until the linearised risk of (45) loses the fraction T."""
+    """Return the smallest number of samples, over learning rates, after which the linearised risk of (45) has fallen.
+
+    The number of units is p, and T the fraction of the excess risk that is lost.
+    """
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
     # the paper's time times p d / lr counts samples
     steps = lambda lr: p * d / lr * linear_exit_time(p, lr, noise, d, T)
@@ -199,7 +212,7 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     r"$s_{\rm ext}^{\min} = \frac d{4p^2}[8 + 2p + (2+\Delta)p^2]\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$",
 )
 def compare_fewest_samples(effort: Effort) -> Comparison:
-    """Compare the smallest number of samples until the exit, over all learning rates in equation (45), with equation (49)."""
+    """Compare the smallest number of samples until the exit, over all learning rates in (45), with equation (49)."""
     d, T, rows = 1000, 0.1, []
     for p, noise in ((1, 0.0), (3, 0.5), (8, 0.0)):
         log = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p))
@@ -211,9 +224,10 @@ def compare_fewest_samples(effort: Effort) -> Comparison:
 
 
 def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
-    """Find the learning rate of the fastest growth of overlaps at the saddle, from the linearised ODE.
+    """Return the learning rate of the fastest growth of p units' overlaps at the saddle, with two growth times.
 
-    Return it with the growth time 1/(2 omega), in the paper's time and in samples per dimension.
+    The growth times 1/(2 omega), with omega the growth rate of the linearised ODE, are in the paper's time and in samples per
+    dimension.
     """
     problem = lambda lr: sl.presets.phase_retrieval(p, lr=lr, noise=noise)
     # in t, so that its inverse counts samples
@@ -230,7 +244,11 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
 )
 def compare_best_lr(effort: Effort) -> Comparison:
-    """Compare the learning rate of the fastest escape, from the linearised ODE, with gamma_opt and its prefactor with 1/4."""
+    """Compare the learning rate of fastest escape, computed from the linearised ODE, with the paper's gamma_opt.
+
+    The growth time 1/(2 omega) at that rate, with omega the growth rate in the paper's time, is compared with the prefactor
+    1/4.
+    """
     rows = []
     for p, noise in ((1, 0.5), (3, 0.2)):
         lr, prefactor, _ = minimise_samples(p, noise)
@@ -240,7 +258,7 @@ def compare_best_lr(effort: Effort) -> Comparison:
 
 @claim("E.4", "gain from width", r"Samples fall by $\frac{(12+\Delta)p^2}{8+2p+(2+\Delta)p^2} \to \frac{12+\Delta}{2+\Delta}$")
 def compare_gain(effort: Effort) -> Comparison:
-    """Compare the ratio of the fewest samples of one and of three units, from the linearised ODE, with section E.4."""
+    """Compare the ratio of the fewest samples of one unit to those of three, from the linearised ODE, with section E.4."""
     noise, p = 0.2, 3
     number = minimise_samples(1, noise)[2] / minimise_samples(p, noise)[2]
     return compare(number, (12 + noise) * p**2 / (8 + 2 * p + (2 + noise) * p**2), rtol=1e-6)
@@ -255,7 +273,10 @@ def compare_gain(effort: Effort) -> Comparison:
     "`tests/unit/papers/test_learning_rates.py`",
 )  # fmt: skip
 def compare_best_lr_learns(effort: Effort) -> Comparison:
-    """Compare the final excess risk of five units in the full ODE, at the published and a smaller rate, with 2 and 0."""
+    """Compare the final excess risk of five units in the full ODE with 2 and 0, at two learning rates.
+
+    They are the published rate and a smaller one.
+    """
     ends = []
     for lr in (5**3 / (8 + 10 + 2 * 25), 0.15 * 5):
         problem = sl.presets.phase_retrieval(5, lr=lr)
@@ -268,7 +289,7 @@ def compare_best_lr_learns(effort: Effort) -> Comparison:
 
 
 def hyp2f2(x: float) -> float:
-    """Return the hypergeometric function 2F2(1, 1; 3/2, 2; -x) for moderate x, by its series."""
+    """Return the hypergeometric function 2F2(1, 1; 3/2, 2; -x) for moderate x, by summing its series."""
     total, term = 0.0, 1.0
     for n in range(400):
         total += term
@@ -285,7 +306,10 @@ def hyp2f2(x: float) -> float:
     f"`test_backward_equation_reduces_to_52_when_linearised` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def compare_linear_sde_time(effort: Effort) -> Comparison:
-    """Compare the linear SDE's mean exit time, by its backward equation, with (52), generalised to any start and as printed."""
+    """Compare the linear SDE's mean exit times from two starts, by its backward equation, with (52).
+
+    The right formula generalises (52) from a start at zero overlap to any start.
+    """
     mu, s2, T, m0 = 2.0, 0.05, 0.3, 0.15
     # the derivative of the mean time, by Dawson's function
     inner = lambda y: 2 / np.sqrt(mu * s2) * dawsn(np.sqrt(mu / s2) * y)
@@ -300,7 +324,10 @@ def compare_linear_sde_time(effort: Effort) -> Comparison:
     r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
 )
 def compare_zero_start(effort: Effort) -> Comparison:
-    """Compare the mean exit time from zero overlap at T = 0.02, by the exact chain, with (52), correct up to order T."""
+    """Compare the mean exit time from zero overlap at the threshold T = 0.02, in the exact chain, with (52).
+
+    The formula is correct up to terms of order T.
+    """
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 256), saddle_overlaps(1)))
     return compare(number, theory_time(problem, d, T, "sde"), rtol=0.02, sigma=sigma)
@@ -308,7 +335,7 @@ def compare_zero_start(effort: Effort) -> Comparison:
 
 @claim("(11), (34)", "the SDE has the exit times of SGD", "Mean exit time of the spherical SDE")
 def compare_sde(effort: Effort) -> Comparison:
-    """Compare the mean exit time of the exact chain with that of the spherical SDE (34), by its backward equation."""
+    """Compare the mean exit time of the exact chain with that of the SDE (34) on the sphere, by its backward equation."""
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 1000, 0.4
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(2048, 512)))
     return compare(number, theory_time(problem, d, T, "backward"), rtol=0.01, sigma=sigma)
@@ -316,7 +343,10 @@ def compare_sde(effort: Effort) -> Comparison:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def compare_logarithm(effort: Effort) -> Comparison:
-    """Compare the slope in log d of the exact chain's mean exit time, from d = 256 to 16384, with 1/(2 omega_M)."""
+    """Compare the slope in log d of the exact chain's mean exit time, from d = 256 to 16384, with 1/(2 omega_M).
+
+    Here omega_M is the growth rate of overlaps with the teacher at the saddle.
+    """
     problem, runs, sizes = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256), (256, 16_384)
     number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.2, runs, seed=d)) for d in sizes])
     return compare(number, 1 / (8 * (1 - 6 * 0.05)), rtol=0.03, sigma=sigma)
@@ -332,7 +362,10 @@ def compare_logarithm(effort: Effort) -> Comparison:
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_noise_matters(effort: Effort) -> Comparison:
-    """Compare the mean exit time at d = 1000, by the exact chain, with the full ODE's with and without SGD's noise."""
+    """Compare the mean exit time at d = 1000, in the exact chain, with that of the full ODE.
+
+    The ODE is solved from random starts, with the effect of SGD's noise (right) and without it (printed).
+    """
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.1
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024)))
     return compare(number, theory_time(problem, d, T, "noisy_ode"), theory_time(problem, d, T, "ode"), rtol=0.005, sigma=sigma)
@@ -342,7 +375,7 @@ def compare_noise_matters(effort: Effort) -> Comparison:
 def compare_second_layer(effort: Effort) -> Comparison:
     """Compare the ratio of exit times with trained and with fixed second layer, by the exact chain of five units, with 1.
 
-    Training delays it by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
+    Training delays the exit by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
     """
     d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
@@ -356,7 +389,7 @@ def compare_second_layer(effort: Effort) -> Comparison:
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")
 def compare_follows_ode(effort: Effort) -> Comparison:
-    """Compare the mean risk of SGD on weights in R^400 at three times with the ODE's, up to a tolerance of order 1/d."""
+    """Compare the mean risk of SGD on weights in R^400 at three times with the ODE's, within a tolerance of order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
     save = np.array([2.0, 4.0, 6.0])
@@ -368,7 +401,10 @@ def compare_follows_ode(effort: Effort) -> Comparison:
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
 def compare_reduction(effort: Effort) -> Comparison:
-    """Compare means of m, m^2 and the risk after 60 steps of SGD on weights in R^30 with those of the exact chain."""
+    """Compare means of three statistics after 60 steps of SGD on weights in R^30 with those of the exact chain.
+
+    The statistics are the overlap m, its square and the risk.
+    """
     d, runs, rows = 30, effort.runs(4096, 1024), []
     problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):

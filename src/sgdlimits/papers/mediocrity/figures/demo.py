@@ -34,7 +34,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate phase retrieval at four levels from one random start, and draw risk and overlap against time."""
+    """Simulate phase retrieval at four levels of description from one random start, and draw risk and overlap against time."""
     problem = sl.presets.phase_retrieval(lr=LR, noise=NOISE)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
     levels = {"SGD": sl.SGD(size.d), "chain": sl.Chain(size.d), "SDE": sl.SDE(size.d), "ODE": sl.ODE()}
@@ -57,7 +57,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def draw_figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
-    """Draw risk and overlap at all levels against time, with `shown` single runs of SGD."""
+    """Draw risk and overlap against time for SGD, chain, SDE and ODE, with `shown` single runs of SGD."""
     words = {"SGD": "SGD on the weights", "chain": "exact chain", "SDE": "SDE", "ODE": r"ODE, $d\to\infty$"}
     runs = {name: dataset.sizes["run"] for name, dataset in datasets.items()}
     labels = {name: words[name] + (f", {runs[name]} runs" if runs[name] > 1 else "") for name in datasets}
@@ -73,7 +73,10 @@ def draw_figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
 
 
 def compare_costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) -> Iterator[str]:
-    """Yield lines of a table of the levels: runs, final risk, time at which the excess risk has halved, and seconds."""
+    """Yield the lines of a table of the four levels of description, with their cost.
+
+    Its columns are runs, final risk, time at which the excess risk has halved, and seconds.
+    """
     rows = [("level", "runs", "final risk", "t at half", "seconds", "cost of a run")]
     per_run = {name: seconds[name] / dataset.sizes["run"] for name, dataset in datasets.items()}
     for name, dataset in datasets.items():
@@ -93,7 +96,10 @@ def half_times(dataset: xr.Dataset) -> np.ndarray:
 
 
 def write_caption(datasets: dict[str, xr.Dataset], shown: int) -> list[str]:
-    """Write the caption: setting, half-times of the excess risk at each level, final risks, and late runs."""
+    """Write the caption: setting, times at which the excess risk halves at each level, final risks, and late runs.
+
+    The levels are SGD, chain, SDE and ODE.
+    """
     half = {name: half_times(dataset) for name, dataset in datasets.items()}
     # nearest: interpolation between a finite and an infinite time would be infinite
     low, high = (_format_time(time) for time in np.quantile(half["chain"], [0.1, 0.9], method="nearest"))

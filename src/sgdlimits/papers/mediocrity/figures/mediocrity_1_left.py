@@ -27,7 +27,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def simulate_and_draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate all levels from one random start, and draw the risk against time with the exit times of the runs marked."""
+    """Simulate SGD, SDE, ODE and chain from one random start, and draw the risk against time with exit times.
+
+    A run exits when its excess risk has fallen by the fraction `threshold`.
+    """
     problem = sl.presets.phase_retrieval(width=width, lr=lr, noise=noise)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
     levels = {"SGD": (sl.SGD(size.d), size.sgd), "SDE": (sl.SDE(size.d), size.sde), "ODE": (sl.ODE(), 1)}
@@ -93,7 +96,10 @@ def _write_caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr
 
 
 def _describe_exits(exits: xr.Dataset, rate: float) -> str:
-    """Describe the mean and spread of a level's exit times in words; `rate` converts t to the paper's time."""
+    """Describe the mean and spread of the exit times of SGD, SDE or chain in words.
+
+    The factor `rate` converts t to the paper's time.
+    """
     names = {"sgd": "SGD", "sde": "the SDE", "chain": "the chain", "ode": "the ODE"}
     name, runs = names[exits.attrs["level"]], exits.sizes["run"]
     late, t = int(exits.censored.sum()), exits.t.values * rate

@@ -57,7 +57,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def simulate_exits(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.Dataset:
-    """Simulate the chain from random starts, and return exit times, interpolated between saved times for wide networks."""
+    """Simulate the chain from random starts, and return its exit times.
+
+    For wide networks they are interpolated between saved times.
+    """
     at = read_parameters(problem, d, THRESHOLD)
     if problem.network.width < MIN_GRID_WIDTH:
         how: dict = {"t_max": horizon(at), "until": sl.exits(THRESHOLD)}

@@ -49,7 +49,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
-    """Compute the risk over the sphere in R^3, with the signal at the pole, and gradient-flow lines from near the equator."""
+    """Compute the risk over the sphere in R^3, with the signal at the pole, and gradient-flow lines from the equator.
+
+    The lines start near the equator, not on it.
+    """
     polar, azimuth = np.linspace(0, np.pi, 2 * size.points + 1), np.linspace(0, 2 * np.pi, 4 * size.points + 1)
     m = np.cos(polar)
     risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit_statistics(m))))(m))
@@ -102,7 +105,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset]) -> Figure:
 
 
 def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
-    """Draw the risk on the sphere in R^3 as colour and dents, with the signal on top and lines of gradient flow."""
+    """Draw the risk on the sphere in R^3 as colour and relief, with the signal on top and lines of gradient flow."""
     top = float(data.risk.max())
     radius = lambda m: 1 - DENT_DEPTH * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")

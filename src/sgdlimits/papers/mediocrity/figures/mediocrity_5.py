@@ -45,7 +45,7 @@ WORDS = dict(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate wide networks with fixed and trained second layer, and draw the largest overlap and the final second layer."""
+    """Simulate wide networks with fixed and trained second layer, and draw largest overlap and final second layer."""
     datasets = {}
     for width, runs in size.widths.items():
         for kind, train in CASES.items():

@@ -55,7 +55,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def compute_theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
-    """Return, in the paper's time, the linear ODE's exit time, its reduction by SGD's noise, and the full ODE's exit time."""
+    """Return the linear ODE's exit time, its reduction by SGD's noise, and the full ODE's exit time.
+
+    All three are in the paper's time.
+    """
     problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
     omega = float(sl.theory.mediocrity.linear_rates(width, LR_PER_UNIT * width).M)
     m = np.abs(sl.RandomInit(size.d).sample(problem, runs=4096, seed=seed).M[..., 0])

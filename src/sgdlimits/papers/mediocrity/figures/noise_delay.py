@@ -47,7 +47,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def measure_delay(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:
-    """Return the chain's mean exit time minus the ODE's from overlap y/sqrt(d), its error, and two theoretical values."""
+    """Return the chain's mean exit time minus the ODE's from the overlap y/sqrt(d), its error, and two theoretical values.
+
+    The theoretical values are those of the delay by SGD's noise: by formula, and with the noise along the whole path.
+    """
     problem, m, until = sl.presets.phase_retrieval(lr=lr), y * d**-0.5, sl.exits(THRESHOLD)
     end = horizon(read_parameters(problem, d, THRESHOLD))
     found = sl.simulate(problem, sl.Chain(d), sl.FixedInit(m), t_max=end, runs=runs, seed=seed, until=until, progress=False)
@@ -84,7 +87,10 @@ def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_shares(ax: Axes) -> None:
-    """Draw the share of random starts that noise delays, and the mean delay, against the noise gain kappa."""
+    """Draw the share of random starts that noise delays, and the mean delay, against kappa.
+
+    Here kappa is the gain of the variance of a random start by SGD's noise.
+    """
     # kappa diverges at max_lr
     lr = np.linspace(1e-3, 0.98 * float(max_lr(1)), 200)
     kappa = noise_gain(1, lr)

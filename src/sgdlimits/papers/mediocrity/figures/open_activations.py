@@ -79,7 +79,7 @@ def file_name_part(name: str) -> str:
 
 
 def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
-    """Tabulate for each activation the chain's mean exit times with theory, and the largest learning rate by overlap."""
+    """Tabulate the chain's mean exit times with theory, and the largest learning rate by overlap, for each activation."""
     m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
     for name, fn in base.bar(list(ACTIVATIONS.items())[: size.activations], desc="activations"):
         one = escape(fn)
@@ -98,7 +98,10 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
 
 
 def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
-    """Simulate the chain with the student `wave` and a target of `CASES`; its coordinate `growth` is time in growth times."""
+    """Simulate the chain with the student `wave` and the target of that name in `TRAP_TARGETS`.
+
+    The coordinate `growth` of the result is time in units of the growth time at zero overlap.
+    """
     one = escape(wave, TRAP_TARGETS[name])
     # far below the largest rate, so that the landscape rather than noise decides
     lr = one.max_lr / RATE_REDUCTION
@@ -109,9 +112,9 @@ def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
 
 
 def classify_targets(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Classify targets by roots of 1 + x u + y u^2 in 0 < u < 1: 0 for no trap, 1 for a trap, 2 for a trap and a barrier.
+    r"""Classify targets by the roots of 1 + x u + y u^2 in 0 < u < 1, where u is the squared overlap.
 
-    Here u is the squared overlap.
+    The class is 0 for no trap, 1 for a trap, and 2 for a trap and a barrier; x and y are the coordinates of a target.
     """
     one = 1 + x + y < 0
     # both roots of the quadratic real and between 0 and 1
@@ -120,7 +123,10 @@ def classify_targets(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def diagram_coordinates(target: sl.Polynomial) -> tuple[float, float]:
-    """Return the coordinates (x, y) of a target in the diagram of traps, from its and the student's Hermite coefficients."""
+    """Return the coordinates (x, y) of a target in the diagram of traps.
+
+    They are ratios of products of Hermite coefficients of the target and of the student `wave`.
+    """
     s, g = sl.hermite_coefficients(wave, 6), sl.hermite_coefficients(target, 6)
     return s[4] * g[4] / (6 * s[2] * g[2]), s[6] * g[6] / (120 * s[2] * g[2])
 

@@ -52,7 +52,10 @@ def build_problem(width: int, ratio: float, noise: float = 0.0) -> sl.Projection
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE and simulate the chain with one or both layers trained, and draw risk and second layer after the escape."""
+    """Solve the ODE and simulate the chain with one or both layers trained, and draw the time after the escape.
+
+    The panels show the risk and the second layer.
+    """
     datasets = {**solve_curves(size, seed), "census": tabulate_second_layers(size, seed), "noisy": solve_noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
@@ -74,7 +77,10 @@ def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
 
 
 def tabulate_second_layers(size: Size, seed: int) -> xr.Dataset:
-    """Tabulate how uneven the second layer ends over random starts without noise, by width and ratio of learning rates."""
+    """Tabulate the unevenness of the final second layer over random starts without noise.
+
+    Width and ratio of the layers' learning rates vary.
+    """
     rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
@@ -96,7 +102,7 @@ def tabulate_second_layers(size: Size, seed: int) -> xr.Dataset:
 
 
 def solve_noisy(size: Size) -> xr.Dataset:
-    """Solve the ODE with label noise from an uneven second layer, and return the spread of its entries against time."""
+    """Solve the ODE with label noise from an uneven second layer, and return the spread of that layer against time."""
     ratios = size.ratios[-3:]
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
     # mean 1, so that the network is recovered exactly

@@ -42,7 +42,10 @@ CONTINUATION_STEPS = 24
 
 
 class EndState(NamedTuple):
-    """Symmetric end state of learning: second layer, overlap with the teacher, norm, overlap between students, excess risk."""
+    """Symmetric end state of learning.
+
+    Its fields are second layer, overlap with the teacher, norm, overlap between students, and excess risk.
+    """
 
     a: np.ndarray
     m: np.ndarray
@@ -66,7 +69,7 @@ def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: N
 
 @checked
 def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> EndState:
-    r"""End state of phase retrieval in the ODE on the sphere, with a trained second layer at any of its learning rates.
+    r"""End state of phase retrieval in the ODE on the sphere, with a second layer trained at any learning rate.
 
     Above some learning rate all students are parallel, q = 1, and the network acts as one unit with the learning rate g.
 
@@ -99,7 +102,9 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 def plateau_series(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike
 ) -> tuple[np.ndarray, ...]:
-    r"""Final excess risk to second order in lr/p: on the sphere, off it, and on the sphere with a trained second layer.
+    r"""Final excess risk to second order in lr/p, for p students and three kinds of network.
+
+    The kinds are weights on the sphere, free weights, and weights on the sphere with a trained second layer.
 
     >>> [float(each.round(6)) for each in plateau_series(2, lr=0.02, noise=1.0)]
     [0.010588, 0.010606, 0.010556]
@@ -114,14 +119,20 @@ def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
     """Solve for the end state with free norms, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
-        """Return trace of the error matrix, eigenvalue along M, and excess risk, from the unknowns x."""
+        """Return trace of the error matrix, eigenvalue alpha of Q/p along M, and excess risk, from the unknowns x.
+
+        Here Q and M have the overlaps between p students and with the teacher.
+        """
         kappa, mu = x
         epsilon = -2 / 3 * (p - 1) * kappa  # tr K, with alpha = 1 + epsilon/2 where M is stationary
         alpha = 1 + epsilon / 2
         return epsilon, alpha, epsilon**2 / 2 + 1 - 2 * mu + alpha**2 + (p - 1) * kappa**2
 
     def equations(x, g):
-        """Return the residuals of stationarity at lr/p = g, for directions orthogonal to M and along it."""
+        """Return the residuals of stationarity at the learning rate over width g, orthogonal to M and along it.
+
+        Here x has the unknowns, and M the overlaps with the teacher.
+        """
         (kappa, mu), (epsilon, alpha, risk) = x, state(x)
         square = noise + 2 * risk  # the mean squared error
         across = epsilon - 2 * kappa + g * (square - 4 * epsilon * kappa + 8 * kappa**2)
@@ -139,14 +150,21 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
     """Solve for the end state with a trained second layer, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
-        """Return eigenvalue along M, traces of second and third powers of Q/p, and excess risk, from x."""
+        """Return an eigenvalue, two traces and the excess risk, from the unknowns x.
+
+        They are the eigenvalue of Q/p along M, and the traces of its second and third powers, with Q the overlaps between p
+        students and M those with the teacher.
+        """
         a, kappa, mu = x
         eigenvalues, count = np.array([1 - (p - 1) * kappa, kappa]), np.array([1, p - 1])
         square, cube = count @ eigenvalues**2, count @ eigenvalues**3
         return eigenvalues[0], square, cube, (1 - a) ** 2 / 2 + 1 - 2 * a * mu + a**2 * square
 
     def equations(x, g):
-        """Return the residuals of stationarity at lr/p = g: of the second layer, along M, and across."""
+        """Return the residuals of stationarity at the learning rate over width g.
+
+        They are those of the second layer, of the direction of the teacher overlaps M, and of the others; x has the unknowns.
+        """
         (a, kappa, mu), (alpha, square, cube, risk) = x, state(x)
         epsilon, spread = 1 - a, noise + 2 * risk
         far = mu - a * square
@@ -198,7 +216,9 @@ class EndRates(NamedTuple):
 
 @checked
 def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
-    r"""Limit of :math:`\tau^2` times the risk, which without label noise decays as a power of the paper's time :math:`\tau`.
+    r"""Limit of :math:`\tau^2` times the risk of phase retrieval without label noise, with :math:`\tau` the paper's time.
+
+    Here p is the width and :math:`g = \gamma/p` the learning rate over the width.
 
     With a fixed second layer, :math:`a_j = 1`,
 
@@ -249,6 +269,9 @@ def end_rates(
 ) -> EndRates:
     r"""Decay rates of deviations from the end state with label noise, for :math:`\gamma\Delta/p \ll 1`.
 
+    Here :math:`\gamma` is the learning rate, p the width, :math:`g = \gamma/p`, and :math:`\Delta` the variance of the label
+    noise.
+
     The mean of a decays at the rate 3r, and the component shared by all students at the rate 4. The other rates are of order
     :math:`g\Delta`: differences between entries of a decay at :math:`2rg\Delta/(1-6g)`, and for small g the components in which
     students differ decay at :math:`\frac43 g\Delta` (trace) and :math:`\frac{4}{p+2} g\Delta` (traceless part), or at
@@ -277,7 +300,7 @@ def end_rates(
 
 @checked
 def second_only_risk(width: RealWidth | ArrayLike) -> np.ndarray:
-    r"""Final excess risk of phase retrieval when only the second layer is trained, as :math:`d\to\infty`.
+    r"""Final excess risk of phase retrieval by p students when only the second layer a is trained, as :math:`d\to\infty`.
 
     It is :math:`(p+3)/(p+2)`, at :math:`a = p/(p+2)`. Features of random units are uncorrelated with the teacher, so their best
     combination stays on the plateau.

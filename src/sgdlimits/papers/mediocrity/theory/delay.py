@@ -21,7 +21,10 @@ from sgdlimits.papers.mediocrity.theory.start import LOG_GRID, LOG_STEP
 def noise_delay(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike, start: NotNegative | ArrayLike
 ) -> np.ndarray:
-    r"""Delay of the mean exit by SGD's noise, from a given start, in the paper's time; negative if noise speeds up the exit.
+    r"""Delay of the mean exit by SGD's noise, from a given start, in the paper's time.
+
+    It is negative if noise speeds up the exit. Here p is the width, :math:`\omega_M` the growth rate of teacher overlaps,
+    :math:`\kappa` the gain `noise_gain`, and :math:`\xi` a vector of p standard normal variates.
 
     With :math:`y` the norm of :math:`\sqrt d` times the overlaps at the start, and :math:`x = y^2/\kappa`,
 
@@ -53,6 +56,8 @@ def noise_delay(
 def delayed_share(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Share of the random starts of one unit whose mean exit is delayed by SGD's own noise, as :math:`d\to\infty`.
 
+    Here :math:`m_0` is the initial overlap and :math:`\kappa` the gain `noise_gain`.
+
     These are the starts with :math:`d\,m_0^2 > 0.413\,\kappa`. For two or more units noise never delays the mean exit, because
     the logarithm of the norm of their overlaps is subharmonic and noise raises its mean.
 
@@ -73,4 +78,4 @@ def _log_loss(p: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 NEUTRAL_START = float(brentq(lambda x: float(_log_loss(np.array(1.0), np.array(x))), 0.1, 1.0))
-"""Root of the delay of one unit in x, the squared start over kappa: 0.413."""
+"""Squared scaled start over the noise gain kappa, 0.413, at which the delay of one unit vanishes."""

@@ -24,7 +24,9 @@ def drift_correction(
     lr: NotNegative | ArrayLike,
     noise: NotNegative | ArrayLike = 0.0,
 ) -> np.ndarray:
-    r"""Coefficient of 1/d in the drift of the overlap m, per unit of t.
+    r"""Coefficient f of 1/d in the drift of one unit's overlap m with the teacher, per unit of t.
+
+    Here :math:`\gamma` is the learning rate `lr` and :math:`\Delta` the variance `noise` of the label noise.
 
     The drift is :math:`\gamma m\,[4(1-6\gamma)(1-y) - 2\gamma\Delta] + f/d` with :math:`y = m^2` and
 
@@ -45,6 +47,8 @@ def drift_correction(
 @checked
 def plateau_correction(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> np.ndarray:
     r"""Relative correction, times d, to the final excess risk of one unit on the sphere in dimension d.
+
+    Here :math:`\gamma` is the learning rate `lr` and :math:`\Delta` the variance `noise` of the label noise.
 
     It is the coefficient c in the mean excess risk :math:`R\,(1 + c/d)`.
 

@@ -32,7 +32,7 @@ MIN_RATE = 1e-150
 
 
 class LinearRates(NamedTuple):
-    """Rates at the saddle, in the paper's time: growth of overlaps with the teacher, decay of overlaps between students."""
+    """Growth rate of teacher overlaps and decay rate of student overlaps at the saddle, in the paper's time."""
 
     M: np.ndarray
     Q: np.ndarray
@@ -42,7 +42,7 @@ class LinearRates(NamedTuple):
 def linear_rates(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> LinearRates:
-    r"""Growth rate of teacher overlaps and decay rate of student overlaps at the saddle M = 0, Q = 1: (38)-(40).
+    r"""Growth rate of teacher overlaps M and decay rate of student overlaps Q at the saddle M = 0, Q = 1: (38)-(40).
 
     They are defined by :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`.
 
@@ -64,6 +64,9 @@ def linear_rates(
 def noise_gain(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Gain :math:`\kappa` of the variance of a random start by SGD's own noise: :math:`1/d` becomes :math:`(1 + \kappa)/d`.
 
+    Here :math:`\omega_M` is the growth rate of `linear_rates`, :math:`\mathcal M_j` the one-sample increment of the overlap
+    :math:`m_j` of student j with the teacher, and :math:`\Delta` the variance of the label noise.
+
     .. math:: \kappa = \frac{\gamma}{p}\,\frac{\mathrm{Var}\,\mathcal M_j}{2\,\omega_M}, \qquad
               \mathrm{Var}\,\mathcal M_j = 4\Big(10 - \frac6p + \frac8{p^2} + \Delta\Big) \text{ at the saddle.}
 
@@ -81,13 +84,18 @@ def noise_gain(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise:
 
 
 def increment_variance(p, noise):
-    r"""Return the variance :math:`\mathrm{Var}\,\mathcal M_j` of the increment of a teacher overlap at the saddle."""
+    r"""Return the variance :math:`\mathrm{Var}\,\mathcal M_j` of a teacher overlap's one-sample increment at the saddle.
+
+    There are p students, and `noise` is the variance of the label noise.
+    """
     return 4 * (10 - 6 / p + 8 / p**2 + noise)
 
 
 @checked
 def max_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate above which the saddle at zero overlap is stable, so that nothing is learnt.
+
+    Here p is the width, and :math:`\Delta` the variance of the label noise.
 
     It is the root of :math:`\omega_M`. At p = 1 it is :math:`2/(12+\Delta)`, where the paper's text has 1/6 for any noise.
 
@@ -101,6 +109,8 @@ def max_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -
 @checked
 def optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate at which runs leave the saddle after the fewest samples, half of `max_lr` (appendix E.4).
+
+    Here p is the width, and :math:`\Delta` the variance of the label noise.
 
     .. math:: \gamma_{\rm opt} = \frac{p^3}{8 + 2p + (2+\Delta)p^2}
 
@@ -118,6 +128,9 @@ def minimal_samples(
 ) -> np.ndarray:
     r"""Number of samples until the exit at the learning rate `optimal_lr`, by the annealed formula (appendix E.4).
 
+    Here p is the width, :math:`\Delta` the variance of the label noise, and T the threshold, the relative decrease of the
+    excess risk.
+
     .. math:: s_{\min} = d\,\frac{8 + 2p + (2+\Delta)p^2}{4p^2}\,\log\frac{T(p+1)d + (p+1)(1-T)}{2p}
 
     >>> round(float(minimal_samples(1, 0.0, d=1000, threshold=0.1)))
@@ -132,6 +145,8 @@ def minimal_samples(
 def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Ratio of the samples that widths 1 and p need at their `optimal_lr`, as :math:`d\to\infty` (appendix E.4).
 
+    Here :math:`\Delta` is the variance of the label noise.
+
     It tends to :math:`(12+\Delta)/(2+\Delta)` for large widths.
 
     >>> float(overparametrisation_gain(np.inf))
@@ -142,7 +157,10 @@ def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | 
 
 
 def corrector_factor(p, noise) -> np.ndarray:
-    r"""Return the factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in the growth rate :math:`\omega_M`."""
+    r"""Return the factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in the growth rate :math:`\omega_M`.
+
+    Here p is the width, :math:`\Delta` the noise and :math:`\gamma` the learning rate.
+    """
     return 2 + 2 / p + 8 / p**2 + noise
 
 
@@ -157,7 +175,10 @@ def as_float_arrays(*values: Any) -> list[np.ndarray]:
 
 
 class LearntState(NamedTuple):
-    """State at the end of learning: overlap of each student with the teacher (up to sign), between students, excess risk."""
+    """State at the end of learning: two overlaps and the excess risk.
+
+    The overlaps are those of each student with the teacher, up to sign, and between students.
+    """
 
     m: np.ndarray
     q: np.ndarray
@@ -169,6 +190,9 @@ def learnt_state(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> LearntState:
     r"""Symmetric end state of the full ODE: the fixed point with :math:`m\ne0` at which all students are alike.
+
+    Here m is the overlap with the teacher, p the width, :math:`\gamma` the learning rate and :math:`\Delta` the variance of the
+    label noise.
 
     At p = 1 this is :math:`m^2 = 1 - \gamma\Delta/(2(1-6\gamma))`, with the excess risk (8). The entries are NaN where no
     symmetric fixed point exists.
@@ -184,7 +208,10 @@ def learnt_state(
 def asymptotic_excess_risk(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> np.ndarray:
-    r"""Excess risk at the end of learning on the sphere with label noise; for one unit (8), :math:`\gamma\Delta/(1-6\gamma)`.
+    r"""Excess risk at the end of learning on the sphere with label noise.
+
+    For one unit it is (8), :math:`\gamma\Delta/(1-6\gamma)`, with :math:`\gamma` the learning rate and :math:`\Delta` the
+    variance of the label noise; below, p is the width and :math:`g = \gamma/p`.
 
     For small g it is :math:`g\Delta + g^2[6\Delta - \tfrac14(1-1/p)\Delta^2]`, so width lowers it below (8) at the rate g.
     Where nothing is learnt (p = 1, :math:`\gamma \ge 2/(12+\Delta)`) it is the excess risk of the saddle, 2. It is NaN where no
@@ -198,7 +225,9 @@ def asymptotic_excess_risk(
 
 @checked
 def usable_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Largest learning rate :math:`2p/(12+\Delta)` at which a wide network learns better than one unit.
+    r"""Largest learning rate :math:`2p/(12+\Delta)` at which a network of width p learns better than one unit.
+
+    Here :math:`\Delta` is the variance of the label noise, and :math:`\gamma` the learning rate.
 
     Without noise it is p/6, above which perfect recovery is unstable and the full ODE does not reach zero risk. With noise the
     learnt state continues to exist above it, with a risk that grows smoothly. Below it, that risk is smaller than (8) for one
@@ -213,7 +242,9 @@ def usable_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 
 @checked
 def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate above which the learnt state of two equal units is unstable, so that the units separate.
+    r"""Learning rate :math:`\gamma` above which the learnt state of two equal units is unstable, so that the units separate.
+
+    Here :math:`\Delta` is the variance of the label noise; m is the units' overlap with the teacher, and q that between them.
 
     A difference between their overlaps with the teacher grows at the rate :math:`4\,(q - 2m^2)`, which changes sign where
     :math:`q = 4g`, :math:`m^2 = 2g`, at the root of
@@ -235,6 +266,8 @@ def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate that leaves the saddle after the fewest samples among those up to `usable_lr`.
 
+    Here p is the width, and :math:`\Delta` the variance of the label noise.
+
     It is `usable_lr` where :math:`\Delta < 8 - 4/p - 16/p^2`, and `optimal_lr` elsewhere.
 
     >>> usable_optimal_lr([1, 2, 10]).round(4)
@@ -246,6 +279,8 @@ def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLi
 @checked
 def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Ratio of the samples that widths 1 and p need to leave the saddle at their `usable_optimal_lr`, as :math:`d\to\infty`.
+
+    Here :math:`\Delta` is the variance of the label noise.
 
     Where that rate is `usable_lr`, the ratio is :math:`8(5 - 1/p - 4/p^2)/(12+\Delta)`, which tends to 10/3 for wide networks
     without noise; the paper has 6 (`overparametrisation_gain`).
@@ -276,7 +311,8 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
             return brentq(lambda lr: _final_excess_risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
         except ValueError:
             raise BadInput(
-                f"the risk at width {p:g} and noise {noise:g} is lost to rounding. Give a smaller width or noise."
+                f"the risk at width {p:g} and noise {noise:g} cannot be computed because of rounding errors. "
+                "Give a smaller width or noise."
             ) from None
 
     return np.vectorize(one, otypes=[float])(*as_float_arrays(width, noise, excess_risk))
@@ -307,6 +343,9 @@ def _solve_learnt_state(p: float, lr: float, noise: float) -> tuple[float, float
 
 
 def _final_excess_risk(p: float, lr: float, noise: float) -> float:
-    """Return the excess risk at the end of learning, or 2, that of the saddle, where one unit learns nothing."""
+    """Return the excess risk at the end of learning.
+
+    Where one unit learns nothing it is 2, the excess risk of the saddle.
+    """
     nothing = p == 1 and lr * (12 + noise) >= 2
     return 2.0 if nothing else _solve_learnt_state(p, lr, noise)[2]

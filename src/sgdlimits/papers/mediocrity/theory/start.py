@@ -22,6 +22,8 @@ START_DRAWS = 8192
 def mean_log_overlap(width: int, d: int) -> float:
     r"""Mean logarithm of :math:`\mu_0 = d\sum_j m_j^2`, (43), over the exact law of random starts at finite d.
 
+    Here :math:`m_j` are the overlaps of p students with the teacher in d dimensions.
+
     .. math:: E\log\mu_0 = \int_0^\infty \frac{e^{-s} - \phi(s)^p}{s}\,ds, \qquad \phi(s) = E e^{-s d m^2},
 
     since the overlaps of independent directions with a fixed one are independent.
@@ -46,7 +48,10 @@ def mean_log_overlap(width: int, d: int) -> float:
 
 
 class StartSums(NamedTuple):
-    r"""Draws of the sums of squared overlaps :math:`\mu_0, \tau_0` of (43) at random starts, with exact means and variances."""
+    r"""Draws of the sums of squared overlaps at random starts, with their exact means and variances.
+
+    The sums are :math:`\mu_0` over overlaps with the teacher and :math:`\tau_0` over overlaps between students, (43).
+    """
 
     mu: np.ndarray
     tau: np.ndarray
@@ -57,6 +62,8 @@ class StartSums(NamedTuple):
 @lru_cache(maxsize=64)
 def draw_start_sums(width: int, d: int) -> StartSums:
     r"""Draw the sums :math:`\mu_0 = d\sum_j m_j^2` and :math:`\tau_0 = d\sum_{j\ne l} Q_{jl}^2` of random starts.
+
+    Here :math:`m_j` and :math:`Q_{jl}` are the overlaps of p students with the teacher and with each other.
 
     Their means are :math:`E\mu_0 = p` and :math:`E\tau_0 = p(p-1)`. The squares of distinct overlaps are uncorrelated, and each
     has the variance :math:`3/(d(d+2)) - 1/d^2`.

@@ -46,7 +46,10 @@ class ExitParameters(NamedTuple):
 
     @property
     def time_per_log(self) -> float:
-        r"""Time :math:`p/(2\gamma\omega_M)` in which squared overlaps grow by a factor e, in samples per dimension."""
+        r"""Time :math:`p/(2\gamma\omega_M)` in which squared overlaps grow by a factor e, in samples per dimension.
+
+        Here p is the width, :math:`\gamma` the learning rate and :math:`\omega_M` the growth rate of teacher overlaps.
+        """
         rate = float(linear_rates(self.p, self.lr, self.noise).M)
         return self.p / (2 * self.lr * rate) if rate > 0 else np.inf
 
@@ -91,9 +94,9 @@ def exit_time(
     noisy 1.298
     """
     if average not in AVERAGES:
-        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of these names.")
     if start is not None and average not in ("ode", "sde", "backward"):
-        raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got {average!r}. Leave start out.")
+        raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got average {average!r}. Leave out start=.")
 
     fix_time(problem, None, "Use Chain(d) and exit_times.")
 
@@ -143,7 +146,10 @@ def exit_law(
 
 @checked
 def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: Positive, t_max: Positive = 1e4) -> np.ndarray:
-    """Exit time of the full ODE from the statistics of one or many runs (runs first); infinite without exit before `t_max`.
+    """Exit time of the full ODE from the statistics of one or many runs (runs first).
+
+    A run exits when its excess risk has fallen by the fraction `threshold`; the time is infinite if that does not happen before
+    `t_max`.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
@@ -181,7 +187,8 @@ def read_parameters(problem: ProjectionProblem, d, threshold) -> ExitParameters:
 def annealed(at: ExitParameters) -> float:
     r"""Return the exit time by the annealed formula (47), for one unit (10), in samples per dimension.
 
-    In the paper's time it is :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}`.
+    In the paper's time it is :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}`, with p the width, d the dimension, T
+    the threshold and :math:`\omega_M` the growth rate of teacher overlaps.
     """
     return at.time_per_log * max(0.0, np.log((at.p + 1) * (at.T * at.d + 1 - at.T) / (2 * at.p)))
 
@@ -219,7 +226,10 @@ def quenched(at: ExitParameters) -> float:
 
 
 def noisy(at: ExitParameters) -> float:
-    r"""Return the quenched exit time less :math:`\log(1+\kappa)/2\omega_M`, the effect of SGD's noise near the saddle."""
+    r"""Return the quenched exit time less :math:`\log(1+\kappa)/2\omega_M`, the effect of SGD's noise near the saddle.
+
+    Here :math:`\kappa` is the gain `noise_gain`, and :math:`\omega_M` the growth rate of teacher overlaps.
+    """
     return _subtract_noise(at, quenched(at))
 
 
@@ -250,7 +260,10 @@ def ode(at: ExitParameters, start: float | None = None) -> float:
 
 
 def noisy_ode(at: ExitParameters) -> float:
-    r"""Return the full ODE's exit time less :math:`\log(1+\kappa)/2\omega_M`, the effect of SGD's noise near the saddle."""
+    r"""Return the full ODE's exit time less :math:`\log(1+\kappa)/2\omega_M`, the effect of SGD's noise near the saddle.
+
+    Here :math:`\kappa` is the gain `noise_gain`, and :math:`\omega_M` the growth rate of teacher overlaps.
+    """
     return _subtract_noise(at, ode(at))
 
 
@@ -319,7 +332,10 @@ def _subtract_noise(at: ExitParameters, time: float) -> float:
 
 
 def _start_overlaps(at: ExitParameters, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return initial overlaps of one unit and their weights: quadrature over random starts, or the one given."""
+    """Return initial overlaps of one unit and their weights, which are a quadrature over random starts.
+
+    If `start` is given, it is the only overlap.
+    """
     if start is not None:
         return np.array([start]), np.ones(1)
     m, weights = overlap_rule(at.d)
@@ -344,9 +360,14 @@ def _linear_exit_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | fl
 def _set_up_first_passage(
     at: ExitParameters, start: float | None, name: str
 ) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
-    """Set up one unit's backward equation; return it with initial overlaps, their weights, and the overlaps at the exit."""
+    """Set up one unit's backward equation of the mean exit time.
+
+    Return it with the initial overlaps, their weights, and the overlaps at the exit; `name` is the theory's name in an error.
+    """
     if at.p > 1:
-        raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
+        raise BadInput(
+            f"{name} needs width 1, where the state is one overlap; got width {at.p}. Use average='noisy_ode', or exit_law."
+        )
     m, weights = _start_overlaps(at, start)
     end = np.sqrt(at.T + (1 - at.T) * m**2)
     drift = lambda m: np.sum(drift_parts(at.problem, m), axis=0)

@@ -22,7 +22,10 @@ from sgdlimits.papers.shorthand import mean_and_error, simulate
     proof="[effective dynamics](effective_dynamics.md#a-loss-of-your-own)",
 )
 def loss_alone(effort: Effort) -> Comparison:
-    """Compare f and g of m and r2, estimated from the loss |Y - xx^T|^2 in R^40, with (3.1) of [2] at this d."""
+    """Compare drift f and corrector g of two statistics, estimated from the loss |Y - xx^T|^2 in R^40, with (3.1) of [2].
+
+    The statistics are the overlap m with the spike and the squared orthogonal norm r2; (3.1) is taken at this dimension.
+    """
     snr, lr, d = 1.2, 0.7, 40
     weights = np.random.default_rng(0).normal(size=d) / np.sqrt(d) + 0.5 * np.eye(d)[0]
     found = sl.effective_dynamics(
@@ -45,7 +48,10 @@ def loss_alone(effort: Effort) -> Comparison:
     proof="[effective dynamics](effective_dynamics.md#statistics-of-your-own)",
 )
 def chain_rule(effort: Effort) -> Comparison:
-    """Compare the mean of d m^2 in the exact chain of phase retrieval near the saddle with the ODE of the chosen statistic."""
+    """Compare the mean of v = d m^2, in the exact chain of phase retrieval near the saddle, with the ODE derived for v.
+
+    Here m is the overlap with the teacher and d the dimension.
+    """
     problem, d, t = sl.presets.phase_retrieval(lr=0.05, noise=0.5), 20_000, 1.0
     dynamics = sl.effective_dynamics(problem, statistics=lambda u, d: {"v": d * u.M[0, 0] ** 2}).at(d)
     state = lambda v: sl.Overlaps([1.0], [[np.sqrt(v / d)]], [[1.0]])
@@ -65,7 +71,7 @@ def chain_rule(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md#any-problem-with-a-plateau)",
 )
 def departure(effort: Effort) -> Comparison:
-    """Compare the numerical noise of the departure with closed forms, of spiked matrices and of phase retrieval."""
+    """Compare the computed noise of the departure from a plateau with closed forms for spiked matrices and phase retrieval."""
     rows = []
     for snr, lr in ((3.0, 0.1), (2.0, 0.8)):
         found = find_plateau(sl.presets.spiked_tensor(2, snr, lr=lr), sl.RandomInit(d=1000))
@@ -77,7 +83,7 @@ def departure(effort: Effort) -> Comparison:
 
 
 def _growing_tensor(k: int, a: float, d: int) -> sl.SpikedTensor:
-    """Return the spiked k-tensor whose signal grows as d^a."""
+    """Return the spiked tensor of order k whose signal-to-noise ratio grows as d^a."""
     return sl.presets.spiked_tensor(k, snr=1.2 * float(d) ** a)
 
 
@@ -89,7 +95,10 @@ def _growing_tensor(k: int, a: float, d: int) -> sl.SpikedTensor:
     proof="[effective dynamics](effective_dynamics.md#the-conditions-and-which-limit-holds)",
 )
 def growing_signal(effort: Effort) -> Comparison:
-    """Compare the measured exponent of the drift of the magnified overlap with a - (k - 2)/2, and with zero below."""
+    """Compare the measured exponent of the drift of sqrt(n) m with max(a - (k - 2)/2, 0).
+
+    Here m is the overlap with the spike of a tensor of order k in dimension n, whose signal-to-noise ratio grows as n^a.
+    """
     rows = []
     for k, a in ((2, 0.25), (3, 0.25), (3, 0.75), (4, 1.0), (4, 1.25)):
         family = partial(_growing_tensor, k, a)
@@ -107,7 +116,10 @@ def growing_signal(effort: Effort) -> Comparison:
     proof="[targets of several directions](staircase.md#correlated-directions)",
 )
 def correlated_leaps(effort: Effort) -> Comparison:
-    """Compare the orders of the leaps, and the first Hermite tensor by quadrature with rho times the sum."""
+    """Compare the orders of the leaps of x1 x2 x3 with 3 for orthogonal directions, and with 1 and 2 for correlated ones.
+
+    The first Hermite tensor, computed by quadrature, is compared with the correlation rho times the sum of the directions.
+    """
     product, rho = lambda x: x[0] * x[1] * x[2], 0.3
     gram = (1 - rho) * np.eye(3) + rho
     apart, together = sl.leaps(sl.Target(product, teachers=3)), sl.leaps(sl.Target(product, gram=gram))

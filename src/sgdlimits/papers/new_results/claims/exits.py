@@ -28,7 +28,10 @@ from sgdlimits.papers.shorthand import make_overlaps, mean_and_error, simulate
     proof="[noise](noise.md#why)",
 )
 def compare_noise_gain(effort: Effort) -> Comparison:
-    """Compare the exact chain's mean exit time minus the ODE's with the effect of SGD's noise, -log(1 + kappa)/(2 omega_M)."""
+    """Compare the difference of the mean exit times of exact chain and ODE with the predicted effect of SGD's noise.
+
+    The prediction is -log(1 + kappa)/(2 omega_M), with kappa the noise gain and omega_M the growth rate at the saddle.
+    """
     lr, T, rows = 0.12, 0.1, []
     problem = sl.presets.phase_retrieval(lr=lr)
     for d in (1000, 4000):
@@ -47,7 +50,10 @@ def compare_noise_gain(effort: Effort) -> Comparison:
     proof="[noise](noise.md#why)",
 )
 def compare_kappa(effort: Effort) -> Comparison:
-    """Compare the variance of one-sample increments of m at the saddle, by quadrature, and noise gains with formulas."""
+    """Compare the variance of one-sample increments of the overlap m at the saddle, by quadrature, with its formula.
+
+    The noise gain of one unit at the optimal learning rate is compared with 1.
+    """
     noise, rows = 0.4, []
     for p in (1, 2, 3):
         # units and teacher along different axes: the saddle
@@ -65,7 +71,10 @@ def compare_kappa(effort: Effort) -> Comparison:
     proof="[noise](noise.md#from-a-given-start)",
 )
 def compare_noise_delay(effort: Effort) -> Comparison:
-    """Compare the delay of the mean exit by SGD's noise, by integration and the exact chain, with the closed formula."""
+    """Compare the delay of the mean exit by SGD's noise with the closed formula.
+
+    The delay is computed by numerical integration and by the exact chain.
+    """
     lr, d, T = 1 / 12, 1024, 0.1
     omega, k = float(theory.linear_rates(1, lr).M), float(theory.noise_gain(1, lr))
     starts = np.array([0.125, 0.5, 1.0, 2.0])
@@ -95,7 +104,10 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     proof="[learning rate](learning_rate.md#without-noise)",
 )
 def compare_usable(effort: Effort) -> Comparison:
-    """Compare the rate at which zero risk of three units becomes unstable, by eigenvalues of the ODE, with p/6."""
+    """Compare the learning rate at which zero risk of three units becomes unstable, by eigenvalues of the ODE, with p/6.
+
+    Here p is the number of units.
+    """
     p = 3
     rate = lambda lr: (
         sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 1.0 - 1e-9, 1.0, 1.0 - 1e-9)).rates.real
@@ -108,7 +120,7 @@ def compare_usable(effort: Effort) -> Comparison:
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
 def compare_cubic(effort: Effort) -> Comparison:
-    """Compare the final excess risk of three units in the simulated ODE, at two rates, with the root of a cubic."""
+    """Compare the final excess risk of three units in the simulated ODE, at two learning rates, with the root of a cubic."""
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
@@ -125,10 +137,10 @@ def compare_cubic(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#proofs)",
 )
 def compare_part(effort: Effort) -> Comparison:
-    """Compare the rate at which two equal units separate, by eigenvalues of the ODE, with the root of a cubic."""
+    """Compare the learning rate at which two equal units separate, by eigenvalues of the ODE, with the root of a cubic."""
 
     def growth(g: float) -> float:
-        """Return the growth rate of the difference of the two units at lr/p = g."""
+        """Return the growth rate of the difference of the two units at the learning rate over width g = lr/p."""
         problem, state = sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), theory.learnt_state(2, 2 * g, 0.5)
         found = sl.linearise(problem, equal_students(2, 1.0, float(state.m), 1.0, float(state.q)))
         return float(found.matrix[0, 0] - found.matrix[0, 1])
@@ -144,7 +156,10 @@ def compare_part(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
 def compare_usable_gain(effort: Effort) -> Comparison:
-    """Compare the escape rate of three units at lr = p/6 over one unit's best, by the linearised ODE, with its formula."""
+    """Compare the ratio of the escape rates of three units at lr = p/6 and of one unit at its best with its formula.
+
+    The escape rates are those of the linearised ODE; p is the number of units.
+    """
     growth = lambda p, lr: float(
         sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0]
     )
@@ -163,7 +178,10 @@ def compare_usable_gain(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#why)",
 )
 def compare_plateau_series(effort: Effort) -> Comparison:
-    """Compare the coefficient of lr^2 in the final excess risk, by extrapolation to small rates, with its formula."""
+    """Compare the coefficient of lr^2 in the final excess risk with its formula.
+
+    The coefficient is extrapolated to small learning rates.
+    """
     p, noise, rows = 3, 3.0, []
     for end, c in ((theory.free_end, (p - 1) / (4 * (p + 2))), (theory.trained_end, -(p + 5) / (4 * (p + 2)))):
         bend = [(float(end(p, g * p, noise).excess_risk) - g * noise) / g**2 for g in (1e-3, 5e-4)]
@@ -185,7 +203,10 @@ def compare_plateau_series(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#at-finite-d)",
 )
 def compare_plateau_correction(effort: Effort) -> Comparison:
-    """Compare the 1/d correction of the final risk, from moments of one exact step by quadrature, with its formula."""
+    """Compare the 1/d correction of the final risk, from moments of one exact step by quadrature, with its formula.
+
+    Here d is the dimension.
+    """
     rows = []
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
         d, R, h = 10**5, lr * noise / (1 - 6 * lr), 1e-3
@@ -227,7 +248,7 @@ def compare_drift_correction(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#answer)",
 )
 def compare_oscillation(effort: Effort) -> Comparison:
-    """Compare the rate at which norm and overlap of one unit begin to oscillate, by eigenvalues, with its formula."""
+    """Compare the learning rate at which one unit's norm and overlap begin to oscillate, by eigenvalues, with its formula."""
     noise = 1.0
 
     def growth(lr: float) -> float:
@@ -259,7 +280,10 @@ def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, no
     proof="[open activations](open_activations.md#answer)",
 )
 def compare_activations(effort: Effort) -> Comparison:
-    """Compare escape rate and largest stable rate of the cosine, from its drift by quadrature, with their formulas."""
+    """Compare the escape rate and the largest stable learning rate of the cosine activation with their formulas.
+
+    Both are obtained from the drift of the overlap, computed by quadrature.
+    """
     one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
     student, slope = lambda x: -np.cos(x), np.sin
     lr = 0.5 * one.max_lr
@@ -276,7 +300,10 @@ def compare_activations(effort: Effort) -> Comparison:
     proof="[open activations](open_activations.md#answer)",
 )
 def compare_traps(effort: Effort) -> Comparison:
-    """Compare the overlap where mismatched Hermite activations are trapped, from the drift by quadrature, with its formula."""
+    """Compare the overlap at which a unit with mismatched Hermite coefficients is trapped with its formula.
+
+    The overlap is a zero of the drift, computed by quadrature.
+    """
     c, c_star = 0.5, -0.5
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
     slope = student.deriv()
@@ -289,9 +316,11 @@ def compare_traps(effort: Effort) -> Comparison:
 
 
 def layers_drift(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float) -> tuple[np.ndarray, ...]:
-    """Return the ODE's drift (da, dM, dQ) of both layers of squared units on the sphere, without noise, in the paper's time.
+    """Return the ODE's drift of both layers of squared units on the sphere, without label noise, in the paper's time.
 
-    The Gaussian moments of the quadratic form are written out, independently of the package.
+    The drift has the parts (da, dM, dQ) of second layer, teacher overlaps and student overlaps. `step` is the first layer's
+    learning rate over the width, and `ratio` the second layer's learning rate over the first's. The Gaussian moments of the
+    quadratic form are written out, independently of the package.
     """
     p, k = a.size, np.append(-a / a.size, 1.0)
     S = np.block([[Q, M], [M.T, np.ones((1, 1))]])
@@ -322,7 +351,10 @@ def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     proof="[second layer](open_second_layer.md#why)",
 )
 def compare_power_law(effort: Effort) -> Comparison:
-    """Compare risk times tau^2 of three units at tau = 10^5, by an independent solution of the ODE, with its limit."""
+    """Compare the risk times tau^2 of three units at the paper's time tau = 10^5 with its limit.
+
+    The risk is that of an independent solution of the ODE.
+    """
     p, step, tau, s, rows = 3, 0.05, 1e5, 0.01, []
     Q = (1 - s) - s / (p - 1) + (s + s / (p - 1)) * np.eye(p)
     for first, trained in ((np.ones(p), False), (np.array([0.8, 0.9, 1.3]), True)):
@@ -354,7 +386,11 @@ def compare_second_only(effort: Effort) -> Comparison:
     proof="measured",
 )
 def compare_sparse(effort: Effort) -> Comparison:
-    """Compare the participation ratio of slow over fast second layers, from the ODE at six starts, with the bound 1.5."""
+    """Compare the ratio of participation ratios of slowly and of fast trained second layers with the bound 1.5.
+
+    The participation ratios are those of the final second layers of the ODE from six starts: the smallest at a slow second
+    layer over the median at a fast one.
+    """
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
     for _ in range(6):
         u = rng.standard_normal((3, 1000))
@@ -372,7 +408,7 @@ def compare_sparse(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
 def compare_balance(effort: Effort) -> Comparison:
-    """Compare the rate of change of the balance of the layers of squared units, by Gauss-Hermite quadrature, with 0."""
+    """Compare the rate of change of the balance between the layers of squared units, by quadrature, with 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)
     dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)

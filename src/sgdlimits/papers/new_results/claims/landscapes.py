@@ -27,7 +27,7 @@ from sgdlimits.papers.shorthand import make_overlaps, make_spike, mean_and_error
     proof="[critical points](critical_points.md#all-of-them)",
 )
 def compare_critical_points(effort: Effort) -> Comparison:
-    """Compare gradient and risk at random weights of all families of critical points with 0 and the closed risk."""
+    """Compare the gradient and the risk at random weights of all families of critical points with 0 and the closed risk."""
     rows = []
     for p in range(1, 5):
         for k in range(1, 4):
@@ -44,7 +44,7 @@ def compare_critical_points(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#no-other-minima)",
 )
 def compare_index(effort: Effort) -> Comparison:
-    """Compare numbers of negative eigenvalues of dense Hessians in R^9, at all critical families, with the formula."""
+    """Compare the numbers of negative eigenvalues of dense Hessians in R^9, one per critical family, with a formula."""
     p, k, d, rows = 3, 2, 9, []
     for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
         s, r = family.s, family.r
@@ -60,7 +60,10 @@ def compare_index(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
 def compare_uneven(effort: Effort) -> Comparison:
-    """Compare the drift and the risk at critical points for teachers that are not orthonormal with 0 and the closed risk."""
+    """Compare the drift at critical points for teachers that are not orthonormal with 0.
+
+    The risk there is compared with its closed form.
+    """
     gram = np.array([[1.0, 0.6], [0.6, 1.5]])
     target = sl.Target(sl.CommitteeReadout("square"), 2, gram=gram)
     problem = sl.ProjectionProblem(target, sl.TwoLayer(2, "square"), sl.SquaredLoss(1.0), sl.OnePassSGD(0.1))
@@ -78,7 +81,10 @@ def compare_uneven(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
 )
 def compare_conserved(effort: Effort) -> Comparison:
-    """Compare the largest change of S = M (M^T M)^(-1/2) along the simulated ODE, at two learning rates, with 0."""
+    """Compare the largest change of S = M (M^T M)^(-1/2) in the simulated ODE, at two learning rates, with 0.
+
+    Here M has the overlaps with the teachers.
+    """
     changes = []
     for lr, noise in ((0.35, 0.0), (0.1, 0.5)):
         problem = sl.presets.quadratic_network(3, 2, lr=lr, noise=noise)
@@ -95,7 +101,10 @@ def compare_conserved(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
 def compare_approach(effort: Effort) -> Comparison:
-    """Compare the paper's time tau times the ODE's distance from the closest solution, at two late times, with its limit."""
+    """Compare tau times the ODE's late distance from the closest solution with its limit.
+
+    Here tau is the paper's time, at two late values.
+    """
     p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
     problem = sl.presets.quadratic_network(p, k, lr=lr)
     start = sl.OrthogonalInit(0.05).sample(problem, runs=2)
@@ -112,12 +121,12 @@ def compare_approach(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def compare_norm_learning(effort: Effort) -> Comparison:
-    """Compare overlaps between students in norm learning, by a numerical solution of equation (9), with the closed solution."""
+    """Compare student overlaps in norm learning, by a numerical solution of equation (9), with their closed form."""
     p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
     Q = random_weights(p, 5, seed=2) @ random_weights(p, 5, seed=2).T
 
     def slope(_: float, y: np.ndarray) -> np.ndarray:
-        """Return the right-hand side of (9) at a flattened Q."""
+        """Return the right-hand side of (9) at the flattened matrix of student overlaps."""
         now = y.reshape(p, p)
         return lr * 8 / p * ((1 - np.trace(now) / p) * now - 2 / p * now @ now).ravel()
 
@@ -133,7 +142,10 @@ def compare_norm_learning(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def compare_plateau(effort: Effort) -> Comparison:
-    """Compare eigenvalues of the package's ODE on the plateau, at a finite rate with noise, with the closed rates."""
+    """Compare eigenvalues of the package's ODE on the plateau with the closed rates.
+
+    The learning rate is finite, and the labels are noisy.
+    """
     p, k = 3, 2
     problem = sl.presets.quadratic_network(p, k, lr=0.2, noise=0.5)
     rates = theory.plateau_rates(problem)
@@ -150,7 +162,10 @@ def compare_plateau(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def compare_largest_lr(effort: Effort) -> Comparison:
-    """Compare the rate at which zero risk becomes unstable, by eigenvalues of the ODE, with p p*/(4 (p* + 2))."""
+    """Compare the learning rate at which zero risk becomes unstable, by eigenvalues, with p p*/(4 (p* + 2)).
+
+    Here p is the number of students and p* that of teachers; the eigenvalues are those of the linearised ODE.
+    """
     point = make_overlaps(np.ones(2), np.eye(2), np.eye(2))
     # minus 1e-7: rotations leave eigenvalues that are zero up to rounding
     growth = lambda lr: float(sl.linearise(sl.presets.quadratic_network(2, 2, lr=lr), point).rates.real.max()) - 1e-7
@@ -182,7 +197,7 @@ def compare_noisy_end(effort: Effort) -> Comparison:
     proof="[spiked tensors](spiked_tensor.md#from-a-random-start)",
 )
 def compare_recovery_time(effort: Effort) -> Comparison:
-    """Compare the mean recovery time in matrix PCA, by the exact chain at two learning rates, with the closed formula."""
+    """Compare the mean recovery time in matrix PCA, by the exact chain at two learning rates, with `recovery_time`."""
     d, runs, rows = 2000, effort.runs(1024, 256), []
     for snr, lr in ((2.0, 1.0), (1.5, 0.5)):
         problem, end = sl.presets.spiked_tensor(2, snr, lr), 0.5 * np.sqrt(snr - lr)
@@ -200,7 +215,7 @@ def compare_recovery_time(effort: Effort) -> Comparison:
     proof="[spiked tensors](spiked_tensor.md#tensors-with-a-growing-ratio)",
 )
 def compare_crossing_time(effort: Effort) -> Comparison:
-    """Compare the mean time over a tensor's barrier, by nested quadrature and the exact chain, with `crossing_time`."""
+    """Compare the mean time over a tensor's barrier, by nested quadrature and by the exact chain, with `crossing_time`."""
     L, k, end, d = 0.4, 3, 6.0, 4000
     V = lambda y: y**2 / 2 - L * y**k / k
     # -12 stands for minus infinity: the integrand is a Gaussian there
@@ -220,7 +235,7 @@ def compare_crossing_time(effort: Effort) -> Comparison:
     proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
 )
 def compare_classifier(effort: Effort) -> Comparison:
-    """Compare the ridge at which infinitesimal weights are stationary, by root finding, with `classifier_ridge`."""
+    """Compare the ridge at which infinitesimal weights are stationary, found as a root, with `classifier_ridge`."""
     rows = []
     for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
         guess = effective.classifier_ridge(preset, 5.0)
@@ -229,16 +244,21 @@ def compare_classifier(effort: Effort) -> Comparison:
 
 
 def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
-    """Return the ridge at which a small unit's second layer, overlap and norm are stationary, for errors of +1/2 or -1/2.
+    """Return the ridge at which a small unit's second layer, overlap and norm are stationary.
 
-    The field of a unit of norm 1 and overlap c with the mean is Gaussian for each class, which gives the unit's mean output,
-    its pull along the mean and the share of active inputs.
+    The errors of the prediction are +1/2 or -1/2, as at zero output. `classes` has for each class the component of its mean
+    along the unit's direction and its label as a sign; `guess` is the ridge at which the root search begins. The field of a
+    unit is Gaussian for each class.
     """
     # standard deviation of the field of a unit of norm 1
     s = snr**-0.5
 
     def pushes(c: float) -> np.ndarray:
-        """Return mean output, pull along the mean and share of active inputs of a unit of norm 1 and overlap c."""
+        """Return three quantities of a unit of norm 1 whose overlap with the class mean is c.
+
+        They are its mean output and its force along the mean, both weighted by the labels, and the share of inputs at which it
+        is active.
+        """
         total = np.zeros(3)
         for b, sign in classes:
             x = b * c / s
@@ -248,7 +268,10 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
         return total
 
     def balance(z: np.ndarray) -> list[float]:
-        """Return the drifts of second layer, overlap and squared norm, for z = (ratio of layers, cosine, ridge)."""
+        """Return the drifts of second layer, overlap and squared norm, which vanish at the solution.
+
+        The unknowns z are the ratio of the norm to the second layer, the cosine with the mean, and the ridge.
+        """
         ratio, c, ridge = z  # length over second layer, cosine
         relu, along, active = pushes(c)
         return [ratio * relu - ridge, along - ridge * c * ratio, 2 * ratio * relu + s**2 * active - 2 * ridge * ratio**2]
@@ -270,9 +293,8 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
 def compare_ring_angle(effort: Effort) -> Comparison:
     """Compare the stationary angle of two units that share a ring, by the exact chain, with its formula.
 
-    The chain has snr 2, ridge 0.1 and d = 1000, and starts from far smaller and far larger angles.
-
-    The tolerance of 10 % covers the next order in the angle.
+    The chain has signal-to-noise ratio 2, ridge 0.1 and d = 1000, and starts from far smaller and far larger angles. The
+    tolerance of 10 % covers the next order in the angle.
     """
     snr, ridge, rows = 2.0, 0.1, []
     for angle in (0.01, 0.3):
@@ -294,7 +316,7 @@ def compare_ring_angle(effort: Effort) -> Comparison:
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
 def compare_expansion(effort: Effort) -> Comparison:
-    """Compare the exact chain's mean minus the ODE's, and its variance, both times d, with the terms of `expansion`."""
+    """Compare the exact chain's mean minus the ODE's, and the chain's variance, both times d, with `expansion`."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
     m = simulate_chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
@@ -314,9 +336,9 @@ def compare_expansion(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md)",
 )
 def compare_exit_law(effort: Effort) -> Comparison:
-    """Compare the Kolmogorov-Smirnov distance of the exact chain's exit times from `exit_law` with the bound 2.3/sqrt(runs).
+    """Compare the Kolmogorov-Smirnov distance of the exact chain's exit times from `exit_law` with 2.3/sqrt(runs).
 
-    It exceeds 2.3 with probability 5e-5.
+    The bound is exceeded by chance with probability 5e-5.
     """
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.2
     times = chain_times(problem, d, T, effort.runs(1024, 512)) / float(problem.rate)
@@ -352,9 +374,9 @@ def compare_algorithms(effort: Effort) -> Comparison:
     proof="measured",
 )
 def compare_muon(effort: Effort) -> Comparison:
-    """Compare the median exit time of SGD over that of Muon, by the exact chain near the best rates, with the bound 1.5.
+    """Compare the ratio of the median exit times of SGD and Muon, near their best learning rates, with the bound 1.5.
 
-    A run exits when each teacher has a unit of squared cosine 1/2.
+    The exit times are those of the exact chain; a run exits when each teacher has a unit of squared cosine 1/2.
     """
     d, batch, runs, medians = 1000, 16, effort.runs(64, 32), []
     margin = lambda stats: (stats.M**2 / stats.Q.diagonal()[:, None]).max(0).min() - 0.5

@@ -67,30 +67,33 @@ def problem(lr: Any, dropout: Any) -> sl.ProjectionProblem:
 
 
 def zero_weights() -> sl.Overlaps:
-    """Return the statistics of zero weights with the second layer 1."""
+    """Return the statistics of units with zero weights and the second layer 1."""
     return sl.Overlaps(np.ones(UNITS), np.zeros((UNITS, 1)), np.zeros((UNITS, UNITS)))
 
 
 def excess_risk(problem: sl.Problem, stats: sl.Overlaps):
-    """Return the excess risk of the prediction times its best factor."""
+    """Return the excess risk of the prediction after it is multiplied by its best factor."""
     constant, linear, quadratic = risk_by_factor(problem, stats)
     return constant - linear**2 / (4 * quadratic) - NOISE / 2
 
 
 def best_factor(problem: sl.Problem, stats: sl.Overlaps):
-    """Return the factor of the prediction with the smallest risk."""
+    """Return the factor s by which the prediction must be multiplied for the smallest risk."""
     _, linear, quadratic = risk_by_factor(problem, stats)
     return linear / (2 * quadratic)
 
 
 def risk_by_factor(problem: sl.Problem, stats: sl.Overlaps) -> tuple[Any, Any, Any]:
-    """Return c0, c1 and c2 of the risk c0 - c1 s + c2 s^2 of the prediction times s."""
+    """Return the coefficients c0, c1 and c2 of the risk c0 - c1 s + c2 s^2 of the prediction times a factor s."""
     zero, plus, minus = (problem.risk(eqx.tree_at(lambda own: own.a, stats, factor * stats.a)) for factor in (0.0, 1.0, -1.0))
     return zero, (minus - plus) / 2, (plus + minus) / 2 - zero
 
 
 def search(span: float, size: Size, seed: int, lr: Any = None, dropout: Any = None) -> sl.Optimum:
-    """Find the schedules with the smallest excess risk; a rate that is given stays, and `dropout` may be 0 for none."""
+    """Find the schedules of learning rate and dropout over the time `span` that minimise the final excess risk.
+
+    A learning rate or dropout that is given is fixed; `dropout` may be 0.
+    """
     fixed = {name: value for name, value in (("lr", lr), ("dropout", dropout)) if value is not None}
     bounds = {"lr": MAX_LR, "dropout": MAX_DROPOUT}
     return sl.optimise(
@@ -116,14 +119,14 @@ def final_statistics(dataset: xr.Dataset) -> sl.Overlaps:
 
 
 def risk_without_dropout(lr: float, span: float) -> float:
-    """Return the final excess risk of the ODE at a constant learning rate, with all units kept."""
+    """Return the final excess risk of the ODE at a constant learning rate after the time `span`, with all units kept."""
     own = problem(lr, 0.0)
     found = sl.simulate(own, sl.ODE(), zero_weights(), t_max=span, save=2, progress=False)
     return float(excess_risk(own, final_statistics(found)))
 
 
 def floor_without_dropout() -> float:
-    """Return the excess risk at which equal units without dropout end if the learning rate decays slowly."""
+    """Return the excess risk that equal units without dropout approach if the learning rate decays slowly."""
     own = problem(1.0, 0.0)
     equal = lambda c: sl.Overlaps(np.ones(UNITS), np.full((UNITS, 1), c), np.full((UNITS, UNITS), c * c))
     best = minimize_scalar(lambda c: float(own.risk(equal(c))), bounds=(0.0, 2.0), method="bounded", options={"xatol": 1e-10})
@@ -134,7 +137,7 @@ def floor_without_dropout() -> float:
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Find the optimal schedules at fixed and at free learning rates, check some of them by the chain, and draw them."""
+    """Find the optimal schedules at fixed and at free learning rates, check some of them by the exact chain, and draw them."""
     at_rate = {lr: search(SPAN, size, seed, lr=lr) for lr in bar(size.rates, desc="learning rates")}
     both = {span: search(span, size, seed) for span in bar(size.spans, desc="both free")}
     alone = {span: search(span, size, seed, dropout=0.0) for span in bar(size.spans, desc="no dropout")}
@@ -163,7 +166,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _row(best: sl.Optimum) -> dict[str, float]:
-    """Return a table row with what an optimum is made of."""
+    """Return a table row that summarises an optimum: its value, the best constants' value, its dropout, and its evidence."""
     dropout = np.asarray(best.controls["dropout"].values)
     return {
         "optimal": best.value,
@@ -179,7 +182,10 @@ def _row(best: sl.Optimum) -> dict[str, float]:
 
 
 def _schedules(at_rate: dict[float, sl.Optimum], free: sl.Optimum, size: Size) -> xr.Dataset:
-    """Return the schedules of the first panel, and the optimal learning rate, at the middles of the pieces."""
+    """Return a table of the optimal dropout schedules of the first panel, and of the optimal learning rate.
+
+    They are evaluated at the middles of the pieces of the schedules.
+    """
     found = {f"dropout_at_{lr:g}": at_rate[lr].controls["dropout"] for lr in size.shown}
     found |= {f"{name}_free": free.controls[name] for name in ("dropout", "lr")}
     middles = (np.arange(size.pieces) + 0.5) * SPAN / size.pieces
@@ -187,13 +193,16 @@ def _schedules(at_rate: dict[float, sl.Optimum], free: sl.Optimum, size: Size) -
 
 
 def _gain(best: sl.Optimum, d: int, runs: int, seed: int) -> dict[str, float]:
-    """Return the gain over the best constants in the ODE and in the chain."""
+    """Return the gain of an optimum over the best constant rates, in the ODE and in the chain in d dimensions."""
     check = best.check(d, runs, seed=seed, progress=False)
     return {"ode": best.gain, "chain": check.gain, "error": check.standard_error}
 
 
 def _survival(both: sl.Optimum, alone: sl.Optimum, d: int, runs: int, seed: int) -> dict[str, float]:
-    """Return the gain of optimal dropout over none, both at their optimal learning rates, in the ODE and in the chain."""
+    """Return the gain of optimal dropout over no dropout, each at its optimal learning rate, in ODE and chain.
+
+    Here `both` is the optimum with dropout, and `alone` the one without.
+    """
     # other seeds: the runs of the two must be independent
     dropped, kept = (each.check(d, runs, seed=seed + shift, progress=False).optimum for each, shift in ((both, 0), (alone, 2)))
     error = float(np.hypot(standard_error(kept), standard_error(dropped)))
@@ -237,7 +246,7 @@ def _draw_rates(ax: Axes, table: xr.Dataset, spans: xr.Dataset) -> None:
 
 
 def _draw_spans(ax: Axes, table: xr.Dataset) -> None:
-    """Draw the final excess risk against the number of samples, with free learning rates."""
+    """Draw the final excess risk against the number of samples, with free learning rates, with and without dropout."""
     ax.plot(table.t, table.alone, "o-", color=OKABE_ITO[0], markersize=4, label="no dropout")
     ax.plot(table.t, table.optimal, "^-", color=OKABE_ITO[2], markersize=4, label="optimal dropout")
     ax.axhline(table.attrs["floor"], color="0.6", linestyle=":", label="no dropout, slow decay")
@@ -249,7 +258,7 @@ def _draw_spans(ax: Axes, table: xr.Dataset) -> None:
 
 
 def _label_ticks(axis: Axis, values: Sequence[float]) -> None:
-    """Label the given ticks of a logarithmic axis, and no others."""
+    """Label the ticks of a logarithmic axis at the given values, and no others."""
     axis.set_ticks(list(values), [f"{value:g}" for value in values])
     axis.set_minor_locator(NullLocator())
 
@@ -288,13 +297,13 @@ def _write_caption(tables: dict[str, xr.Dataset], size: Size) -> list[str]:
 
 
 def _point(table: xr.Dataset, name: str, value: float) -> dict[str, float]:
-    """Return the point of a table at which a variable has a value."""
+    """Return the point of a table at which the named variable has a value, as a dict."""
     place = int(np.argmin(np.abs(table[name].values - value)))
     return {str(key): float(table[key][place]) for key in table.data_vars}
 
 
 def _describe_gain(row: xr.Dataset, last: float) -> str:
-    """Describe a gain in the chain beside that of the ODE."""
+    """Describe a gain in the chain beside that in the ODE."""
     words = {
         "theirs": "gain over the best constant dropout at the learning rate 1",
         "both": "gain over the best constants with both free",

@@ -38,18 +38,24 @@ FULL, QUICK, WORDS = sizes(
 
 
 def problem(similarity: float, replay: Any) -> sl.ProjectionProblem:
-    """Build two tasks with a share of samples from the first, a number or a schedule."""
+    """Build the problem of two tasks, in which a share of samples comes from the first.
+
+    Here `similarity` is that of the two tasks, and `replay` the share, a number or a schedule.
+    """
     weights = np.array([0.0, 1.0]) + np.array([1.0, -1.0]) * replay
     return sl.presets.two_tasks(similarity=similarity, weights=weights, lr=LR)
 
 
 def mean_task_risk(problem: sl.Problem, stats: sl.Overlaps):
-    """Return the mean of the risks on the two tasks, whatever their present shares."""
+    """Return the mean of the risks on the two tasks, with equal weights whatever the share of samples from each."""
     return problem.observables(stats)["task_risk"].mean()
 
 
 def after_first_task(size: Size, seed: int) -> tuple[sl.Overlaps, float]:
-    """Return statistics and risk of the ODE after the first task, from one random start at the dimension of the chain."""
+    """Return the statistics and the risk at the end of the first task, by the ODE from one random start.
+
+    The start has the dimension of the chain.
+    """
     found = sl.simulate(problem(0.0, 1.0), sl.ODE(), sl.RandomInit(size.d), t_max=size.first, save=2, seed=seed, progress=False)
     last = found.isel(run=0, t=-1)
     return sl.Overlaps({"a": last.a.values}, last.M.values, last.Q.values), float(last.task_risk[0])
@@ -64,14 +70,17 @@ def forgetting_without_replay(similarity: float, size: Size, seed: int) -> np.nd
 
 
 def final_risks(similarity: float, shares: Sequence[float], switch: float, start: sl.Overlaps, span: float) -> np.ndarray:
-    """Return the final risks on the two tasks by the ODE, for the shares of the first task before and after a switch."""
+    """Return the final risks on the two tasks in the ODE, for two shares of samples from the first task.
+
+    The second share begins at the time `switch`, and the run ends at `span`.
+    """
     replay = sl.Steps([switch], shares)
     found = sl.simulate(problem(similarity, replay), sl.ODE(), start, t_max=span, save=2, progress=False)
     return found.task_risk.values[0, -1]
 
 
 def best_two_stages(similarity: float, start: sl.Overlaps, span: float) -> tuple[float, np.ndarray]:
-    """Return the best time to go from the second task alone to equal shares, and the final risks."""
+    """Return the best time to change from the second task alone to equal shares, and the final risks on both tasks."""
     risks = lambda t: final_risks(similarity, (0.0, HALF), t, start, span)
     best = minimize_scalar(
         lambda t: risks(t).mean(), bounds=(0.01 * span, 0.99 * span), method="bounded", options={"xatol": 0.01}
@@ -83,7 +92,7 @@ def best_two_stages(similarity: float, start: sl.Overlaps, span: float) -> tuple
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Find the optimal replay at each similarity, check it by the chain, and draw it beside simpler protocols."""
+    """Find the optimal schedule of replay at each similarity, check it by the chain, and draw simpler protocols beside it."""
     (start, first), rows, schedules = after_first_task(size, seed), [], []
     for similarity in bar(size.similarities, desc="similarities"):
         best = optimal_replay(similarity, start, size, seed)
@@ -112,12 +121,12 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _constant_share(similarity: float, start: sl.Overlaps, span: float, share: float) -> np.ndarray:
-    """Return the final risks with a constant share of the first task."""
+    """Return the final risks on the two tasks with a constant share of samples from the first task."""
     return final_risks(similarity, (share, share), span / 2, start, span)
 
 
 def optimal_replay(similarity: float, start: sl.Overlaps, size: Size, seed: int) -> sl.Optimum:
-    """Find the schedule of the first task's share with the smallest mean risk at the end."""
+    """Find the schedule of the share of samples from the first task that minimises the final mean risk on both tasks."""
     return sl.optimise(
         lambda replay: problem(similarity, replay),
         start,
@@ -132,7 +141,7 @@ def optimal_replay(similarity: float, start: sl.Overlaps, size: Size, seed: int)
 
 
 def _check(best: sl.Optimum, size: Size, seed: int) -> dict[str, float]:
-    """Return the evidence for an optimum: spread of the starts, and the gain over the best constant share in the chain."""
+    """Return the evidence for an optimum: spread over search starts, and gain over the best constant share in the chain."""
     check = best.check(size.d, size.runs, seed=seed, progress=False)
     chain = {"gain_chain": check.gain, "gain_error": check.standard_error, "gain_ode": best.gain}
     return {"spread": best.spread, "certificate": best.certificate} | chain
@@ -160,7 +169,7 @@ def _draw_figure(table: xr.Dataset, replay: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_protocols(ax: Axes, table: xr.Dataset, what: str) -> None:
-    """Draw a quantity against the similarity, one curve for each protocol."""
+    """Draw the quantity `what` of the table against the similarity of the tasks, one curve for each protocol."""
     curves = {
         "none": ("no replay", "o-"),
         "constant": ("best constant share", "s-"),

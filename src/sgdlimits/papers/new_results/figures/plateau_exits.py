@@ -33,7 +33,10 @@ WORDS = dict(d="dimension", runs="runs of chain, SDE and ODE", geometries="probl
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Compute the table of exit times of each problem."""
+    """Compute the table of exit times of each problem from its plateau, and draw it.
+
+    The times are those of chain, SDE, ODE and the linear noisy law.
+    """
     rows: list[dict] = []
     coords: dict[str, list[str]] = {"problem": [], "source": []}
     for name in bar(size.geometries, desc="problems"):

@@ -23,7 +23,7 @@ NOISE = 1.0
 SHARE = 0.01
 """Share of the plateau's excess risk that a run must reach."""
 LATE = 0.9
-"""Share of the runs that a schedule for late runs should bring there in time."""
+"""Share of the runs that should have arrived under the schedule for late runs."""
 HALF = np.sqrt(0.5)
 """Overlap at which the excess risk has halved, where a run's own clock begins."""
 PROTOCOLS = {
@@ -46,7 +46,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def problem(lr: Any) -> sl.ProjectionProblem:
-    """Build phase retrieval by one unit on the sphere, with label noise."""
+    """Build phase retrieval by one unit on the sphere, with label noise, at a learning rate or schedule."""
     return sl.presets.phase_retrieval(lr=lr, noise=NOISE)
 
 
@@ -61,7 +61,9 @@ def half_margin(stats: sl.Overlaps):
 
 
 def best_rate(excess: Any) -> Any:
-    r"""Return the rate at which the excess risk R falls fastest, :math:`R/(12R + 2\Delta)`.
+    r"""Return the learning rate :math:`\gamma` at which the excess risk R falls fastest, :math:`R/(12R + 2\Delta)`.
+
+    Here :math:`\Delta` is the variance of the label noise, and m the overlap with the teacher.
 
     With :math:`u = 1 - m^2 = R/2` the ODE is :math:`\dot m = 4\gamma um - 2\gamma^2(12u + \Delta)m`, a parabola in the rate.
     """
@@ -69,7 +71,9 @@ def best_rate(excess: Any) -> Any:
 
 
 def least_time(m: float, last: float = np.sqrt(1 - SHARE)) -> float:
-    r"""Return the least time of the ODE from one overlap to another, at `best_rate` all the way.
+    r"""Return the least time in which the ODE goes from the overlap m to `last`, at `best_rate` all the way.
+
+    With :math:`u = 1 - m^2`, which goes from :math:`u_0` to :math:`u_1`, and the variance :math:`\Delta` of the label noise,
 
     .. math:: \dot u = -\frac{4(1-u)u^2}{12u+\Delta} \quad\Rightarrow\quad
         t = \frac{12+\Delta}4\,\big[\mathrm{logit}\,u\big]_{u_1}^{u_0} + \frac\Delta4\Big(\frac1{u_1} - \frac1{u_0}\Big).
@@ -79,9 +83,10 @@ def least_time(m: float, last: float = np.sqrt(1 - SHARE)) -> float:
 
 
 def effective_overlap(d: int, lr: float, share: float) -> float:
-    """Return the initial overlap from which the ODE leaves when a share of the runs has left, at the rate of the departure.
+    """Return the initial overlap from which the ODE leaves the plateau when a share of the runs has left it.
 
-    Near the plateau a run with the noise of SGD is one of the ODE from a normal overlap of variance (1 + kappa)/d.
+    Near the plateau a run with the noise of SGD is a run of the ODE from a normal overlap of variance (1 + kappa)/d, where
+    kappa is the noise gain at the learning rate lr of the departure.
     """
     gain = float(sl.theory.mediocrity.noise_gain(1, lr, NOISE))
     return float(ndtri(1 - share / 2) * np.sqrt((1 + gain) / d))
@@ -91,7 +96,10 @@ def effective_overlap(d: int, lr: float, share: float) -> float:
 
 
 class Protocol(NamedTuple):
-    """Schedule with the rate at which its runs depart; one on a run's own clock begins when its excess risk has halved."""
+    """Schedule of the learning rate, with the rate at which its runs leave the plateau.
+
+    A schedule on a run's own clock begins when the run's excess risk has halved.
+    """
 
     name: str
     schedule: Any
@@ -99,7 +107,10 @@ class Protocol(NamedTuple):
     own_clock: bool = False
 
     def predict(self, d: int, share: float) -> float:
-        """Return the time of the ODE at which a share of the runs has arrived, infinite if they do not."""
+        """Return the time at which a share of the runs has arrived, as predicted by the ODE; infinite if they do not arrive.
+
+        A run has arrived when its excess risk is the share `SHARE` of the plateau's.
+        """
         start = effective_overlap(d, self.departure, share)
         if not self.own_clock:
             return arrival(self.schedule, start)
@@ -107,13 +118,19 @@ class Protocol(NamedTuple):
 
 
 def arrival(schedule: Any, m: float, until: Any = arrival_margin) -> float:
-    """Return the time at which the ODE arrives from an overlap m, infinite if it does not within a long time."""
+    """Return the time at which the ODE from an overlap m meets the stop margin `until`.
+
+    The time is infinite if that does not happen within a long time.
+    """
     solved = sl.simulate(problem(schedule), sl.ODE(), sl.FixedInit(m), t_max=5000.0, until=until, progress=False)
     return float(solved.t_end[0]) if str(solved.status.values[0]) == "stopped" else np.inf
 
 
 def optimise(m: float, t_max: float, pieces: int) -> tuple[sl.Steps, Any]:
-    """Return the best schedule from an overlap m, held after its arrival at the last rate, and the whole optimum."""
+    """Return the best schedule of the learning rate from an overlap m, and the optimum that contains it.
+
+    The returned schedule keeps its last rate after the arrival. `t_max` bounds the time, and `pieces` is the number of pieces.
+    """
     control = sl.Control(pieces, low=0.0, high=float(sl.theory.mediocrity.max_lr(1, NOISE)) * 0.75)
     # with an exit at this share of the initial excess risk, a start at any overlap has the same end
     threshold = 1 - SHARE / (1 - m**2)
@@ -124,14 +141,17 @@ def optimise(m: float, t_max: float, pieces: int) -> tuple[sl.Steps, Any]:
 
 
 def best_constant(m: float) -> float:
-    """Return the constant rate with which the ODE arrives first from an overlap m."""
+    """Return the constant learning rate at which the ODE arrives first from an overlap m."""
     time = lambda x: arrival(float(np.exp(x[0])), m)
     limit = sl.theory.mediocrity.lr_for_risk(1, NOISE, 2 * SHARE)
     return float(np.exp(minimize(time, [np.log(0.9 * float(limit))], method="Nelder-Mead", options={"xatol": 1e-3}).x[0]))
 
 
 def decay_after_escape(m: float) -> Any:
-    """Return the constant rate followed by 1/t that arrives first from an overlap m: rate, time and span are free."""
+    """Return the schedule with which the ODE arrives first from an overlap m, among constant rates followed by 1/t.
+
+    The rate, the time at which the decay begins, and its time scale are optimised.
+    """
     form = lambda x: sl.Power(float(np.exp(x[0])), 1.0, float(np.exp(x[2]))).shift(float(np.exp(x[1])))
     lr = float(sl.theory.mediocrity.optimal_lr(1, NOISE))
     guess = np.log([lr, arrival(lr, m, half_margin), 2.0])
@@ -140,7 +160,10 @@ def decay_after_escape(m: float) -> Any:
 
 
 def protocols(d: int, pieces: int, own: sl.Steps) -> tuple[list[Protocol], dict[str, float]]:
-    """Return the protocols at dimension d, and the evidence for the two optima; `own` is the schedule after an escape."""
+    """Return the protocols at dimension d, and the evidence for the two optima.
+
+    The optimal schedules have the given number of pieces; `own` is the schedule on a run's own clock, after its escape.
+    """
     escape = float(sl.theory.mediocrity.optimal_lr(1, NOISE))
     typical, late = (effective_overlap(d, escape, share) for share in (0.5, LATE))
     constant = best_constant(typical)
@@ -162,7 +185,10 @@ def protocols(d: int, pieces: int, own: sl.Steps) -> tuple[list[Protocol], dict[
 
 
 def simulate_arrivals(each: Protocol, d: int, runs: int, seed: int, cap: float) -> np.ndarray:
-    """Return the times at which runs of the chain arrive from random weights, infinite for those that do not by the cap."""
+    """Return the times at which runs of the chain arrive from random weights under a protocol.
+
+    The time is infinite for runs that do not arrive by `cap`.
+    """
     how: dict[str, Any] = dict(runs=runs, progress=False)
     if not each.own_clock:
         found = sl.simulate(
@@ -180,14 +206,17 @@ def simulate_arrivals(each: Protocol, d: int, runs: int, seed: int, cap: float) 
 
 
 def quantile_interval(times: np.ndarray, share: float) -> tuple[float, float]:
-    """Return the time by which a share of the runs has arrived, and its standard error, by bootstrap."""
+    """Return the time by which a share of the runs has arrived, with its standard error by bootstrap."""
     drawn = np.random.default_rng(0).choice(times, (1000, times.size))
     found = np.quantile(drawn, share, axis=1, method="higher")
     return float(np.quantile(times, share, method="higher")), float(found[np.isfinite(found)].std())
 
 
 def measure(d: int, runs: int, size: Any, seed: int, own: sl.Steps) -> tuple[list[dict], list[np.ndarray], list[Protocol]]:
-    """Return table rows of the protocols at a dimension, the arrival times of their runs, and the protocols."""
+    """Simulate all protocols at a dimension.
+
+    Return their table rows, the arrival times of their runs, and the protocols; `own` is the schedule on a run's own clock.
+    """
     rows, arrivals = [], []
     each, evidence = protocols(d, size.pieces, own)
     # late runs of a schedule for typical ones take longest
@@ -205,7 +234,10 @@ def measure(d: int, runs: int, size: Any, seed: int, own: sl.Steps) -> tuple[lis
 
 
 def sample_rates(each: list[Protocol], d: int, end: float) -> xr.Dataset:
-    """Return the rates of the protocols with a common clock over time, and the best one at the state of a typical run."""
+    """Return the learning rates of the protocols with a common clock at times up to `end`.
+
+    The best rate at the state of a typical run is among them.
+    """
     t = np.linspace(0.0, end, 400)
     rate = lambda schedule: np.array([float(schedule(x)) for x in t]) if callable(schedule) else np.full(t.size, schedule)
     found = {one.name: ("t", rate(one.schedule)) for one in each if not one.own_clock}
@@ -217,7 +249,7 @@ def sample_rates(each: list[Protocol], d: int, end: float) -> xr.Dataset:
 
 
 def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
-    """Optimise and simulate the protocols at each dimension."""
+    """Optimise and simulate the protocols at each dimension, and draw rates, arrivals and times."""
     rows: list[dict] = []
     own, found = optimise(HALF, 1.6 * least_time(HALF), size.pieces)
     for d, runs in bar(size.runs.items(), desc="dimensions"):
@@ -243,13 +275,13 @@ def _draw_figure(table: xr.Dataset, arrivals: xr.Dataset, rates: xr.Dataset) -> 
 
 
 def format_dimension(d: int) -> str:
-    """Format a dimension in LaTeX, with a power of ten where it is one."""
+    """Format a dimension in LaTeX, as a power of ten if it is one."""
     power = round(float(np.log10(d)))
     return f"10^{power}" if power > 3 and 10**power == d else f"{d}"
 
 
 def _draw_rates(ax: Axes, rates: xr.Dataset, colours: dict[str, str]) -> None:
-    """Draw the rates with a common clock over time."""
+    """Draw the learning rates of the protocols with a common clock against time."""
     for name, dashes in {"constant": "-", "decay": "--", "best": "-", "late": "-"}.items():
         ax.plot(rates.t, rates[name], dashes, color=colours[name], linewidth=1.6)
     ax.plot(rates.t, rates.closed, ":", color="0.35", linewidth=2.2, label=r"$R/(12R+2\Delta)$, typical run")
@@ -259,7 +291,7 @@ def _draw_rates(ax: Axes, rates: xr.Dataset, colours: dict[str, str]) -> None:
 
 
 def _draw_arrivals(ax: Axes, arrivals: xr.Dataset, table: xr.Dataset, colours: dict[str, str]) -> None:
-    """Draw the share of the runs of the chain that have arrived, over time."""
+    """Draw the share of the chain's runs that have arrived against time, one curve for each protocol."""
     share = (np.arange(arrivals.sizes["run"]) + 1) / arrivals.sizes["run"]
     for name, label in PROTOCOLS.items():
         ax.step(arrivals[name], share, where="post", color=colours[name], label=label, linewidth=1.6)
@@ -271,7 +303,10 @@ def _draw_arrivals(ax: Axes, arrivals: xr.Dataset, table: xr.Dataset, colours: d
 
 
 def _draw_times(ax: Axes, table: xr.Dataset, colours: dict[str, str]) -> None:
-    """Draw the times by which half of the runs, and the share `LATE`, have arrived, in chain and ODE, against d."""
+    """Draw the times by which half of the runs, and the share `LATE` of them, have arrived, against d.
+
+    The times are those of chain and ODE.
+    """
     for name in PROTOCOLS:
         rows = select_rows(table, protocol=name)
         for word, dashes, fill in (("typical", "-", colours[name]), ("late", "--", "white")):

@@ -36,14 +36,14 @@ from sgdlimits.papers.new_results.figures import which_optimiser as which
 from sgdlimits.statistics.trees import as_floats
 
 TARGET_RISK = 2e-5
-"""Risk that a run must reach, in units of Saad and Solla, where that of the plateau of three units is 0.02."""
+"""Risk that a run must reach, in units of Saad and Solla, in which the risk on the plateau of three units is 0.02."""
 GUESSES: dict[str, tuple[tuple[float, ...], ...]] = {
     "sgd": ((2.8,), (2.0,), (3.4,)),
     "muon": ((2.3, 80.0, 8.0), (2.8, 60.0, 12.0), (1.8, 90.0, 6.0)),
     "shared": ((2.0, 80.0, 2.8), (2.8, 60.0, 2.8), (1.6, 90.0, 3.2)),
     "own": ((2.5, 3.5, 0.1), (2.8, 3.0, 0.2), (2.0, 3.5, 0.05)),
 }
-"""Starts of the search: values of c for the rates, the time of a common change, and the span of the decay.
+"""Starts of the search by protocol: tuning parameters of the rates, time of a common change, and span of the decay.
 
 The last parameter of `own` is the missing squared cosine at which a run changes its algorithm.
 """
@@ -74,7 +74,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 class Relay(Wrapper):
-    """An algorithm whose step is a mixture of those of two others, with a share of the first that may be a schedule.
+    """Algorithm whose step is a mixture of the steps of two other algorithms, with a share that may be a schedule.
 
     Parameters
     ----------
@@ -103,21 +103,24 @@ class HandOver(Condition):
 
 
 def rate(name: str, c: float, size: Any) -> Any:
-    """Build SGD or Muon at a value c of the tuning parameter of `which_optimiser`."""
+    """Build the algorithm SGD or Muon at a value c of the tuning parameter of `which_optimiser`."""
     return which.algorithm_at(name, size.k, float(c), size.many)
 
 
 def simulate(algorithm: sl.Algorithm, runs: int, seed: int, size: Any, start: Any = None, until: Any = None) -> xr.Dataset:
-    """Simulate the chain from random weights, or from the ends of other runs."""
+    """Simulate the chain from random weights, or from `start`, such as the final states of other runs.
+
+    The simulation ends when the stop condition `until` is met, if one is given.
+    """
     how: dict[str, Any] = dict(t_max=size.cap * size.k**2, runs=runs, seed=seed, save=size.saves, until=until, progress=False)
     begin = which.random_start(size.k, size.d) if start is None else start
     return sl.simulate(which.plateau_problem(size.k, algorithm), sl.Chain(size.d), begin, **how)
 
 
 def follow(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> xr.Dataset:
-    """Simulate a protocol with the parameters x, and return the risk in units of Saad and Solla.
+    """Simulate the named protocol with the parameters x, and return its risk in units of Saad and Solla.
 
-    On its own clock the variable `left` has the time at which each run changes its algorithm.
+    If runs change their algorithm at different times, the variable `left` has the time of the change.
     """
     if name == "sgd":
         found = simulate(rate("SGD", x[0], size), runs, seed, size)
@@ -135,7 +138,10 @@ def follow(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> xr.Data
 
 
 def _simulate_own(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> tuple[xr.Dataset, xr.Dataset]:
-    """Simulate runs of Muon until their units are near their teachers, and SGD or Muon at a decaying rate from there."""
+    """Simulate runs of Muon until their units are near their teachers, and SGD or Muon from there.
+
+    Muon then has a decaying learning rate. The named protocol has the parameters x.
+    """
     full = rate("Muon", x[0], size)
     if name == "clock":
         near, after = NEAR, sl.Muon(sl.Power(float(full.lr), 2.0, x[2]), batch=size.many)
@@ -147,7 +153,7 @@ def _simulate_own(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> 
 
 
 def _join(escape: xr.Dataset, later: xr.Dataset, size: Any) -> xr.Dataset:
-    """Join the risks of two simulations, of which the second began when a run of the first ended."""
+    """Join the risks of two simulations, where a run of the second begins when the same run of the first ends."""
     t, left = escape.t.values, escape.t_end.values
     joined = [
         np.where(t < end, first, np.exp(np.interp(t - end, t, np.log(second))))
@@ -157,7 +163,10 @@ def _join(escape: xr.Dataset, later: xr.Dataset, size: Any) -> xr.Dataset:
 
 
 def arrival_times(data: xr.Dataset) -> np.ndarray:
-    """Return the times from which runs stay below the risk to be reached; of those that end above, t_max and a penalty."""
+    """Return for each run the time from which it stays below the risk to be reached.
+
+    For runs that end above that risk, the time is t_max with a penalty that grows with the final risk.
+    """
     log_risk = np.log(data.risk.values / TARGET_RISK)
     t = data.t.values
     # the last time above, since a run that is below by chance has not arrived
@@ -170,7 +179,10 @@ def arrival_times(data: xr.Dataset) -> np.ndarray:
 
 
 def tune(name: str, size: Any, seed: int) -> list[tuple[float, np.ndarray]]:
-    """Minimise the mean time of arrival over the parameters of a protocol, from several starts; the best is first."""
+    """Minimise the mean time of arrival over the parameters of the named protocol, from several starts.
+
+    The results are sorted, the best first.
+    """
 
     def mean_time(log_x: np.ndarray) -> float:
         return float(arrival_times(follow(name, np.exp(log_x), size.tuning, seed, size)).mean())
@@ -189,7 +201,7 @@ def tune(name: str, size: Any, seed: int) -> list[tuple[float, np.ndarray]]:
 
 
 def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
-    """Tune the protocols, and measure them on another seed."""
+    """Tune the protocols on one seed, measure them on another, and draw risk and arrivals."""
     rows, risks, times = [], {}, {}
     tuned: list[tuple[float, np.ndarray]] = []
     for name in bar(LABELS, desc="protocols"):
@@ -204,7 +216,10 @@ def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def measure(name: str, tuned: list[tuple[float, np.ndarray]], size: Any, seed: int) -> tuple[xr.DataArray, Any, dict[str, Any]]:
-    """Return quantiles of the risk over time, times of arrival, and a table row of them, with the best parameters."""
+    """Simulate a tuned protocol on a new seed.
+
+    Return quantiles of the risk over time, times of arrival, and a table row that summarises them with the best parameters.
+    """
     data = follow(name, tuned[0][1], size.runs, seed, size)
     times, values = arrival_times(data), [value for value, _ in tuned]
     row: dict[str, Any] = {"protocol": name, "x": ", ".join(f"{each:.3g}" for each in tuned[0][1])}
@@ -230,7 +245,7 @@ def _draw_figure(risk: xr.Dataset, arrivals: xr.Dataset) -> Figure:
 
 
 def _draw_risk(ax: Axes, risk: xr.Dataset, colours: dict[str, str]) -> None:
-    """Draw the median risk of each protocol over time, with the range of 80 % of the runs."""
+    """Draw the median risk of each protocol against time, with the range of the middle 80 % of the runs."""
     for name, label in LABELS.items():
         low, middle, high = risk[name].values
         ax.plot(risk.t, middle, color=colours[name], label=label, linewidth=1.6)
@@ -241,7 +256,7 @@ def _draw_risk(ax: Axes, risk: xr.Dataset, colours: dict[str, str]) -> None:
 
 
 def _draw_arrivals(ax: Axes, arrivals: xr.Dataset, colours: dict[str, str]) -> None:
-    """Draw the share of the runs that have arrived, over time."""
+    """Draw the share of the runs that have arrived against time, one curve for each protocol."""
     share = (np.arange(arrivals.sizes["run"]) + 1) / arrivals.sizes["run"]
     for name in LABELS:
         ax.step(arrivals[name], share, where="post", color=colours[name], linewidth=1.6)

@@ -72,7 +72,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
-    """Measure the chain's mean time from overlap 1/sqrt(d) to 1/2, and return a row with those of ODE and diffusion."""
+    """Return a table row with the chain's mean time from overlap 1/sqrt(d) to 1/2, and the times of ODE and diffusion.
+
+    The target has the information exponent n.
+    """
     fn = TARGETS[n][0]
     lr = RATE_FACTORS[n] * sl.recommended_lr(sl.presets.single_index(fn), d, END_OVERLAP)
     problem = sl.presets.single_index(fn, lr=lr)
@@ -85,7 +88,10 @@ def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
 
 
 def constant_rate_times(rows: xr.Dataset) -> xr.Dataset:
-    """Compute the diffusion's mean learning time for exponent 3, at growing d and a constant learning rate."""
+    """Return the diffusion's mean learning time for exponent 3, at growing d and a constant learning rate.
+
+    The rate is that of the smallest dimension in the simulated `rows`.
+    """
     # the rate of the smallest dimension
     lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))
     t = exit_time(sl.presets.single_index(TARGETS[3][0], lr=lr), d, END_OVERLAP, noise=True)
@@ -99,7 +105,10 @@ def standard_errors(rows: xr.Dataset) -> np.ndarray:
 
 
 def fit_slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
-    """Fit the exponent of d in the samples, or with `logarithm` the slope of the time in log d; return it with its error."""
+    """Fit the exponent of d in the number of samples, and return it with its standard error.
+
+    With `logarithm` the slope of the time in log d is fitted instead.
+    """
     d, t, error = rows.d.values, rows.t.values, standard_errors(rows)
     # errors of log(t d) are relative ones
     y, error = (t, error) if logarithm else (np.log(t * d), error / t)
@@ -132,7 +141,7 @@ def _draw_figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
 
 
 def _draw_samples(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: str) -> None:
-    """Draw the mean times of chain, ODE and diffusion against d, multiplied by a factor at each dimension."""
+    """Draw the mean times of chain, ODE and diffusion against d, each multiplied by the `factor` of its dimension."""
     bars = np.abs(np.stack([rows.low - rows.t, rows.high - rows.t])) * factor
     ax.plot(rows.d, rows.ode * factor, "--", color=colour, linewidth=0.9)
     ax.plot(rows.d, rows.noisy * factor, "-", color=colour, linewidth=1.2)

@@ -28,7 +28,11 @@ FOUND_OVERLAP, START_FACTOR = 0.3, 2.0
 
 
 class StaircaseTarget(NamedTuple):
-    """Multi-index target: function of k directions, and learning rate times second layer (times sqrt(d) for a leap of 3)."""
+    """Multi-index target, with the learning rate times the second layer at which it is learnt.
+
+    The target is a function of k directions. For a leap of order 3, the product of rate and second layer is given times
+    sqrt(d).
+    """
 
     fn: Callable
     k: int
@@ -56,7 +60,7 @@ def target(name: str) -> sl.Target:
 
 
 def problem(name: str, d: int) -> sl.ProjectionProblem:
-    """Build the problem in which one unit on the sphere learns a target, at the learning rate of the target's largest leap."""
+    """Build the problem in which one unit on the sphere learns a target, at the learning rate for its largest leap."""
     # at a constant rate the corrector would outgrow the signal of a leap of 3
     lr = TARGETS[name].lr * (d**-0.5 if max(leap.order for leap in sl.leaps(target(name))) > 2 else 1.0)
     algorithm = sl.OnePassSGD(lr / SECOND_LAYER, sphere=True)
@@ -65,7 +69,10 @@ def problem(name: str, d: int) -> sl.ProjectionProblem:
 
 
 def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list[dict]:
-    """Simulate the chain, and return for each leap and d a row with the median time at which its directions are found."""
+    """Simulate the chain, and return a table row for each leap and dimension.
+
+    A row has the median time at which the directions of the leap are found; `sizes` are the dimensions.
+    """
     rows = []
     for stage, leap in enumerate(sl.leaps(target(name))):
         found = overlap_margin(leap.directions)
@@ -80,36 +87,36 @@ def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list
 
 
 def log_median_error(times: np.ndarray) -> float:
-    """Return the standard error of the logarithm of the median, by 400 bootstrap samples."""
+    """Return the standard error of the logarithm of the median of times, from 400 bootstrap samples."""
     drawn = np.random.default_rng(0).choice(times, (400, times.size))
     return float(np.log(np.median(drawn, axis=1)).std(ddof=1))
 
 
 def overlap_margin(directions: np.ndarray) -> Callable:
-    """Return a stop condition: the norm of the first unit's overlap with given directions, over `FOUND_OVERLAP`.
+    """Return a stop margin, the norm of the first unit's overlap with given directions less `FOUND_OVERLAP`.
 
-    `directions` has the coefficients of the fixed directions, one direction a row.
+    Each row of `directions` has the coefficients of one direction along the fixed directions.
     """
     D = jnp.asarray(directions)
     return lambda stats: jnp.linalg.norm(D @ stats.M[0]) - FOUND_OVERLAP
 
 
 def _path_factor(leap: Leap, d: int) -> float:
-    r"""Return the path factor of a leap of order n, the integral of m^(1-n) over the overlap m, without its power of d.
+    r"""Return the factor of a leap of order n in the number of samples, without its power of d.
 
-    It is a logarithm for n = 2, and nearly 1 otherwise.
+    It is the integral of m^(1-n) over the overlap m: a logarithm for n = 2, and nearly 1 otherwise.
     """
     begin = START_FACTOR * (len(leap.directions) / d) ** 0.5
     return float(np.log(FOUND_OVERLAP / begin) if leap.order == 2 else 1 - begin / FOUND_OVERLAP)
 
 
 def exponent(rows: xr.Dataset) -> float:
-    """Fit the exponent of d in the number of samples for one leap, after division by the path factor `way`."""
+    """Fit the exponent of d in the number of samples for one leap, after division by the leap's path factor."""
     return float(np.polyfit(np.log(rows.d), np.log(rows.t * rows.d / rows.way), 1)[0])
 
 
 def exponent_error(rows: xr.Dataset) -> float:
-    """Return the standard error of the fitted `exponent`, from the errors of the log medians."""
+    """Return the standard error of the fitted `exponent`, from the errors of the logarithms of the medians."""
     x = np.log(rows.d) - np.log(rows.d).mean()
     return float(np.sqrt((x**2 * rows.error**2).sum()) / (x**2).sum())
 
@@ -125,7 +132,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _select_stages(table: xr.Dataset, size: Size):
-    """Yield, for each leap of each target, the target's name, the index of the leap, and its rows of the table."""
+    """Yield, for each leap of each target, the target's name, the leap's index, and the leap's rows of the table."""
     for name in size.names:
         for stage in np.unique(select_rows(table, name=name).stage):
             yield name, int(stage), select_rows(table, name=name, stage=stage)

@@ -45,7 +45,7 @@ def target(correlation: float) -> sl.Target:
 
 
 def problem(correlation: float, d: int) -> sl.ProjectionProblem:
-    """Build the problem of one unit on the sphere, with the learning rate of the target's largest leap."""
+    """Build the problem of one unit on the sphere, at the learning rate for the target's largest leap."""
     # at a constant rate the corrector would outgrow the signal of a leap of 3
     lr = LR_HARD * d**-0.5 if correlation == 0 else LR
     algorithm = sl.OnePassSGD(lr / SECOND_LAYER, sphere=True)
@@ -54,7 +54,10 @@ def problem(correlation: float, d: int) -> sl.ProjectionProblem:
 
 
 def measure(correlation: float, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list[dict]:
-    """Measure the median time at which the directions of each leap are found, at each d; return one row per leap and d."""
+    """Simulate the chain, and return a table row for each leap and dimension.
+
+    A row has the median time at which the directions of the leap are found; `sizes` are the dimensions.
+    """
     rows, labels = [], target(correlation)
     frame = np.linalg.cholesky(np.asarray(labels.gram))
     for stage, leap in enumerate(sl.leaps(labels)):
@@ -73,7 +76,7 @@ def measure(correlation: float, sizes: tuple[int, ...], runs: int, seed: int = 0
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Run the chain at each correlation and dimension, and fit the exponents."""
+    """Simulate the chain at each correlation and dimension, fit the exponents of d, and draw samples and order of the leaps."""
     rows = []
     for correlation in bar(size.correlations, desc="correlations"):
         rows += measure(correlation, size.d if correlation else size.harder, size.runs, seed)
@@ -82,7 +85,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _select_stages(table: xr.Dataset, size: Size):
-    """Yield the index and value of each correlation, the index of each of its leaps, and their rows of the table."""
+    """Yield, for each leap of each target, the index and value of the correlation, the leap's index, and its rows."""
     for i, correlation in enumerate(size.correlations):
         for stage in np.unique(select_rows(table, correlation=correlation).stage):
             yield i, correlation, int(stage), select_rows(table, correlation=correlation, stage=stage)
@@ -110,7 +113,10 @@ def _draw_growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_order(ax: Axes, table: xr.Dataset, size: Size) -> None:
-    """Draw the time of each leap at the largest d, one line per correlation, with the directions that it finds."""
+    """Draw the time of each leap at the largest d, one line per correlation.
+
+    The directions that the leap finds are written beside it.
+    """
     for i, correlation, stage, rows in _select_stages(table, size):
         ax.plot(float(rows.t[-1]), -i, "os"[stage], color=OKABE_ITO[i], markersize=8)
         names = ", ".join(_format_directions(correlation)[stage])

@@ -38,9 +38,9 @@ from sgdlimits.papers.figure import (
 )
 
 COARSE_GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
-"""The values of c that are tried first, in the order of trial."""
+"""Values of the tuning parameter c that are tried first, in the order of trial."""
 FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
-"""Factors of the best of these that are tried next."""
+"""Factors by which the best value of `COARSE_GRID` is multiplied in the second search."""
 FOLLOWED_ALGORITHMS = ("SGD", "Normalised", "Muon")
 """Algorithms that are measured at several dimensions and numbers of units."""
 FULL, QUICK, WORDS = sizes(
@@ -65,25 +65,37 @@ FULL, QUICK, WORDS = sizes(
 
 
 def plateau_problem(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """Build a problem with a plateau: an erf committee of k units and k teachers, or phase retrieval if k is 1."""
+    """Build a problem with a plateau: an erf committee of k units and k teachers, or phase retrieval if k is 1.
+
+    Here `noise` is the variance of the label noise.
+    """
     if k > 1:
         return sl.presets.committee(k, k, noise=noise, algorithm=algorithm)
     return sl.presets.phase_retrieval(noise=noise, sphere=False, algorithm=algorithm)
 
 
 def chain_problem(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """Build `plateau_problem` in a form with an exact chain: for sign SGD and Adam, the limit of diffuse weights."""
+    """Build `plateau_problem` in a form that has an exact chain.
+
+    For sign SGD and Adam it is the limit of weights spread evenly over all entries.
+    """
     problem = plateau_problem(k, algorithm, noise)
     return problem.limit if isinstance(algorithm, Coordinatewise) else problem
 
 
 def random_start(k: int, d: int) -> sl.RandomInit:
-    """Return the law of the start: random weights of norm about 1/2, or about 1 for a single unit."""
+    """Return the distribution of starts for k units in d dimensions.
+
+    The weights are random, of norm about 1/2, or about 1 for a single unit.
+    """
     return sl.RandomInit(d, scale=0.5 if k > 1 else 1.0)
 
 
 def symmetric_plateau(k: int) -> sl.Overlaps:
-    """Return the overlaps on the plateau at small learning rates: equal students, or one unit orthogonal to its teacher."""
+    """Return the overlaps on the plateau of k units at small learning rates.
+
+    They are those of equal students, or of one unit orthogonal to its teacher.
+    """
     if k == 1:
         # norm learning of one unit ends at Q = 1/3
         return sl.Overlaps(jnp.ones(1), jnp.zeros((1, 1)), jnp.full((1, 1), 1 / 3))
@@ -91,13 +103,16 @@ def symmetric_plateau(k: int) -> sl.Overlaps:
 
 
 def specialisation_margin(stats: sl.Overlaps):
-    """Return the margin of exit: each teacher's largest squared cosine with a unit, minus 1/2, for the worst teacher."""
+    """Return the stop margin of an exit, which is positive if each teacher has a unit of squared cosine above 1/2.
+
+    It is the largest squared cosine of a teacher with a unit, for the teacher at which it is smallest, minus 1/2.
+    """
     return (stats.M**2 / jnp.diagonal(stats.Q)[:, None]).max(0).min() - 0.5
 
 
 @lru_cache(maxsize=64)
 def typical_gradient_norm(k: int, noise: float = 0.0) -> float:
-    """Return the root mean square norm of one sample's gradient at the plateau."""
+    """Return the root mean square norm of one sample's gradient at the plateau of k units."""
     problem = plateau_problem(k, sl.OnePassSGD(1.0), noise)
     products = jax.jit(
         lambda stats: problem.expectation.moments(problem.model, stats.a, problem.model.law(stats)).gradient_gradient
@@ -139,7 +154,10 @@ def algorithm_at(name: str, k: int, c: float, batch: int, noise: float = 0.0) ->
 def simulate_exits(
     algorithm: sl.Algorithm, k: int, d: int, runs: int, seed: int, t_max: float, noise: float = 0.0, level: Level | None = None
 ) -> xr.Dataset:
-    """Simulate the chain, or another level, from random starts, and return the exit times, censored at t_max."""
+    """Simulate the chain from random starts, and return the exit times, censored at t_max.
+
+    Another level, such as SGD, takes the chain's place if `level` is given. The plateau is that of k units in d dimensions.
+    """
     how: dict[str, Any] = dict(t_max=t_max, runs=runs, seed=seed, until=specialisation_margin, progress=False)
     problem = chain_problem(k, algorithm, noise) if level is None else plateau_problem(k, algorithm, noise)
     with warnings.catch_warnings():
@@ -149,7 +167,7 @@ def simulate_exits(
 
 
 def median_exit(exits: xr.Dataset) -> tuple[float, float, float, float]:
-    """Return `(median, low, high, share)`: the median exit time, its 95 % interval, and the share of runs that left.
+    """Return the median exit time with its 95 % interval, and the share of the runs that left the plateau.
 
     Runs that diverged count as never leaving.
     """
@@ -166,8 +184,9 @@ def median_exit(exits: xr.Dataset) -> tuple[float, float, float, float]:
 def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequence[Sequence[float]]) -> float:
     """Return the tuning parameter c with the smallest median exit time, on a coarse grid and then on a finer one.
 
-    Runs are followed up to the smallest median so far, beyond which a value cannot win. If no median is below the cap, the
-    largest share of runs that left wins.
+    Here `times` simulates the exit times at a value of c up to a time limit, `cap` is the first limit, and `tried` has the
+    values of the coarse grid and the finer grid's factors of the best of them. Runs are followed up to the smallest median so
+    far, beyond which a value cannot win. If no median is below the cap, the largest share of runs that left the plateau wins.
     """
     best, score = tried[0][0], (np.inf, 0.0)
     # the second grid has factors of the best value of the first
@@ -181,7 +200,10 @@ def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequenc
 
 
 def tune_and_measure(name: str, k: int, batch: int, size: Size, seed: int, noise: float = 0.0) -> dict[str, Any]:
-    """Tune an algorithm at the first dimension, and return a table row with its median exit time, on another seed."""
+    """Tune an algorithm at the first dimension, and return a table row with its median exit time on another seed.
+
+    The problem has k units and label noise of variance `noise`.
+    """
     cap = size.cap * max(k, 2) ** 2
     times = lambda c, end: simulate_exits(algorithm_at(name, k, c, batch, noise), k, size.d, size.tuning, seed, end, noise)
     case = {"rule": name, "batch": batch, "k": k, "noise": noise, "c": tune(times, cap, size.tried)}
@@ -203,7 +225,10 @@ def measure_exits(case: dict[str, Any], d: int, runs: int, seed: int, cap: float
 
 
 def final_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -> np.ndarray:
-    """Return the median excess risk of a tuned algorithm at the times `size.final`, in Saad and Solla's units."""
+    """Return the median excess risk of a tuned algorithm at the times `size.final`, in Saad and Solla's units.
+
+    Here c is the tuning parameter and k the number of units.
+    """
     problem = chain_problem(k, algorithm_at(name, k, c, batch))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sl.DivergedWarning)
@@ -244,7 +269,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def compare_algorithms(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
     """Yield a table row with exit time and final risks for each algorithm and batch, on the plateau of k units.
 
-    Muon is left out for one unit and for one sample, where it is `Normalised`.
+    Muon is left out for one unit and for batches of one sample, where it equals `Normalised`.
     """
     names = [name for name in ALGORITHM_BUILDERS if size.rules is None or name in size.rules]
     plan = [(name, batch) for name in names for batch in size.batches]
@@ -257,7 +282,10 @@ def compare_algorithms(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]
 
 
 def vary_dimension(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield table rows of a few algorithms at more dimensions, at rates tuned at the first, and of SGD by its ODE."""
+    """Yield table rows of a few algorithms at further dimensions, and of SGD by its ODE.
+
+    The learning rates are those tuned at the first dimension.
+    """
     first = [
         r for part in ("committee", "phase-retrieval") for r in rows_as_dicts(select_rows(datasets[part], batch=size.many))
     ]
@@ -287,7 +315,10 @@ def _error_bars(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
 
 
 def _draw_comparison(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
-    """Draw the median exit time of each algorithm with its interval, one line each; mark those that never left."""
+    """Draw the median exit time of each algorithm with its interval, one line each.
+
+    Algorithms whose runs never left the plateau are marked.
+    """
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
     for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
@@ -339,7 +370,7 @@ def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> No
 
 
 def _draw_against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw median exit times of SGD and Muon against the number of units."""
+    """Draw median exit times of SGD and Muon against the number of units k."""
     for name, colour in zip(FOLLOWED_ALGORITHMS[::2], OKABE_ITO[::2], strict=False):
         first = select_rows(datasets["committee"], rule=name, batch=size.many)
         more = select_rows(datasets["teachers"], rule=name)
@@ -397,10 +428,13 @@ def describe_time(r: dict[str, Any]) -> str:
 
 
 def _describe_final_risks(r: dict[str, Any], size: Size) -> str:
-    """Describe the excess risks of a table row at the times `size.final`."""
+    """Describe the excess risks in a table row at the times `size.final`."""
     return ", ".join(f"{r[f'risk_{t:g}']:.1e} at t = {t:g}" for t in size.final)
 
 
 def _describe_condition(r: dict[str, Any]) -> str:
-    """Describe problem and level of a table row in a caption; empty for the committee and the chain."""
+    """Describe the problem and the level (such as the chain) of a table row for a caption.
+
+    The result is empty for the chain and a committee.
+    """
     return (", phase retrieval" if r["k"] == 1 else "") + (" by the ODE" if r["level"] == "ode" else "")

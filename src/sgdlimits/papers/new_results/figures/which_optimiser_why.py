@@ -39,7 +39,7 @@ from sgdlimits.papers.figure import (
 from sgdlimits.papers.new_results.figures import which_optimiser as which
 
 TRIAL_RATES = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
-"""The rates of an earlier trial at k = 3, d = 1000 and batches of 16, in its units."""
+"""Learning rates of an earlier trial with three units, d = 1000 and batches of 16, whose gradients are summed."""
 INITIAL_DEPARTURE = 0.01
 """Size of the departure from the plateau with which measurements of slopes begin."""
 FULL, QUICK, WORDS = sizes(
@@ -87,7 +87,10 @@ def muon_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
 
 
 def finite_batch_muon_drift(k: int, rate, stats: sl.Overlaps, *, batch: int, log2_points: int) -> sl.Overlaps:
-    """Return the drift of the overlaps of k units under Muon, averaged over finite batches at Sobol points."""
+    """Return the drift of the overlaps of k units under Muon at a finite batch size.
+
+    The average over batches is over 2^`log2_points` Sobol points.
+    """
     return (
         which.plateau_problem(k, sl.Muon(np.sqrt(batch) * rate, batch=batch))
         .with_expectation(sl.Sobol(log2_points))
@@ -96,7 +99,7 @@ def finite_batch_muon_drift(k: int, rate, stats: sl.Overlaps, *, batch: int, log
 
 
 def _moments(k: int, stats: sl.Overlaps):
-    """Return the moments of one sample's gradient for k erf units and k teachers."""
+    """Return the moments of one sample's gradient for k erf units and k teachers, at given overlaps."""
     problem = which.plateau_problem(k, sl.OnePassSGD(1.0))
     return problem.expectation.moments(problem.model, stats.a, problem.model.law(stats))
 
@@ -106,7 +109,7 @@ KINDS: dict[str, Drift] = {"SGD": sgd_drift, "Normalised": normalised_drift, "Mu
 
 
 def rate_of(name: str, k: int, c: float) -> float:
-    """Convert the tuning parameter c of an algorithm to its learning rate for one-sample steps."""
+    """Convert the tuning parameter c of the named algorithm, for k units, to its learning rate for one-sample steps."""
     return (
         k
         * c
@@ -115,9 +118,10 @@ def rate_of(name: str, k: int, c: float) -> float:
 
 
 def symmetric_state(k: int, y) -> sl.Overlaps:
-    """Build overlaps of k equal students from y = (R, log D, log E): teacher overlap, difference of students, rest.
+    """Build the overlaps of k equal students from y = (R, log D, log E).
 
-    E is the squared norm of the mean unit outside the span of the teachers.
+    Here R is the overlap with each teacher, D (1 - 1/k) the squared norm of a student's difference from the mean of all
+    students, and E the squared norm of that mean outside the span of the teachers.
     """
     R, D = y[0], jnp.exp(y[1])
     return sl.Overlaps(jnp.ones(k), jnp.full((k, k), R), jnp.exp(y[2]) + k * R**2 + D * (jnp.eye(k) - 1 / k))
@@ -125,30 +129,30 @@ def symmetric_state(k: int, y) -> sl.Overlaps:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _plateau_drift(drift: Drift, k: int, rate, y):
-    """Return the time derivative of y, the parameters of a `symmetric_state`, under a drift of the overlaps."""
+    """Return the time derivative of y, the parameters of `symmetric_state`, under a drift of the overlaps."""
     change = drift(k, rate, symmetric_state(k, y))
     R, mean, trace = change.M.mean(), change.Q.mean(), jnp.trace(change.Q)
     return jnp.stack([R, (trace - k * mean) / (k - 1) * jnp.exp(-y[1]), (mean - 2 * k * y[0] * R) * jnp.exp(-y[2])])
 
 
 def escape_direction(k: int) -> np.ndarray:
-    """Return the matrix of norm 1 by which the overlaps M change as two units turn to two teachers."""
+    """Return the matrix of norm 1 along which the teacher overlaps M change as two units turn to two teachers."""
     a = np.eye(k)[0] - np.eye(k)[1]
     return np.outer(a, a) / 2
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _departure_growth(drift: Drift, k: int, rate, y):
-    """Return the growth rate of departures from a symmetric state along `escape_direction`."""
+    """Return the growth rate of departures from the symmetric state of y along `escape_direction`."""
     at, e = symmetric_state(k, y), escape_direction(k)
     move = lambda size: drift(k, rate, sl.Overlaps(at.a, at.M + size * e, at.Q)).M
     return (jax.jvp(move, (0.0,), (1.0,))[1] * e).sum()
 
 
 def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500.0) -> tuple[float, np.ndarray]:
-    """Find the plateau near the `symmetric_state` of y, and return its escape rate (NaN if none is found) and its y.
+    """Find the plateau near the `symmetric_state` of y, and return its escape rate and the plateau's parameters.
 
-    y follows the drift for a time `relax`, then a root finder takes over.
+    The rate is NaN if no plateau is found. The state follows the drift for a time `relax`, then a root finder takes over.
     """
     f = lambda y: np.asarray(_plateau_drift(drift, k, rate, y))
     if relax:
@@ -166,7 +170,10 @@ def first_guess(k: int) -> np.ndarray:
 
 
 def escape_curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
-    """Return table rows with an algorithm's escape rate and plateau at given values of c and at the best c."""
+    """Return table rows with an algorithm's escape rate and plateau, at given values of c and at the best c.
+
+    Here c is the tuning parameter of `which_optimiser`, and k the number of units.
+    """
     rows, y = [], first_guess(k)
     for c in values:
         speed, y = escape(KINDS[name], k, rate_of(name, k, c), y)
@@ -176,7 +183,10 @@ def escape_curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
 
 
 def fastest_row(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
-    """Return the table row at the c of the largest escape rate, refined between rows whose c differ by `factor`."""
+    """Return the table row at the tuning parameter c of the largest escape rate.
+
+    It is refined between rows whose values of c differ by `factor`.
+    """
     at = max(rows, key=lambda row: np.nan_to_num(row["rate"], nan=-np.inf))
     name, k, y = at["rule"], at["k"], plateau_of(at)
     leave = lambda log_c: escape(KINDS[name], k, rate_of(name, k, np.exp(log_c)), y)
@@ -188,7 +198,10 @@ def fastest_row(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
 
 
 def make_row(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[str, Any]:
-    """Build a table row from escape rate and plateau y, with the plateau's risk in Saad and Solla's units."""
+    """Build a table row from tuning parameter c, escape rate `speed` and plateau parameters y.
+
+    The plateau's risk is in Saad and Solla's units.
+    """
     excess = k**2 * float(which.plateau_problem(k, sl.OnePassSGD(1.0)).risk(symmetric_state(k, y)))
     return {"rule": name, "k": k, "c": c, "rate": speed, "risk": excess, "R": y[0], "log_D": y[1], "log_E": y[2]}
 
@@ -199,7 +212,10 @@ def plateau_of(row: Any) -> np.ndarray:
 
 
 def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: float, seed: int) -> xr.Dataset:
-    """Simulate the chain from near a plateau, and return the mean departure against time and its growth rate."""
+    """Simulate the chain from near the plateau `point`, and return the departure's mean and its growth rate.
+
+    The mean is over runs, at times up to t.
+    """
     k = point.M.shape[0]
     e, times = escape_direction(k), np.linspace(0, t, 25)
     start = sl.Overlaps(point.a, point.M + INITIAL_DEPARTURE * e, point.Q)
@@ -218,7 +234,10 @@ def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Compute and measure rates of escape from a plateau for several optimisers, and draw them with the later risk."""
+    """Compute and measure rates of escape from a plateau for several optimisers, and draw them.
+
+    The risk after the escape is drawn too.
+    """
     datasets = {"rates": _compute_rates(size)}
     best = {name: _fastest_escape(datasets["rates"], name, size.k) for name in KINDS}
     datasets["slopes"] = _measure_slopes(size, best, seed)
@@ -230,14 +249,20 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _fastest_escape(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
-    """Return tuning parameter, escape rate and plateau y of an algorithm's fastest escape, from the table of rates."""
+    """Return the tuning parameter, escape rate and plateau parameters y of an algorithm's fastest escape.
+
+    They are read from the table of rates, for k units.
+    """
     rows = select_rows(rates, rule=name, k=k)
     at = rows.isel(point=int(np.nanargmax(rows.rate.values)))
     return {"c": float(at.c), "rate": float(at.rate), "y": plateau_of(at)}
 
 
 def _compute_rates(size: Size) -> xr.Dataset:
-    """Tabulate the escape rates of all algorithms against c at large batches, and of Muon at a finite batch."""
+    """Tabulate the escape rates of all algorithms in large batches, and of Muon in a finite batch.
+
+    The rates are functions of the tuning parameter c.
+    """
     rows = [row for k in bar(size.ks, desc="rates") for name in KINDS for row in escape_curve(name, k, size.rates)]
     drift = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points)
     near = [row for row in rows if (row["rule"], row["k"]) == ("Muon", size.k)]
@@ -250,7 +275,10 @@ def _compute_rates(size: Size) -> xr.Dataset:
 
 
 def _measure_slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
-    """Measure the growth rate of departures from the plateau in the chain, at the fastest c of SGD and Muon."""
+    """Measure in the chain the growth rate of departures from the plateau, for SGD and Muon.
+
+    Each has the tuning parameter c of its fastest escape.
+    """
     drift, found = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points), []
     for name in bar(("SGD", "Muon"), desc="slopes"):
         c, rate, y = best[name]["c"], best[name]["rate"], best[name]["y"]
@@ -342,7 +370,7 @@ def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
 
 
 def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
-    """Draw the fastest escape rate of each algorithm, over that of SGD, against the number of units."""
+    """Draw the ratio of each algorithm's fastest escape rate to that of SGD against the number of units."""
     fastest = {name: np.array([_fastest_escape(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
     for name in ("Muon", "Normalised"):
         ax.plot(size.ks, fastest[name] / fastest["SGD"], "o-", color=COLOURS[name], label=name)

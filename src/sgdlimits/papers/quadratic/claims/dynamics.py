@@ -45,7 +45,10 @@ def risk_23(s: SquaredUnits) -> float:
 
 @claim("(23)", "population risk", r"$\frac{p^*+2}{p^*} - \frac2p\sum_kQ_{kk} - \frac4{pp^*}\sum\rho_{kl}^2 + \dots$")
 def compare_risk(effort: Effort) -> Comparison:
-    """Compare the risk of three students, by Gauss-Hermite quadrature and without the factor 1/2, with equation (23)."""
+    """Compare the risk of three students, the mean of (y - f)^2 by Gauss-Hermite quadrature, with equation (23).
+
+    Here y is the label and f the network's output.
+    """
     s = sample_units()
     return compare(2 * s.risk, risk_23(s))
 
@@ -56,7 +59,7 @@ def compare_risk(effort: Effort) -> Comparison:
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
 def compare_teachers(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with the ODE (33), (38)."""
+    """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with (33) and (38)."""
     s = sample_units()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q = Q.diagonal()
@@ -65,7 +68,10 @@ def compare_teachers(effort: Effort) -> Comparison:
 
 
 def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
-    """Evaluate dQ/dalpha by (34), with a given bracket, the factor of Q at second order in the learning rate."""
+    """Evaluate the time derivative of the student overlaps Q by (34), at learning rate eta.
+
+    Here `bracket` is the factor of Q in the term quadratic in the learning rate, and time counts samples per dimension.
+    """
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q, T, RR = Q.diagonal(), np.trace(Q), rho @ rho.T
     off = Q - np.diag(q)
@@ -84,7 +90,7 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     f"{DRIFT}",
 )  # fmt: skip
 def compare_students(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlaps between students, by quadrature, with equation (34), corrected and as printed."""
+    """Compare mean increments of the overlaps between students, by quadrature, with (34), corrected and as printed."""
     s, eta = sample_units(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
     printed = 1 + 2 / K - (2 * P - 1) / P**2 * T**2 - rho2 / (P * K)
@@ -98,7 +104,7 @@ def compare_students(effort: Effort) -> Comparison:
     r"$\frac{dQ_{kk}}{dt} = \frac8pQ_{kk}[1-\frac1p(\sum_rQ_{rr}+2Q_{kk})]$, to first order in small overlaps",
 )
 def compare_norm_learning(effort: Effort) -> Comparison:
-    """Compare mean increments of norms and small overlaps, by Gauss-Hermite quadrature, with equation (9) to first order."""
+    """Compare mean increments of norms and small overlaps, by quadrature, with (9) to first order in the overlaps."""
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
     # overlaps with a teacher and with the second student, to first order
@@ -113,7 +119,7 @@ def compare_norm_learning(effort: Effort) -> Comparison:
 
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
 def compare_plateau_norm(effort: Effort) -> Comparison:
-    """Compare the squared norm at which orthogonal students have no mean increment, by quadrature, with equation (10)."""
+    """Compare the squared norm at which orthogonal students have zero mean increment, by quadrature, with (10)."""
     # students along axes 3 to 5, orthogonal to the teachers
     at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
     number = brentq(lambda q: float(at(q).mean(at(q).Q(0.0))[0, 0]), 0.1, 2.0)
@@ -122,7 +128,7 @@ def compare_plateau_norm(effort: Effort) -> Comparison:
 
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
 def compare_growth(effort: Effort) -> Comparison:
-    """Compare growth rates of overlaps on the plateau, from the package's linearised gradient flow, with (11) and (12)."""
+    """Compare growth rates of teacher overlaps on the plateau, from the package's linearised gradient flow, with (11), (12)."""
     return compare(linearise_on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
 
@@ -133,7 +139,10 @@ def compare_growth(effort: Effort) -> Comparison:
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
 def compare_decay(effort: Effort) -> Comparison:
-    """Compare the rate of Q_12 on the plateau, from linearised gradient flow, with -omega_Q, and +omega_Q as printed."""
+    """Compare the rate of the student overlap Q_12 on the plateau, from linearised gradient flow, with -omega_Q.
+
+    Here omega_Q is the paper's decay rate. The printed growth rate is +omega_Q.
+    """
     found, rate = linearise_on_plateau(), 16 / (P * (P + 2))
     return compare(found.matrix[found.names.index("Q[0,1]"), found.names.index("Q[0,1]")] / 0.01, -rate, rate)
 
@@ -144,7 +153,7 @@ def compare_decay(effort: Effort) -> Comparison:
     tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
 def compare_loss_13(effort: Effort) -> Comparison:
-    """Compare the relative fall of the risk on the plateau, from gradient flow, with equation (13), corrected and printed."""
+    """Compare the relative fall of the risk on the plateau, in gradient flow, with equation (13), corrected and as printed."""
     t, lr, runs = 1.5, 0.01, 8
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
@@ -177,7 +186,7 @@ def compare_risk_on_plateau(effort: Effort) -> Comparison:
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
 def compare_optimal(effort: Effort) -> Comparison:
-    """Compare the share of variance in the ODE's best rates that a line in the width leaves over with the bound 0.001."""
+    """Compare the share of variance in the ODE's best learning rates left by a linear fit in the width with the bound 0.001."""
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
     rest = rates - np.polyval(np.polyfit(widths, rates, 1), widths)

@@ -62,7 +62,11 @@ def compare_hessian_25(effort: Effort) -> Comparison:
 
 
 def published_spectra(p: int, k: int, d: int) -> Any:
-    """Yield the spectra of section 7.2.2: (s, r) of a family of critical points, and (eigenvalue, multiplicity) pairs."""
+    """Yield the published spectrum of each family of critical points in section 7.2.2.
+
+    Each item has the numbers (s, r) of learnt teacher directions and of other directions, and the pairs (eigenvalue,
+    multiplicity).
+    """
     # tabula rasa, plateau, solution, and all students on one teacher
     yield (0, 0), [(-4 / p * (1 + 2 / k), p * k), (-4 / p, p * (d - k))]
     plateau = [(-8 / (p * k), p * k), (8 / p, 1), (16 / (p * (p + 2)), p * (p - 1) // 2 + p - 1)]
@@ -95,9 +99,11 @@ def compare_spectra(effort: Effort) -> Comparison:
     right=r"Null eigenvectors of $SS^\top$, and likewise positive ones",
 )  # fmt: skip
 def compare_null_directions(effort: Effort) -> Comparison:
-    """Compare the norm of H u, from the dense Hessian H at a solution and a null direction u, with 0.
+    """Compare the norm of H u with 0, for the dense Hessian H at a solution and a published null direction u.
 
-    Right with x a null eigenvector of S S^T; printed, with x the vector of the eigenvalues of S S^T.
+    Here u is the product of x, a vector over the students, with a direction orthogonal to the teachers; S is the matrix of
+    orthonormal columns in the solution (15). In the right form x is a null eigenvector of S S^T, in the printed one the vector
+    of its eigenvalues.
     """
     S, d = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 2)))[0], 5
     values, vectors = np.linalg.eigh(S @ S.T)
@@ -112,7 +118,10 @@ def compare_null_directions(effort: Effort) -> Comparison:
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
 )  # fmt: skip
 def compare_rotations(effort: Effort) -> Comparison:
-    """Compare eigenvalues of M M^T, at a critical point of three students found by root finding, with 0, 1, 1."""
+    """Compare the eigenvalues of M M^T at a critical point of three students with 0, 1, 1 (the paper prints 1, 1, 1).
+
+    Here M has the scaled overlaps with two directions orthogonal to the teachers; the point is found numerically.
+    """
     start = np.array([[0.9, 0.1], [0.0, 0.8], [0.2, -0.1]])
     found = root(lambda w: gradient(np.pad(w.reshape(3, 2), ((0, 0), (2, 0))), 2)[:, 2:].ravel(), start.ravel(), method="lm")
     M = found.x.reshape(3, 2) / np.sqrt(3 / 4)
@@ -127,7 +136,7 @@ def compare_rotations(effort: Effort) -> Comparison:
     f"{CRITICAL}",
 )  # fmt: skip
 def compare_families(effort: Effort) -> Comparison:
-    """Compare the number of distinct risks at critical points, from 80 root searches, with 6, and 5 as printed."""
+    """Compare the number of distinct risks at critical points, found by 80 root searches, with 6 (the paper prints 5)."""
     rng, met = np.random.default_rng(0), set()
     for _ in range(80):
         start = rng.normal(size=(2, 5)) * rng.choice([0.0, 0.3, 1.0], size=(2, 1))
@@ -149,7 +158,7 @@ def compare_families(effort: Effort) -> Comparison:
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL}",
 )  # fmt: skip
 def compare_weights_of_families(effort: Effort) -> Comparison:
-    """Compare squared norms at which the gradient vanishes, by root finding, with section 7.2.1, corrected and as printed."""
+    """Compare squared norms at which the gradient vanishes, by root finding, with section 7.2.1, corrected and printed."""
     outside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6, 2) * (np.arange(3) < 2)[:, None], 2)[0, 2]
     inside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6) * (np.arange(3) < 1)[:, None], 2)[0, 0]
     number = [brentq(f, 0.1, 5.0) for f in (outside, inside)]
@@ -161,7 +170,7 @@ def compare_weights_of_families(effort: Effort) -> Comparison:
     right=r"$-\frac1p \sum_k w_k w_k^\top$", tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL}",
 )  # fmt: skip
 def compare_plateau_hessian(effort: Effort) -> Comparison:
-    """Compare the Hessian on the plateau, by differences of the gradient, with section 7.2.2, corrected and as printed."""
+    """Compare the Hessian on the plateau, by differences of the gradient, with section 7.2.2, corrected and printed."""
     p, k, d = P, K, 6
     W = np.sqrt(p / (p + 2)) * np.eye(p, d, 2)
     outer = np.einsum("na,mb->manb", W, W) + np.einsum("ma,nb->manb", W, W)
@@ -212,7 +221,10 @@ def compare_aligned_hessian(effort: Effort) -> Comparison:
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
 def compare_ratio(effort: Effort) -> Comparison:
-    """Compare the ratio of negative to null eigenvalues of the package's Hessian on the plateau at d = 30 with (29)."""
+    """Compare the ratio of the numbers of negative and null eigenvalues of the Hessian on the plateau at d = 30 with (29).
+
+    The numbers are those of the package's Hessian.
+    """
     d, problem = 30, sl.presets.quadratic_network(P, K)
     point = theory.critical_points(problem).family(0, P).statistics(seed=0)
     negative, null, _ = sl.hessian_spectrum(problem, point, d).index
@@ -227,7 +239,10 @@ def compare_ratio(effort: Effort) -> Comparison:
     tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL}",
 )  # fmt: skip
 def compare_largest_ratio(effort: Effort) -> Comparison:
-    """Compare the largest ratio of negative to null eigenvalues, of dense Hessians in R^9, with 7.2.2 and its correction."""
+    """Compare the largest ratio of the numbers of negative and null eigenvalues, over widths in R^9, with section 7.2.2.
+
+    The numbers are those of dense Hessians on the plateau. The section is taken in its corrected and its printed form.
+    """
     k, d, ratios = 2, 9, []
     for p in range(1, d - k + 1):
         values = np.linalg.eigvalsh(hessian(np.sqrt(p / (p + 2)) * np.eye(p, d, k), k))
@@ -237,7 +252,10 @@ def compare_largest_ratio(effort: Effort) -> Comparison:
 
 @claim("section 7.5", "degrees of freedom", r"$Np - p(p-1)/2$ for $p\le N$, then $N(N+1)/2$; solutions $pp^*-p^*(p^*+1)/2$")
 def compare_degrees(effort: Effort) -> Comparison:
-    """Compare numerical ranks of the differential of W^T W and of rotations at a solution with the counts of section 7.5."""
+    """Compare numerical ranks of the differential of W^T W, and of rotations at a solution, with section 7.5.
+
+    Here W is the weight matrix; the section counts the degrees of freedom of W^T W and the dimension of the solutions.
+    """
     rng, rows = np.random.default_rng(0), []
     for d, p in ((4, 2), (4, 4), (4, 6)):
         W, basis = rng.normal(size=(p, d)), np.eye(p * d).reshape(p * d, p, d)
@@ -264,9 +282,10 @@ def compare_solutions(effort: Effort) -> Comparison:
 
 @claim("(19)–(21)", "closest solution", r"$\bar S = \rho_0(\rho_0^\top\rho_0)^{-1/2}$ is the closest to the start")
 def compare_closest(effort: Effort) -> Comparison:
-    """Compare the closest solution with 2000 random ones, by distance from the start, and with SciPy's polar factor.
+    """Compare the closest solution's distance from the start with that of 2000 random solutions.
 
-    The ratio of the distances is below 1, and the difference from the polar factor is below 1e-9.
+    The ratio to the smallest of their distances is below 1. The closest solution's distance agrees to 1e-9 with that of the
+    solution from SciPy's polar factor of M.
     """
     rng, W = np.random.default_rng(3), random_weights(P, 9, seed=3)
     end = sl.conserved.end_point(sl.presets.quadratic_network(P, K), make_overlaps(np.ones(P), W[:, :K], W @ W.T))
@@ -278,7 +297,7 @@ def compare_closest(effort: Effort) -> Comparison:
 
 
 def solve_gradient_flow(U: np.ndarray, time: float) -> np.ndarray:
-    """Solve gradient flow from weights U for a time, with two teachers along the first axes; return the final weights."""
+    """Solve gradient flow from weights U for a time, with two teachers along the first axes, and return its end."""
     slope = lambda t, y: -gradient(y.reshape(U.shape), 2).ravel()
     return solve_ivp(slope, (0, time), U.ravel(), method="DOP853", rtol=1e-10, atol=1e-13).y[:, -1].reshape(U.shape)
 
@@ -295,11 +314,10 @@ def build_uneven_start() -> np.ndarray:
     f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVED}",
 )  # fmt: skip
 def compare_conserved(effort: Effort) -> Comparison:
-    """Compare the largest change of S = M (M^T M)^(-1/2), by gradient flow in R^9, with the ODE's, and 0 as printed.
+    """Compare the largest change of S = M (M^T M)^(-1/2) in gradient flow in R^9 with that in the ODE (printed: 0).
 
-    The starts are orthogonal students of equal norms, for which the right value is 0, and of different norms.
-
-    The right value for different norms is the change in the ODE of the overlaps.
+    Here M has the overlaps with the teachers. The starts are orthogonal students, first of equal norms, for which the right
+    value is 0, and then of different norms, for which it is the change in the ODE of the overlaps.
     """
     U, lr, changes = build_uneven_start(), 0.1, []
     even = U / np.linalg.norm(U, axis=1, keepdims=True)
@@ -319,7 +337,7 @@ def compare_conserved(effort: Effort) -> Comparison:
     f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVED}",
 )  # fmt: skip
 def compare_end_is_closest(effort: Effort) -> Comparison:
-    """Compare the distance from the closest solution at the end of gradient flow in R^9 with the ODE's, and 0 as printed."""
+    """Compare the distance of gradient flow's end in R^9 from the closest solution with that of the ODE's end (printed: 0)."""
     U, lr = build_uneven_start(), 0.1
     problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), make_overlaps(np.ones(2), U[:, :2], U @ U.T)
     closest_M = np.asarray(sl.conserved.end_point(problem, stats).stats.M)
@@ -340,7 +358,10 @@ def compare_end_is_closest(effort: Effort) -> Comparison:
     tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
 )  # fmt: skip
 def compare_terminal(effort: Effort) -> Comparison:
-    """Compare risk times t^2 late in gradient flow of three students, one teacher, with its algebraic law, and 0 as printed."""
+    """Compare the late risk times t^2 in gradient flow of three students and one teacher with its limit (printed: 0).
+
+    Here t is the time; the limit is that of the algebraic law of decay.
+    """
     p, k, t = 3, 1, 1e4
     start = 0.3 * random_weights(p, 6, seed=1) + np.pad(np.eye(p, 1), ((0, 0), (0, 5)))
     slope = lambda t, y: -gradient(y.reshape(p, 6), k).ravel()

@@ -32,7 +32,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _simulate_chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: int) -> xr.Dataset:
-    """Simulate the chain, half of the runs on each of two threads with its own seed."""
+    """Simulate the chain from `start`, half of the runs on each of two threads, with a seed for each thread."""
 
     def simulate_half(which: int) -> xr.Dataset:
         """Simulate half of the runs; `which` (0 or 1) sets the seed."""

@@ -21,7 +21,7 @@ WORDS = dict(rates="learning rates in (a)", starts="random starts", widths="widt
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE over learning rates and starts, and draw the time to halve the loss, and the best rate against width."""
+    """Solve the ODE over learning rates and starts, and draw when the loss is halved, and the best rate against width."""
     # slightly beyond the largest rate, to show where escape ends
     lrs = np.linspace(0, 1.1 * largest_lr(TEACHERS, TEACHERS).escape, size.rates + 1)[1:]
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)

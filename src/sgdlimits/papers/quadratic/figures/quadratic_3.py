@@ -40,7 +40,7 @@ def sample_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Ov
 
 
 def scaled_distance_limit(size: Size) -> float:
-    """Return the theoretical limit of the paper's time multiplied by the distance of M from its predicted end."""
+    """Return the limit of the paper's time multiplied by the distance of the overlaps M from their predicted end."""
     p, k = size.width, size.teachers
     return k * p**1.5 * (p - k) / (32 * (p + 2))
 

@@ -28,7 +28,10 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate ODE and chain from equal and different norms, and draw the orthogonal part S = M (M^T M)^(-1/2)."""
+    """Simulate ODE and chain from students of equal and different norms, and draw S = M (M^T M)^(-1/2).
+
+    Here M has the overlaps with the teachers, and S is their orthogonal part.
+    """
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
     equal, different = build_starts(seed)
     follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {"ode": (sl.ODE(), equal, size.limit, 1)}
@@ -55,9 +58,10 @@ def build_starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
 
 
 def fit_exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
-    """Return the root mean square change of S at an early time for each d, its fitted exponent in d, and the error.
+    """Return the root mean square change of S at an early time for each dimension d, and its fitted exponent in d with error.
 
-    The change of S is one Gaussian angle per run, which gives the error of a root mean square.
+    Here S is the orthogonal part M (M^T M)^(-1/2) of the teacher overlaps M. The change of S is one Gaussian angle per run,
+    which gives the error of a root mean square.
     """
     change = np.array([np.sqrt((parts[f"early-{d}"].frobenius[:, -1] ** 2).mean()) for d in size.sizes])
     x = np.log(size.sizes) - np.mean(np.log(size.sizes))
@@ -89,7 +93,10 @@ def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
-    """Draw the four entries of S in one run against time, one colour each; the legend shows the line style in grey."""
+    """Draw the four entries of the orthogonal part S in one run against time, one colour each.
+
+    The legend shows the line style in grey.
+    """
     for entry, colour in zip(S.values.reshape(S.sizes["t"], -1).T, OKABE_ITO, strict=False):
         ax.plot(S.t, entry, color=colour, **style)
     if label is not None:
@@ -97,13 +104,13 @@ def _draw_entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None
 
 
 def _format_power(d: int) -> str:
-    """Format d as a power of ten if it is one."""
+    """Format the dimension d as a power of ten if it is one, else as a number."""
     digits = len(str(d)) - 1
     return f"10^{digits}" if d == 10**digits else str(d)
 
 
 def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw the root mean square change of S at an early time against the dimension, with the fitted power."""
+    """Draw the root mean square change of the orthogonal part S at an early time against d, with the fitted power."""
     change, slope, _ = fit_exponent(parts, size)
     x = np.array(size.sizes, float)
     ax.loglog(x, change, "o", color=OKABE_ITO[0], label=f"chain, {size.compared} runs each")

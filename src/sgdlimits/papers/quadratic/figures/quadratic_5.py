@@ -22,7 +22,10 @@ WORDS = dict(dimensions="dimensions N", widest="largest width")
 
 
 class Rank(NamedTuple):
-    """Numerical rank of a matrix, and the smallest singular value counted and largest neglected, as shares of the largest."""
+    """Numerical rank of a matrix, with two singular values as shares of the largest.
+
+    They are the smallest singular value that is counted, and the largest one that is neglected.
+    """
 
     rank: int
     kept: float
@@ -39,7 +42,10 @@ def compute_rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
 
 
 def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
-    """Return the differential of W^T W, the linear map V -> W^T V + V^T W, as a matrix with one row per weight."""
+    """Return the differential of W^T W, for weights W, as a matrix with one row per weight.
+
+    It is the linear map V -> W^T V + V^T W.
+    """
     p, d = W.shape
     half = np.einsum("ia,ij,bc->jcab", W, np.eye(p), np.eye(d))
     return (half + half.swapaxes(2, 3)).reshape(p * d, d * d)

@@ -35,7 +35,10 @@ def rotation_generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs
 
 
 def solution_constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
-    """Return the differential of the equations of zero error, on W^T W inside the teacher's span and on W outside."""
+    """Return the differential of the equations of zero error at weights W and a teacher of rank n.
+
+    The equations are on W^T W inside the teacher's span, and on W outside.
+    """
     p, d = W.shape
     within = differential(W).reshape(p * d, d, d)[:, :n, :n].reshape(p * d, n * n)
     return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)

@@ -18,17 +18,21 @@ from sgdlimits.run.schema import check_form
 MIN_PLATEAU_TO_FALL = 1 / 3
 """Minimal duration of a plateau, relative to the fall after it; an exponential decay stays in the band for only 6 % of it."""
 MIN_FINAL_EXCESS = 0.1
-"""Minimal excess risk, relative to the start, of a flat end that counts as a plateau; below it the run has learnt."""
+"""Smallest excess risk, relative to the start, at which a flat end counts as a plateau; a run that ends lower has learnt."""
 TAIL_START = 0.1
 """The tail begins where the excess risk is this fraction of the plateau's."""
 MIN_BAND_STANDARD_DEVIATIONS = 3.0
 """Minimal half-width of the band, in standard deviations of the risk's fluctuations."""
 MAX_BAND_WIDENING = 3.0
-"""Largest factor by which the requested band is widened for these fluctuations."""
+"""Largest factor by which the requested band is widened for the fluctuations of the risk."""
 
 
 class Plateau(NamedTuple):
-    """Plateau of one run: first and last index, excess risk, and the time at which the fraction `fall` is lost, or infinity."""
+    """Plateau of one run.
+
+    Its fields are the first and last index of the plateau, its excess risk, and the time at which the fraction `fall` of that
+    risk is lost, or infinity.
+    """
 
     first: int
     last: int
@@ -38,7 +42,7 @@ class Plateau(NamedTuple):
 
 @checked
 def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, floor: float | None = None) -> Phases:
-    r"""Find norm learning, plateau, escape, descent and tail in each run, with rates of growth and decay.
+    r"""Find norm learning, plateau, escape, descent and tail in each run of a dataset, with rates of growth and decay.
 
     The plateau is the longest stretch of time on which the excess risk stays within a band around a level and after which it
     falls by the fraction `fall`; the stretch must last at least a third of the duration of that fall. Norm learning is the
@@ -91,7 +95,9 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
         raise BadInput(f"the dataset has {t.size} saved times, but phases needs three. Save more times, such as save=200.")
     # excess risks must be positive, as their logarithms are used
     if floor >= dataset.risk.values[:, 0].max():
-        raise BadInput(f"floor must be below the risk at the start; got {floor:g}. Omit floor to use that of the problem.")
+        raise BadInput(
+            f"floor must be below the risk at the start; got {floor:g}. Leave out floor= to use the problem's floor."
+        )
     runs = [_excess_risk(dataset, run, floor) for run in range(dataset.sizes["run"])]
     spans = [_find_plateau(t[:seen], excess, band, fall) if seen else None for seen, excess in runs]
     kinds = compute_signals(dataset)
@@ -117,7 +123,10 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
 
 
 def _classify_outcome(seen: int, span: Plateau | None) -> str:
-    """Return a run's outcome, such as "left", from its number of saved times (zero if it diverged) and its plateau."""
+    """Return a run's outcome, such as "left", from its number of saved times and its plateau.
+
+    Here `seen` is that number, zero if the run diverged, and `span` the plateau, if there is one.
+    """
     if not seen:
         return DIVERGED
     if span is None:
@@ -137,7 +146,7 @@ def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.n
 
 
 def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -> Plateau | None:
-    """Find a run's plateau: the longest flat stretch that it leaves, else a flat stretch at its end, else None."""
+    """Find a run's plateau: its longest flat stretch before a fall, else a flat stretch at its end, else None."""
     if t.size < 3:
         return None
     log = np.log(excess)
@@ -185,7 +194,10 @@ def _extend_plateau(log: np.ndarray, span: Plateau, half_width: float) -> Platea
 
 
 def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -> float:
-    """Return the first time after an index at which the excess risk is at most `value`, interpolated in its logarithm."""
+    """Return the first time after an index at which the excess risk is at most `value`.
+
+    The time is interpolated in the logarithm of the risk; `after` is the index.
+    """
     below = np.flatnonzero(excess[after:] <= value)
     if not below.size:
         return np.inf
@@ -198,7 +210,7 @@ def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -
 
 
 def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, np.ndarray]:
-    """Return the times at which each phase of a run begins and ends, NaN where the phase was not seen."""
+    """Return the times at which each phase of a run begins and ends; phases that were not seen have NaN."""
     edges = np.array([t[0], t[span.first], *4 * [np.nan]])
     if np.isfinite(span.half):
         last = find_crossing(t, excess, TAIL_START * span.level, span.last)
@@ -208,7 +220,10 @@ def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[
 
 
 def _choose_signal(kinds: dict[str, np.ndarray], spans: list[Plateau | None]) -> str:
-    """Return which norms to fit: "differences" if they grow 1.5 times as much on the plateaus, else "cosines"."""
+    """Return the signal to fit: "differences" if they grow 1.5 times as much on the plateaus, else "cosines".
+
+    The differences are those of the cosines with fixed directions between students.
+    """
     gain = {}
     for name in ("cosines", "differences"):
         if name in kinds:

@@ -31,8 +31,8 @@ MIN_TAIL_FRACTION = 1e-8
 def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     """Return the norms of cosines whose growth and decay are fitted, each of shape (run, t).
 
-    They are those of the cosines with fixed directions, of the differences of these between students, and of the cosines
-    between students.
+    They are the norms of the cosines with fixed directions, of the differences between students in these cosines, and of the
+    cosines between students.
     """
     if "m" in dataset and "r2" in dataset:
         return {"cosines": (np.abs(dataset.m) / np.sqrt(dataset.m**2 + dataset.r2)).values}
@@ -56,7 +56,10 @@ def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def compute_noise(dataset: xr.Dataset) -> tuple[float, float]:
-    """Return the norms of random cosines in dimension d, with fixed directions and between students; zero for infinite d."""
+    """Return the norms of the cosines of random directions in dimension d, zero for infinite d.
+
+    The first norm is over cosines with fixed directions, the second over cosines between students.
+    """
     shape = dataset[overlap_name(dataset)].shape[2:]
     d, students = dataset.attrs["d"] or np.inf, shape[0] if shape else 1
     return float(np.sqrt(np.prod(shape) / d)), float(np.sqrt(students * (students - 1) / d))
@@ -72,7 +75,10 @@ def _fixed_direction_norms(cosines: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -> dict[str, float]:
-    """Fit the exponential growth rate of a signal on a plateau, where it is above the noise and not yet saturated."""
+    """Fit the exponential growth rate of a signal on a plateau, where it is above the noise and not yet saturated.
+
+    Here `left` is whether the run leaves the plateau, and `noise` the size of the signal from SGD's own noise.
+    """
     fits = signal > 0
     places = np.arange(t.size)
     conditions = [t >= t[0] + FIT_START * (t[-1] - t[0])]
@@ -87,7 +93,10 @@ def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -
 
 
 def fit_decay(t: np.ndarray, signal: np.ndarray, *, noise: float) -> dict[str, float]:
-    """Fit the exponential decay rate of a signal on a plateau; empty dict if it falls too little before noise dominates."""
+    """Fit the exponential decay rate of a signal on a plateau, where it is above `noise`.
+
+    The dict is empty if the signal falls too little before noise dominates.
+    """
     # skip the approach to the plateau
     late = t >= t[0] + FIT_START / 2 * (t[-1] - t[0])
     t, signal = t[late], signal[late]
@@ -99,7 +108,10 @@ def fit_decay(t: np.ndarray, signal: np.ndarray, *, noise: float) -> dict[str, f
 
 
 def fit_tail(t: np.ndarray, excess: np.ndarray, first: float, since: float) -> dict:
-    """Fit the final decay of the excess risk by an exponential and by a power law, and return the better fit."""
+    """Fit the final decay of the excess risk by an exponential and by a power law, and return the better fit.
+
+    The tail begins at the excess risk `first`, and `since` is the origin of time of the power law.
+    """
     start, deep = (_first_index(excess <= share * first) for share in (1.0, TAIL_FIT_START))
     stop = _first_index(excess < MIN_TAIL_FRACTION * first)
     inside = slice(deep if stop - deep >= 2 * MIN_FIT_POINTS else start, stop)

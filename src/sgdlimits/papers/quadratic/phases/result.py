@@ -59,7 +59,7 @@ class Phases:
                 yield f"{phase} from t", *_format_quantiles(begin), ""
 
     def _value_rows(self):
-        """Yield table rows with the risk on the plateau and the fitted rates, beside theory."""
+        """Yield table rows with the risk on the plateau and the fitted rates, beside their theoretical values."""
         for name, text in ROW_TITLES.items():
             values = self.data[name].values
             if np.isfinite(values).any() or (name in self.theory and name in ("level", "growth")):
@@ -76,7 +76,10 @@ def _format_quantiles(values: np.ndarray) -> tuple[str, str]:
 
 
 def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
-    """Return theoretical plateau and tail values by variable name, for the problem and level of a dataset; else {}."""
+    """Return theoretical plateau and tail values by variable name, for a dataset's problem and level.
+
+    The dict is empty if no theory applies.
+    """
     try:
         problem, level = (from_json(dataset.attrs[name]) for name in ("problem", "level_parameters"))
         corrector = getattr(level, "corrector", True)
@@ -93,7 +96,10 @@ def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
 
 
 def _quadratic_theory(problem, corrector: bool) -> dict[str, float]:
-    """Return a quadratic network's theoretical risk and rates on the plateau, and its tail rate or exponent."""
+    """Return a quadratic network's theoretical risk and rates on the plateau, and its tail rate or exponent.
+
+    Here `corrector` is whether terms quadratic in the learning rate are included.
+    """
     rates = plateau_rates(problem, corrector=corrector)
     values = {"level": plateau_risk(problem, corrector=corrector), "growth": rates.rho}
     if problem.network.width > 1:

@@ -66,6 +66,8 @@ class CriticalPoints(Sequence[CriticalFamily]):
 def critical_points(problem: ProjectionProblem) -> CriticalPoints:
     r"""All critical points of the population risk of a quadratic network, as families labelled by (s, r).
 
+    The network has learnt s directions in the span of the p* teachers, and r directions orthogonal to it; p is its width.
+
     They are the fixed points of gradient flow and of the ODE without corrector. Every family has a negative eigenvalue except
     the one of lowest risk, :math:`s = \min(p, p^*)` with r = 0: there are no other minima.
 
@@ -116,7 +118,7 @@ def _format_row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
 
 
 def _format_linear(value: int, slope: int, at: int) -> str:
-    """Format a linear function of d as text, such as "2d - 5", from its slope and its value at one d."""
+    """Format a linear function of d as text, such as "2d - 5", from its slope and its value at d = `at`."""
     constant = value - slope * at
     if not slope:
         return str(constant)

@@ -30,7 +30,7 @@ LAGUERRE_NODES = 32
 
 @checked
 def risk_on_plateau(problem: ProjectionProblem, t: Times, spread: NotNegative, *, corrector: bool = True) -> np.ndarray | float:
-    r"""Mean risk at time t after a start on the plateau with overlaps :math:`N(0, \text{spread}^2)`.
+    r"""Mean risk at time t after a start on the plateau with normal overlaps of standard deviation `spread`.
 
     Valid while the overlaps are small, which is until the risk is a few percent below the plateau's. A random start in
     :math:`R^d` has the spread :math:`d^{-1/2}`, to which SGD's own noise adds (see `docs/noise.md` for phase retrieval).
@@ -88,7 +88,7 @@ def escape_time(
     quenched 324.6
     """
     if average not in AVERAGES:
-        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Choose one of them.")
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of these names.")
     share = np.asarray(reduction, float)
     if not ((share > 0) & (share <= 1)).all():
         raise BadInput(f"reduction must be above 0 and at most 1; got {shorten(reduction)}. Use a fraction such as 0.5.")
@@ -99,7 +99,7 @@ def escape_time(
     # the norms' response outweighs the overlaps' effect
     if chi <= 0:
         raise BadInput(
-            f"at lr = {at.lr:g} and noise = {at.noise:g} the norms grow with the overlaps, and the risk rises before it falls. "
+            f"at lr = {at.lr:g} and noise = {at.noise:g} the students' norms grow and the risk rises before it falls. "
             "Use a smaller lr, or simulate the ODE."
         )
     if norm is not None:
@@ -107,7 +107,7 @@ def escape_time(
     excess = plateau_risk(problem, corrector=corrector) - at.noise
     if 4 * spread**2 >= excess:
         raise BadInput(
-            f"spread must be below {(excess / 4) ** 0.5:.3g}, where overlaps would already leave the plateau; got {spread:g}. "
+            f"spread must be below {(excess / 4) ** 0.5:.3g}, where the start is no longer on the plateau; got {spread:g}. "
             "Use a smaller spread."
         )
     way = share * (excess / (4 * spread**2) - 1)
@@ -118,7 +118,11 @@ def escape_time(
 
 @checked
 def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, corrector: bool = True) -> float:
-    r"""Factor by which relaxation of the norms changes the overlaps with teachers, besides their growth on the plateau.
+    r"""Factor g by which relaxation of the norms changes the overlaps with teachers.
+
+    The overlaps also grow by :math:`e^{\omega_\rho t}` on the plateau, with the growth rate :math:`\omega_\rho` of
+    `plateau_rates`; :math:`\bar Q` below is `plateau_norm`. The corrector is the part of the drift quadratic in the learning
+    rate.
 
     The growth is :math:`e^{\omega_\rho t}`.
 
@@ -147,7 +151,7 @@ def norm_response(at: Coefficients) -> float:
 
 
 def _mean_log_gain(way: np.ndarray, entries: int) -> np.ndarray:
-    """Return the mean of log(1 + n way/y) over a chi-square variable y with n = `entries` degrees of freedom."""
+    """Return the mean of log(1 + n way/y), where y is a chi-square variable with n = `entries` degrees of freedom."""
     nodes, weights = roots_genlaguerre(LAGUERRE_NODES, entries / 2 - 1)
     mean = lambda values: values @ (weights / weights.sum())
     # log(1 + L/y) = log L - log y + log(1 + y/L), whose last term is smooth

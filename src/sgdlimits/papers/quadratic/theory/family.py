@@ -50,13 +50,13 @@ class CriticalFamily:
         p, k, s, r = self.width, self.teachers, self.s, self.r
         if min(s, r) < 0 or s + r > p or s > k or (s == k and r):
             raise BadInput(
-                f"{p} units on {k} teachers have no critical points with s = {s}, r = {r}. "
+                f"{p} units and {k} teachers have no critical points with s = {s}, r = {r}. "
                 "Use s + r of at most the width, and either s below the number of teachers, or s equal to it and r = 0."
             )
 
     @property
     def kind(self) -> str:
-        """Name of the family: tabula rasa, plateau, uncorrelated, correlated, solution or mixed."""
+        """Name of the family: "tabula rasa", "plateau", "uncorrelated", "correlated", "solution" or "mixed"."""
         if self.s == 0:
             return {0: "tabula rasa", self.width: "plateau"}.get(self.r, "uncorrelated")
         if self.s == self.teachers:
@@ -70,30 +70,33 @@ class CriticalFamily:
 
     @property
     def alpha(self) -> float:
-        r"""Eigenvalue of :math:`W^\top W` along the s directions in the teachers' span."""
+        r"""Eigenvalue of :math:`W^\top W` along the s directions in the teachers' span, for weights W."""
         return self.beta + self.width / self.teachers
 
     @property
     def beta(self) -> float:
-        r"""Eigenvalue of :math:`W^\top W` along the r directions orthogonal to the teachers.
+        r"""Eigenvalue of :math:`W^\top W` along the r directions orthogonal to the teachers, for weights W.
 
-        It is always :math:`-\frac p2\,\mathrm{tr} D`, with D as in `critical`.
+        It is always :math:`-\frac p2\,\mathrm{tr} D`, with p the width and D as in `critical`.
         """
         return self.width * (self.teachers - self.s) / (self.teachers * (self.rank + 2))
 
     @property
     def risk(self) -> float:
-        r"""Population risk, :math:`\frac{2(p^*-s)(p^*+r+2)}{p^{*2}(s+r+2)}` plus the noise floor."""
+        r"""Population risk, :math:`\frac{2(p^*-s)(p^*+r+2)}{p^{*2}(s+r+2)}` plus the noise floor.
+
+        Here :math:`p^*` is the number of teachers.
+        """
         missing = self.teachers - self.s
         return 2 * missing * (self.teachers + self.r + 2) / (self.teachers**2 * (self.rank + 2)) + self.noise
 
     @property
     def smallest_d(self) -> int:
-        r"""Smallest dimension in which the family exists, :math:`p^* + r`."""
+        r"""Smallest dimension in which the family exists, :math:`p^* + r` with :math:`p^*` teachers."""
         return self.teachers + self.r
 
     def exists(self, d: int) -> bool:
-        """Return whether the family exists in d dimensions: they need r directions orthogonal to the teachers."""
+        """Return whether the family exists in d dimensions, which takes r directions orthogonal to the teachers."""
         return check_count("d", d, at_least=self.teachers) >= self.smallest_d
 
     def weights(
@@ -186,11 +189,14 @@ class CriticalFamily:
         return spectrum_of(np.array(values), np.array(counts))
 
     def index(self, d: int) -> int:
-        r"""Number of negative eigenvalues of the Hessian: :math:`(p-s-r)(d-s-r) + r(p^*-s)`, but zero at solutions."""
+        r"""Number of negative eigenvalues of the Hessian: :math:`(p-s-r)(d-s-r) + r(p^*-s)`, but zero at solutions.
+
+        Here p is the width and :math:`p^*` the number of teachers.
+        """
         return sum(count for value, count in self.blocks(d) if value < 0)
 
     def null(self, d: int) -> NullDirections:
-        """Numbers of the Hessian's null directions: those tangent to the family, and others, along which the risk grows.
+        """Numbers of the Hessian's null directions: those tangent to the family, and the others.
 
         Only solutions of networks with p above p* have the latter. The risk grows along them as the fourth power.
 
@@ -202,12 +208,18 @@ class CriticalFamily:
         return NullDirections(self.dimension(d), null - self.dimension(d))
 
     def degrees_of_freedom(self, d: int) -> int:
-        r"""Dimension of the set of functions in the family, one for each :math:`W^\top W`: s(p* - s) + r(d - p* - r)."""
+        r"""Dimension of the set of functions in the family: :math:`s(p^* - s) + r(d - p^* - r)` for :math:`p^*` teachers.
+
+        There is one function for each matrix :math:`W^\top W`, with W the weights.
+        """
         d = self._check_dimension(d)
         return self.s * (self.teachers - self.s) + self.r * (d - self.teachers - self.r)
 
     def dimension(self, d: int) -> int:
-        """Dimension of the family in weight space: that of its functions, plus that of rotations of the units."""
+        """Dimension of the family in weight space.
+
+        It is that of the family's functions, plus that of rotations of the units.
+        """
         return self.degrees_of_freedom(d) + self.rank * self.width - self.rank * (self.rank + 1) // 2
 
     def _check_dimension(self, d: int) -> int:
@@ -215,7 +227,7 @@ class CriticalFamily:
         if not self.exists(d):
             raise BadInput(
                 f"the family s = {self.s}, r = {self.r} needs {self.r} directions orthogonal to the teachers; "
-                f"d = {d} leaves {d - self.teachers}. Use a d of at least {self.smallest_d}."
+                f"d = {d} has only {d - self.teachers} of them. Use a d of at least {self.smallest_d}."
             )
         return int(d)
 

@@ -46,7 +46,10 @@ class _RunBatch(NamedTuple):
     lr: np.ndarray
 
     def slope(self, state: np.ndarray) -> np.ndarray:
-        """Return the drift of each run's state, per unit of the norms' relaxation time p/(8 lr)."""
+        """Return the drift of each run's state, per unit of the norms' relaxation time p/(8 lr).
+
+        Here p is the width and lr the learning rate.
+        """
         p, k = self.p, self.k
         q, m = state[..., : k + 1], state[..., k + 1 :]
         square = np.zeros_like(q)
@@ -67,7 +70,7 @@ class _RunBatch(NamedTuple):
         return (self._trace(q) / self.p - 1) ** 2 + 2 * cross + self.noise
 
     def _trace(self, q: np.ndarray) -> np.ndarray:
-        """Return the trace of a p by p diagonal matrix, given its first k entries and the one that all others share."""
+        """Return the trace of a p by p diagonal matrix, given its first k entries and the entry that all others share."""
         return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
 
 
@@ -149,7 +152,10 @@ def optimal_lr(
     largest = largest_lr(width, teachers, noise)
     top = min(largest.escape, largest.solution) if learns else largest.escape
     if top <= 0:
-        raise BadInput(f"{width} students cannot learn {teachers} teachers completely. Omit learns, or use more students.")
+        raise BadInput(
+            f"{width} students cannot learn {teachers} teachers completely. "
+            f"Leave out learns=, or use at least {teachers} students."
+        )
     how: dict = dict(spread=spread, noise=noise, threshold=threshold, starts=starts, seed=seed)
     low, high = 0.0, top
     for count in SEARCH_POINTS:

@@ -38,7 +38,10 @@ LOG_RANGE = 60.0
 def norm_learning(
     problem: ProjectionProblem, t: Times, norm: PositiveInTime = 1.0, *, corrector: bool = True
 ) -> np.ndarray | float:
-    r"""Squared norm over time of orthogonal students of equal norm, without overlaps with the teachers.
+    r"""Squared norm q over time of orthogonal students of equal norm, without overlaps with the teachers.
+
+    The corrector is the part of the drift quadratic in the learning rate :math:`\eta`; p is the width, and :math:`q_0` the
+    squared norm at the start.
 
     Without the corrector, :math:`\bar Q/q = 1 + (\bar Q/q_0 - 1)\,e^{-8\eta t/p}` with :math:`\bar Q = p/(p+2)`, (10). With
     it, q is :math:`s\,p/(p+2)` and with the roots :math:`s_1 < s_2` of h (see `plateau`)
@@ -73,6 +76,8 @@ def norm_learning(
 def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarray:
     r"""Overlaps Q(t) between students in gradient flow from any Q, while overlaps with teachers are negligible.
 
+    Here p is the width, :math:`\eta` the learning rate and :math:`\bar Q = p/(p+2)`.
+
     A Q of full rank relaxes to :math:`\bar Q\,1`: first its trace, then the rest, at the rate :math:`16\eta/p(p+2)`. The result
     has the shape of t followed by (p, p).
 
@@ -105,7 +110,8 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
 def _solve_norm(at: Coefficients, first: float, time: float) -> float:
     """Return the relative squared norm s after `time`, in units of p/(8 lr), from its value `first` at the start.
 
-    It is the root of a sum of three logarithms, with the unknown x = -log((s - s1)/(s0 - s1)).
+    Here p is the width and lr the learning rate. The norm is the root of a sum of three logarithms, with the unknown x =
+    -log((s - s1)/(s0 - s1)), where s0 is the start and s1 the norm on the plateau.
     """
     low, high = at.s, at.larger_root(first)
     root = at.slope
@@ -128,9 +134,10 @@ def _solve_norm(at: Coefficients, first: float, time: float) -> float:
 
 
 def _solve_eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
-    """Return the eigenvalues of Q after `time`, in units of p/(8 lr), from the eigenvalues `first` at the start.
+    """Return the eigenvalues of the student overlaps Q after `time`, from the eigenvalues `first` at the start.
 
-    The unknown is x = log(1 + b q), where q is the largest eigenvalue at the start.
+    The time is in units of p/(8 lr), with p the width and lr the learning rate. The unknown is x = log(1 + b q), where q is the
+    largest eigenvalue at the start and b the variable of the solution in `norms`.
     """
     if time == 0:
         return first
@@ -140,11 +147,11 @@ def _solve_eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
         stay, grow = np.log1p(-shares), np.log(shares)
 
     def log_factors(x: np.ndarray | float) -> np.ndarray:
-        """Return log(1 + b q) for each eigenvalue q at the start, given x, that of the largest."""
+        """Return log(1 + b q) for each eigenvalue q at the start, given the value x of the largest."""
         return np.logaddexp(stay, grow + np.asarray(x)[..., None])
 
     def log_excess(x: float) -> float:
-        """Return the log of the integral at x less its requested value, zero at the solution."""
+        """Return the logarithm of the integral at x less its requested value, which is zero at the solution."""
         # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, QUADRATURE_PANELS + 1)

@@ -32,17 +32,23 @@ class Coefficients(QuadraticNetwork):
 
     @property
     def kappa(self) -> float:
-        r"""Twice the learning rate over the width, :math:`\kappa = 2\eta/p`."""
+        r"""Twice the learning rate :math:`\eta` over the width p, :math:`\kappa = 2\eta/p`."""
         return 2 * self.lr / self.p
 
     @property
     def b(self) -> float:
-        """Coefficient :math:`b = (p+4)/(p+2)` of :math:`s^2` in the plateau equation."""
+        """Coefficient :math:`b = (p+4)/(p+2)` of :math:`s^2` in the plateau equation.
+
+        Here s is the relative squared norm and p the width.
+        """
         return (self.p + 4) / (self.p + 2)
 
     @property
     def c(self) -> float:
-        """Risk :math:`c = 1 + 2/p^*` of zero weights without noise, a coefficient of the plateau equation."""
+        """Risk :math:`c = 1 + 2/p^*` of zero weights without noise, for :math:`p^*` teachers.
+
+        It is a coefficient of the plateau equation.
+        """
         return 1 + 2 / self.k
 
     @property
@@ -52,7 +58,10 @@ class Coefficients(QuadraticNetwork):
 
     @property
     def slope(self) -> float:
-        r"""Slope :math:`\sqrt\delta = -h'` of the plateau equation at its root; raises `BadInput` if there is no plateau."""
+        r"""Slope :math:`\sqrt\delta = -h'` of the plateau equation h(s) = 0 at its root.
+
+        Raises `BadInput` if there is no plateau.
+        """
         if self.discriminant < 0:
             raise BadInput(
                 f"there is no plateau at lr = {self.lr:g}: the norms diverge from every start. "
@@ -67,7 +76,10 @@ class Coefficients(QuadraticNetwork):
         return 2 * (1 + self.kappa * (self.c + self.noise)) / (1 + 2 * self.kappa + self.slope)
 
     def larger_root(self, first: float) -> float:
-        """Return the larger root of the plateau equation; raise `BadInput` if norms start beyond it, where they diverge."""
+        """Return the larger root of the plateau equation, above which norms diverge.
+
+        Raise `BadInput` if the relative squared norm `first` at the start is not below that root.
+        """
         root = self.s + self.slope / (self.kappa * self.b)
         unit = self.p / (self.p + 2)
         if first >= root:
@@ -79,7 +91,7 @@ class Coefficients(QuadraticNetwork):
 
 
 class PlateauRates(NamedTuple):
-    """Rates on the plateau per unit of t: growth of teacher overlaps, decay of student overlaps and of the mean norm."""
+    """Rates on the plateau per unit of t: growth of teacher overlaps, and decay of student overlaps and of the mean norm."""
 
     rho: float
     Q: float
@@ -87,7 +99,7 @@ class PlateauRates(NamedTuple):
 
 
 class LargestRates(NamedTuple):
-    """Largest learning rates at which the plateau exists, at which it is unstable, and at which the solution is stable."""
+    """Largest learning rates for which the plateau exists, for which it is unstable, and for which the solution is stable."""
 
     plateau: float
     escape: float
@@ -97,8 +109,8 @@ class LargestRates(NamedTuple):
 def read_coefficients(problem: ProjectionProblem, corrector: bool = True) -> Coefficients:
     """Return the parameters of a quadratic network, or raise `BadInput` for another problem.
 
-    Without the corrector the learning rate only sets the unit of time: it is set to zero here, and callers multiply the rates
-    by it.
+    Without the corrector, the part of the drift quadratic in the learning rate, the learning rate only sets the unit of time.
+    Then it is set to zero in the result, and callers multiply rates by the learning rate.
     """
     found = recognise_quadratic_network(problem)
     if found is None:
@@ -109,7 +121,9 @@ def read_coefficients(problem: ProjectionProblem, corrector: bool = True) -> Coe
 
 @checked
 def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float:
-    r"""Squared norm :math:`\bar Q` of students on the plateau; without the corrector p/(p + 2), (10).
+    r"""Squared norm :math:`\bar Q` of students on the plateau.
+
+    Without the corrector, the part of the drift quadratic in the learning rate, it is p/(p + 2), (10), for the width p.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.3)
@@ -124,6 +138,8 @@ def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float
 def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float:
     r"""Population risk of a quadratic network on its plateau, including the label noise.
 
+    The notation below is that of `theory.quadratic.plateau`.
+
     It is :math:`c + \Delta - s(2-s)\,p/(p+2)`.
 
     >>> import sgdlimits as sl
@@ -136,7 +152,9 @@ def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float
 
 @checked
 def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> PlateauRates:
-    r"""Rates of growth and decay of the overlaps on the plateau, per unit of t; without the corrector those of (12).
+    r"""Rates of growth and decay of the overlaps on the plateau, per unit of t.
+
+    Without the corrector, the part of the drift quadratic in the learning rate, they are those of (12).
 
     They are :math:`\omega_\rho, \omega_Q, \omega_q`.
 
@@ -157,7 +175,9 @@ def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> Plat
 
 @checked
 def largest_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0) -> LargestRates:
-    r"""Largest learning rates at which the plateau exists, at which it is unstable, and at which the solution is stable.
+    r"""Largest learning rates for which the plateau exists, for which it is unstable, and for which the solution is stable.
+
+    Here p is the width, and :math:`p^*` the number of teachers.
 
     Above `plateau` the norms diverge, whatever the start. Above `escape` overlaps with teachers decay on the plateau, or there
     is none. Without noise zero risk is unstable above `solution`, :math:`pp^*/(4(p^*+2))`; it is 0 for fewer students than
@@ -173,8 +193,8 @@ def largest_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0)
 def compute_largest_rates(at: Coefficients) -> LargestRates:
     """Compute the largest learning rates, as `largest_lr` does, from checked parameters.
 
-    With C = c + noise the plateau is at s for the learning rate (p/2) (s - 1)/(C - 2s + b s^2), which increases with s up to
-    `top`.
+    With C = c + noise the plateau has the relative squared norm s at the learning rate (p/2) (s - 1)/(C - 2s + b s^2), which
+    increases with s up to `top`; p is the width, and b and c are properties of `Coefficients`.
     """
     # maximum of the rate as a function of s
     top = 1 + sqrt((at.b - 2 + at.c + at.noise) / at.b)
@@ -186,6 +206,8 @@ def compute_largest_rates(at: Coefficients) -> LargestRates:
 @checked
 def fastest_escape_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0) -> float:
     r"""Learning rate at which overlaps with teachers grow fastest on the plateau, per sample.
+
+    Below, :math:`\eta` is the learning rate and p the width; c and s are those of `Coefficients`.
 
     It maximises :math:`\omega_\rho \propto \kappa\,(c - s)`. As p enters besides :math:`\kappa = 2\eta/p` only through
     :math:`b = (p+4)/(p+2)`, it is proportional to p for wide students.

@@ -32,7 +32,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 class TerminalDecay(NamedTuple):
-    r"""Law by which the risk finally decays: :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`.
+    r"""Law by which the risk finally decays in time t: :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`.
 
     Parameters
     ----------
@@ -49,7 +49,10 @@ class TerminalDecay(NamedTuple):
 
 @checked
 def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> TerminalDecay:
-    r"""Law by which the risk decays at the end of learning, without noise.
+    r"""Law by which the risk R decays at the end of learning, without noise.
+
+    Here :math:`\eta` is the learning rate, p the width and :math:`p^*` the number of teachers; the corrector is the part of the
+    drift quadratic in :math:`\eta`.
 
     For :math:`p = p^*` the rate is :math:`\frac{16\eta}{pp^*}\big(1 - \frac{4\eta(p^*+2)}{pp^*}\big)`: twice the smallest
     eigenvalue of the Hessian, :math:`8/(pp^*)`, without the corrector. For :math:`p > p^*`
@@ -74,7 +77,9 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     """
     at, lr = read_coefficients(problem, corrector), float(problem.algorithm.lr_sample)
     if at.noise > 0:
-        raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
+        raise BadInput(
+            f"with label noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk, or noise = 0."
+        )
     _check_zero_risk(at)
     # vanishes at the largest rate at which zero risk is stable
     slow = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k)
@@ -87,7 +92,10 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
 
 @checked
 def stationary_risk(problem: ProjectionProblem) -> float:
-    r"""Population risk at which learning from noisy labels ends, including the floor :math:`\Delta`.
+    r"""Population risk R at which learning from noisy labels ends, including the floor :math:`\Delta`.
+
+    Here :math:`\eta` is the learning rate, p the width, :math:`p^*` the number of teachers, and M and Q have the overlaps with
+    the teachers and between students.
 
     There :math:`M^\top M = y\,1`, and Q has :math:`p^*` eigenvalues x and :math:`p - p^*` eigenvalues z. For small learning
     rates :math:`R - \Delta \approx 4\eta\Delta/p`. With more students than teachers it is reached slowly: at the rate
@@ -103,10 +111,10 @@ def stationary_risk(problem: ProjectionProblem) -> float:
 
 @checked
 def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
-    """Stationary eigenvalues (x, y, z) of the overlaps that label noise leaves at the end of learning.
+    r"""Stationary eigenvalues (x, y, z) of the overlaps that label noise leaves at the end of learning.
 
-    They are the eigenvalues of Q in the teachers' span, of :math:`M^\\top M`, and of Q outside the span; see
-    `stationary_risk`.
+    They are the eigenvalues of Q in the teachers' span, of :math:`M^\top M`, and of Q outside the span, with M and Q the
+    overlaps with the teachers and between students; see `stationary_risk`.
     """
     at = read_coefficients(problem)
     _check_zero_risk(at)
@@ -118,13 +126,15 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
 def _check_zero_risk(at: Coefficients) -> None:
     """Raise `BadInput` unless the network can represent the teachers, and zero risk is stable."""
     if at.p < at.k:
-        raise BadInput(f"{at.p} students cannot represent {at.k} teachers, so zero risk is out of reach. Use more students.")
+        raise BadInput(
+            f"{at.p} students cannot represent {at.k} teachers, so the risk cannot reach zero. Use at least {at.k} students."
+        )
     if at.lr >= compute_largest_rates(at).solution:
         raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {compute_largest_rates(at).solution:.6g}.")
 
 
 def _stationary_state(at: Coefficients, z: float) -> tuple[float, float, float]:
-    """Return stationary x, y and risk, given the squared norm z of students outside the teachers' span.
+    """Return the stationary x, y and risk of `stationary_norms`, given the squared norm z outside the teachers' span.
 
     The equation for y is linear.
     """
@@ -146,7 +156,7 @@ def _outside_norm(at: Coefficients) -> float:
         return 0.0
 
     def push(z: float) -> float:
-        """Return the relative drift of z."""
+        """Return the relative drift of the squared norm z outside the teachers' span."""
         x, _, risk = _stationary_state(at, z)
         tau = (at.k * x + n * z) / p - 1
         return -(tau + 2 * z / p) + 2 * at.lr / p * (risk + 4 * tau * z / p + 8 * z**2 / p**2)
@@ -156,5 +166,7 @@ def _outside_norm(at: Coefficients) -> float:
     while push(end) > 0:
         end *= 2
         if end > p:
-            raise BadInput(f"norms do not become stationary at lr = {at.lr:g} and noise = {at.noise:g}. Use a smaller lr.")
+            raise BadInput(
+                f"the students' norms do not become stationary at lr = {at.lr:g}, noise = {at.noise:g}. Use a smaller lr."
+            )
     return float(brentq(push, 0.0, end, xtol=1e-15))

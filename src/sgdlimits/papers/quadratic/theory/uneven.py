@@ -57,7 +57,7 @@ class UnevenFamily:
 
     @property
     def missed(self) -> Float[np.ndarray, "m"]:
-        """Strengths, or eigenvalues, of the teachers' eigenvectors that are not learnt."""
+        """Strengths, which are eigenvalues, of the teachers' eigenvectors that are not learnt."""
         return np.delete(self.strengths, self.learnt)
 
     @property
@@ -82,7 +82,7 @@ class UnevenFamily:
     def statistics(self) -> Overlaps:
         """Return the overlaps at a point of the family at which each unit lies along at most one direction.
 
-        M are the overlaps with the given teachers, which need not be orthonormal.
+        The entries M are the overlaps with the given teachers, which need not be orthonormal.
         """
         s, k = len(self.learnt), self.strengths.size
         sizes = np.sqrt(self.width * (self.strengths[list(self.learnt)] + self.b))
@@ -111,7 +111,10 @@ def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ..
     """
     found = recognise_quadratic_teachers(problem)
     if found is None:
-        raise BadInput("problem must be a quadratic network with loss (y - f)^2. Use presets.quadratic_network, or its parts.")
+        raise BadInput(
+            "problem must be a quadratic network with loss (y - f)^2. "
+            "Use presets.quadratic_network, or a ProjectionProblem with the same network and loss."
+        )
     (p, noise), (form, gram) = found[:2], found[2:]
     root = np.linalg.cholesky(gram)
     # the labels' quadratic form in an orthonormal frame of the teachers
@@ -119,7 +122,8 @@ def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ..
     strengths, directions = strengths[::-1], (root @ vectors[:, ::-1]).T
     if strengths[-1] <= 0:
         raise BadInput(
-            f"the labels' quadratic form must be positive, but has the eigenvalue {strengths[-1]:.3g}. Use positive weights."
+            f"the labels' quadratic form must be positive, but has the eigenvalue {strengths[-1]:.3g}. "
+            "Use a readout with positive weights."
         )
     k = strengths.size
     if 2**k * (p + 1) > MAX_UNEVEN_FAMILIES:

@@ -18,9 +18,9 @@ from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simul
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
 def compare_span(effort: Effort) -> Comparison:
-    """Compare the Gram matrix of students projected on the teachers' span, by QR, with M P^-1 M^T, and M P M^T as printed.
+    """Compare the Gram matrix of students projected on the teachers' span with M P^-1 M^T (printed: M P M^T).
 
-    P is the teachers' Gram matrix.
+    Here M has the overlaps with the teachers, and P is the teachers' Gram matrix; the projection is computed by QR.
     """
     W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside = np.linalg.qr(E.T)[0]
@@ -34,7 +34,11 @@ def compare_span(effort: Effort) -> Comparison:
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def compare_outside(effort: Effort) -> Comparison:
-    """Compare diag(Q - M P^-1 M^T), P the teachers' Gram matrix, with squared norms outside their span, and minus these."""
+    """Compare the diagonal of Q - M P^-1 M^T with the students' squared norms outside the teachers' span.
+
+    Here Q and M have the overlaps between students and with the teachers, and P is the teachers' Gram matrix. The paper prints
+    the opposite sign.
+    """
     W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside, M = np.linalg.qr(E.T)[0], W @ E.T
     orthogonal = ((W - W @ inside @ inside.T) ** 2).sum(1)
@@ -42,14 +46,20 @@ def compare_outside(effort: Effort) -> Comparison:
 
 
 def beyond_teachers(found: xr.Dataset) -> np.ndarray:
-    """Return the absolute off-diagonal entries of Q - M M^T, the overlaps that teachers do not explain; 0 on the diagonal."""
+    """Return the absolute off-diagonal entries of Q - M M^T, with zeros on the diagonal.
+
+    They are the overlaps Q between students that the overlaps M with orthonormal teachers do not explain.
+    """
     M, Q = found.M.values, found.Q.values
     return np.abs((Q - M @ M.swapaxes(1, 2)) * (1 - np.eye(M.shape[1])))
 
 
 @claim("theorem on $Q$", "mean field of wide networks", r"The gap falls at least as $p^{-1/2}$")
 def compare_mean_field(effort: Effort) -> Comparison:
-    """Compare the exponent in the width of student overlaps that teachers do not explain, from the ODE, with the bound -1/2."""
+    """Compare the exponent, in the width, of the student overlaps that teachers do not explain with the bound -1/2.
+
+    The overlaps are those of the simulated ODE.
+    """
     widths, gaps = (6, 24), []
     for p in widths:
         rng = np.random.default_rng(p)
@@ -62,7 +72,10 @@ def compare_mean_field(effort: Effort) -> Comparison:
 
 @claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
 def compare_mean_field_in_d(effort: Effort) -> Comparison:
-    """Compare the exponent in d of student overlaps that teachers do not explain, from the chain of 32 units, with -1/2."""
+    """Compare the exponent, in d, of the student overlaps that teachers do not explain with -1/2.
+
+    The overlaps are those of the exact chain of 32 units in d dimensions.
+    """
     p, lr, runs, sizes, rows = 32, 3.2, effort.runs(16, 16), (100, 1600), []
     problem = sl.presets.committee(p, 1, lr=lr).with_expectation(sl.Sobol(3, 2))  # a cheap risk, which is not used
     for d in sizes:
@@ -75,9 +88,9 @@ def compare_mean_field_in_d(effort: Effort) -> Comparison:
 
 @claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
 def compare_particles(effort: Effort) -> Comparison:
-    """Compare the ODE's drift of M, extrapolated to infinitely many copies of three units, with the mean-field limit's.
+    """Compare the ODE's drift of the teacher overlaps M for infinitely many copies of three units with the mean-field limit.
 
-    With n copies the drift differs from the limit by c/n.
+    With n copies the drift differs from the limit by a constant over n, which gives the extrapolation.
     """
     rng = np.random.default_rng(0)
     a, M, q = np.ones(3), 0.3 * rng.normal(size=(3, 1)), 0.6 + rng.random(3)
@@ -96,7 +109,7 @@ def compare_particles(effort: Effort) -> Comparison:
     r"$\partial_t\rho_t = \gamma\nabla(\rho_t\nabla\ell)$ as $p\to\infty$ at fixed $d$",
 )
 def compare_fixed_dimension(effort: Effort) -> Comparison:
-    """Compare the ODE's drift of 24 rotated copies of two erf units in R^3 with the mean-field limit's."""
+    """Compare the drift in the ODE of 24 rotated copies of two erf units in R^3 with the drift in the mean-field limit."""
     a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
     # equally spaced: exact for trigonometric polynomials of degree below 24
     angles = 2 * np.pi * (np.arange(count) + 0.5) / count
@@ -115,7 +128,10 @@ def compare_fixed_dimension(effort: Effort) -> Comparison:
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def compare_measure(effort: Effort) -> Comparison:
-    """Compare the risk of two merged pairs of units, by quadrature, with the exact formula, and the mean of their risks."""
+    """Compare the risk of two merged pairs of units, by quadrature, with the exact formula.
+
+    The printed value is the mean of the risks of the two pairs.
+    """
     one, two, E = random_weights(2, 3, seed=0), random_weights(2, 3, seed=1), np.eye(1, 3)
     each = [SquaredUnits(W, E) for W in (one, two)]
     ends = (each[0].risk + each[1].risk) / 2
@@ -129,10 +145,10 @@ def compare_measure(effort: Effort) -> Comparison:
     "From all directions a flow of 2-homogeneous units can only end in a global optimum",
 )
 def compare_global_convergence(effort: Effort) -> Comparison:
-    """Compare the final excess risk of relu units in the mean field, from full and one-signed starts, with 0 and 1/4.
+    """Compare the final excess risk of relu units in the mean field with 0 from full starts and 1/4 from one-signed starts.
 
-    From all overlaps and both signs of the second layer it decays to zero as t^-2; from negative second layers only it ends
-    at that of the zero network.
+    From all overlaps and both signs of the second layer the risk decays to zero as t^-2; from negative second layers only it
+    ends at the risk of the zero network.
     """
     angles, ends = np.linspace(-0.95, 0.95, 16), []
     for signs in ([1.0, -1.0], [-1.0]):
@@ -145,19 +161,26 @@ def compare_global_convergence(effort: Effort) -> Comparison:
 
 
 def half_times(ratio: float, units: int = 10) -> list[float]:
-    """Return mean-field times at which components 1 to 3 of the Hermite target h1 + (h2 + h3)/2 are half learnt.
+    """Return the mean-field times at which components 1 to 3 of the Hermite target h1 + (h2 + h3)/2 are half learnt.
 
-    Units h0 + h1 + h2 + h3 are on the sphere; the component n of the network is the mean of a m^n.
+    Here hn is the Hermite polynomial of order n. Units with activation h0 + h1 + h2 + h3 are on the sphere; the component n of
+    the network is the mean of a m^n over units with second layer a and overlap m.
+
+    Here hn is the Hermite polynomial of order n. Units with activation h0 + h1 + h2 + h3 are on the sphere; the component n of
+    the network is the mean of a m^n over units with second layer a and overlap m.
 
     Parameters
+
     ----------
+
     ratio : learning rate of the second layer over that of the first
+
     units : number of units
     """
     n, target = np.arange(4), np.array([0.0, 1.0, 0.5, 0.5])
 
     def slope(x: float, y: np.ndarray) -> np.ndarray:
-        """Return the derivative of (a, m) in the logarithm of time."""
+        """Return the derivative of (a, m), second layer and overlaps of the units, in the logarithm x of time."""
         a, m = y[:units], y[units:]
         powers = m[:, None] ** n
         error = target - a @ powers / units
@@ -180,8 +203,9 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     r"the first later by $\log 1/\varepsilon$ [12]",
 )
 def compare_two_time_scales(effort: Effort) -> Comparison:
-    """Compare exponents of the three learning times in the ratio of rates, by solving the mean field, with 1/2, 1/4, 1/6.
+    """Compare the exponents of three learning times in the ratio of learning rates with 1/2, 1/4 and 1/6.
 
+    The times are those of a numerical solution of the mean field, and the ratio is the first layer's rate over the second's.
     The first time is divided by its logarithm.
     """
     ratios = np.array([1e10, 1e12])

@@ -26,7 +26,10 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
 def compare_loss(effort: Effort) -> Comparison:
-    """Compare the change of M in a step on the loss (y - f)^2, over that in a descent step on the risk, with 2 and 1."""
+    """Compare the ratio of the overlaps' change in a step on (y - f)^2 to that in a descent step on the risk with 2.
+
+    Here y is the label and f the network's output. The paper prints 1.
+    """
     s, h = SquaredUnits(random_weights(2, 3), np.eye(1, 3)), 1e-5
     # central differences in each weight
     risk = lambda e: SquaredUnits(s.W + e, s.E).risk
@@ -42,7 +45,7 @@ def compare_loss(effort: Effort) -> Comparison:
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {IN_SINGLE_INDEX}",
 )  # fmt: skip
 def compare_exponent_one(effort: Effort) -> Comparison:
-    """Compare the exponent of d in the exact chain's samples to learn a linear target with 1, and 0 as printed."""
+    """Compare the exponent of d in the exact chain's samples to learn a linear target with 1 (the paper prints 0)."""
     sizes = (1024, 20_000)
     (low, e), (high, f) = (learning_time("linear", d, effort.runs(128, 32), 10.0) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
@@ -50,9 +53,10 @@ def compare_exponent_one(effort: Effort) -> Comparison:
 
 
 def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool = False) -> tuple[float, float]:
-    """Simulate the exact chain from overlap 1/sqrt(d) to 1/2, and return its mean or median time, with the error.
+    """Return the time that the exact chain of one unit takes from overlap 1/sqrt(d) to 1/2, with its standard error.
 
-    One unit learns its own activation at the recommended learning rate.
+    The time is the mean or, with `median`, the median over runs. The unit learns its own activation at the recommended learning
+    rate, in runs of length `t_max` at most.
     """
     problem = sl.presets.single_index(activation, lr=sl.recommended_lr(sl.presets.single_index(activation), d, 0.5))
     until = lambda stats: jnp.abs(stats.M[0, 0]) - 0.5
@@ -67,7 +71,10 @@ def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool
 
 @claim("sample complexity", "exponent 2", r"$n = O(d\log d)$ for $\kappa = 2$")
 def compare_exponent_two(effort: Effort) -> Comparison:
-    """Compare the slope in log d of the exact chain's learning time at information exponent 2 and the best rate with 3."""
+    """Compare the slope in log d of the exact chain's learning time, for information exponent 2, with 3.
+
+    The learning rate is the best one.
+    """
     sizes = (256, 8192)
     number, sigma = log_slope(sizes, [learning_time("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
     return compare(number, 3.0, atol=0.1, sigma=sigma)
@@ -80,7 +87,7 @@ def soft_cubic(x):
 
 @claim("sample complexity", "exponent 3", r"$n = O(d^{\kappa-1})$ for $\kappa = 3$")
 def compare_exponent_three(effort: Effort) -> Comparison:
-    """Compare the exponent of d in the exact chain's median samples at information exponent 3 with 2."""
+    """Compare the exponent of d in the exact chain's median number of samples, for information exponent 3, with 2."""
     sizes = (80, 320)
     (low, e), (high, f) = (learning_time(soft_cubic, d, effort.runs(256, 256), 2.5 * d, median=True) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
@@ -104,9 +111,9 @@ def compare_hard_times(effort: Effort) -> Comparison:
 
 
 def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
-    """Return the log of the mean largest gap in M and Q between chain and ODE at the paper's time 1, and its error.
+    """Return the logarithm of the mean gap between chain and ODE at the paper's time 1, and its standard error.
 
-    The gap is the largest distance of an entry of M or Q.
+    The gap of a run is the largest distance of an entry of the teacher overlaps M or of the student overlaps Q.
     """
     M = 0.3 * np.cos(1 + np.arange(width)[:, None] + 2 * np.arange(2))
     start = make_overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
@@ -126,7 +133,7 @@ def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$",
 )
 def compare_gap_to_ode(effort: Effort) -> Comparison:
-    """Compare exponents of the gap between exact chain and ODE in d and in the learning rate with -1/2 and 1/2."""
+    """Compare the exponents, in d and in the learning rate, of the gap between exact chain and ODE with -1/2 and 1/2."""
     runs = effort.runs(192, 96)
     (base, e), (far, f), (slow, g) = log_gap(4, 256, 1.6, runs), log_gap(4, 4096, 1.6, runs), log_gap(4, 256, 0.2, runs)
     sigma = np.hypot(e, [f, g]) / np.log([16, 8])
@@ -140,9 +147,9 @@ def compare_gap_to_ode(effort: Effort) -> Comparison:
     tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {IN_REGIMES}",
 )  # fmt: skip
 def compare_gap_and_width(effort: Effort) -> Comparison:
-    """Compare the exponent in the width of the gap between exact chain and ODE with that of sqrt(log n / p), and -1/2.
+    """Compare the exponent, in the width p, of the gap between exact chain and ODE with that of sqrt(log n / p).
 
-    Here n is the number of entries of M and Q, of which the gap is the largest; the paper prints -1/2.
+    Here n is the number of overlaps; the gap is the largest of their distances. The paper prints -1/2.
     """
     runs, widths = effort.runs(192, 96), np.array([1, 8])
     number, sigma = log_slope(widths, [log_gap(int(p), 512, 0.8, runs) for p in widths])
@@ -161,7 +168,10 @@ def compare_gap_and_width(effort: Effort) -> Comparison:
     r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
 )
 def compare_phase_diagram(effort: Effort) -> Comparison:
-    """Compare exponents of d of corrector over population drift, at width d^kappa and rate d^-delta, with -(kappa + delta)."""
+    """Compare the exponents of d in the ratio of corrector to population drift with -(kappa + delta).
+
+    The corrector is the part of the drift quadratic in the learning rate; the width is d^kappa and the learning rate d^-delta.
+    """
     deltas = np.array([-1.2, -0.8, -0.3, 0.0, 0.3, 0.6, 1.0])
     found = regimes.phase_diagram([0.5], deltas, widths=(4, 12))
     return compare((found.corrector - found.population).values.ravel(), -(0.5 + deltas), atol=0.1)
@@ -173,7 +183,10 @@ def compare_phase_diagram(effort: Effort) -> Comparison:
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
 def compare_classical(effort: Effort) -> Comparison:
-    """Compare the growth of corrector over population drift of Q from lr = 0.02 to 0.5, in the package, with the factor 25."""
+    """Compare the growth, from lr = 0.02 to lr = 0.5, of the ratio of corrector to population drift with 25.
+
+    The corrector is the part of the drift quadratic in the learning rate lr; both parts are those of the student overlaps Q.
+    """
     stats = make_overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
     ratio = []
     for lr in (0.02, 0.5):
@@ -188,7 +201,10 @@ def compare_classical(effort: Effort) -> Comparison:
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
 def compare_gradient_descent(effort: Effort) -> Comparison:
-    """Compare the order in lr at which full-batch SGD on 40 samples converges, by simulation at three rates, with 1."""
+    """Compare the order in the learning rate at which full-batch SGD on 40 samples converges with 1.
+
+    The order is measured by simulation at three learning rates.
+    """
     ends = []
     for lr in (0.4, 0.2, 0.1):
         problem, t = sl.presets.committee(2, 1, lr=lr, batch=40), 4 / lr
@@ -205,7 +221,10 @@ def compare_gradient_descent(effort: Effort) -> Comparison:
     tests=f"{SAAD_AND_SOLLA_TEST}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def compare_activation(effort: Effort) -> Comparison:
-    """Compare Saad and Solla's closed mean of s(u) s(v) with quadrature for erf(x/sqrt(2)), and for erf(x) as printed."""
+    """Compare Saad and Solla's closed mean of g(u) g(v) with quadrature for g(x) = erf(x/sqrt(2)) (printed: erf(x)).
+
+    Here u and v are correlated Gaussian fields.
+    """
     (u, z), weights = gauss_grid(60, 60)
     Q, P, C = 0.8, 1.0, 0.5
     one, two = np.sqrt(Q) * u, C / np.sqrt(Q) * u + np.sqrt(P - C**2 / Q) * z
@@ -215,7 +234,10 @@ def compare_activation(effort: Effort) -> Comparison:
 
 
 def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
-    """Evaluate Saad and Solla's integral I_3 = <g'(u) v g(w)> for fields with indices u, v, w and covariance C."""
+    """Evaluate Saad and Solla's integral I_3 = <g'(u) v g(w)>, where g(x) = erf(x/sqrt(2)).
+
+    Here u, v and w are indices of Gaussian fields with covariance C.
+    """
     root = np.sqrt((1 + C[u, u]) * (1 + C[w, w]) - C[u, w] ** 2)
     return 2 / np.pi / root * (C[v, w] * (1 + C[u, u]) - C[u, v] * C[u, w]) / (1 + C[u, u])
 
@@ -239,7 +261,7 @@ def compare_saad_and_solla(effort: Effort) -> Comparison:
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
 def compare_symmetric_plateau(effort: Effort) -> Comparison:
-    """Compare the escape rate from the symmetric plateau of three students, by linearised gradient flow, with its formula."""
+    """Compare the escape rate from the symmetric plateau of three students, by linearised gradient flow, with a formula."""
     K, eta = 3, 0.01
     point = make_overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)

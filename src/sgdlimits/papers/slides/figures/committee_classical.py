@@ -44,9 +44,9 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
-    """Simulate a level, the ODE and gradient flow from one random start, and yield pairs of name and dataset.
+    """Simulate a level (SGD or chain), the ODE and gradient flow from one random start, and yield (name, dataset) pairs.
 
-    The coordinate `tau` is the slides' time, gamma t/p with gamma = lr/2.
+    The coordinate `tau` is the slides' time, gamma t/p with gamma = lr/2 and the width p.
     """
     start, rate = sl.RandomInit(size.d).one(problem, seed=seed), float(problem.rate) / 2
     ode, flow = sl.ODE(rtol=1e-7), sl.ODE(corrector=False, rtol=1e-7)
@@ -63,12 +63,15 @@ def excess_risk(found: xr.Dataset) -> xr.DataArray:
 
 
 def noise_floor(width: int, gamma: float) -> float:
-    """Return the excess risk that label noise leaves, to first order in the learning rate."""
+    """Return the excess risk that label noise leaves, to first order in the slides' learning rate gamma."""
     return 2 * gamma * NOISE / (4 * width) * 2 / (np.pi * np.sqrt(3))
 
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
-    """Draw the excess risk of runs, ODE and gradient flow against time, and the floor that label noise leaves."""
+    """Draw the excess risk of runs, ODE and gradient flow against time, and the floor that label noise leaves.
+
+    Here `runs`, `ode` and `flow` are their datasets.
+    """
     light, dashed = curve_styles(2)
     ax.plot(runs.tau, excess_risk(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
     ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)

@@ -23,7 +23,7 @@ WORDS = classical.WORDS | {"runs": "runs of the chain"}
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain, the ODE and gradient flow from one random start."""
+    """Simulate the chain, the ODE and gradient flow from one random start, and draw risk and overlaps."""
     problem = sl.presets.committee(size.width, size.teachers, "erf", lr=2 * GAMMA, noise=NOISE)
     levels = simulate_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
     datasets = {name: keep(name.lower(), found) for name, found in levels}

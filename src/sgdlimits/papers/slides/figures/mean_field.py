@@ -50,7 +50,10 @@ def tabulate_gaps(widths: tuple[int, ...], seed: int) -> xr.Dataset:
 
 
 def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
-    """Return, for each statistic, its largest gap over time between the ODE and the mean-field limit at width p."""
+    """Return, for each statistic, its largest gap over time between the ODE and the mean-field limit at width p.
+
+    Here `overlap` has the initial overlaps of the units with the teachers.
+    """
     problem, start = sl.presets.committee(p, 2, lr=LR, noise=NOISE), sl.FixedInit(jnp.asarray(overlap))
     how: dict = dict(t_max=END * p / LR, save=21, progress=False)
     ode = sl.simulate(problem, sl.ODE(rtol=1e-6), start, **how).isel(run=0)
@@ -66,7 +69,10 @@ def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
 
 
 def simulate_components(ratio: float, times: int) -> xr.Dataset:
-    """Simulate the mean field, and return the learnt share of each Hermite component, and the risk, against time."""
+    """Simulate the mean field, and return the learnt share of each Hermite component, and the risk, against time.
+
+    Here `ratio` is the ratio of the learning rates of the two layers, and `times` the number of saved times.
+    """
     activation, target = (_hermite_sum(coefficients) for coefficients in (STUDENT, TARGET))
     problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
     # orthogonal to the direction, with second-layer weights of both signs

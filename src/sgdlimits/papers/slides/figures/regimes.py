@@ -35,7 +35,11 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def relative_exponents(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the exponents of d of corrector over population drift, and of the noise in units of the larger one's time."""
+    """Return two exponents of d: of the ratio of corrector to population drift, and of the noise.
+
+    The corrector is the part of the drift quadratic in the learning rate. The noise is measured on the time scale of the larger
+    part of the drift.
+    """
     return found.corrector - found.population, found.fluctuation - np.maximum(found.population, found.corrector) / 2
 
 
@@ -68,7 +72,10 @@ def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
 
 
 def _draw_exponents(found: xr.Dataset, ax: Axes) -> None:
-    """Draw the measured exponents of corrector and noise against kappa + delta, with the formula."""
+    """Draw the measured exponents of corrector and noise against kappa + delta, with the formula.
+
+    Here kappa and delta are the exponents of the width and of the inverse learning rate in d.
+    """
     total = np.add.outer(found.kappa.values, found.delta.values)
     line = np.linspace(MIN_DELTA, MAX_DELTA + 1, 200)
     formula = -line, -(1 + np.minimum(line, 2 * line)) / 2
