@@ -376,7 +376,7 @@ def as_start(start: Start | PyTree) -> Start:
 
 
 def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
-    """Return the initial second layer, or scalars by name, of several runs: `second`, or by default the problem's values."""
+    """Return the initial second layer, or scalars by name, of several runs: `second` if given, else the problem's values."""
     law, scalars = problem.directions.initial, problem.directions.scalars
     if scalars is None:
         if isinstance(second, dict):

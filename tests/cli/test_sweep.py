@@ -59,7 +59,7 @@ BAD = {
         "grid.widht is not a parameter of this sweep",
     ]),
     "keys": (KEYS, [
-        "9 mistakes", "save must be a number of times", "common Input should be a valid boolean", "kernel must be one of xla",
+        "9 mistakes", "save must be the number of times", "common Input should be a valid boolean", "kernel must be one of xla",
         "refine.value is missing", "refine.rounds Input should be", "refine.valu is not a key of a sweep. Did you mean value?",
         "fixed.d must be", "grid.lr must be", "grid.optimiser must be one of sgd",
     ]),

@@ -54,7 +54,7 @@ def preset_controls(name: str) -> list[dict[str, Any]]:
 
 
 def _over_time(thing: Any, name: str) -> dict[str, bool]:
-    """Return two bools: whether an argument may be a schedule, and whether users may draw the schedule as a line."""
+    """Return a dict of two bools: whether an argument may be a schedule, and whether users may draw the schedule as a line."""
     scheduled = isinstance(checks_of(thing).get(name), OverTime)
     return {"schedule": scheduled, "drawn": scheduled and name.startswith("lr")}
 

@@ -219,7 +219,7 @@ class Worker:
                     self.send(job, "exits", side=side, **build_exits(job.settings[side], datasets))
 
     def draw_portraits(self, job: PageJob) -> None:
-        """Send the phase portraits when the ODE has run, again when fixed points are known, and again when the chain has run."""
+        """Send the phase portraits when the ODE has run, when fixed points are known, and again when the chain has run."""
         if not self.wait_for(job, job.ends["ode"]):
             return
         steps = (self.send_portraits, self.search_fixed_points, self.send_portraits)
