@@ -1,5 +1,6 @@
 """sgdlimits: write a learning problem down once, and look at its one-pass SGD at every level of description.
 
+The levels are SGD on the weights, the exact Markov chain of their overlaps, its SDE and ODE, and the mean-field limit.
 Names are loaded when they are first used (the list is in `__init__.pyi`), so that importing the package is quick.
 """
 
@@ -14,7 +15,7 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _import_public_name(name: str):
-    """Return the public object of the package with a name, importing its module on first use."""
+    """Return the public object called `name` of the package, importing its module on first use."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -25,7 +26,7 @@ def _import_public_name(name: str):
 
 @contextmanager
 def _garbage_collection_disabled():
-    """Disable the garbage collector in the block; it would take a sixth of the time of imports."""
+    """Disable garbage collection in a `with` block, for imports, of which it would take a sixth of the time."""
     searches = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Protection from faults of single releases of jaxlib.
+"""Workarounds for faults of particular releases of jaxlib.
 
 jaxlib 0.10.2 miscompiles sums over quadrature nodes for a batch of one run.
 On a CPU its fusion pass "ynn" evaluates a sum over one axis, followed by products with the broadcast sum, from the wrong
@@ -8,7 +8,7 @@ same is given the option that turns the pass off, before XLA reads its options f
 
 Releases before it report two tuning hints of some processors, "prefer-no-gather" and "prefer-no-scatter", as errors whenever
 they load cached code, several lines of a thousand characters at a time (seen with 0.9.2, 0.10.0 and 0.10.1). Nothing is wrong
-then. XLA looks at its level of messages when it is loaded: `settings.setup_jax`, which lets JAX keep code, silences the lines
+then. XLA reads its log level when it is loaded: `settings.setup_jax`, which lets JAX keep code, silences the lines
 if it is called before JAX is imported.
 """
 
@@ -40,7 +40,7 @@ def fault_example(x: jax.Array) -> jax.Array:
 def silence_xla_hints(environment: MutableMapping[str, str]) -> None:
     """Set the environment so that XLA reports fatal errors only, if jaxlib prints tuning hints as errors.
 
-    A level of messages that is set already is kept.
+    A log level that is set already is kept.
     """
     if version("jaxlib") in NOISY_RELEASES:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -59,7 +59,7 @@ def is_miscompiled() -> bool:
 def turn_off_fusion() -> None:
     """Turn off XLA's faulty fusion pass if the installed jaxlib has it; raise `ImportError` if that comes too late.
 
-    It is too late once XLA has read its options.
+    It comes too late once XLA has read its options.
     """
     if version("jaxlib") != MISCOMPILING_RELEASE:
         return

@@ -1,7 +1,7 @@
 """Double precision for JAX, before the first array is made. The subpackages that use JAX import this module first.
 
-Overlaps leave a saddle from 1/sqrt(d) by many steps of size 1/d, whose sum single precision would bias at large d. Besides this
-option and the protection in `_miscompiled`, importing the package changes nothing in the process: `settings` has the rest.
+In dimension d, overlaps of order 1/sqrt(d) leave a saddle by many steps of size 1/d, whose sum single precision would bias.
+Importing the package sets this option and the workaround in `_miscompiled`, and nothing else; `settings` has further options.
 """
 
 import jax

@@ -22,7 +22,10 @@ Check = Callable[[str, Any], Any]
 
 
 def number(**bounds: Any) -> Check:
-    """Make a check that an argument is one finite real number in a range; the check returns it unchanged."""
+    """Make a check that an argument is one finite real number in a range; the check returns it unchanged.
+
+    `bounds` are the keyword arguments of `check_number`, such as `above=0`.
+    """
 
     def check(name: str, value: Any) -> Any:
         check_number(name, value, **bounds)
@@ -32,11 +35,17 @@ def number(**bounds: Any) -> Check:
 
 
 SCHEDULE_TEXT_MODULE = "sgdlimits.schedule_text"
-"""Module that parses schedules, imported only for text: schedules check their own arguments by this module."""
+"""Name of the module that parses schedules from strings. It is imported late, since it imports this module itself."""
 
 
 class OverTime:
-    """Check of a number that may also be given as a schedule, as text or as a function of time; values pass `values`."""
+    """Check of a number that may also be given as a schedule, as a schedule in a string, or as a function of time.
+
+    Parameters
+    ----------
+    check : check of a number
+    values : check of the schedule's values at a few times; None for `check`
+    """
 
     def __init__(self, check: Check, values: Check | None = None) -> None:
         self.check, self.values = check, values or check
@@ -53,7 +62,7 @@ class OverTime:
 
 
 def _parse_schedule(name: str, value: str) -> Any:
-    """Return the schedule in the text of an argument, or the number if it is one."""
+    """Parse the string given for the argument `name` as a schedule or a number; raise `BadInput` if it is neither."""
     try:
         return import_module(SCHEDULE_TEXT_MODULE).read_schedule(value)
     except BadInput as reason:
@@ -61,12 +70,18 @@ def _parse_schedule(name: str, value: str) -> Any:
 
 
 def integer(**bounds: Any) -> Check:
-    """Make a check that an argument is an integer in a range; the check returns an int: 3e3 becomes 3000."""
+    """Make a check that an argument is an integer in a range; the check returns an int: 3e3 becomes 3000.
+
+    `bounds` are the keyword arguments of `check_count`, such as `at_least=0`.
+    """
     return partial(check_count, **bounds)
 
 
 def sized(each: float = 1.0, **bounds: Any) -> Check:
-    """Make a check that an argument is a number of objects, of `each` floats each, that fit into the machine's memory."""
+    """Make a check that an argument is a number of objects which fit into the machine's memory together.
+
+    Each object has `each` floats; `bounds` are the keyword arguments of `check_count`.
+    """
 
     def check(name: str, value: Any) -> int:
         count = check_count(name, value, **bounds)
@@ -140,7 +155,14 @@ def as_numbers(name: str, value: Any) -> Any:
 
 
 def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -math.inf) -> Check:
-    """Make a check that an argument is an array of real numbers, or one number; the check returns it unchanged."""
+    """Make a check that an argument is an array of real numbers, or one number; the check returns it unchanged.
+
+    Parameters
+    ----------
+    finite : whether all numbers must be finite
+    ndim : required number of axes; None for any
+    at_least : lower bound of all numbers
+    """
 
     def check(name: str, value: Any) -> Any:
         numbers = as_numbers(name, value)
@@ -167,7 +189,7 @@ def probabilities(name: str, value: Any) -> Any:
     wrong = ~((rows >= 0).all(1) & np.isclose(rows.sum(1), 1.0, rtol=0.0, atol=1e-9))
     if wrong.any():
         worst = rows[wrong][0].tolist()
-        raise BadInput(f"{name} must not be negative and sum to 1; got {worst}. Give such probabilities.")
+        raise BadInput(f"{name} must be at least 0 and sum to 1; got {worst}. Give such probabilities.")
     return value
 
 
@@ -198,7 +220,7 @@ def each_of(check: Check) -> Check:
 
     def all_of(name: str, value: Any) -> Any:
         if isinstance(value, (str, bytes, set, frozenset, Mapping)) or not np.iterable(value):
-            raise BadInput(f"{name} must be a sequence; got {shorten(value)}. Put them in brackets.")
+            raise BadInput(f"{name} must be a sequence; got {shorten(value)}. Put the values in brackets.")
         return tuple(check(name, one) for one in value)
 
     return all_of
@@ -209,9 +231,9 @@ def instance(module: str, name: str, says: str, remedy: str) -> Check:
 
     Parameters
     ----------
-    module, name : module and name of the class, which is not imported: without its module there are no instances
-    says : what the argument must be, for the message
-    remedy : last sentence of the message
+    module, name : module and name of the class; before its module is imported there are no instances
+    says : noun phrase for the class in the error message, such as "a Problem"
+    remedy : last sentence of the error message
     """
 
     def check(argument: str, value: Any) -> Any:
@@ -225,7 +247,10 @@ def instance(module: str, name: str, says: str, remedy: str) -> Check:
 
 
 def either(says: str, remedy: str, *checks: Check) -> Check:
-    """Make a check that an argument passes one of several checks; `says` and `remedy` are for the error message."""
+    """Make a check that an argument passes one of several checks; the check returns the result of the first that passes.
+
+    The error message is "NAME must be", then `says`, the value, and the sentence `remedy`.
+    """
 
     def check(name: str, value: Any) -> Any:
         for each in checks:
@@ -265,11 +290,11 @@ problem = instance(
 )
 algorithm = instance("sgdlimits.algorithm.base", "Algorithm", "an algorithm such as OnePassSGD(lr=0.1)", "Give an instance.")
 level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give an instance of a level.")
-dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returned or load read.")
+dataset = instance("xarray", "Dataset", "a dataset", "Give a dataset that simulate returned or load read.")
 
 target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
 named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
-"""Check of an activation, given as a function or by name; unknown names are refused later."""
+"""Check of an activation, given as a function or by name; unknown names are refused when it is looked up."""
 some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
 expectation = either(
     "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
@@ -284,13 +309,13 @@ start = either(
     statistics,
     dataset,
 )
-"""Check of the start of a simulation; a dataset stands for the states in which its runs ended."""
+"""Check of the argument `start` of a simulation; a dataset stands for the last states of its runs."""
 some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
 axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
 RATE = OverTime(positive, not_negative)
 """Check of a learning rate: above 0, or a schedule whose values are at least 0."""
 rate_or_rates = OverTime(
-    either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(RATE))),
+    either("a learning rate above 0, or a dictionary of rates", "Give one number.", positive, by_name(optional(RATE))),
     not_negative,
 )
 law_of_second = instance("sgdlimits.start", "Bernoulli", "a law", "Give Bernoulli(0.5).")
@@ -306,6 +331,6 @@ point_or_weights = either(
     array(ndim=2),
 )
 some_numbers = array(finite=False)
-scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, by_name(some_numbers))
-"""Check of numbers, or of arrays by name; whether they are finite is checked later, with the problem."""
-finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), by_name(array()))
+scalars = either("numbers, or a dictionary of numbers", "Give an array.", some_numbers, by_name(some_numbers))
+"""Check of a network's scalars: numbers, or arrays by name. Whether the numbers are finite is checked with the problem."""
+finite_scalars = either("finite numbers, or a dictionary of numbers", "Give an array.", array(), by_name(array()))

@@ -19,7 +19,7 @@ _SYMBOLS = {
 
 
 class Description(NamedTuple):
-    """What a docstring says, as plain text: its first paragraph, and the descriptions of its parameters by name."""
+    """Content of a docstring as plain text: its first paragraph, and the descriptions of its parameters by name."""
 
     summary: str
     parameters: dict[str, str]
@@ -44,7 +44,7 @@ def describe(thing: Any) -> Description:
 
 
 def strip_markup(text: str) -> str:
-    r"""Return text of a docstring on one line, without markup and with formulas in Unicode.
+    r"""Return a docstring, or a part of one, on one line, without markup and with formulas in Unicode.
 
     >>> strip_markup(r"labels :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2 + \sqrt\Delta z`, see `RandomInit` [1]_.")
     'labels y = 1/p* Σ_l (w*_l·x)^2 + √Δ z, see RandomInit.'
@@ -70,18 +70,18 @@ def _formula_to_unicode(text: str) -> str:
 
 
 def _fraction_to_text(found: re.Match[str]) -> str:
-    """Convert a matched LaTeX fraction to text such as a/b."""
+    """Convert a LaTeX fraction, matched by a regular expression, to a string such as "a/b"."""
     top, bottom = found[1] or found[2], found[3] or found[4]
     return f"{_add_brackets(top)}/{_add_brackets(bottom)} "
 
 
 def _add_brackets(text: str) -> str:
-    """Put text in brackets if it contains an operator."""
+    """Put a formula in brackets if it contains an operator."""
     return f"({text})" if re.search(r"[-+ /]", text.strip()) else text
 
 
 def _root_to_text(text: str) -> str:
-    """Return the square root of an expression as Unicode text."""
+    """Return the square root of a formula as a Unicode string, such as "√(a + b)"."""
     return f"√({text})" if len(text) > 1 and not re.fullmatch(r"\\\w+", text) else f"√{text}"
 
 
@@ -120,7 +120,7 @@ def constructor_fields(cls: Any) -> list[dataclasses.Field]:
 
 
 def typed_parameters(fn: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function by name, with annotations evaluated to types and without their checks."""
+    """Return the parameters of a function by name; annotations are evaluated to types, without the checks they carry."""
     types = typing.get_type_hints(fn)
     parameters = inspect.signature(fn).parameters
     return {name: each.replace(annotation=types.get(name, Any)) for name, each in parameters.items()}

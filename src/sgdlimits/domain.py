@@ -59,7 +59,7 @@ Checked = TypeVar("Checked", bound=Callable)
 T = TypeVar("T")
 
 ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
-"""Names of arguments that both presets and algorithms take."""
+"""Names of arguments that both presets and algorithms have, such as the learning rate lr."""
 MAX_TEACHERS = 2**12
 """Maximum number of fixed directions (teachers), whose Gram matrix is factored."""
 
@@ -76,7 +76,7 @@ NotNegativeInTime = Annotated[InTime, OverTime(not_negative)]
 Rate = Annotated[InTime, RATE]
 Rates = Annotated[Any, rate_or_rates]
 MomentumInTime = Annotated[InTime, OverTime(number(at_least=0, below=1))]
-"""Momentum coefficient, or decay of an average."""
+"""Momentum coefficient, or decay factor of a moving average: at least 0 and below 1, and may change with time."""
 SignalToNoise = Annotated[InTime, OverTime(number(above=0, infinite=True))]
 Fraction = Annotated[float, check_share]
 """Number between 0 and 1, both excluded."""
@@ -87,7 +87,7 @@ RealWidth = Annotated[float, number(at_least=1, infinite=True)]
 Count = Annotated[int, integer()]
 Seed = Annotated[int, integer(at_least=0, below=2**64)]
 Size = Annotated[int, sized()]
-"""Number of runs, samples or other objects that fit into this machine's memory."""
+"""Number of runs, samples or other objects, checked to fit into this machine's memory."""
 Width = Annotated[int, sized(8)]
 Teachers = Annotated[int, integer(below=MAX_TEACHERS)]
 
@@ -99,7 +99,7 @@ Matrix = Annotated[ArrayLike, array(ndim=2)]
 Times = Annotated[ArrayLike, array(at_least=0)]
 SavedTimes = Annotated[
     int | Sequence[float] | np.ndarray,
-    either("a number of times, or the times", "Give, say, save=200.", real, array(ndim=1)),
+    either("the number of times to save, or an array of times", "Give, say, save=200.", real, array(ndim=1)),
 ]
 Function = Annotated[Callable[..., Any], function]
 Statistics = Annotated[Any, statistics]
@@ -111,7 +111,7 @@ CHECKS_OF_TYPES: dict[str, Check] = {
     "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
     "dict[str, Any]": mapping, "Mapping[str, Callable]": mapping,
     "Problem": problem, "ProjectionProblem": problem, "Algorithm": algorithm, "Level": level, "Target": target,
-    "Inputs": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make it with mixture(means)."),
+    "Inputs": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make them with mixture(means)."),
     "AnyNetwork": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
     "InitialWeights": instance(
         "sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."
@@ -121,7 +121,7 @@ CHECKS_OF_TYPES: dict[str, Check] = {
     "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
     "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
 }  # fmt: skip
-"""Checks of plain types and of classes, by the text of their annotation; the classes are not imported here."""
+"""Checks of plain types and of classes, by their annotation as a string; the classes are not imported here."""
 
 
 def checks_of(thing: Any) -> Mapping[str, Check]:
@@ -157,7 +157,7 @@ class Checks(Mapping[str, Check]):
         return optional(check) if check and admits_none else check
 
     def _annotation_of(self, parameter: inspect.Parameter) -> tuple[Any, Mapping[str, Any]]:
-        """Return a parameter's annotation, or that of the class field of its name, and the namespace to evaluate it in."""
+        """Return the annotation of a parameter, or of the class field with its name, and the namespace for its evaluation."""
         for cls in self.cls.__mro__ if self.cls else ():
             field = vars(cls).get("__annotations__", {}).get(parameter.name)
             # Equinox annotates the arguments of generated constructors that have converters with Any.
@@ -178,7 +178,8 @@ class Checks(Mapping[str, Check]):
 def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
     """Return the check that an annotation carries, or None if it has none; the annotation is given as a string.
 
-    Only the member of a union that carries a check is evaluated, since other types may be imported for type checkers alone.
+    `names` is the namespace in which the annotation is evaluated. Of a union, only the member that carries a check is
+    evaluated, since other types may be imported for type checkers alone.
 
     >>> annotated_check("Positive | None", globals())("lr", 0.0)
     Traceback (most recent call last):
@@ -275,9 +276,9 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
 
 
 def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if an argument such as lr, given beside an algorithm with a value of its own, would be ignored.
+    """Raise `BadInput` if an argument such as lr would be ignored, as the algorithm given beside it has its own value.
 
-    `usual` has the defaults of these arguments, which are no conflict.
+    `given` has the arguments of the call by name, `usual` their defaults, which never conflict.
     """
     algorithm = given.get("algorithm")
     for name in usual if algorithm is not None else ():
@@ -287,12 +288,12 @@ def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> No
         if own is None or float(own) != float(bool(value) if name == "train_second" else value):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
             raise BadInput(
-                f"{name} = {shown} would be ignored: {shorten(algorithm)} has its own {name}. Give it to the algorithm."
+                f"{name} = {shown} would be ignored: {shorten(algorithm)} has its own {name}. Give {name} to the algorithm."
             )
 
 
 def _algorithm_argument(algorithm: Any, name: str) -> Any:
-    """Return the value of an argument of an algorithm, or of the algorithm it wraps; None if neither has the argument."""
+    """Return an argument of an algorithm by name, or of the algorithm that it wraps; None if neither has the argument."""
     inside = "trains_second" if name == "train_second" else name
     while algorithm is not None and not hasattr(algorithm, inside):
         algorithm = getattr(algorithm, "base", None)

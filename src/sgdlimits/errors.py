@@ -1,4 +1,4 @@
-"""Errors that users meet, and the checks that raise them: what is wrong, the value, the remedy."""
+"""Exceptions and warnings that users meet, and checks of arguments. Messages name the mistake, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
     """Exception for Ctrl-C during `simulate`; its attribute `dataset` has the runs up to the time they had reached."""
 
     def __init__(self, dataset: xr.Dataset) -> None:
-        super().__init__("interrupted; the finished part is in the attribute `dataset` of this exception")
+        super().__init__("the simulation was interrupted; its finished part is in the attribute `dataset` of this exception")
         self.dataset = dataset
 
 
@@ -41,7 +41,7 @@ def shorten(value: Any) -> str:
 
 
 def is_traced(value: Any) -> bool:
-    """Return whether a number has no concrete value to check: JAX traces it, or it is a schedule."""
+    """Return whether a number has no concrete value to check, because JAX traces it or because it is a schedule."""
     import jax
 
     return isinstance(value, jax.core.Tracer) or getattr(value, "is_schedule", False) is True
@@ -58,7 +58,7 @@ def check_number(
 ) -> None:
     """Raise `BadInput` unless `value` is one number in the given range; traced values pass.
 
-    It must be finite unless `infinite`.
+    The number must be finite unless `infinite`. `name` is that of the argument, for the message.
 
     >>> check_number("noise", -1.0, at_least=0)
     Traceback (most recent call last):

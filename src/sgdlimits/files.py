@@ -1,4 +1,4 @@
-"""Atomic writes of files: after a crash or on a full disk there is the old file or none, never a part of the new one."""
+"""Atomic writes of files: after a crash or on a full disk, the old file is left or none, never a part of the new one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sgdlimits.errors import BadInput
 HOST_NAME = re.sub(r"\W", "_", platform.node())
 """Name of this machine, which is part of the names of partial files.
 
-In a shared folder the process numbers of other machines mean nothing here.
+In a shared folder it tells this machine's process numbers from those of other machines.
 """
 
 
@@ -27,8 +27,8 @@ class WriteError(BadInput):
 def atomic_replacement(path: str | os.PathLike) -> Iterator[Path]:
     """Provide a temporary path to write to, which replaces `path` if the block ends without an error.
 
-    Raise `BadInput` if the file cannot be written, and if `path` is anything but a plain file. Partial files that killed
-    processes have left are removed.
+    Raise `BadInput` if the file cannot be written, and if `path` is anything but a regular file. Partial files that
+    killed processes have left are removed.
     """
     path = check_plain_file(path)
     remove_partial_files(path.parent, f".{path.stem}.")
@@ -54,7 +54,7 @@ def write(path: str | os.PathLike, content: bytes | memoryview) -> Path:
 
 
 def check_plain_file(path: str | os.PathLike) -> Path:
-    """Return the path; raise `BadInput` unless it is a plain file, or a new name in an existing folder."""
+    """Return the path; raise `BadInput` unless it is a regular file, or a new name in an existing folder."""
     path = Path(path)
     try:
         mode = path.lstat().st_mode
@@ -66,14 +66,14 @@ def check_plain_file(path: str | os.PathLike) -> Path:
         raise BadInput(f"{str(path)!r} is not a valid file path: {reason}. Give another path.") from reason
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a device"
-        raise BadInput(f"{path} is {kind}, which is not replaced. Give the name of a plain file.")
+        raise BadInput(f"{path} is {kind}, which is not replaced. Give the path of a regular file.")
     return path
 
 
 def remove_partial_files(folder: str | os.PathLike, head: str = ".") -> None:
-    """Remove partial files that ended processes of this machine have left in a folder.
+    """Remove the partial files that processes of this machine, which have ended since, left in a folder.
 
-    Only names that begin with `head` count.
+    Only files whose names begin with `head` are removed.
     """
     ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST_NAME)}\.part(\.\w+)?")
     with os.scandir(os.fspath(folder)) as entries:

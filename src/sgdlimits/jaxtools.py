@@ -1,4 +1,4 @@
-"""Helpers for JAX: shared compiled functions, loops over groups of runs, pytrees as rows of floats, and the device."""
+"""Helpers for JAX: shared compiled functions, loops over groups of runs, pytrees stored as rows of floats, the device."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ def _is_array(leaf: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _jit_with_static(function: Callable, tree: Any, static: tuple, fast_compile: bool) -> Callable:
-    """Return a jitted function whose bound arguments are constants, except for arrays, which it takes as arguments.
+    """Return a jitted function in which the bound arguments are constants, except for their arrays, which are arguments.
 
-    The bound arguments have the structure `tree` and the leaves `static`, None for arrays.
-
-    The cache makes equal static parts share one jitted function, and so its compiled code.
+    The bound arguments have the structure `tree` and the leaves `static`, which are None for arrays. The cache makes bound
+    arguments with equal constants share one jitted function, and so its compiled code.
     """
 
     def call_with_fixed(arrays, *arguments):
@@ -70,11 +69,11 @@ def _supported_options() -> dict[str, str] | None:
 
 
 def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: Any, runs: PyTree) -> PyTree:
-    """Apply a function to a batch of runs in groups of `size` runs, one after another; None applies it to all at once.
+    """Apply a function to a batch of runs in groups of `size` runs, one after another; without a size, to all at once.
 
-    Results are then the same bit by bit for any number of runs: XLA compiles a loop over all runs differently for each
-    number of runs, and may then round differently. Only the groups of the first `wanted` runs are computed; results of the
-    others are zeros.
+    With groups, results are bit by bit the same for any number of runs, while XLA compiles a loop over all runs differently
+    for each number of runs, and may round differently. Only the groups that contain one of the first `wanted` runs are
+    computed; the results of all other groups are zeros.
     """
     if size is None:
         return function(runs)
@@ -96,13 +95,13 @@ def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: A
 
 
 def _entry_at(tree: PyTree, index: Any) -> PyTree:
-    """Return a pytree of the entries at an index of the first axis of each array in a pytree; the index may be traced."""
+    """Return the pytree of the entries at `index` along the first axis of each array of a pytree; `index` may be traced."""
     return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), tree)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Structure and shapes of a pytree of arrays, with which such pytrees are stored as rows of floats."""
+    """Structure of a pytree and shapes of its arrays, by which pytrees of this form are stored as rows of floats."""
 
     tree: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -114,11 +113,11 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Number of floats in a row, which holds one pytree."""
+        """Number of floats in the row that stores one pytree."""
         return sum(map(math.prod, self.shapes))
 
     def values(self, rows: Any) -> PyTree:
-        """Return the pytree stored in a row of floats; for an array of rows, the pytree's arrays have its leading axes."""
+        """Return the pytree stored in a row of floats; for an array of rows, all arrays of the pytree have its leading axes."""
         leaves, first = [], 0
         for shape in self.shapes:
             last = first + math.prod(shape)

@@ -1,4 +1,4 @@
-"""Base class of problems, levels, starts and what they are made of: printed as typed, compared by content."""
+"""Base class of problems, levels, starts and their components, which print as typed and compare by content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from sgdlimits.errors import BadInput, is_traced
 
 MAX_PRINTED_ENTRIES = 12
-"""Maximum number of entries of an array that is printed; of larger arrays only the shape is."""
+"""Maximum number of entries of an array that is printed in full; larger arrays are printed as their shape."""
 
 
 class Unpicklable(BadInput, pickle.PicklingError):
@@ -24,7 +24,7 @@ class Unpicklable(BadInput, pickle.PicklingError):
 
 
 class Part(eqx.Module):
-    """Base class of immutable objects with named arguments: they print as they are typed, and compare by content.
+    """Base class of immutable objects with named arguments, which print as they are typed and compare by content.
 
     Arrays are compared by value, functions by identity. Traced arrays equal themselves only, and an object with one has no
     hash.
@@ -34,7 +34,7 @@ class Part(eqx.Module):
     """Whether the class is a `Schedule`, whose value changes with time."""
 
     def at(self, t: Any) -> Self:
-        """Return the object with all schedules in it replaced by their values at time t; itself if it has none."""
+        """Return the object with its schedules replaced by their values at time t; the object itself if it has no schedule."""
         leaves, tree = jax.tree.flatten(self, is_leaf=is_schedule)  # schedules are pytrees of their own parameters
         if not any(map(is_schedule, leaves)):
             return self
@@ -59,8 +59,8 @@ class Part(eqx.Module):
         for name, value in vars(self).items():
             if isinstance(value, types.FunctionType) and "<" in value.__qualname__ and not _caller_copies_functions():
                 raise Unpicklable(
-                    f"{name} of {type(self).__name__} is {value.__qualname__} of {value.__module__}, which pickle finds by no "
-                    "name. Define it with def at the top of a module, or use cloudpickle."
+                    f"{name} of {type(self).__name__} is {value.__qualname__} of {value.__module__}, which pickle cannot "
+                    "find by name. Define it with def at the top of a module, or use cloudpickle."
                 )
         return super().__reduce_ex__(protocol)
 
@@ -80,14 +80,14 @@ def has_schedules(tree: Any) -> bool:
 
 
 def at_start(part: Any) -> Any:
-    """Return an object with its schedules replaced by their values at t = 0; objects that cannot have any are unchanged."""
+    """Return an object with its schedules replaced by their values at t = 0; one that cannot have schedules is unchanged."""
     return Part.at(part, 0.0) if isinstance(part, Part) else part
 
 
 def constructor_arguments(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the constructor arguments with which an object was made.
 
-    Values are attributes of the same names, or of those in the dictionary `recorded` of the class.
+    The value of an argument is the attribute of its name, or of the name that the dictionary `recorded` of the class gives.
     """
     other = getattr(type(module), "recorded", {})
     for name in inspect.signature(type(module)).parameters:
@@ -97,7 +97,7 @@ def constructor_arguments(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def format_constructor(module: Any) -> str:
-    """Return the constructor call that makes an object as text, without arguments that have their default.
+    """Return the constructor call that makes an object, as a string, without arguments that have their default.
 
     >>> from sgdlimits.algorithm import OnePassSGD
     >>> OnePassSGD(lr=0.1, sphere=True)
@@ -137,7 +137,7 @@ def is_default(value: Any, default: Any) -> bool:
 
 
 def _format_numbers(value: Any) -> str:
-    """Return a number, or nested lists of numbers, as text with six digits."""
+    """Return a number, or nested lists of numbers, as a string with six digits for each."""
     if isinstance(value, list):
         return f"[{', '.join(map(_format_numbers, value))}]"
     return f"{value:.6g}" if isinstance(value, float) else repr(value)

@@ -14,11 +14,11 @@ MAX_LINE_INTERVAL_SECONDS = 60.0
 MIN_LONG_SECONDS, MIN_ELAPSED_SECONDS = 600.0, 10.0
 """Estimated total time and elapsed time in seconds above which a progress bar shows the total time."""
 MIN_PACE_SECONDS = 2.0
-"""Time in seconds from the first progress, which follows compilation, to the first estimate of the pace."""
+"""Time in seconds from the first progress, which follows compilation, to the first estimate of the remaining time."""
 
 
 class LineWriter(io.TextIOBase):
-    """Output file for a progress bar that writes it as a few separate lines instead of redrawing one line.
+    """Output file for a progress bar, which writes a few separate lines instead of redrawing one line.
 
     >>> _ = LineWriter(sys.stdout).write("\\rchain:  50% of 3 runs")
     chain:  50% of 3 runs
@@ -46,13 +46,13 @@ class LineWriter(io.TextIOBase):
 class Bar(tqdm):
     """Progress bar (of tqdm) that can also show the estimated total time of a long computation in words.
 
-    Ctrl-C cannot cause a deadlock: tqdm's own bar keeps its lock if it is interrupted while it writes, and has a monitor thread
-    that waits for that lock.
+    Ctrl-C cannot cause a deadlock, as it can for the bar of tqdm: that bar keeps its lock if it is interrupted while it writes,
+    and its monitor thread waits for the lock.
     """
 
     monitor_interval = 0  # no monitor thread
     first_progress: tuple[float, float] | None = None
-    """Elapsed time and amount done when progress was first seen."""
+    """Elapsed time in seconds, and number of finished items, at the first progress."""
 
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
         if nolock:
@@ -63,7 +63,7 @@ class Bar(tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """Values for the bar's format string; estimates of time leave out the time before the first progress."""
+        """Values for the bar's format string, by name; estimates of time leave out the time before the first progress."""
         known = super().format_dict
         done, total, elapsed = known["n"], known["total"], known["elapsed"]
         if self.first_progress is None and done > known["initial"]:
@@ -78,7 +78,7 @@ class Bar(tqdm):
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in seconds as text with two digits and a unit, such as "1.1 hours".
+    """Return a duration in seconds as a string with two digits and a unit, such as "1.1 hours".
 
     >>> format_duration(4000), format_duration(3e8)
     ('1.1 hours', '9.5 years')
@@ -89,7 +89,7 @@ def format_duration(seconds: float) -> str:
 
 
 def bar(*items: Any, **how: Any) -> Bar:
-    """Return a progress bar that appears after a second; arguments are those of `tqdm`."""
+    """Return a progress bar that appears after a second; the arguments are those of `tqdm`."""
     how = {"delay": 1.0, "leave": False, **how}
     if "ipykernel" not in sys.modules and not sys.stderr.isatty():
         how |= {"file": LineWriter(sys.stderr), "mininterval": 1.0, "ncols": 128}

@@ -1,8 +1,8 @@
-"""Public names and arguments that were renamed. The old ones work for one more minor version, with a `DeprecationWarning`.
+"""Public names and arguments that were renamed. Old names work for one more minor version, with a `DeprecationWarning`.
 
-A name is `theory.mediocrity.compare`, as it stands behind `sgdlimits.`; an argument of a function that is `checked` is
-`theory.single_index.exit_time(threshold)`, with the module in which the function is defined. Renaming something is one entry
-here; a module of which a name has gone also needs `__getattr__ = renamed.names_of(__name__)`, which the package itself has.
+A name is written as after `sgdlimits.`, such as `theory.mediocrity.compare`. An argument of a function decorated with `checked`
+is written as `theory.single_index.exit_time(threshold)`, with the module in which the function is defined. A rename needs one
+entry here; a module that has lost a name also needs `__getattr__ = renamed.names_of(__name__)`, as the package itself has.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RENAMED_MEMBERS = {
 }
 """Present names of renamed attributes and methods of problems, by the old names.
 
-They are also those of arguments of `replace`.
+The keyword arguments of `replace` were renamed in the same way.
 """
 ALGORITHM_MEMBERS = {
     "downhill": NewName("scale_by_minus_lr", "0.4"),
@@ -69,7 +69,7 @@ STEP_MEMBERS = {
     "spread": NewName("scaled_gram", "0.4"),
     "steered": NewName("with_gradients", "0.4"),
 }
-"""Present names of renamed attributes and methods of `now` and of weights in the step of an algorithm, by the old names."""
+"""Present names of renamed members of `now` (the state that an algorithm's step is given) and of weights, by old names."""
 RENAMED = {
     "theory.mediocrity.compare": NewName("exit_table", "0.3"),
     "theory.quadratic.Null": NewName("theory.quadratic.NullDirections", "0.4"),
@@ -85,7 +85,7 @@ RENAMED = {
 def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
     """Return a function `__getattr__` for a module that finds renamed objects under their old names, with a warning.
 
-    It passes all other names to `others`.
+    The function passes all other names to `others`.
     """
 
     def find_renamed(name: str) -> Any:
@@ -102,9 +102,9 @@ def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callabl
 
 
 def argument_renamer(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """Return a function that renames old keyword arguments in a call of `fn`; None if `fn` has no renamed arguments.
+    """Return a function that gives the keyword arguments of a call of `fn` their present names; None if none was renamed.
 
-    It warns of old names.
+    That function warns of old names.
     """
     place = fn.__module__.removeprefix(f"{PACKAGE}.")
     name = f"{PUBLIC_PATHS.get(place, place)}.{fn.__qualname__}".removeprefix(".").removesuffix(".__init__")
@@ -138,7 +138,7 @@ def rename_changes(changes: dict[str, Any]) -> dict[str, Any]:
 def find_renamed_attribute(
     thing: Any, name: str, *views: tuple[str, type], renamed: Mapping[str, NewName] = MappingProxyType(RENAMED_MEMBERS)
 ) -> Any:
-    """Return an attribute of an object by its old name, or one that has moved to a view such as `problem.numerics`, and warn.
+    """Return an attribute by its old name, or one that has moved to a view such as `problem.numerics`, with a warning.
 
     `views` has pairs of the name of a view, such as `numerics`, and its class; `renamed` has present names by old names.
     """

@@ -1,9 +1,9 @@
-"""Interface of schedules, which are numbers that change with time, and their arithmetic.
+"""Interface and arithmetic of schedules, which are numbers that change with time.
 
 A schedule may replace any number of a problem, its data, its network or its algorithm, as in `OnePassSGD(lr=Steps(...))`.
-`Part.at(t)` replaces every schedule of a part by its value at time t, in samples per dimension. A level evaluates its problem
-that way before each step and at each saved time. `schedule_forms` has the schedules that users write, and `schedule_text`
-reads them from text.
+`Part.at(t)` replaces every schedule in an object by its value at time t, in samples per dimension. A level does so with its
+problem before each step and at each saved time. `schedule_forms` has the schedules that users write, and `schedule_text`
+parses them from strings.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sgdlimits.part import Part, as_source, is_schedule
 from sgdlimits.trial import try_function
 
 TIME_ROUNDING = 2.0**-44
-"""Relative rounding error of a time that is a sum of steps; a time below a knot by less counts as the knot."""
+"""Relative rounding error of a time that is a sum of steps; a time closer to a knot (jump or kink) is taken for the knot."""
 EXAMPLE_TIMES = (0.0, 0.01, 0.1, 1.0)
-"""Times at which constructors check a schedule's values; `simulate` checks all times, up to the end."""
+"""Times, beside the knots, at which constructors check a schedule's values; `simulate` checks all times up to the end."""
 OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }  # by name, so that files can store them
@@ -38,7 +38,7 @@ OPERATOR_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**
 class Schedule(Part):
     """Number, or array of numbers, that changes with time; sums, products and powers of schedules are schedules.
 
-    A subclass implements `__call__`, a pure JAX function of one time, and `knots` where the function jumps or bends.
+    A subclass implements `__call__`, a pure JAX function of one time, and `knots`, the times at which it jumps or has a kink.
     """
 
     is_schedule: ClassVar[bool] = True
@@ -67,7 +67,7 @@ class Schedule(Part):
         return len(self.shape)
 
     def shift(self, t: float) -> Schedule:
-        """Return the schedule delayed by a time `t`, with its initial value before.
+        """Return the schedule delayed by a time `t`, up to which it has its initial value.
 
         >>> from sgdlimits import Cosine
         >>> lr = Cosine(0.4, 0.1, 10.0).shift(5.0)
@@ -77,7 +77,7 @@ class Schedule(Part):
         return Shifted(self, t)
 
     def examples(self) -> Iterator[Float[np.ndarray, "..."]]:
-        """Yield values of the schedule for constructors to check: at a few times and at its knots; none if it is traced."""
+        """Yield values of the schedule for constructors to check: at a few times and at its knots; none if JAX traces it."""
         if not any(map(is_traced, jax.tree.leaves(self))):
             yield from self.values_at((*EXAMPLE_TIMES, *np.asarray(self.knots).tolist()))
 
@@ -174,7 +174,7 @@ class Combined(Schedule):
 
 
 class Shifted(Schedule):
-    """Schedule delayed by a time, with its initial value before."""
+    """Schedule `base`, delayed by the time `by`, up to which it has its initial value."""
 
     base: Schedule
     by: Any = eqx.field(converter=as_operand)
@@ -204,7 +204,7 @@ class Shifted(Schedule):
 
 
 class Root(Schedule):
-    """Square root of a schedule of numbers of at least 0, rounded as that of a number; its slope at 0 is set to 0."""
+    """Square root of a schedule with values of at least 0; its slope is set to 0 where the value is 0."""
 
     square: Schedule
 
@@ -223,14 +223,14 @@ class Root(Schedule):
 
 
 def is_function(value: Any) -> bool:
-    """Return whether a value is a plain function, which may be meant as a function of time."""
+    """Return whether a value is callable, and not a class, an object of the package or an array: perhaps a function of time."""
     return callable(value) and not isinstance(value, (type, Part, np.ndarray, np.generic, jax.Array))
 
 
 def as_schedule(name: str, value: Any) -> Schedule | None:
     """Return a value as a schedule, or None if it is neither a schedule nor a function of time.
 
-    A user's function is wrapped and tried.
+    A user's function of time is called once on an example, so that mistakes in it raise `BadInput`.
     """
     if is_schedule(value) or not is_function(value):
         return value if is_schedule(value) else None
@@ -245,7 +245,7 @@ def value_at(number: Any, t: Any) -> Any:
 
 
 def schedules_in(tree: PyTree) -> dict[tuple[str, ...], Schedule]:
-    """Return the schedules in a pytree, by the names on the path to each."""
+    """Return the schedules in a pytree, by the names of the attributes on the path to each."""
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_schedule)[0]
     word = lambda key: str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))))
     return {tuple(map(word, path)): leaf for path, leaf in leaves if is_schedule(leaf)}
@@ -254,7 +254,7 @@ def schedules_in(tree: PyTree) -> dict[tuple[str, ...], Schedule]:
 def knots_of(tree: PyTree) -> Any:
     """Return the knots (kinks and jumps) of all schedules in a pytree, sorted; those at or before 0 are left out.
 
-    The result is a JAX array if any is traced.
+    The result is a JAX array if JAX traces any of the knots.
     """
     each = [leaf.knots for leaf in jax.tree.leaves(tree, is_leaf=is_schedule) if is_schedule(leaf)]
     if any(map(is_traced, each)):

@@ -16,9 +16,9 @@ from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule, subtract_rounding, value_at
 
 MAX_UNROLLED = 64
-"""Maximum number of knots for which a schedule's value is selected by comparisons instead of an index.
+"""Maximum number of knots for which a schedule's value is selected by comparisons instead of by an index.
 
-All kernels support comparisons.
+Every kernel (implementation of simulation steps) supports comparisons.
 """
 
 
@@ -44,9 +44,9 @@ def _as_span(name: str, value: Any) -> Any:
 
 
 def _check_times_and_values(form: str, times: Any, values: Any, more: int, example: str) -> None:
-    """Raise `BadInput` unless a schedule's times increase and it has `more` values than times.
+    """Raise `BadInput` unless the times of a schedule increase and the schedule has as many values as times, plus `more`.
 
-    `form` is the schedule's name, for the message.
+    `form` and `example` are the name of the schedule and an example of it, for the message.
     """
     if np.ndim(times) != 1 or np.ndim(values) < 1:
         shapes = f"times of shape {np.shape(times)} and values of shape {np.shape(values)}"
@@ -62,7 +62,7 @@ def _check_times_and_values(form: str, times: Any, values: Any, more: int, examp
     least = "above 0" if more else "at least 0"
     gaps = np.zeros(0) if is_traced(times) else np.diff(np.concatenate([[0.0 if more else -1e-300], times]))
     if not (np.isfinite(gaps).all() and np.greater(gaps, 0).all()):
-        raise BadInput(f"times must be {least} and increase; got {np.asarray(times).tolist()}. Sort them.")
+        raise BadInput(f"times must be {least} and increase; got {np.asarray(times).tolist()}. Sort the times.")
 
 
 RealValues = Annotated[Any, _as_numbers]
@@ -71,14 +71,14 @@ Span = Annotated[Any, _as_span]
 
 @checked
 class Steps(Schedule):
-    """Piecewise constant schedule, with the value `values[i]` from time `times[i - 1]` to `times[i]`.
+    """Piecewise constant schedule, which has the value `values[i]` from time `times[i - 1]` to `times[i]`.
 
     Parameters
     ----------
     times : times of the changes, increasing, in samples per dimension
-    values : one more than times; each may be an array, such as the weights of classes
+    values : values, one more than times; each may be an array, such as the weights of classes
 
-    A step of SGD at one of the times uses the new value already.
+    At one of the times a step of SGD uses the new value.
 
     >>> lr = Steps([10.0, 20.0], [0.1, 0.05, 0.01])
     >>> [float(lr(t)) for t in (0.0, 9.999, 10.0, 25.0)]
@@ -121,8 +121,8 @@ class Linear(Schedule):
 
     Parameters
     ----------
-    times : increasing, in samples per dimension; the first may be 0
-    values : one for each time; each may be an array, such as the weights of classes
+    times : increasing times in samples per dimension; the first may be 0
+    values : one value for each time; each may be an array, such as the weights of classes
 
     >>> lr = Linear([0.0, 10.0, 30.0], [0.0, 0.2, 0.1])
     >>> [round(float(lr(t)), 3) for t in (0.0, 5.0, 20.0, 99.0)]
@@ -240,7 +240,7 @@ class Warmup(Schedule):
 
     Parameters
     ----------
-    schedule : a schedule, a JAX function of t, or a number; its own values hold from `span` on
+    schedule : a schedule, a JAX function of t, or a number; from `span` on the factor is 1
     span : duration of the rise, in samples per dimension
 
     >>> lr = Warmup(Power(0.2, 1.0, 10.0), span=10.0)

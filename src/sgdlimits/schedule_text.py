@@ -1,4 +1,4 @@
-"""Parser of schedules in text, as on the command line and in sweep files."""
+"""Parser of schedules that are given as strings, on the command line and in sweep files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
 FORMS: dict[str, Callable[..., Schedule]] = {
     "steps": Steps, "linear": Linear, "cosine": Cosine, "power": Power, "warmup": Warmup,
 }  # fmt: skip
-"""Classes of schedules, by their names in text."""
+"""Classes of schedules, by their names in the strings that are parsed."""
 OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
 """Names of arithmetic operations of schedules, by their classes in Python's syntax tree."""
 EXAMPLE_HINT = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
 
 
 def read_schedule(text: str) -> Schedule | float:
-    """Parse a number or a schedule from text, as on the command line and in sweep files, without executing it.
+    """Parse a number or a schedule from a string of the command line or a sweep file, without executing the string.
 
-    The text may hold numbers, t, + - * / **, brackets, `steps`, `linear`, `cosine`, `power`, `warmup`, and `.shift(t)`.
+    The string may contain numbers, t, + - * / **, brackets, `steps`, `linear`, `cosine`, `power`, `warmup`, and `.shift(t)`.
 
     >>> read_schedule("1/12 + 0.1")
     0.18333333333333335
@@ -50,7 +50,7 @@ def read_schedule(text: str) -> Schedule | float:
 
 
 def _evaluate_node(node: ast.expr) -> Any:
-    """Return the number or schedule of a syntax tree; raise `BadInput` for any kind of node that is not allowed."""
+    """Return the number or schedule that a syntax tree denotes; raise `BadInput` for a kind of node that is not allowed."""
     match node:
         case ast.Constant(value=bool()):  # True is an int in Python
             pass
@@ -67,7 +67,7 @@ def _evaluate_node(node: ast.expr) -> Any:
         case ast.Call(func=ast.Attribute(value=base, attr="shift"), args=[by], keywords=[]):
             schedule = _evaluate_node(base)
             if not is_schedule(schedule):
-                raise BadInput("only schedules are shifted")
+                raise BadInput("only schedules can be shifted")
             return schedule.shift(_evaluate_node(by))
         case ast.Call(func=ast.Name(id=name), args=given, keywords=named) if name.lower() in FORMS:
             form = FORMS[name.lower()]
@@ -78,4 +78,4 @@ def _evaluate_node(node: ast.expr) -> Any:
             return form(*map(_evaluate_node, given), **more)
         case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
             raise BadInput(f"{name} is not known")
-    raise BadInput(f"{shorten(ast.unparse(node))} cannot stand in it")
+    raise BadInput(f"{shorten(ast.unparse(node))} is not allowed in a schedule")

@@ -1,4 +1,4 @@
-"""Settings that make a process faster, which importing the package does not change.
+"""Settings of the process that make it faster; importing the package does not change them.
 
 The command line, the workers of sweeps and the explorer own their processes and call `setup_process`. A script or a notebook
 may call `setup_jax`.
@@ -27,7 +27,7 @@ def setup_jax() -> None:
       in part (`jax._src.lru_cache.LRUCache.put` is replaced);
     - turns asynchronous dispatch on a CPU off (`jax_cpu_enable_async_dispatch`), unless the environment variable
       JAX_CPU_ENABLE_ASYNC_DISPATCH is set: a call computes in the calling thread, so that small ones do not wait for another;
-    - silences XLA's messages below fatal ones where a release of jaxlib reports hints as errors whenever it reads such an entry
+    - silences all messages of XLA but fatal errors for releases of jaxlib that report hints as errors when they read the cache
       (TF_CPP_MIN_LOG_LEVEL, unless it is set), which has an effect only before JAX is imported.
 
     >>> import sgdlimits as sl
@@ -49,7 +49,7 @@ def setup_jax() -> None:
 def setup_process() -> None:
     """Configure a process that runs only this package: JAX as in `setup_jax`, and less garbage collection.
 
-    Modules and traced functions are many objects and hardly any garbage; at exit they need no collection at all.
+    Modules and traced functions are many objects and hardly any garbage, and need no collection at exit.
     """
     setup_jax()
     gc.set_threshold(100_000, 50, 100)  # Python's own threshold is about a thousand objects

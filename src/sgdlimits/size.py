@@ -31,7 +31,7 @@ def available_memory() -> float:
 def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
     """Raise `BadInput` if an array whose size is the product of the given counts does not fit into memory.
 
-    Each count is given with its noun.
+    `what` has pairs of a noun and its count, such as ("runs", 100); `remedy` is the last sentence of the message.
 
     >>> check_memory([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
     Traceback (most recent call last):
@@ -44,7 +44,7 @@ def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
 
 
 def describe_excess(numbers: float) -> str:
-    """Return a phrase which says that so many floats do not fit into memory, or an empty string if they do.
+    """Return a phrase that an array of `numbers` floats exceeds the memory, or an empty string if it fits.
 
     >>> describe_excess(10)
     ''

@@ -1,8 +1,8 @@
 """Specification of a simulation by name: its preset, optimiser, level and start, and the parameters that each of them takes.
 
-Sweeps, the explorer and the command line are given names and values. All three ask here which constructor takes a parameter,
-whether it allows a value, which required parameters are missing, and what the constructors build. The module imports neither
-datasets nor files, so that help pages of the command line stay quick.
+Sweeps, the explorer and the command line are given names and values. Here they find which constructor takes a parameter,
+whether it allows a value and which required parameters are missing, and they build the simulation. The module imports neither
+datasets nor files, so that help pages of the command line are fast.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
 
 INHERITED_ARGUMENTS = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
-"""Arguments of optimisers that are taken from the preset's SGD: rates, ridge, sphere, batch, or that SGD as `base`."""
+"""Arguments of optimisers that are taken from the preset's SGD: options such as lr and batch, or the SGD itself as `base`."""
 EXAMPLES: dict[str, float] = {"d": 3000, "times": 3, "spread": 0.01, "overlap": 0.1}
 """Example values of required parameters, for messages and as defaults of the explorer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Constructor:
-    """A function or class that builds one part of a simulation: the problem, optimiser, level or start.
+    """Function or class that builds one part of a simulation: the problem, optimiser, level or start.
 
     Parameters
     ----------
     part : "problem", "optimiser", "level" or "start"
     make : the function or class
-    title : its name in messages
-    given : arguments that are set already, which may be replaced
+    title : name of the function or class in messages
+    given : values that replace the defaults of arguments, by name
     """
 
     part: str
@@ -48,7 +48,7 @@ class Constructor:
 
     @classmethod
     def of(cls, part: str, given: Any) -> Constructor:
-        """Return the constructor with a given name, or that of a given object, with the object's arguments as defaults."""
+        """Return the constructor with a name, or that of an object, with the object's arguments as defaults."""
         if isinstance(given, str):
             return CONSTRUCTORS[part][check_choice(part, given, CONSTRUCTORS[part])]
         return cls(part, type(given), type(given).__name__, dict(constructor_arguments(given)))
@@ -147,7 +147,7 @@ class Spec:
     def build(self, arguments: Mapping[str, Mapping[str, Any]], refusal: str) -> dict[str, Any]:
         """Build the problem, the level and the start from the arguments of their constructors.
 
-        `refusal` is the message if the problem cannot have the optimiser.
+        `refusal` is the message of the `BadInput` for a problem that does not support the optimiser.
         """
         made = {part: self.parts[part].make(**arguments[part]) for part in ("problem", "level", "start")}
         if not isinstance(made["problem"], Problem):
@@ -165,14 +165,15 @@ def with_optimiser(
     refusal: str,
     check: Callable[[Constructor, Mapping[str, Any]], None] = Constructor.check_complete,
 ) -> Any:
-    """Return a problem with another optimiser, which takes over learning rates and other options of its plain SGD.
+    """Return a problem with another optimiser, which takes over the learning rates and other options of the problem's SGD.
 
     Parameters
     ----------
-    problem : a problem whose algorithm is plain SGD; `BadInput` with the message `refusal` for any other
-    optimiser : plain SGD leaves the problem as it is, unless it has arguments of its own
-    own : arguments that are not taken over, and `batch`
-    check : raises where required ones are missing
+    problem : problem whose algorithm is `OnePassSGD`
+    optimiser : constructor of the new algorithm; that of `OnePassSGD` changes nothing unless `own` has arguments
+    own : arguments of the new algorithm that are not taken over, by name
+    refusal : message of the `BadInput` for a problem with another algorithm
+    check : function that raises `BadInput` if required arguments are missing
     """
     if optimiser.make is OnePassSGD and not own:
         return problem

@@ -27,9 +27,9 @@ from sgdlimits.statistics.particles import Particles, particles_of
 from sgdlimits.statistics.trees import as_floats, count_runs, repeat_run, take_run
 
 MAX_GRAM_WIDTH = 256
-"""Maximum width at which a random start of the mean-field limit draws the p-by-p Gram matrix, as other levels do.
+"""Maximum width p at which a random start of the mean-field limit draws the p-by-p Gram matrix of p units, as other levels do.
 
-Up to this width its units are those of the other levels bit for bit; beyond it, an array of p^2 entries would be too large.
+Up to this width the units are bit for bit those of the other levels; beyond it, an array of p^2 entries would be too large.
 """
 
 
@@ -42,7 +42,7 @@ def _as_second_layer(second: Any) -> Any:
 
 @checked
 class Bernoulli(Part):
-    """Law of a second layer whose entries are independent and take one of two values, for `RandomInit(second=...)`.
+    """Law of a second layer of independent entries with two possible values, for `RandomInit(second=...)`.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Bernoulli(Part):
 
 
 class Start(Part):
-    """A law of the initial statistics, from which each run draws its start by the seed and its own index."""
+    """Law of the initial statistics, from which each run draws its start by the seed and the index of the run."""
 
     @abc.abstractmethod
     def overlaps(self, problem: Problem, stream: Stream) -> Overlaps:
@@ -105,18 +105,19 @@ class Start(Part):
 class RandomInit(Start):
     r"""Random weights in R^d, as in the paper of the problem, with the exact law of their overlaps at finite d.
 
-    The rows of a p-by-d Gaussian matrix have independent Gaussian coordinates along the k fixed directions. Their components
-    orthogonal to these have a Wishart Gram matrix, whose triangular factor has normal entries below the diagonal and chi
-    variates with d - k - j degrees of freedom on it (Bartlett). No vector of length d is drawn. For `MeanField` with p above
-    256, no p-by-p array is drawn either; units then have the same law, but other values than at the other levels.
+    The p rows of a p-by-d Gaussian matrix have independent Gaussian coordinates along the k fixed directions. The components
+    orthogonal to these directions have a Wishart Gram matrix, whose triangular factor has normal entries below the diagonal,
+    and on it, in row j = 0, ..., p - 1, chi variates with d - k - j degrees of freedom (Bartlett). No vector of length d is
+    drawn. For `MeanField` with p above 256, no p-by-p array is drawn either; units then have the same law, but other values
+    than at the other levels.
 
     Parameters
     ----------
     d : dimension
-    scale : standard deviation of sqrt(d) times a weight; with `unit`, the norm of each direction
-    unit : whether each direction is scaled to the norm `scale`
-    second : value of each entry of the second layer, one number or one for each unit; a law, `Bernoulli`; or values of the
-        scalars by name
+    scale : standard deviation of sqrt(d) times a weight; with `unit`, the norm of each unit's weights
+    unit : whether the weights of each unit are scaled to the norm `scale`
+    second : entries of the second layer: one number, one for each unit, or a law such as `Bernoulli(0.5)`; for a network with
+        named scalars, a dictionary of their values
     positive : probability with which each entry of the second layer keeps its sign; the others are negated. None keeps all
 
     Arguments that are not given are taken from the problem (`problem.initial`).
@@ -165,7 +166,9 @@ class RandomInit(Start):
         directions, (scale, unit) = problem.directions, self.scale_and_norm(problem)
         p, k, sizes = directions.width, directions.fixed, np.array(directions.sizes(self.d))
         if sizes.min() < k:
-            raise BadInput(f"d = {self.d} leaves {sizes.min()} dimensions for a block of {k} fixed ones. Use a larger d.")
+            raise BadInput(
+                f"d = {self.d} leaves {sizes.min()} dimensions for a block with {k} fixed directions. Use a larger d."
+            )
         B, dof = len(sizes), np.maximum(sizes[:, None] - k - np.arange(p), 0.0)
         normal = np.moveaxis(np.asarray(stream.normal(Purpose.START, B * p * (k + p))[0]), -1, 0).reshape(-1, B, p, k + p)
         diagonal = np.sqrt(np.asarray(stream.chi_square(Purpose.START_CHI, dof.ravel())[0])).T.reshape(-1, B, p)
@@ -191,7 +194,7 @@ class RandomInit(Start):
         return Particles(self._draw_second_layer(problem, stream), M, scale**2 * square / size**2)
 
     def scale_and_norm(self, problem) -> tuple[Any, bool]:
-        """Return the scale of the random weights, and whether it is the exact norm of each direction."""
+        """Return the scale of the random weights, and whether it is the exact norm of each unit's weights."""
         check_dimension(self.d, problem.directions.fixed)
         law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
@@ -211,24 +214,30 @@ class RandomInit(Start):
         if not isinstance(constant, dict):
             return constant + law.second_spread * stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
         if "a" not in constant:
-            raise BadInput(f"second_spread applies to scalars named `a`; got {', '.join(constant)}. Give explicit statistics.")
+            raise BadInput(
+                f"second_spread needs a scalar named a; the scalars are {', '.join(constant)}. Give explicit statistics."
+            )
         normal = stream.normal(Purpose.START_SECOND, constant["a"][0].size)[0].T
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
 
     def _draw_by_law(self, law: Bernoulli, problem, stream) -> Any:
         """Draw the second layer from a law of its entries."""
         if problem.directions.scalars is not None or self.positive is not None:
-            raise BadInput("Bernoulli is for a plain second layer, without positive=. Give low= and high=, or arrays by name.")
+            raise BadInput(
+                "Bernoulli supports neither positive= nor named scalars. Give it low= and high=, or give arrays by name."
+            )
         return law.draw(stream, problem.directions.width)
 
     def _with_random_signs(self, constant: Any, spread: float, stream) -> Any:
-        """Return the second layer with the signs of random entries reversed.
+        """Return the second layer `constant` with the signs of random entries reversed.
 
-        Entries keep their sign where a normal variate is above the quantile of 1 - positive.
+        Each entry keeps its sign with probability `positive`, independently of all others.
         """
         share = check_share("positive", self.positive)
         if isinstance(constant, dict) or (spread and self.second is None):
-            raise BadInput("positive= needs second-layer entries of one size. Give second=..., or explicit statistics.")
+            raise BadInput(
+                "positive= supports neither a random second layer nor named scalars. Give second=1.0, or statistics."
+            )
         normal = stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
         # ndtr(-normal) is uniform on (0, 1)
         return np.where(scipy.special.ndtr(-normal) < share, constant, -constant)
@@ -236,9 +245,10 @@ class RandomInit(Start):
 
 @checked
 class OrthogonalInit(Start):
-    r"""Orthonormal students with independent Gaussian overlaps with the fixed directions, of given spread.
+    r"""Orthonormal students, whose overlaps with the fixed directions are independent Gaussian variables.
 
-    :math:`Q = 1` and :math:`M_{jr} \sim N(0, \text{spread}^2)`.
+    The students have the Gram matrix :math:`Q = 1`; the overlap of student j with fixed direction r is
+    :math:`M_{jr} \sim N(0, \text{spread}^2)`.
 
     >>> import sgdlimits as sl
     >>> OrthogonalInit(spread=0.01).sample(sl.presets.quadratic_network(width=3), runs=2).Q.shape
@@ -270,7 +280,8 @@ class OrthogonalInit(Start):
 class FixedInit(Start):
     r"""Students of norm 1 with given overlaps with the fixed directions, and orthogonal to each other otherwise.
 
-    :math:`Q - MP^{-1}M^\top` is diagonal.
+    :math:`Q - MP^{-1}M^\top` is diagonal, where Q has the overlaps of students, P those of fixed directions, and M those of
+    students with fixed directions.
 
     Parameters
     ----------
@@ -312,7 +323,7 @@ class FixedInit(Start):
 
 
 class Given(Start):
-    """A start from explicit initial statistics, either of one run, which all runs share, or of each run."""
+    """Start from explicit initial statistics, either of one run, which all runs share, or of each run."""
 
     stats: PyTree
 
@@ -339,7 +350,9 @@ class Given(Start):
         if given is None:
             return repeat_run(self.stats, stream.runs.size)
         if last >= given:
-            raise BadInput(f"the start has {given} runs, but run {last} is needed. Give the start of one run, or runs={given}.")
+            raise BadInput(
+                f"the start has only {given} runs, but run {last} is needed. Give statistics of one run, or runs={given}."
+            )
         if any(np.shape(leaf)[:1] != (given,) for leaf in jax.tree.leaves(self.stats)):
             shapes = sorted({np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.stats)})
             raise BadInput(f"the arrays of the start have different numbers of runs, {shapes}. Give all for the same runs.")
@@ -363,11 +376,11 @@ def as_start(start: Start | PyTree) -> Start:
 
 
 def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
-    """Return the initial second layer, or scalars by name, for several runs: as given, or else as the problem defines them."""
+    """Return the initial second layer, or scalars by name, of several runs: `second` if given, else the problem's values."""
     law, scalars = problem.directions.initial, problem.directions.scalars
     if scalars is None:
         if isinstance(second, dict):
-            raise BadInput(f"second must be one number for a plain second layer; got {second}. Give one number.")
+            raise BadInput(f"second must be one number, as the network has no named scalars; got {second}. Give one number.")
         width, one = problem.directions.width, law.second if second is None else second
         each = np.asarray(np.nan if isinstance(one, (str, Part)) else one, float)
         if each.shape not in ((), (width,)) or not np.isfinite(each).all():
@@ -391,18 +404,18 @@ def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
 
 
 def _check_weights_exist(squares: np.ndarray, what: str, remedy: str) -> None:
-    """Raise `BadInput` unless all squared norms within the span of the fixed directions are at most 1.
+    """Raise `BadInput` unless the squared norms of all projections onto the span of the fixed directions are at most 1.
 
-    Weights of norm 1 then exist; levels factor their overlaps once, when runs begin.
+    Otherwise no weights of norm 1 have the overlaps of the start. `what` names the start in the message.
     """
     if not (squares <= 1 + PSD_TOLERANCE).all():
         raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}")
 
 
 def _check_no_blocks(problem: Problem, what: str) -> None:
-    """Raise `BadInput` if the inputs of a problem have blocks of variances."""
+    """Raise `BadInput` if the inputs of a problem have blocks of variances, which the start named `what` does not support."""
     if problem.directions.sizes is not None:
         raise BadInput(
-            f"{what} has no blocks of variances, which the inputs have. Start from RandomInit(d), or from Overlaps(a, M, Q) "
+            f"{what} does not support inputs with blocks of variances. Start from RandomInit(d), or from Overlaps(a, M, Q) "
             "with the blocks on the first axis of M and Q, at another level."
         )

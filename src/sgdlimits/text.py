@@ -1,4 +1,4 @@
-"""Text for printed results and messages: aligned columns, amounts, counts and lists in words."""
+"""Formatting of printed results and messages: aligned columns, amounts of memory, counts with nouns, enumerations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 NUMBER_WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
 """Words that tables print for NaN and infinite numbers."""
 SCHEDULE_TEXT = re.compile(r"\(|\bt\b")
-"""Pattern in text that is meant as a schedule, and not as a number or a name: a bracket, or the time t."""
+"""Pattern that tells a string that is meant as a schedule from a number or a name: a bracket, or the time t."""
 
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
@@ -19,7 +19,7 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
     Parameters
     ----------
     rows : rows with the same number of cells, including the names of columns
-    align : "<" or ">" for each column; the last applies to all further ones
+    align : "<" (left) or ">" (right) for each column; the last one applies to all further columns
     indent : text before each line
 
     >>> print(table([("level", "runs"), ("SGD", "8"), ("chain", "256"), ("SDE", "nan")], "<>", indent="  "))
@@ -37,7 +37,7 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
 
 
 def escape_controls(text: str) -> str:
-    """Return text from an untrusted source with its control characters, which a terminal would obey, escaped.
+    """Escape the control characters in a string from an untrusted source, which a terminal would obey.
 
     >>> print(escape_controls("a\x1b[31mb\u202ec"))
     a\\x1b[31mb\\u202ec
@@ -47,7 +47,7 @@ def escape_controls(text: str) -> str:
 
 
 def format_bytes(number: float) -> str:
-    """Return a number of bytes as text with two digits and a unit.
+    """Return a number of bytes as a string with two digits and a unit.
 
     >>> format_bytes(3e9), format_bytes(3e8), format_bytes(700)
     ('2.8 GiB', '290 MiB', '700 bytes')
@@ -69,7 +69,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def among(words: Sequence[str]) -> str:
-    """Join words into an enumeration with commas and "and", such as "sgd, chain and sde".
+    """Join several words into an enumeration with commas and "and", such as "sgd, chain and sde".
 
     >>> among(["sgd", "chain", "sde"]), among(["ode"])
     ('sgd, chain and sde', 'ode')

@@ -1,6 +1,6 @@
 """Closed-form results of papers, in the package's convention: times are in samples per dimension.
 
-The modules are in the folders of their papers in `sgdlimits.papers`, or in `sgdlimits.analysis`. Here each has its public name,
+The modules lie in `sgdlimits.papers`, in the folder of their paper, or in `sgdlimits.analysis`. Here each has its public name,
 which also works in `from sgdlimits.theory.mediocrity import exit_time`.
 """
 

@@ -1,4 +1,4 @@
-"""Trial calls of users' functions on an example, whose failures become errors that name the function and a remedy."""
+"""Trial calls of users' functions on examples. A failure raises an error that names the function and a remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def try_function(
     Parameters
     ----------
     what, fn : name of the function in messages, and the function
-    on, *sample : description of the sample in messages, and the arguments; NumPy arrays, unlike traced ones, check indices
+    on : description of the example in messages
+    *sample : arguments of the call; NumPy arrays, unlike traced arrays, check indices
     shape : required shape of the result, () for one number; None for any arrays
     truth : whether the result may be a bool
     values : whether to check that the result is finite, which costs an evaluation
@@ -53,8 +54,8 @@ def try_function(
     if not leaves or (shape is not None and [leaf.shape for leaf in leaves] != [shape]):
         one = "one bool or one number" if truth else "one number"
         must = one if shape == () else "an array" if shape is None else f"shape {shape}"
-        got = f"shape {leaves[0].shape}" if len(leaves) == 1 else f"{len(leaves)} of them" if leaves else "nothing"
-        raise BadInput(f"{what} must return {must}; got {got}. Sum, index or stack what it returns.")
+        got = f"shape {leaves[0].shape}" if len(leaves) == 1 else f"{len(leaves)} arrays" if leaves else "nothing"
+        raise BadInput(f"{what} must return {must}; got {got}. Sum, index or stack the results.")
     for kind in {leaf.dtype.kind for leaf in leaves} - ({"f", "b"} if truth else {"f"}):
         words = {"c": "complex numbers. Take the real part.", "b": "bools. Return a number, such as jnp.where(..., 1.0, 0.0)."}
         must = f"{'a bool or ' if truth else ''}real floating-point numbers"
@@ -87,5 +88,5 @@ def describe_error(reason: Exception) -> str:
 
 
 def example_fields(count: int) -> np.ndarray:
-    """Return an example of `count` fields, fixed numbers of both signs, on which functions of users are tried."""
+    """Return `count` example fields w·x, fixed numbers of both signs, on which users' functions of the fields are tried."""
     return 1.7 * np.cos(2.1 * np.arange(count) + 2.1)

@@ -57,7 +57,7 @@ BAD = {
     "negative runs of SGD": ("exit-time --sgd-runs -1", "--sgd-runs must be a whole number of at least 0"),
     "table that is there": ("exit-time --out text.nc", "text.nc exists already"),
     "no picture of exits": ("exit-time --plot x.nc", "Use .png, .svg or .pdf"),
-    "no figure": ("figure", "a NAME is missing. The figures are committee-classical, committee-high-d, demo"),
+    "no figure": ("figure", "the NAME of a figure is missing. The figures are committee-classical, committee-high-d, demo"),
     "unknown figure": ("figure mediocrity-1-lefd", "Did you mean mediocrity-1-left? The figures are"),
     "negative seed of a figure": ("figure mediocrity-2 --seed -1", "--seed must be a whole number of at least 0"),
     "folder that is a file": ("demo --out text.nc --quick", "text.nc cannot be created"),

@@ -16,7 +16,7 @@ BAD = {
     "cosine(1/12, 0)": r"--lr must be a number or a schedule; 'cosine\(1/12, 0\)' is no schedule: cosine takes \(first, last",
     "cosine(0.1, -0.2, 1)": r"--lr must be a finite number of at least 0; got -0.2",
     "steps([2, 1], [1, 2, 3])": r"times must be above 0 and increase",
-    "(lambda: 3)()": "cannot stand in it",
+    "(lambda: 3)()": "is not allowed in a schedule",
     "fast": "'--lr': 'fast' is not a number",
 }
 SWEEP = """

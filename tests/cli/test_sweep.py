@@ -59,14 +59,14 @@ BAD = {
         "grid.widht is not a parameter of this sweep",
     ]),
     "keys": (KEYS, [
-        "9 mistakes", "save must be a number of times", "common Input should be a valid boolean", "kernel must be one of xla",
+        "9 mistakes", "save must be the number of times", "common Input should be a valid boolean", "kernel must be one of xla",
         "refine.value is missing", "refine.rounds Input should be", "refine.valu is not a key of a sweep. Did you mean value?",
         "fixed.d must be", "grid.lr must be", "grid.optimiser must be one of sgd",
     ]),
     "a part of a refined grid": (GOOD.replace("runs = 4", 'refine = "final_risk"'), ["refine needs all points"], "--shard 1/2"),
     "a part of how many": (GOOD, ["shard must be (i, n)"], "--shard 12"),
     "missing": ('preset = "phase_retrieval"\n[grid]\nlr = [0.1]', ["t_max is missing", "d is missing, which the level chain"]),
-    "two designs": (GOOD + "[random]\ncount = 3\nwidth = [1, 4]", ["grid and random are both there"]),
+    "two designs": (GOOD + "[random]\ncount = 3\nwidth = [1, 4]", ["grid and random are both given"]),
     "no points": ('preset = "phase_retrieval"\nt_max = 1\n[fixed]\nd = 30', ["the points are missing"]),
     "no module": (GOOD.replace("phase_retrieval", "nowhere:build"), ["nowhere:build cannot be imported"]),
     "fixed and varied": (GOOD.replace("d = 30", "d = 30\nlr = 0.1"), ["grid.lr is fixed as well"]),
@@ -138,7 +138,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(command, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["sgdlimits", "sweep", "x.toml"])
     result = command("sweep x.toml")
     assert result.exit_code == 130
-    said = "Interrupted. 2 of 6 units are done and kept in x, and the same sweep goes on: sgdlimits sweep x.toml\n"
+    said = "Interrupted. 2 of 6 units are done and kept in x, and the same call resumes the sweep: sgdlimits sweep x.toml\n"
     assert result.stderr == said
     assert command("sweep x.toml --quiet").exit_code == 0
     assert len(tries) == 7  # what was done was not computed again
@@ -161,6 +161,6 @@ def test_a_request_to_end_stops_a_sweep_cleanly(tmp_path):
             program.kill()
     assert program.returncode == 143, error
     assert "Traceback" not in out + error
-    assert "of 3000 units are done and kept in x, and the same sweep goes on: sgdlimits sweep x.toml --quiet" in error
+    assert "of 3000 units are done and kept in x, and the same call resumes the sweep: sgdlimits sweep x.toml --quiet" in error
     assert not list(tmp_path.glob("x/.*"))
     assert sl.collect(tmp_path / "x").final_risk.notnull().any()

@@ -58,7 +58,7 @@ BAD = {
     ),
     "snr must be a number above 0; got -1": lambda: sl.presets.xor_mixture(snr=-1),
     "means must have shape (classes, k); got (2,)": lambda: sl.presets.gaussian_mixture([1.0, -1.0], [1, 0]),
-    "weights must not be negative and sum to 1; got [0.5, 0.6]": lambda: sl.mixture([[1.0], [0.0]], [0.5, 0.6]),
+    "weights must be at least 0 and sum to 1; got [0.5, 0.6]": lambda: sl.mixture([[1.0], [0.0]], [0.5, 0.6]),
     "labels must be 2 numbers between 0 and 1": lambda: sl.presets.gaussian_mixture([[1.0], [-1.0]], [1, -1]),
     "ClassIntegrals needs ClassLabels": lambda: sl.presets.committee(expectation=sl.ClassIntegrals()),
     "AtMeans needs inputs without variance": lambda: sl.presets.gaussian_mixture([[1.0]], [1], expectation=sl.AtMeans()),

@@ -54,7 +54,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_write(tmp_path):
 def test_only_plain_files_are_replaced(kind, tmp_path):
     target, path = write(tmp_path / "target", b"kept"), tmp_path / "there"
     {"link": lambda: path.symlink_to(target), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}[kind]()
-    with pytest.raises(sl.BadInput, match=r"which is not replaced\. Give the name of a plain file"):
+    with pytest.raises(sl.BadInput, match=r"which is not replaced\. Give the path of a regular file"):
         write(path, b"new")
     assert target.read_bytes() == b"kept"
 

@@ -51,5 +51,5 @@ def test_what_is_no_second_layer_is_told(problem):
         sl.RandomInit(50, second=[0, 1, np.nan])
     with pytest.raises(sl.BadInput, match="second must be one number or 3 of them"):
         sl.FixedInit(0.1, sl.Bernoulli()).sample(problem)
-    with pytest.raises(sl.BadInput, match="without positive"):
+    with pytest.raises(sl.BadInput, match="neither positive= nor named scalars"):
         sl.RandomInit(50, second=sl.Bernoulli(), positive=0.5).sample(problem)

@@ -1,4 +1,4 @@
-"""Command line of the package. Only commands that need them import JAX, xarray and matplotlib, so that `--help` is fast."""
+"""Command line of the package. JAX, xarray and matplotlib are imported only by commands that use them: `--help` is fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sgdlimits check`: the audit of all claims, which compares theory with independent computations."""
+"""`sgdlimits check`: the audit of all claims of the papers, each compared with an independent computation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
 
 
 def report_audit(found: Audit, path) -> None:
-    """Print the audit of claims, save it if a path is given, and exit with code 1 if a verdict is not the expected one."""
+    """Print the audit `found`, save it if a path is given, and exit with code 1 if a verdict is not the one on record."""
     echo(repr(found))
     if path:
         found.save(path)

@@ -1,4 +1,4 @@
-"""`sgdlimits exit-time`: exit times of a plateau; those of phase retrieval at every level and by every formula."""
+"""`sgdlimits exit-time`: times at which runs leave a plateau; for phase retrieval at every level and by every formula."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sgdlimits.problem import ProjectionProblem
 
 DEFAULT_PRESET = "phase_retrieval"
-"""Preset whose table has every level and every formula."""
+"""Preset whose table of exit times has every level and every formula."""
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 OPTIONS = [
     Option(
@@ -179,7 +179,7 @@ def print_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, pl
 
 
 def draw_plateau(found: PlateauExits, name: str, path: Path) -> None:
-    """Save the survival curves of the levels, with the linear noisy law."""
+    """Save a figure of the fraction of runs that have not exited against time, at each level and by the linear noisy law."""
     import numpy as np
 
     with save_drawn_figure(path):
@@ -194,7 +194,7 @@ def draw_plateau(found: PlateauExits, name: str, path: Path) -> None:
 
 
 def draw_survival(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
-    """Save the survival curves of the levels, with the law that theory has for them."""
+    """Save a figure of the fraction of runs that have not exited against time, at each level and as theory predicts it."""
     import numpy as np
 
     from sgdlimits.papers.mediocrity.theory import exit_law

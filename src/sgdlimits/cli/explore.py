@@ -1,4 +1,4 @@
-"""`sgdlimits explore`: the interactive page."""
+"""`sgdlimits explore`: an interactive page in the browser, on which simulations are shown while they run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONS = [
 
 
 class ServerCommand(Command):
-    """Command that does not set up JAX in its own process, since other processes simulate."""
+    """Command that does not set up JAX in its own process, since the simulations run in other processes."""
 
     computes = False
 

@@ -47,7 +47,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
         return
     known = f"The figures are {among(list(FIGURES))}; all makes each of them."
     if not names:
-        raise Refusal(f"a NAME is missing. {known}")
+        raise Refusal(f"the NAME of a figure is missing. {known}")
     for name in names:
         if name not in (*FIGURES, "all"):
             raise Refusal(f"there is no figure {name!r}. {suggest_name(name, [*FIGURES, 'all'])}{known}")
@@ -73,7 +73,7 @@ def make_figures(names: list[str], out: str, quick: bool, seed: int) -> None:
 
 
 def _file_stamps(folder: str) -> dict[str, tuple[int, int]]:
-    """Return the inode and modification time of each file in a folder; they change when a file is rewritten."""
+    """Return the inode and modification time of each file in a folder, by name; both change when a file is rewritten."""
     if not os.path.isdir(folder):
         return {}
     return {item.name: (item.inode(), item.stat().st_mtime_ns) for item in os.scandir(folder) if item.is_file()}

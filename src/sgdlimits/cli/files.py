@@ -57,7 +57,7 @@ def _info_as_dict(dataset: xr.Dataset) -> dict[str, Any]:
 
 
 def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
-    """Return the lines that `info` prints, as pairs of a name and a text, which may be empty."""
+    """Return the lines that `info` prints, as pairs of a name and a description, which may be empty."""
     attributes, times = dataset.attrs, dataset.t.values
     parts = json.loads(attributes["problem"])["fields"]
     rows = {
@@ -82,7 +82,7 @@ def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
 
 
 def _format_stored(value: Any) -> str:
-    """Format an object that a dataset stores as JSON like a Python call, without importing its class.
+    """Format an object that a dataset stores as JSON as a Python call, without importing its class.
 
     >>> _format_stored({"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}})
     'Chain(d=30)'

@@ -36,7 +36,7 @@ START_OPTIONS = [
 
 
 def available_levels() -> dict[str, type[Level]]:
-    """Return the levels, by name, all of whose required parameters have an option."""
+    """Return the levels, by name, for which every required parameter has an option."""
     from sgdlimits.level import LEVELS
 
     required = lambda level: [each for each in typed_parameters(level).values() if each.default is each.empty]
@@ -44,7 +44,10 @@ def available_levels() -> dict[str, type[Level]]:
 
 
 def level_options(taken: set[str]) -> Iterator[Option]:
-    """Yield the option `--level`, and an option for each parameter of the levels."""
+    """Yield the option `--level`, and an option for each parameter of the levels.
+
+    `taken` has the names of the preset's options.
+    """
     lines = "; ".join(f"{name}: {_as_clause(describe(level).summary)}" for name, level in available_levels().items())
     for each in class_options("level", LEVEL, lines, available_levels(), "chain", taken):
         if each.name == "level_d":
@@ -53,14 +56,22 @@ def level_options(taken: set[str]) -> Iterator[Option]:
 
 
 def option_name(what: str, name: str, taken: set[str]) -> str:
-    """Return the option's name for a parameter, prefixed by `what` if the preset has a parameter of the same name."""
+    """Return the option's name for a parameter, prefixed by `what`, such as "level", if the name is among those `taken`."""
     return f"{what}_{name}" if name in taken else name
 
 
 def class_options(
     what: str, heading: str, help: str, known: Mapping[str, type], default: str, taken: set[str]
 ) -> Iterator[Option]:
-    """Yield an option that chooses one of several classes by name, and an option for each parameter of these classes."""
+    """Yield an option that chooses one of several classes by name, and an option for each parameter of these classes.
+
+    Parameters
+    ----------
+    what : name of the option, such as "level"
+    heading, help : heading of the options in the help page, and description of the first one
+    known, default : classes by name, and the name of the default
+    taken : names of the preset's options
+    """
     yield Option(f"--{what}", type=click.Choice(list(known)), default=default, show_default=True, heading=heading, help=help)
     users: dict[str, list[str]] = {}
     for title, cls in known.items():
@@ -83,7 +94,7 @@ def class_options(
 
 
 def typed_options(what: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a level or optimiser that were typed on the command line, by name."""
+    """Return the parameters of a level or optimiser (`what`) that were typed on the command line, by name."""
     source = click.get_current_context().get_parameter_source
     return {
         name.removeprefix(f"{what}_"): value
@@ -104,7 +115,7 @@ def make_level(given: dict[str, Any]) -> Level:
 
 
 def make_start(given: dict[str, Any]) -> Start:
-    """Build the start from the options; raise `BadInput` if its number is missing or belongs to another start."""
+    """Build the start from the options; raise `BadInput` if a required option is missing or belongs to another start."""
     from sgdlimits.spec import Constructor
 
     start = Constructor.of("start", given["start"])
@@ -115,7 +126,7 @@ def make_start(given: dict[str, Any]) -> Start:
 
 
 def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if a parameter that was typed belongs to another constructor, or a required one is missing."""
+    """Raise `BadInput` if a typed parameter is not one of the constructor, or if a required parameter is missing."""
     from sgdlimits.spec import EXAMPLES
 
     what, title = constructor.part, constructor.title

@@ -65,7 +65,7 @@ def optimise(file: str, out: str | None, force: bool, quiet: bool) -> None:
 
 
 def save_optimum(found: Any, path: Path) -> None:
-    """Save the numbers of a result as JSON, or the dataset of the ODE as netCDF."""
+    """Save an optimum: its numbers in a .json file, or the dataset of its ODE in a .nc file."""
     if path.suffix == ".nc":
         from sgdlimits.run import save
 

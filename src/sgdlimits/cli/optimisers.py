@@ -17,7 +17,7 @@ OPTIMISER_HEADING = "The optimiser"
 
 
 def optimiser_options(taken: set[str]) -> Iterator[Option]:
-    """Yield the option `--optimiser`, and an option for each parameter that optimisers have beyond plain SGD."""
+    """Yield the option `--optimiser`, and an option for each parameter that an optimiser has but SGD has not."""
     from sgdlimits.algorithm import ALGORITHMS
     from sgdlimits.spec import INHERITED_ARGUMENTS
 

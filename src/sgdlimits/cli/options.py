@@ -20,7 +20,7 @@ from sgdlimits.text import SCHEDULE_TEXT, among, escape_controls, suggest_name
 class Number(click.ParamType):
     """Type of options that take a number, written as 0.05, 1e9 or 1/12; with `whole`, 1e3 becomes an integer.
 
-    With `over_time` it may also be the text of a schedule, which the argument's own check parses.
+    With `over_time` the string of a schedule is accepted too, which the check of the argument parses later.
     """
 
     name = "number"
@@ -33,7 +33,7 @@ class Number(click.ParamType):
         return self.name.upper()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert the text of an option to a number; integers of any size stay exact."""
+        """Convert the string given for an option to a number; integers of any size stay exact."""
         if not isinstance(value, str):
             return value
         # integers first: floats would round large seeds
@@ -55,7 +55,7 @@ class File(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
-            self.fail("it has no letters. Give a name.", param, ctx)
+            self.fail("the name is empty. Give a name.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -69,7 +69,7 @@ class Refusal(click.ClickException):
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Print text without terminal control characters, which text from files may contain."""
+    """Print a string, with escapes for terminal control characters, which strings from files may contain."""
     click.echo(escape_controls(text), err=err)
 
 
@@ -163,7 +163,10 @@ def option_type(annotation: Any) -> click.ParamType | None:
 def make_option(
     destination: str, annotation: Any, *, flag: str, heading: str, help: str, default: Any = None, required: bool = False
 ) -> Option:
-    """Return an option for a parameter with an annotation; a bool becomes the pair `--flag/--no-flag`."""
+    """Return an option for a parameter with an annotation; a bool becomes the pair `--flag/--no-flag`.
+
+    `destination` is the name of the callback's argument, `flag` that of the option without its dashes.
+    """
     flag = flag.replace("_", "-")
     more: dict[str, Any] = {"heading": heading, "help": help, "required": required}
     if not required:
@@ -178,7 +181,7 @@ def make_option(
 
 
 def _complete_activation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of activations that begin with the text typed so far, for completion by TAB."""
+    """Return the names of activations that begin with the string typed so far, for completion by TAB."""
     from sgdlimits.model.activation import ACTIVATIONS
 
     return [name for name in ACTIVATIONS if name.startswith(incomplete)]

@@ -105,7 +105,7 @@ def preset_options(preset: Callable) -> list[Option]:
 
 
 def default_name(name: str, level: Any, start: Any, given: dict[str, Any]) -> str:
-    """Return the default name of a run's file, made of preset, level, d, learning rate and seed."""
+    """Return the default name of a simulation's file, made of preset, level, dimension d, learning rate and seed."""
     d, lr = getattr(level, "d", None) or getattr(start, "d", None), given.get("problem_lr")
     parts = [name, level.name, d and f"d{d}", isinstance(lr, (int, float)) and f"lr{lr:.4g}", f"seed{given['seed']}"]
     return "-".join(part for part in parts if part) + ".nc"

@@ -94,7 +94,7 @@ def sweep(file: str, **given: Any) -> None:
 
 
 def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
-    """Draw a phase diagram of a sweep: its first scalar value over its first two numerical parameters."""
+    """Draw a phase diagram of a sweep to `path`: its first stored scalar over two numerical parameters among `names`."""
     values = [name for name, each in dataset.data_vars.items() if each.dtype.kind == "f" and not {"t", "time"} & set(each.dims)]
     numbers = [each for name in names if dataset[each := name.rpartition(".")[2]].dtype.kind in "fiu"]
     if not values or len(numbers) < 2:
@@ -108,9 +108,9 @@ def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
 def _choose_executor(given: dict[str, Any]) -> Any:
     """Return the executor of a sweep: a dask cluster, a number of processes, or None for this process."""
     if given["cluster"] and given["workers"] and given["cluster"] != "local":
-        raise BadInput("--workers, for this machine, excludes --cluster, for others. Leave one of them out.")
+        raise BadInput("--workers (this machine) and --cluster (other machines) exclude each other. Leave one of them out.")
     if given["job"] and given["cluster"] != "slurm":
-        raise BadInput("--job needs --cluster slurm. Leave --job out, or give both.")
+        raise BadInput("--job needs --cluster slurm. Leave --job out, or add --cluster slurm.")
     if not given["cluster"]:
         return given["workers"]
     from sgdlimits.run.sweeps.cluster import Dask
@@ -120,7 +120,7 @@ def _choose_executor(given: dict[str, Any]) -> Any:
 
 
 def _format_ranges(dataset: Any) -> str:
-    """Format the range over the points of each value that a sweep stores."""
+    """Format, for each value that a sweep stores, its range over the points."""
     rows = []
     for name, values in dataset.data_vars.items():
         if values.dtype.kind in "fi" and "t" not in values.dims and "time" not in values.dims:

@@ -172,13 +172,16 @@ def print_equations(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 
 def latex_options(taken: set[str]) -> list[Option]:
-    """Return the options of the optimiser, and the flag of the noise of SGD; `--noise NUMBER` is a preset's label noise."""
+    """Return the options of the optimiser, and the flag for the covariance of SGD noise.
+
+    The option `--noise NUMBER` is a preset's label noise. `taken` has the names of the preset's options.
+    """
     words = "print the noise of SGD too: the covariance of the increments of one sample; --noise without a number is the same"
     return [*optimiser_options(taken), Option("--with-noise", is_flag=True, heading="The equations", help=words)]
 
 
 class LatexCommand(Command):
-    """Command of a preset that takes `--noise` without a number for `--with-noise`."""
+    """Command of a preset that reads `--noise` without a number as `--with-noise`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         following = [*args[1:], "--"]

@@ -61,9 +61,9 @@ def check_output(path: str | os.PathLike, force: bool, option: str = "--out") ->
 
 
 def check_apart(out: Path | None, plot: Path | None) -> None:
-    """Raise `BadInput` if the paths of the dataset and of the picture are the same."""
+    """Raise `BadInput` if the paths of the dataset, `out`, and of the picture, `plot`, are the same."""
     if out and plot and out.resolve() == plot.resolve():
-        raise BadInput(f"--out and --plot are both {out}. Give --plot another name.")
+        raise BadInput(f"--out and --plot have the same path, {out}. Give --plot another path.")
 
 
 def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
@@ -80,7 +80,7 @@ def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
 def simulate_and_save(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, float]:
     """Run a simulation and save its dataset; return the dataset and the wall time in seconds.
 
-    After Ctrl-C the finished part is saved and the program exits.
+    Ctrl-C saves the finished part of the simulation and exits the program.
     """
     from sgdlimits.run import save
 

@@ -28,13 +28,13 @@ def check_contained(group: h5py.Group, depth: int = 0) -> None:
 
     # Hard links can make a group a member of itself, so that the recursion would not end.
     if depth > MAX_GROUP_DEPTH:
-        raise BadInput("its groups are nested too deeply. Give a dataset that was saved.")
+        raise BadInput("the groups of the file are nested too deeply. Give a dataset that was saved.")
     for name in group:
         # Hard links are names of objects in this file; soft and external links may lead anywhere.
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
             raise BadInput(
-                f"its {name!r} is a link to another file or path, which is not followed. Give a dataset that was saved."
+                f"its member {name!r} is a link to another file or path, which is not followed. Give a dataset that was saved."
             )
         item = group[name]
         if isinstance(item, h5py.Group):

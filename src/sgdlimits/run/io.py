@@ -76,10 +76,10 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 @checked
 def load(path: str | os.PathLike) -> xr.Dataset:
-    """Load a dataset that `save` wrote into memory and check it; warn if a newer version of the package wrote it."""
+    """Read a dataset from a file that `save` wrote, and check it; warn if the file is of a newer version of the package."""
     if not os.path.isfile(path):
         if os.path.exists(path):
-            raise BadInput(escape_controls(f"{path} is not a plain file. Give the path of a dataset that was saved."))
+            raise BadInput(escape_controls(f"{path} is not a regular file. Give the path of a dataset that was saved."))
         raise BadInput(escape_controls(f"there is no file {path}. Give the path of a dataset that was saved."))
     with explain_read_errors(path):
         dataset = _read_checked(path)
@@ -108,7 +108,7 @@ def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
 
 
 def _read_checked(path: str | os.PathLike) -> xr.Dataset:
-    """Load a dataset file into memory and check it; the state from which its runs resume goes to the dataset's encoding."""
+    """Read a dataset file and check it; the state from which its runs resume is put into the dataset's encoding."""
     import h5py  # not before a file is read: a simulation has no use for it
 
     # Before xarray opens it: that would follow links and allocate arrays of any size.
@@ -137,7 +137,7 @@ def _newer_version_note(dataset: xr.Dataset) -> str:
     numbers = lambda text: [int(part) for part in re.findall(r"\d+", text)[:3]]
     if numbers(theirs) <= numbers(ours):
         return ""
-    return f"it was made by sgdlimits {theirs}, which is newer than this one, {ours}. Update the package to be sure of it."
+    return f"it was made by sgdlimits {theirs}, newer than the installed version, {ours}. Update sgdlimits to be sure of it."
 
 
 @checked
@@ -151,10 +151,10 @@ def problem_of(dataset: xr.Dataset) -> Problem:
     """
     text = dataset.attrs.get("problem")
     if not isinstance(text, str):
-        raise BadInput("the dataset does not record how it was made. Give one that simulate returned or load read.")
+        raise BadInput("the dataset does not record how it was made. Give a dataset of simulate or load.")
     found = from_json(text)
     if not isinstance(found, Problem):
-        raise BadInput(f"the dataset records {shorten(found)} as its problem. Give one that simulate returned or load read.")
+        raise BadInput(f"the dataset records {shorten(found)} as its problem. Give a dataset of simulate or load.")
     return found
 
 

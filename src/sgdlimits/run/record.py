@@ -4,9 +4,9 @@ The JSON holds public names and the arguments of constructors, not the modules i
 it executes and imports nothing. A name is looked up among the package's own modules, among some functions of JAX, and among the
 functions and classes that the user has registered or passed; constructors build everything else, and check their arguments.
 
-Two tables hold the functions and classes of the user. `register` fills the one, on request and until Python ends. `to_json`
-fills the other with what it names; it is weak: a dataset can be made again while the functions behind it exist, and the table
-keeps none of them alive. Modules that happen to be imported are never searched: they hold `os.system` too.
+Two tables hold functions and classes of the user. `register` adds one to the first table until Python ends. `to_json` adds
+those that it names to the second table, which has weak references: a dataset can be made again while the user's functions
+exist, and the table keeps none of them alive. Imported modules are never searched for a name: they have `os.system` too.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ RENAMED_CLASSES = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
 """Present names of renamed classes, by the names that files of earlier versions have for them."""
 # Files keep the two earlier kinds of names below, so that the hashes by which sweeps find their files stay the same.
 NAMES_IN_FILES = {"Mixture": "Data"}
-"""Names that files have for classes of the package, by the present names where these differ."""
+"""Names of the package's classes in files, by the present names of the classes, where the two differ."""
 ARGUMENTS_IN_FILES = {("ProjectionProblem", "expectation"): "rule", ("MeanFieldProblem", "expectation"): "rule"}
-"""Names that files have for constructor arguments, by class and present argument name where these differ."""
+"""Names of constructor arguments in files, by class and present argument name, where the two names differ."""
 PACKAGE_FUNCTIONS = {"sigmoid": sigmoid, "tanh": tanh}
 """Functions of the package that files may refer to by name."""
 JAX_FUNCTIONS = frozenset([
@@ -60,7 +60,7 @@ _named_objects: WeakValueDictionary[str, Any] = WeakValueDictionary()
 def to_json(thing: Any) -> str:
     """Return a problem, level, start or other object as JSON: its public name and arguments, with functions by name.
 
-    In this process, `from_json` finds what is named here while it exists.
+    As long as these functions and classes exist, `from_json` finds them by name in this process.
 
     >>> from sgdlimits.level import Chain
     >>> to_json(Chain(d=30))
@@ -83,13 +83,13 @@ def explain_decoding_errors() -> Iterator[None]:
     except BadInput:
         raise
     except Exception as reason:
-        raise BadInput(f"the file does not say how it was made: {str(reason)[:200]}. Simulate it anew.") from reason
+        raise BadInput(f"the file does not record how it was made: {str(reason)[:200]}. Simulate again.") from reason
 
 
 def register(thing: Any) -> Any:
     """Make a function or class of yours known by name, so that `load`, `rerun` and the command line can use it.
 
-    What you pass to `simulate` is known while it exists; a file of another process needs this, once, before it is read.
+    A function that you pass to `simulate` is known while it exists. Register it before you read a file of another process.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _decode(value: Any) -> Any:
     try:
         return cls(**{name: fields[key] for name, key in found.items() if key is not None})
     except TypeError as reason:
-        raise BadInput(f"the file's {value['class']} cannot be rebuilt: {reason}. Pass this argument to rerun.") from reason
+        raise BadInput(f"the file's {value['class']} cannot be rebuilt: {reason}. Pass the object to rerun.") from reason
 
 
 def _recorded_arguments(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -178,7 +178,7 @@ def _argument_name_in_files(cls: type, name: str) -> str:
 
 
 def record_name(thing: Any) -> str:
-    """Return the name of a class or function for a file, and remember the object, so that this process can read the file."""
+    """Return the name of a class or function in files, and remember the object, so that this process can read the file."""
     name = public_name(thing)
     if ":" in name and "<" not in name:
         with suppress(TypeError):  # few callables, such as ufuncs of NumPy, have no weak references: they need `register`

@@ -16,8 +16,8 @@ from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, resume_st
 class BatchCheckpoint(NamedTuple):
     """State from which one batch of runs resumes.
 
-    `dataset` has the saved times so far, `rows` the state of the stepper, `clock` the time of the checkpoint and the saved
-    times after it, and `ended` marks the runs that had stopped or diverged.
+    `dataset` has the saved times so far, `rows` the state of the stepper in a row of floats for each run, `clock` the time of
+    the checkpoint and the saved times after it, and `ended` marks the runs that had stopped or diverged.
     """
 
     dataset: xr.Dataset
@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
     def for_runs(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
-        """Return the checkpoint of the given runs, or None if they begin at the start.
+        """Return the checkpoint of the runs with the given indices, or None if these runs begin at the start.
 
         `clock` has all saved times of the simulation.
         """
@@ -74,7 +74,8 @@ def read_checkpoint(resume: xr.Dataset | None, engine: Engine, attributes: dict,
     for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
         if attrs.get(name, "{}" if name == "observe" else None) != same[name]:
             raise BadInput(
-                f"resume must be a dataset of the same simulation, but its {name} differs. Give the same, or leave out resume."
+                f"resume must be a dataset of the same simulation, but its {name} differs. "
+                f"Give the same {name}, or leave out resume."
             )
     if resume.sizes["run"] > runs:
         raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")

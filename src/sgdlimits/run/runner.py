@@ -1,11 +1,11 @@
-"""Run loop of all simulations, at levels that make steps and at levels with a solver.
+"""Run loop of all simulations, both at levels that make steps (SGD, chain, SDE) and at levels with an ODE solver.
 
 - **Saved times.** Each call of the stepper returns the snapshots of the saved times it reaches. They are collected until a
   dataset is built from them: at the end, or at regular intervals for a stream.
 - **Ended runs** stay in all later snapshots with their last state. Before each call the stepper may drop them from its batch.
 - **Ctrl-C** may come at any point. The stepper is then in the state after its last complete call. The last dataset has the
   times saved so far and, as one more, the present state of the runs; `Simulation.interrupted` is set, and the loop ends.
-- **Resumed runs** begin with the dataset of their checkpoint, and continue from the rows that their stepper left in it.
+- **Resumed runs** begin with the dataset of their checkpoint, and continue from the state of the stepper in it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Runner:
         return self.index == self.clock.t.size - 1
 
     def run(self, seconds: float, report: Callable[[float], None]) -> Iterator[xr.Dataset]:
-        """Simulate to the last saved time; yield a dataset of newly saved times every `seconds` seconds, and at the end.
+        """Simulate up to the last saved time; yield a dataset of the newly saved times every `seconds` seconds, and at the end.
 
         `report` is called after each step of the loop with the fraction of the time covered so far.
         """
@@ -98,11 +98,11 @@ class Runner:
             active = [runner for runner in active if not runner.finished]
 
     def _initial_snapshots(self) -> list[Snapshot]:
-        """Return a list of the snapshot at the first time, which is empty if that time is not saved."""
+        """Return a list with the snapshot at the first time, or an empty list if that time is not saved."""
         return [self.stepper.initial] if self.stepper.request.save_start else []
 
     def _append_snapshot(self, snapshot: Snapshot) -> None:
-        """Append the snapshot at the next saved time to those of which the next dataset is built."""
+        """Append the snapshot at the next saved time to the list from which the next dataset is built."""
         self.unsent.append((self.index + 1, snapshot))
         self.index += 1
 
@@ -153,12 +153,10 @@ class Runner:
 
 
 class Simulation:
-    """Loop over the batches of a simulation whose arguments have been checked; yields their datasets.
+    """Simulation whose arguments have been checked: an engine, a start, and a request for all runs.
 
-    It holds an engine, a start, and a request for all runs.
-
-    `datasets` is the loop over its batches. Ctrl-C ends it: the last dataset has the present state of the batch in progress,
-    and `interrupted` is true.
+    The generator `datasets` simulates batch by batch. Ctrl-C ends it: the last dataset has the present state of the batch in
+    progress, and `interrupted` is true.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Schema of the dataset that every simulation returns (docs/schema.md): build, join and check it."""
+"""Schema of the dataset that every simulation returns (docs/schema.md): construction, joining and checks of datasets."""
 
 from __future__ import annotations
 
@@ -46,11 +46,14 @@ ATTRIBUTES = (
     "version",
 )
 TEXT_ATTRIBUTES = ("level", "level_parameters", "problem", "problem_name", "statistics", "start", "save", "until", "version")
-"""Attributes of a dataset that are text; the others are numbers, or text that can be read as a number."""
+"""Attributes of a dataset that are strings; all others are numbers, or strings that can be read as a number."""
 COORDINATES = {"step": ("t",), "status": ("run",), "t_end": ("run",)}
 """Coordinates that every dataset has besides run and t, with the names of their dimensions."""
 PSD_TOLERANCE = 1e-4
-"""Relative size of negative eigenvalues of Q - M P^-1 M^T that `check` still attributes to solver errors."""
+"""Relative size of negative eigenvalues of Q - M P^-1 M^T that `check` still attributes to solver errors.
+
+Q, M and P have the overlaps of students, of students with fixed directions, and of fixed directions.
+"""
 MAX_STATE_FLOATS = 2**22
 """Maximum number of floats, over all runs, of a resume state that a dataset stores (32 MiB).
 
@@ -127,8 +130,8 @@ def build_dataset(
 
     Parameters
     ----------
-    problem : in the statistics of the level
-    attributes : of the simulation
+    problem : learning problem, stated in the statistics of the level
+    attributes : attributes of the simulation
     runs : indices of the runs
     clock, snapshots : saved times and, for each of them, statistics, risk and observables of all runs
     ends : status of each run and the time at which it ended
@@ -195,7 +198,9 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
         begin, end = float(piece.t.values[0]), float(piece.t.values[-1])
         for run in piece.run.values.tolist():
             if begin <= seen.get(run, -math.inf):
-                raise BadInput(f"pieces have run {run} at t = {begin:g} twice. Give each piece once, as they came.")
+                raise BadInput(
+                    f"pieces have run {run} at t = {begin:g} twice. Give each piece once, in the order of the stream."
+                )
             seen[run] = end
     return join_pieces(sorted(pieces, key=_first_run))
 
@@ -272,9 +277,8 @@ def _concatenate_datasets(parts: list[xr.Dataset], dim: str, whole: Mapping[Any,
 def repeats_random_numbers(dataset: xr.Dataset, seed: int, runs: int) -> bool:
     """Return whether new runs started from the end of a dataset would repeat its random numbers.
 
-    The new runs have the indices 0 to `runs` - 1 and the given seed.
-
-    Random numbers follow from seed, run and step: a run repeats them if it starts from the run with its own index and seed.
+    The new runs have the indices 0 to `runs` - 1 and the given seed. Random numbers follow from seed, run and step: a run
+    repeats them if it starts from the last state of the run with the same index and seed.
     """
     if str(seed) != dataset.attrs["seed"] or not dataset.t.values[-1] > 0 or np.isnan(dataset.step.values).any():
         return False  # levels without steps are not random
@@ -292,8 +296,9 @@ def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
     """Check that a dataset follows the schema and return it; otherwise raise `BadInput` with the first violation.
 
     A dataset follows the schema if it has all dimensions, variables and attributes, its version and statuses are known, its
-    values are finite and its times increase. At all levels but `SDE` and `Local`, whose noise can violate it, statistics must
-    also be those of weights: Q - M P^-1 M^T is positive semi-definite, up to the accuracy of solvers.
+    values are finite and its times increase. The statistics must also belong to some weights: Q - M P^-1 M^T is positive
+    semi-definite up to the accuracy of solvers, where Q, M and P have the overlaps of students, of students with fixed
+    directions, and of fixed directions. `SDE` and `Local` are exempt from this condition, which their noise can violate.
 
     >>> import xarray as xr
     >>> check(xr.Dataset())
@@ -304,12 +309,12 @@ def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
     check_form(dataset)
     worst = 0.0 if _may_leave_cone(dataset) else least_eigenvalue(dataset)
     if worst < -PSD_TOLERANCE:
-        _raise_violation(f"no weights have its statistics, which have the eigenvalue {worst:.3g}")
+        _raise_violation(f"no weights have its statistics: Q - M P^-1 M^T has the eigenvalue {worst:.3g}")
     return dataset
 
 
 def _may_leave_cone(dataset: xr.Dataset) -> bool:
-    """Return whether noise at the level of a dataset may give overlaps that no weights have; False for unknown levels."""
+    """Return whether the noise at a dataset's level may give overlaps that no weights have; False for unknown levels."""
     try:
         level = find_named_object(json.loads(dataset.attrs["level_parameters"])["class"])
     except (ValueError, KeyError, TypeError, BadInput):
@@ -320,7 +325,7 @@ def _may_leave_cone(dataset: xr.Dataset) -> bool:
 def check_form(dataset: Any) -> xr.Dataset:
     """Check the form of a dataset (dimensions, variables, attributes, values) and return it.
 
-    Unlike `check`, it does not check that some weights have the statistics.
+    Unlike `check`, this function does not check that some weights have the statistics.
     """
     if not isinstance(dataset, xr.Dataset):
         _raise_violation(f"it is a {type(dataset).__name__}")
@@ -334,26 +339,26 @@ def check_form(dataset: Any) -> xr.Dataset:
     for name in ATTRIBUTES:
         value = dataset.attrs[name]
         if not isinstance(value, str) and (name in TEXT_ATTRIBUTES or np.ndim(value) != 0 or not np.isfinite(float(value))):
-            _raise_violation(f"its attribute {name!r} is {shorten(value)}")
+            _raise_violation(f"its attribute {name!r} has the invalid value {shorten(value)}")
     if not hasattr(find_named_object(dataset.attrs["statistics"]), "dims"):
-        _raise_violation(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
+        _raise_violation(f"its statistics are of the unknown kind {str(dataset.attrs['statistics'])[:40]!r}")
     for name in ("risk", *COORDINATES, *find_named_object(dataset.attrs["statistics"]).dims):
         if name not in dataset.variables and not (name == "a" and "scalars" in dataset.attrs):
             _raise_violation(f"it has no variable {name!r}")
     for name in COORDINATES:
         if dataset[name].dims != COORDINATES[name]:
-            _raise_violation(f"{name} has dimensions {dataset[name].dims}")
+            _raise_violation(f"{name} has dimensions {dataset[name].dims} instead of {COORDINATES[name]}")
     for each, variable in {**dataset.data_vars, "t": dataset.t, "t_end": dataset.t_end}.items():
         if each in dataset.data_vars and variable.dims[:2] != ("run", "t"):
-            _raise_violation(f"{each} has dimensions {variable.dims}")
+            _raise_violation(f"{each} has dimensions {variable.dims}, which do not begin with run and t")
         if variable.dtype.kind not in "fiub" or not np.isfinite(variable.values).all():
             _raise_violation(f"{each} is not finite")
     if (np.diff(dataset.t.values) <= 0).any() or dataset.t.values[0] < 0:
         _raise_violation("its times do not increase")
     if unknown := set(dataset.status.values.tolist()) - set(STATUSES):
-        _raise_violation(f"it has the status {str(sorted(map(str, unknown))[0])[:40]!r}")
+        _raise_violation(f"a run has the unknown status {str(sorted(map(str, unknown))[0])[:40]!r}")
     if not re.match(r"\d", str(dataset.attrs["version"])):
-        _raise_violation(f"its version is {str(dataset.attrs['version'])[:40]!r}")
+        _raise_violation(f"its version is not a number but {str(dataset.attrs['version'])[:40]!r}")
     return dataset
 
 
@@ -363,9 +368,10 @@ def _raise_violation(reason: str) -> NoReturn:
 
 
 def least_eigenvalue(dataset: xr.Dataset) -> float:
-    """Return the least eigenvalue of Q - M P^-1 M^T over all runs and times, relative to Q where that exceeds 1.
+    """Return the least eigenvalue of Q - M P^-1 M^T over all runs and times, relative to Q where an entry of Q exceeds 1.
 
-    For statistics without these matrices it is the least value of the squared norms `r2` or `q`.
+    Q, M and P have the overlaps of students, of students with fixed directions, and of fixed directions. For statistics
+    without these matrices, the result is the least value of the squared norms `r2` or `q`.
     """
     if "Q" not in dataset or "M" not in dataset:
         return float(min((dataset[name].values.min() for name in ("r2", "q") if name in dataset), default=0.0))
@@ -380,7 +386,7 @@ def least_eigenvalue(dataset: xr.Dataset) -> float:
     # One run at a time: the temporary arrays of all runs would be as large as the dataset.
     for M, Q in zip(dataset.M.values, dataset.Q.values, strict=True):
         if M.shape[1:] != (Q.shape[1], len(inverse)) or Q.shape[1] != Q.shape[2]:
-            _raise_violation(f"M has shape {M.shape[1:]} and Q {Q.shape[1:]}")
+            _raise_violation(f"its M has shape {M.shape[1:]} and its Q has shape {Q.shape[1:]}")
         outside = Q - M @ inverse @ M.swapaxes(-1, -2)
         # With one unit the matrix is a number, and an eigenvalue solver would be the slowest part of `check`.
         values = outside[:, 0] if Q.shape[1] == 1 else np.linalg.eigvalsh(outside)[:, :1]
@@ -389,7 +395,7 @@ def least_eigenvalue(dataset: xr.Dataset) -> float:
 
 
 def _least_eigenvalue_in_blocks(dataset: xr.Dataset) -> float:
-    """Return the least eigenvalue of Q - M P^+ M^T over all runs, times and blocks, relative to Q where that exceeds 1."""
+    """Return the least eigenvalue of Q - M P^+ M^T over all runs, times and blocks, as `least_eigenvalue` for one block."""
     inverse = np.linalg.pinv(np.asarray(from_json(dataset.attrs["problem"]).model.gram))
     M, Q = dataset.M.values, dataset.Q.values
     values = np.linalg.eigvalsh(Q - M @ inverse @ M.swapaxes(-1, -2))[..., 0]
@@ -413,6 +419,6 @@ def final_statistics(dataset: xr.Dataset) -> PyTree:
 
 
 def reserved_names(problem: Problem, stats: PyTree) -> set[str]:
-    """Return the names in use in a dataset of given statistics, which observables cannot have."""
+    """Return the names that a dataset of given statistics uses, and that observables therefore cannot have."""
     found = problem.coordinates.variables(stats)
     return RESERVED_VARIABLES | set(found) | {axis for axes, _ in found.values() for axis in axes}

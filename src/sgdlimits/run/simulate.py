@@ -149,10 +149,10 @@ def stream(
 def simulate_runs(
     problem: Problem, level: Level, start: Start | Overlaps | Particles | Spike | xr.Dataset, indices: range, **options: Any
 ) -> xr.Dataset:
-    """Simulate only the runs with the given indices, with the same results, bit for bit, as in `simulate` of all runs.
+    """Simulate only the runs with the given indices; the results are, bit for bit, those of `simulate` for all runs.
 
-    At levels with a `shared_batch`, whole batches that begin at its multiples are computed, and the runs outside `indices` are
-    dropped. `options` are further arguments of `simulate`.
+    At levels with a `shared_batch`, whole batches that begin at multiples of that number are computed, and the runs outside
+    `indices` are dropped. `options` are further arguments of `simulate`.
     """
     simulation = _prepare_runs(problem, level, start, indices, **options)
     dataset = _join_arriving(simulation, simulation.datasets(False, np.inf))
@@ -183,7 +183,7 @@ def simulate_batched(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[i
 
 
 def _prepare_runs(problem, level, start, indices: range, *, t_max: float, seed: int, **options: Any) -> Simulation:
-    """Check the arguments of `simulate_runs` and bind the level; runs that share a batch with the given ones are added."""
+    """Check the arguments of `simulate_runs` and prepare the simulation of whole batches that contain the given runs."""
     simulation = _prepare_simulation(problem, level, start, t_max, indices.stop, seed, **options)
     first, last = indices.start, indices.stop
     if shared := level.shared_batch:
@@ -205,7 +205,7 @@ def _join_arriving(simulation: Simulation, datasets: Iterator[xr.Dataset]) -> xr
 
 
 def _select_runs(dataset: xr.Dataset, indices: range) -> xr.Dataset:
-    """Select the runs with these indices from a dataset of consecutive runs."""
+    """Select the runs with the given indices from a dataset of consecutive runs."""
     first = dataset.run.values[0]
     return dataset.isel(run=slice(indices.start - first, indices.stop - first))
 
@@ -213,7 +213,7 @@ def _select_runs(dataset: xr.Dataset, indices: range) -> xr.Dataset:
 def _prepare_simulation(
     problem, level, start, t_max, runs, seed, save=None, until=None, observe=None, resume=None, batch=None, kernel=None
 ) -> Simulation:
-    """Check the arguments of `simulate` and bind the level, which needs the initial statistics of run 0 only."""
+    """Check the arguments of `simulate` and prepare the simulation; only the initial statistics of run 0 are drawn for it."""
     ended = start if isinstance(start, xr.Dataset) else None
     start = as_start(start if ended is None else final_statistics(ended))
     if kernel is not None:
@@ -225,7 +225,7 @@ def _prepare_simulation(
     times = (200 if until is None else 2) if save is None else save
     # Memory is checked before anything is allocated: first the dataset, then, once the engine is known, a batch of steps.
     dimensions = [("runs", runs), ("saved times", _count_saved_times(times)), ("numbers", view.numerics.size + 1)]
-    check_memory(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
+    check_memory(dimensions, "Take fewer runs, fewer saved times or a smaller width.")
     # Run 0 alone fixes shapes and step sizes, so that these do not depend on the number of runs.
     first = take_run(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
@@ -263,7 +263,7 @@ def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int
         raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give both the same d.")
     if ended is not None and mine is not None and repeats_random_numbers(ended, seed, runs):
         warnings.warn(
-            f"the start is where runs with seed {seed} ended, so that these repeat the random numbers that led there. "
+            f"the runs start where runs with the same seed, {seed}, ended, and repeat their random numbers. "
             "Give another seed, or go on with resume=dataset.",
             RepeatedWarning,
             stacklevel=5,
@@ -271,14 +271,14 @@ def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int
 
 
 def _count_saved_times(save: int | np.ndarray) -> int:
-    """Return the number of times that the argument `save`, a number or an array of times, asks for."""
+    """Return the number of saved times for the argument `save`, a number of times or an array of times."""
     if np.ndim(save) == 0:
         return check_count("save", save, at_least=2, remedy="Give a number of times, or an array of times.")
     return np.size(save)
 
 
 def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
-    """Return the times that the argument `save` asks for: a number of equally spaced times, or the sorted given ones."""
+    """Return the saved times for the argument `save`: a number of equally spaced times, or the given times, sorted."""
     if np.ndim(save) == 0:
         return np.linspace(0.0, t_max, _count_saved_times(save))
     times = np.unique(np.asarray(save, float))

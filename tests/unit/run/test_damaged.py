@@ -113,7 +113,7 @@ def test_the_file_of_a_unit_with_external_storage_is_damaged(tmp_path):
 def test_a_pipe_and_a_link_to_itself_are_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.nc")
     os.symlink("loop.nc", tmp_path / "loop.nc")
-    with pytest.raises(sl.BadInput, match="is not a plain file"):
+    with pytest.raises(sl.BadInput, match="is not a regular file"):
         sl.load(tmp_path / "pipe.nc")
     with pytest.raises(sl.BadInput, match="there is no file"):
         sl.load(tmp_path / "loop.nc")

@@ -1,4 +1,4 @@
-"""Controls of the page: sliders, boxes and ticks of each preset and optimiser, generated from their signatures."""
+"""Controls of the explorer's page for each preset and optimiser (sliders, boxes), generated from their signatures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ INITIAL_VALUES = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay":
 
 
 def describe_control(name: str, annotation: Any, default: Any, words: str) -> dict[str, Any]:
-    """Return a dict that describes the control of one argument: a checkbox, a list of words, or a slider with a box."""
+    """Return a dict that describes the control of one argument: a checkbox, a list of choices, or a slider with a box.
+
+    `words` is the description of the argument.
+    """
     members = {annotation, *typing.get_args(annotation)}
     about = {"name": name, "default": default, "help": words, "optional": type(None) in members}
     # before numbers, of which bool is a subclass
@@ -51,7 +54,7 @@ def preset_controls(name: str) -> list[dict[str, Any]]:
 
 
 def _over_time(thing: Any, name: str) -> dict[str, bool]:
-    """Return whether an argument may be a schedule, and whether users may draw it as a line."""
+    """Return a dict of two bools: whether an argument may be a schedule, and whether users may draw the schedule as a line."""
     scheduled = isinstance(checks_of(thing).get(name), OverTime)
     return {"schedule": scheduled, "drawn": scheduled and name.startswith("lr")}
 

@@ -1,4 +1,4 @@
-"""Export of the page: the figure, the datasets as netCDF, the curves as CSV."""
+"""Export of the explorer's page: its figure, its datasets as netCDF, and its curves as CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGEND_NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "
 
 
 def export_page(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
-    """Return file name and content of an export of the page, in the message's `format`: png, svg, pdf, nc or csv."""
+    """Return the file name and the content of an export of the page, in the format that the message names, such as png."""
     name, form = job.settings[0].preset, str(message.get("format"))
     every = {f"{'AB'[side]} {level}" if len(job.settings) > 1 else level: dataset
              for side in range(len(job.settings)) for level, dataset in job.datasets(side).items()}  # fmt: skip
@@ -97,7 +97,7 @@ def _draw_figure(job: Any, form: str, *, left: str, right: str, log: bool, log_t
 
 
 def _draw_curves(ax: Any, job: Any, name: str) -> None:
-    """Draw the curves of one quantity against time, for all levels."""
+    """Draw the curves of the quantity called `name` against time, for all levels."""
     many = len(job.settings) > 1
     for side in range(len(job.settings)):
         for level, dataset in job.datasets(side).items():
@@ -131,7 +131,7 @@ def _draw_exits(ax: Any, views: list) -> None:
 
 
 def _draw_portrait(ax: Any, views: list) -> None:
-    """Draw the phase portrait of the page's first setting."""
+    """Draw the phase portrait of the page's first setting: drift, fixed points and trajectories."""
     view, colour = views[0]
     grid, drift = np.array(view["grid"], float), np.array(view["drift"], float)
     points = [(each["at"] if view["y"] else (each["at"][0], 0.0), each["stability"]) for each in view["points"]]

@@ -13,8 +13,10 @@ def make_scene(
 
     Parameters
     ----------
-    other : what differs in a second setting beside it, or None
-    view : what the page draws, such as a quantity or a logarithmic axis
+    title, look : the title, and the sentence on what to look for
+    other : entries that differ in a second setting, shown beside the first; None for a single setting
+    view : choices of the drawing, such as the quantity or a logarithmic axis
+    **setting : entries of the first setting
     """
     return {"title": title, "look": look, "setting": setting, "other": other, "view": view or {}}
 

@@ -1,4 +1,4 @@
-"""Serve the page until Ctrl-C."""
+"""Start of the explorer's server, which serves its page until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, annou
 def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens at a host and port; raise `BadInput` if they cannot be used."""
     if not host:
-        raise BadInput("host must be a name or an address; got ''. Leave it out for this machine only.")
+        raise BadInput("host must be a name or an address; got ''. Leave host out to listen on this machine only.")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         # restart at once on the same port

@@ -1,8 +1,8 @@
 """Server of the page: static files, and a WebSocket that connects each page with its own process.
 
-It listens on loopback. The Host of every request must be the server's own, and the Origin of a WebSocket its own page, so that
-no other page in the same browser can reach it. As other users of the machine reach loopback too, requests need the token of
-the printed address, or the cookie that the page was given for it.
+By default the server listens on loopback. The Host of every request must be the server's own, and the Origin of a WebSocket
+must be the server's page, so that no other page in the same browser can connect. As other users of the machine reach loopback
+too, requests need the token of the printed address, or the cookie that the page was given for it.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Explorer:
                 await socket.close(IDLE, "Nothing was asked for a while, so the simulation's process was ended.")
                 return
             except KeyError:
-                await socket.send_json({"kind": "error", "text": "A message must be text. Reload the page."})
+                await socket.send_json({"kind": "error", "text": "A message must be a string. Reload the page."})
                 continue
             try:
                 message = json.loads(text)

@@ -1,4 +1,4 @@
-"""Process that simulates for one page, started when needed and ended with the page."""
+"""Session of one page: the process that simulates for the page, started when needed and ended with the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROCESS_ENDED_TEXT = "The simulation's process ended unexpectedly. Move a slider
 
 
 class SpawnedProcess(NamedTuple):
-    """Spawned process of a page, and the connection to it."""
+    """Spawned process that simulates for a page, and the connection to the process."""
 
     process: Any
     connection: Any
@@ -38,11 +38,11 @@ def spawn_process(warm: bool = False) -> SpawnedProcess:
 
 
 class Session:
-    """Connection of one page with its process, which is replaced if it dies; the queue `inbox` receives its answers.
+    """Connection of one page with its process, which is replaced if it dies; the queue `inbox` receives the process's answers.
 
     Parameters
     ----------
-    spare : process that was spawned earlier and is used first
+    spare : process that was spawned earlier and is used first; None to spawn one when needed
     """
 
     def __init__(self, spare: SpawnedProcess | None = None) -> None:

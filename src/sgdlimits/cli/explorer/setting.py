@@ -1,6 +1,6 @@
-"""Settings of the page: a preset and an optimiser with their parameters, a start, and the runs.
+"""Settings of the explorer's page: a preset and an optimiser with their parameters, a start, and the runs.
 
-A setting is read from a message of the page, checked, and written as Python and as a command line.
+A setting is read from a message of the page, checked, and formatted as Python code and as a command line.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from sgdlimits.text import SCHEDULE_TEXT
 # More saved times than the first number make pieces of the chain come often, some hundredths of a second apart.
 MIN_SAVED_TIMES, MAX_SAVED_TIMES = 400, 2000
 SAMPLES_BETWEEN_TIMES = 10**6
-"""Number of samples, in all runs together, between two saved times, if there are more than `MIN_SAVED_TIMES` of them."""
+"""Number of samples, in all runs together, between two saved times; a setting has at least `MIN_SAVED_TIMES` saved times."""
 MAX_LIMIT_RUNS = 16
-"""Maximum number of runs of ODE and mean field, each of which costs as much as the first."""
+"""Maximum number of runs of the ODE and of the mean-field limit, whose runs share no work."""
 LIMITS: dict[str, Callable[[str, Any], Any]] = {
     "width": integer(below=65), "teachers": integer(below=33), "batch": integer(below=1025),
     "order": integer(at_least=2, below=9),
     "d": integer(below=10**9 + 1), "runs": integer(below=513), "t_max": number(above=0, below=1e5 + 1),
     "seed": integer(at_least=0, below=2**64), "times": integer(below=65),
 }  # fmt: skip
-"""Checks of values that a page may ask for, where the page allows less than the package."""
+"""Checks of values in messages of a page, by name, for values that the page restricts more than the package."""
 STARTS: dict[str, tuple[str, float | None]] = {
     name: (number, None if number == "d" else EXAMPLES[number])
     for name in START_CLASSES
     for number in Constructor.of("start", name).required
 }
-"""Name of the number that each start takes, and its default value. The default is None for d, which is that of the chain."""
+"""For each start, the name of the number that it takes and a default; for d it is None, since the chain's d is used."""
 MAX_SCHEDULE_LENGTH = 4000
-"""Maximum number of characters in the text of a schedule."""
+"""Maximum number of characters in a string that gives a schedule."""
 CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORITHMS, "start_from": STARTS}
 """Known presets, optimisers and starts by name, for each entry of a setting that names one."""
 
 
 def preset_parameters(preset: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a preset, by name, that the page can set by a number, a word or a checkbox."""
+    """Return the parameters of a preset, by name, that the page can set by a number, a string or a checkbox."""
     found = typed_parameters(PRESETS[preset])
     return {name: each for name, each in found.items() if name not in ("algorithm", "expectation", "direct")}
 
@@ -67,7 +67,7 @@ def optimiser_parameters(name: str) -> dict[str, inspect.Parameter]:
 def parse_value(name: str, value: Any) -> Any:
     """Convert a value in a message to a number, a string or a bool; strings such as "1/12" or "inf" become numbers.
 
-    The text of a schedule, such as cosine(1/12, 0, 50), stays as it is.
+    The string of a schedule, such as "cosine(1/12, 0, 50)", stays as it is.
     """
     if isinstance(value, str):
         if SCHEDULE_TEXT.search(value):
@@ -86,7 +86,7 @@ def parse_value(name: str, value: Any) -> Any:
         return int(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise BadInput(f"{name} must be a number, a word, true or false; got {shorten(value)}. Give one of them.")
+    raise BadInput(f"{name} must be a number, a string, true or false; got {shorten(value)}. Give one of them.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _read_entry(name: str, value: Any) -> Any:
     """Check one entry of a message, and convert it to the value of a setting's field."""
     if name in CHOICES:
         if not isinstance(value, str) or value not in CHOICES[name]:
-            raise BadInput(f"there is no {name} {shorten(value)}. There are {', '.join(CHOICES[name])}.")
+            raise BadInput(f"there is no {name} {shorten(value)}. Choose one of {', '.join(CHOICES[name])}.")
         return value
     if name in ("parameters", "optimiser_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
@@ -244,7 +244,7 @@ def _read_entry(name: str, value: Any) -> Any:
 def _python_text(value: Any, texts: Mapping[str, str] | None = None) -> str:
     """Format a value or an object of the package as Python code, leaving out arguments that have their default.
 
-    `texts` has the texts of schedules, by the names of the arguments for which they were given.
+    `texts` has the strings that were given for schedules, by argument names.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"

@@ -1,4 +1,4 @@
-"""Views of datasets for the page, as plain lists: curves, exit times, phase portrait, spectrum, headline numbers."""
+"""Views of datasets for the explorer's page, as lists: curves, exit times, phase portrait, spectrum, headline numbers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MAX_QUANTITIES = 12
 GRID_POINTS = 17
 """Number of arrows of a phase portrait along each axis."""
 TRACK_POINTS = 400
-"""Number of times of a trajectory in a phase portrait; it is fixed, as another number would be compiled anew."""
+"""Number of times of a trajectory in a phase portrait, fixed so that code is compiled for one number only."""
 SEARCH_SECONDS = 30.0
 """Time limit of the search for fixed points, in seconds."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
-"""Theories whose exit times are marked in the histogram."""
+"""Theories, by their names in the table of exit times, whose predictions are marked in the histogram."""
 
 
 def as_lists(values: Any) -> Any:
@@ -87,7 +87,7 @@ def build_curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
 
 
 def headline_numbers(dataset: xr.Dataset) -> dict[str, str]:
-    """Return time, mean risk and largest overlap of a level's runs at the last saved time, as text."""
+    """Return the last saved time, and the mean risk and largest overlap of a level's runs at that time, as strings by name."""
     good = dataset.isel(run=dataset.status.values != DIVERGED)
     if not good.sizes["run"]:
         return {"runs": "all diverged"}
@@ -125,7 +125,7 @@ def build_exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, 
 
 
 class CancellableWatch(Watch):
-    """Progress watch of a search that also ends the search once `wanted()` is false."""
+    """Progress watch of a search for fixed points, which also ends the search once `wanted()` is false."""
 
     def __init__(self, name: str, wanted: Callable[[], bool]) -> None:
         super().__init__(name, SEARCH_SECONDS, progress=False)
@@ -145,7 +145,7 @@ def find_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
 
 
 def describe_search(found: FixedPoints | None) -> str:
-    """Describe the state of a search for fixed points; an empty string if it has finished and found any."""
+    """Describe the state of a search for fixed points; an empty string if the search has finished and found a point."""
     if found is None:
         return "Looking for fixed points…"
     if not found.stopped:
@@ -217,13 +217,16 @@ def _flatten_statistics(problem: Any, stats: Any) -> jax.Array:
 
 @eqx.filter_jit
 def _drift_at(problem: Any, vectors: np.ndarray, like: Any) -> tuple[Any, jax.Array]:
-    """Return the statistics that flattened vectors stand for, and the flattened drift at each."""
+    """Return the statistics that have the given flattened vectors, and the flattened drift at each of them."""
     batch = jax.vmap(lambda vector: problem.from_vector(vector, like))(vectors)
     return batch, problem.numerics.over_runs(lambda one: problem.vector(problem.drift(one)), batch)
 
 
 def _locate_points(problem: Any, found: FixedPoints, places: list[int]) -> list[tuple[np.ndarray, str]]:
-    """Return position in the plane and stability of all fixed points and their images, each position of a component once."""
+    """Return the position in the plane and the stability of each fixed point and its images under symmetries.
+
+    `places` has the indices of the two statistics. Each position of a component is returned once.
+    """
     every = jax.tree.map(lambda *leaves: np.concatenate(leaves)[None], *(each.images for each in found))
     at = np.round(np.asarray(_flatten_statistics(problem, every))[0][:, places], 6) + 0.0
     ends = np.cumsum([len(jax.tree.leaves(each.images)[0]) for each in found])
@@ -237,7 +240,7 @@ def _thin_times(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
-    """Return a mask of those statistics in a batch that are overlaps of some weights."""
+    """Return a mask of a batch of statistics: true where some weights have these overlaps."""
     if not isinstance(problem, ProjectionProblem):
         return np.asarray(batch.r2) >= 0
     M, Q = np.asarray(batch.M), np.asarray(batch.Q)

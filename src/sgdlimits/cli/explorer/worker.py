@@ -49,7 +49,7 @@ class PageJob:
         self.ends = {name: threading.Event() for name in (*LEVEL_NAMES, "spectrum")}
 
     def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
-        """Return the datasets that a setting's levels have so far, by level; with `ended` only those of finished levels."""
+        """Return the datasets that a setting's levels have so far, by level; with `ended`, of finished levels only."""
         so_far = {level: list(self.pieces.get((side, level), ())) for level in self.settings[side].levels}
         return {
             level: join(pieces) for level, pieces in so_far.items() if pieces and (not ended or (side, level) in self.ended)
@@ -134,7 +134,7 @@ class Worker:
         self.send(None, "file", name=name, data=data)
 
     def repeat_for_each_job(self, line: Callable[[PageJob], None]) -> None:
-        """Call a function with each new job in turn, forever, skipping jobs that were replaced in the meantime."""
+        """Call the function `line` with each new job in turn, forever, skipping jobs that were replaced in the meantime."""
         warnings.simplefilter("ignore")
         last: PageJob | None = None
         while True:
@@ -185,7 +185,10 @@ class Worker:
             job.ends[level].set()
 
     def alternate_streams(self, job: PageJob, which: list[tuple[int, str]]) -> None:
-        """Advance the simulations of one level in turn, until all end, the time limit is reached or a newer job arrives."""
+        """Advance the simulations of one level in turn, until all end, the time limit is reached or a newer job arrives.
+
+        Each entry of `which` has the index of a setting and the name of the level.
+        """
         streams, begin = {each: self.stream(job, *each) for each in which}, 0.0
         while streams and job is self.job:
             for each, pieces in list(streams.items()):
@@ -216,7 +219,7 @@ class Worker:
                     self.send(job, "exits", side=side, **build_exits(job.settings[side], datasets))
 
     def draw_portraits(self, job: PageJob) -> None:
-        """Send the phase portraits when the ODE has run, again with fixed points, and again when the chain has run."""
+        """Send the phase portraits when the ODE has run, when fixed points are known, and again when the chain has run."""
         if not self.wait_for(job, job.ends["ode"]):
             return
         steps = (self.send_portraits, self.search_fixed_points, self.send_portraits)
@@ -231,7 +234,7 @@ class Worker:
         job.ends["spectrum"].set()
 
     def try_view(self, job: PageJob, view: str, at: Callable[[PageJob], None]) -> bool:
-        """Call a function that sends a view, and return whether it succeeded; if not, send the reason to the page."""
+        """Call the function `at`, which sends a view, and return whether it succeeded; if not, send the reason to the page."""
         try:
             at(job)
         except BadInput as reason:
@@ -240,7 +243,7 @@ class Worker:
         return True
 
     def search_fixed_points(self, job: PageJob) -> None:
-        """Search the fixed points of the ODE of each setting."""
+        """Search for the fixed points of the ODE of each setting of a job."""
         for side, setting in enumerate(job.settings):
             if job is self.job and job.pieces.get((side, "ode")):
                 job.points[side] = find_points(setting, lambda: job is self.job)
@@ -256,7 +259,7 @@ class Worker:
     def send_portraits(self, job: PageJob) -> None:
         """Send the phase portrait of each setting, with the runs of the chain so far."""
         if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
-            raise BadInput("There is no flow to draw, since the ODE did not run. The note above says why.")
+            raise BadInput("There is no flow to draw, since the ODE did not run. The note above gives the reason.")
         for side, setting in enumerate(job.settings):
             datasets = job.datasets(side)
             if job is self.job and "ode" in datasets:

@@ -19,7 +19,7 @@ DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": MAX_RETRIES,
     "distributed.worker.daemon": False,
 }
-"""Settings of dask: workers queue no further tasks, and a task that kills more than `MAX_RETRIES` workers is given up."""
+"""Settings of dask: no tasks wait on workers, and a task during which more than `MAX_RETRIES` workers die is given up."""
 SLURM_DEFAULTS = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
 """Default resources of a SLURM job."""
 

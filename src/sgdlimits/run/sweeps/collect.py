@@ -23,7 +23,7 @@ from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read_result, w
 MIN_LAZY_BYTES = 2**28
 """Total size of result files in bytes above which `collect` loads values lazily by default."""
 MIN_GRID_FRACTION = 0.5
-"""Fraction of all combinations of parameter values that points must exceed to be stored as a grid.
+"""Fraction of all combinations of parameter values that the points must exceed to be stored as a grid.
 
 Sparser grids waste memory.
 """
@@ -51,7 +51,7 @@ def collect(
     ----------
     folder : folder of the sweep, which may be in progress
     lazy : whether values are read from their files only when used, through dask; None: if they are large
-    keys : keys of the points to collect; None collects all
+    keys : keys of the points to collect, which begin the names of their files; None collects all
     runs : maximum number of runs of each point; None collects all
 
     Returns
@@ -72,7 +72,7 @@ def collect(
     keys = None if keys is None else list(keys)
     found = read_rows(Folder(folder), keys, runs, lazy)
     if not found:
-        raise BadInput(f"{folder} holds no results yet. Run a sweep into it.")
+        raise BadInput(f"{folder} holds no results yet. Run a sweep with this folder.")
     rows = [found[key] for key in keys or found if key in found]
     names, points = _varied_parameters(rows)
     if keys is None:  # files are sorted by their hashes, which have no meaning
@@ -107,7 +107,7 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         try:
             import zarr  # noqa: F401
         except ImportError as reason:
-            raise BadInput("zarr is not installed. Install sgdlimits[cluster], or export to a file .nc.") from reason
+            raise BadInput("zarr is not installed. Install sgdlimits[cluster], or export to a .nc file.") from reason
         if os.path.exists(path):
             raise BadInput(f"{path} exists already. Remove it, or give another name.")
         dataset = collect(folder)
@@ -125,7 +125,7 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
 
 
 def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, PointRow]:
-    """Read the results of a sweep's points, by key, from files whose runs follow each other from run 0 on.
+    """Return the results of a sweep's points, by key, from the files of consecutive runs that begin at run 0.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy
         try:
             dataset = read_result(entry.path)
         except Damaged as reason:
-            warn_left_out(entry.path, f"{reason}; it is left out. Run the sweep again to have it made anew")
+            warn_left_out(entry.path, f"{reason}; it is left out. Run the sweep again to replace it")
             continue
         row = rows.setdefault(entry.key, PointRow(*_point_parameters(dataset), []))
         row.parts.append((_leave_in_file(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))
@@ -157,7 +157,7 @@ def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy
 
 
 def _leave_in_file(dataset: xr.Dataset, entry: UnitFile) -> xr.Dataset:
-    """Replace the values of a dataset by lazy dask arrays, which read them from the dataset's file when needed."""
+    """Replace the values of a dataset by lazy dask arrays, which are read from the dataset's file when needed."""
     try:
         import dask
         import dask.array as da
@@ -181,7 +181,7 @@ def _read_variable(path: str, name: str) -> np.ndarray:
 
 
 def _point_parameters(dataset: xr.Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all parameters of the point that a result file belongs to, and separately those that its sweep varied."""
+    """Return two dictionaries for the point of a result file: all its parameters, and those that its sweep varied."""
     whole = json.loads(dataset.attrs["unit"])
     point = json.loads(dataset.attrs["point"])
     full: dict[str, Any] = {"preset": whole["build"], "level": whole["level_name"], "start": whole["start_name"]}
@@ -197,7 +197,7 @@ def _point_parameters(dataset: xr.Dataset) -> tuple[dict[str, Any], dict[str, An
 
 
 def _decode_or_text(value: Any) -> Any:
-    """Decode a parameter value from JSON; return the JSON text itself if it cannot be decoded."""
+    """Decode a parameter value from JSON; return the JSON string itself if it cannot be decoded."""
     try:
         return decode_value(value)
     except BadInput:  # a function that this process does not know
@@ -219,7 +219,7 @@ def _varied_parameters(rows: list[PointRow]) -> tuple[list[str], list[dict[str, 
 
 
 def _sort_values(values: list) -> list:
-    """Return the distinct values of a parameter: numbers in increasing order, texts in the order of the points."""
+    """Return the distinct values of a parameter: numbers in increasing order, strings in the order of the points."""
     each = {repr(value): value for value in values}
     return list(each.values()) if any(isinstance(value, str) for value in values) else sorted(each.values())
 
@@ -267,7 +267,9 @@ def _assemble_points(parts: list[xr.Dataset], places, dims: list[str], sizes: tu
             found[name] = have[0][1]
             continue
         if other := next((each.dims for _, each in have if each.dims != have[0][1].dims), None):
-            raise BadInput(f"{name} has the dimensions {have[0][1].dims} here and {other} there. Collect them apart, by keys=.")
+            raise BadInput(
+                f"{name} has the dimensions {have[0][1].dims} and {other} at different points. Collect them apart, by keys=."
+            )
         found[name] = _place_on_grid(have, dims, sizes, extent)
     attrs = {
         name: value
@@ -289,7 +291,8 @@ def _is_same_attribute(left: Any, right: Any) -> bool:
 def _place_on_grid(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, extent: dict[str, int]) -> xr.Variable:
     """Combine one variable of all points into an array over the grid of points; missing entries are NaN or "".
 
-    Each array is padded to the `extent` of its dimensions.
+    `have` pairs the indices of each point on the grid of `sizes` with the variable there, which is padded to the sizes in
+    `extent`.
     """
     first = have[0][1]
     shape = tuple(extent[str(dim)] for dim in first.dims)

@@ -22,7 +22,7 @@ MAX_POINTS = 10**6
 
 @dataclass(frozen=True)
 class Design:
-    """Points of a sweep: a dictionary of parameter values for each, and the values along each axis if they form a grid."""
+    """Points of a sweep: a dictionary of parameter values for each point, and the values along each axis of a grid."""
 
     points: tuple[Point, ...]
     axes: Mapping[str, tuple] = field(default_factory=dict)
@@ -89,13 +89,15 @@ def design_of_points(points: Iterable[Mapping[str, Any]]) -> Design:
         raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
     for row in rows:
         if set(row) != set(rows[0]):
-            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give these.")
+            raise BadInput(
+                f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give each point all of them."
+            )
     names = {name: present_parameter_name(name) for name in rows[0]}
     return Design(tuple({new: to_plain(row[name]) for name, new in names.items()} for row in rows))
 
 
 def as_design(over: Any) -> Design:
-    """Convert the argument `over` of `sweep`, a design, a mapping from parameters to values or points, to a design."""
+    """Convert the argument `over` of `sweep` (a design, a mapping from parameters to values, or points) to a design."""
     if isinstance(over, Design):
         return over
     if isinstance(over, Mapping):
@@ -109,7 +111,7 @@ def check_size(points: int) -> None:
     """Raise `BadInput` if a sweep would have more than `MAX_POINTS` points."""
     if points > MAX_POINTS:
         raise BadInput(
-            f"a sweep has at most {MAX_POINTS} points, each a file; got {points:.7g}. Give fewer values, or several sweeps."
+            f"a sweep has at most {MAX_POINTS} points, each with a file; got {points:.7g}. Give fewer, or several sweeps."
         )
 
 
@@ -124,7 +126,7 @@ def to_plain(value: Any) -> Any:
 
 
 def _check_axis(name: str, given: Any) -> tuple:
-    """Return the values of one axis of a grid as a tuple; raise `BadInput` if there are none or two are equal."""
+    """Return the values of one axis of a grid as a tuple; raise `BadInput` if there is no value or two values are equal."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise BadInput(f"{name} must be a list of values; got {shorten(given)}. Put the values in brackets.")
     if isinstance(given, range):  # len() of a range fails beyond 2^63

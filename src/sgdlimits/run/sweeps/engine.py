@@ -1,4 +1,4 @@
-"""Engines that compute the work units of a sweep (some runs at one point): the interface, and that of this process."""
+"""Engines that compute the work units of a sweep (some runs at one point): the interface, and the engine in this process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units
 MAX_RETRIES = 2
 """Number of times that a work unit is tried again after it has failed on its own."""
 MAX_RUNS_PER_TASK = 64
-"""Maximum number of runs of the work units that are grouped into one task on a CPU: four SIMD vectors."""
+"""Maximum total number of runs in the work units of one task on a CPU. They fill several SIMD vectors."""
 MAX_RUNS_PER_GPU_TASK = 2**16
-"""Maximum number of runs of the work units that are grouped into one task on a GPU, which needs many threads."""
+"""Maximum total number of runs in the work units of one task on a GPU, which needs many threads."""
 
 
 class Task(NamedTuple):
@@ -57,7 +57,7 @@ def make_tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Tas
 
 
 class SweepEngine(abc.ABC):
-    """Interface of what computes a sweep: this process, a pool of worker processes, or a cluster."""
+    """Interface of engines, which compute sweeps: in this process, in a pool of worker processes, or on a cluster."""
 
     @abc.abstractmethod
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:

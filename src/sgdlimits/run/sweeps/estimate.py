@@ -26,7 +26,7 @@ RATE_WINDOW_SECONDS = 600.0
 def estimate_sweep(job: Sweep) -> dict[str, str]:
     """Estimate the size of a sweep and the time left, from short simulations at its first, middle and last point.
 
-    The result has the rows of a table by name, both as text.
+    The result maps the names of quantities, such as "runs", to strings for a table.
     """
     units = job.units
     left = list(missing_units(Folder(job.folder), units)) if os.path.isdir(job.folder) else units
@@ -74,7 +74,7 @@ def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
 def report_progress(job: Sweep) -> dict[str, str]:
     """Report the progress of a sweep from the files in its folder; any process may compute the sweep.
 
-    The result has the rows of a table by name, both as text.
+    The result maps the names of quantities, such as "done", to strings for a table.
     """
     total = len(job.units)
     if not os.path.isdir(job.folder):

@@ -47,14 +47,14 @@ class SweepFailed(UserWarning):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep to compute: its points, how to simulate at a point, the runs per point, and the folder of results.
+    """Sweep to compute: its points, the recipe of the simulation at a point, the runs per point, and the folder of results.
 
     `Sweep.of` checks the arguments.
 
     Parameters
     ----------
-    recipe : how a simulation is made from a point
-    design : the points
+    recipe : problem, level, start and options, from which the simulation at a point is built
+    design : points of the sweep
     runs : number of runs of each point
     folder : folder of the results
     shard : (i, n) for the i-th of n parts, from 1 on; None for the whole sweep
@@ -77,7 +77,7 @@ class Sweep:
         fixed = {name: [value] for name, value in recipe.fixed.items()}
         varied = {name: design.values(name) for name in design.parameter_names}
         wrong = list(find_mistakes(recipe, {**fixed, **varied}, varied.get(OPTIMISER)))
-        wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in varied if name in fixed]
+        wrong += [f"{name} is both fixed and varied. Leave it out of one of them." for name in varied if name in fixed]
         if wrong:
             raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
         recipe.build_simulation(design.points[0])  # a trial: errors that the checks miss are raised before any unit is computed
@@ -161,13 +161,13 @@ def sweep(
     keep : None to store whole trajectories, or the values to store of each: "final_risk", "excess_risk", "relative_risk",
         "learnt", "overlap", "accuracy", "exit_time", "fixed_point_count", several of them, a dictionary with their options, or
         functions of the dataset of `simulate`. With "exit_time" alone, runs stop at the exit
-    engine : None computes in this process; a number, in that many processes; "local", "slurm", the address of a scheduler, or a
-        cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The files are the same
+    engine : None to compute in this process, or a number of processes; for dask (docs/sweeps.md) "local", "slurm", the address
+        of a scheduler, or a cluster such as `distributed.LocalCluster`. The files are the same
     fixed : parameters that all points share
     common : whether all points use the same random numbers, which reduces the variance of differences between points
     refine : variable by whose variation within cells the grid is refined, by name or as `Refine(...)`
-    shard : (i, n) computes the i-th of n parts, counted from 1
-    retry : whether to try units again that failed before
+    shard : (i, n) to compute only the i-th of n parts, counted from 1; None computes all
+    retry : whether to try again the work units that failed before
     progress : whether to show a progress bar
 
     Returns
@@ -194,7 +194,7 @@ def sweep(
 def compute_sweep(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
     """Compute the results of a sweep that have no file yet, and those that its refinement adds.
 
-    Return the work units of all points.
+    Return the work units (some runs at one point) of all points.
     """
     folder = Folder(job.folder, make=True)
     where = as_engine(engine)
@@ -239,7 +239,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
                     shown.update()
             except KeyboardInterrupt:
                 kept = f"{done} of {count(total, 'unit')} are done and kept in {job.folder}"
-                raise SweepStopped(f"interrupted; {kept}, and the same sweep goes on") from None
+                raise SweepStopped(f"interrupted; {kept}, and the same call resumes the sweep") from None
             finally:
                 running.close()
                 computing.close()
@@ -290,11 +290,11 @@ def _report_failures(folder: str, failed: dict[str, str], total: int) -> None:
     if len(errors) > MAX_REASONS:
         words += f"; and {len(errors) - MAX_REASONS} other reasons"
     what = (
-        f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} say which."
+        f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} name them."
     )
     if len(failed) == total:
-        raise BadInput(f"{what} Correct what they have in common, and give retry=True to try them again.")
-    warnings.warn(f"{what} Give retry=True to try them again.", SweepFailed, stacklevel=4)
+        raise BadInput(f"{what} Correct the common cause, and give retry=True to try the units again.")
+    warnings.warn(f"{what} Give retry=True to try these units again.", SweepFailed, stacklevel=4)
 
 
 def as_engine(engine: Any) -> SweepEngine:

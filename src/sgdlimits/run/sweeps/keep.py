@@ -55,7 +55,7 @@ def overlap(dataset: xr.Dataset) -> xr.DataArray:
 def accuracy(dataset: xr.Dataset) -> xr.DataArray:
     """Return the probability, at the end of each run, that the network predicts the right class."""
     if "accuracy" not in dataset:
-        raise BadInput(f"{dataset.attrs['problem_name']} predicts no classes and has no accuracy. Keep final_risk.")
+        raise BadInput(f"{dataset.attrs['problem_name']} predicts no classes and has no accuracy. Use keep='final_risk'.")
     return _select_time(dataset.accuracy, -1)
 
 
@@ -83,9 +83,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
 def as_reductions(keep: Any) -> dict[str, dict[str, Any]]:
     """Convert the argument `keep` of `sweep` to a dictionary from reductions' names to their options.
 
-    It is empty if whole trajectories are stored.
-
-    A name is that of an entry of `REDUCTIONS` or `module:function`.
+    The dictionary is empty if whole trajectories are stored. A name is a key of `REDUCTIONS` or `module:function`.
 
     >>> as_reductions("final_risk"), as_reductions({"exit_time": {"threshold": 0.3}})
     ({'final_risk': {}}, {'exit_time': {'threshold': 0.3}})

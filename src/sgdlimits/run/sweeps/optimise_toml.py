@@ -26,7 +26,7 @@ from sgdlimits.text import suggest_name
 
 
 def _parse_objective(given: Any) -> Any:
-    """Return the objective of `"risk"`, `"exit"`, `{exits = 0.5}` or `module:function`."""
+    """Return the objective that a TOML file gives as `"risk"`, `"exit"`, `{exits = 0.5}` or `module:function`."""
     if given in ("risk", "exit"):
         return given
     if isinstance(given, dict) and list(given) == ["exits"]:
@@ -37,7 +37,7 @@ def _parse_objective(given: Any) -> Any:
 
 
 class ControlTable(StrictTable):
-    """Table of a control: `{pieces = 50, low = 0, high = 4}`."""
+    """Table of a TOML file for one control: number of pieces and bounds, as in `{pieces = 50, low = 0, high = 4}`."""
 
     pieces: StrictInt = Field(ge=1)
     low: float
@@ -45,7 +45,7 @@ class ControlTable(StrictTable):
 
 
 class ChainTable(StrictTable):
-    """Table of the check by the exact chain: `{d = 1000, runs = 64}`."""
+    """Table of a TOML file for the check of the optimum in runs of the exact chain: `{d = 1000, runs = 64}`."""
 
     d: StrictInt = Field(ge=1)
     runs: StrictInt = Field(64, ge=2)
@@ -69,7 +69,7 @@ class OptimiseFile(StrictTable):
 
 
 NESTED_TABLES: dict[str, type[StrictTable]] = {"controls": ControlTable, "check": ChainTable}
-"""Nested tables by key."""
+"""Classes of the tables nested in the TOML file, by key."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _make_recipe(given: dict[str, Any]) -> Recipe:
 
 
 def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each mistake in the content of a file, which begins with the key."""
+    """Yield a sentence for each mistake in the content of a TOML file; the sentence begins with the key."""
     bad = set()
     try:
         OptimiseFile(**given)
@@ -129,7 +129,7 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
         except BadInput as reason:
             yield f"fixed.{reason}"
         if name in given["controls"]:
-            yield f"fixed.{name} is a control as well. Leave one of them out."
+            yield f"fixed.{name} is a control as well. Leave it out of one of them."
     for name, table in given["controls"].items():
         spec = recipe.make_spec(optimiser)
         takes = {each for part in (spec.problem, spec.optimiser) if part is not None for each in part.parameters}

@@ -65,7 +65,7 @@ class PoolEngine(SweepEngine):
 
 
 class PoolWorker:
-    """Worker process of a `PoolEngine`, with its present task and the work units of the task that are not done yet."""
+    """Worker process of a `PoolEngine`, with its present task and those work units of the task that are not done yet."""
 
     def __init__(self, cores: list[int]) -> None:
         self.cores = cores
@@ -107,7 +107,7 @@ class PoolWorker:
         """Return failed outcomes for the work units that the process had not finished when it died."""
         left = list(self.left.values())
         how = self.stop()
-        return [Outcome(unit, FAILED, f"the process that computed it ended {how}") for unit in left]
+        return [Outcome(unit, FAILED, f"the process that computed the unit ended {how}") for unit in left]
 
     def stop(self) -> str:
         """Stop the worker process, even in the middle of a task, and return in words how it ended.
@@ -125,6 +125,6 @@ class PoolWorker:
 
 
 def _write_all(pipe: Any, text: bytes) -> None:
-    """Write all bytes of a text to an unbuffered pipe, which may accept only a part at a time."""
+    """Write all bytes of `text` to an unbuffered pipe, which may accept only a part of them at a time."""
     while text:
         text = text[pipe.write(text) :]

@@ -43,8 +43,8 @@ class Recipe:
 
     Parameters
     ----------
-    build : the name of a preset, or module:function of a function that returns a problem
-    level, start : a name, or the JSON of an object, whose parameters points may replace
+    build : the name of a preset, or `module:function` for a function that returns a problem
+    level, start : a name, or an object as JSON, whose parameters the points may replace
     fixed : values of parameters that all points share
     t_max, save, until : as for `simulate`; `until` as JSON or as module:function
     keep : names of reductions with their options; empty keeps whole datasets
@@ -86,7 +86,7 @@ class Recipe:
         return cls(build, level, start, fixed=fixed, until=stop, keep=kept, save=to_plain(times), **more)
 
     def to_json(self) -> str:
-        """Return the recipe of the sweep as JSON for other processes; raise `BadInput` if they cannot import its functions."""
+        """Return the recipe as a JSON string for other processes; raise `BadInput` if they cannot import its functions."""
         for name in (self.build, self.until or "", *self.keep):
             if ":" in name and not name.startswith("{") and not is_importable(name):
                 raise BadInput(
@@ -98,7 +98,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        """Return the recipe of a sweep from the JSON text that `to_json` returned."""
+        """Return the recipe of a sweep from the JSON string that `to_json` returned."""
         values = json.loads(text)
         return cls(**{**values, "fixed": {name: decode_value(value) for name, value in values["fixed"].items()}})
 
@@ -144,14 +144,14 @@ class Recipe:
             raise BadInput("t_max is missing. Give it, in samples per dimension.")
         for name in given:
             self.parts_that_take(name, optimiser)
-        found = self.make_spec(optimiser).arguments(given, "Give it, fixed or over values.")
+        found = self.make_spec(optimiser).arguments(given, "Give it in fixed= or over=.")
         own = {"name": optimiser, **found["optimiser"]} if optimiser else {}
         return {**found, "optimiser": own, "simulate": {"t_max": float(t_max)}}
 
     def parts_that_take(self, name: str, optimiser: str | None = None) -> list[str]:
         """Return which constructors (problem, optimiser, level, start) take a parameter; raise `BadInput` if none does.
 
-        A fixed parameter may belong to an optimiser of other points.
+        A parameter in `fixed` may belong to the optimiser of other points.
         """
         if name in (OPTIMISER, FINAL_TIME):
             return []
@@ -184,7 +184,7 @@ class Recipe:
         """Build the problem, the level and the start at a point of the sweep; return them and t_max, by name."""
         found = self.arguments(point)
         optimiser = found["optimiser"].pop("name", None)
-        refusal = f"optimiser must be left out for this problem, whose algorithm is its own; got {optimiser!r}."
+        refusal = f"optimiser must be left out for a problem that has its own algorithm; got {optimiser!r}. Leave it out."
         return {**self.make_spec(optimiser).build(found, refusal), **found["simulate"]}
 
 
@@ -199,7 +199,7 @@ def decode_value(value: Any) -> Any:
 
 
 def as_coordinate(value: Any) -> Any:
-    """Return a parameter value as a coordinate of a dataset: a number or a word, or a short text for any other object."""
+    """Return a parameter value as a coordinate of a dataset: a number or a string, and a short string for any other object."""
     if isinstance(value, (bool, int, float, str, np.generic)):
         return value
     if value is None:

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 class Refine:
     """Adaptive refinement of a sweep over a grid: cells in which a result varies strongly are halved, in several rounds.
 
-    It is the argument `refine` of `sweep`.
-
-    In each round a cell is halved along each axis if the value at its corners, the mean over runs, varies by more than the
-    fraction `share` of the range of the value over all points.
+    A `Refine` is the argument `refine` of `sweep`. In each round a cell is halved along each axis if the value at its corners,
+    the mean over runs, varies by more than the fraction `share` of the range of the value over all points.
 
     Parameters
     ----------
@@ -104,9 +102,7 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
 def _halve_interval(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
     """Split an interval of a grid axis at its middle; on a logarithmic axis that is the geometric mean.
 
-    The middle is rounded for integers.
-
-    Intervals without a number between their ends are returned whole.
+    The middle is rounded for integers. An interval without a number between its ends is returned whole.
     """
     whole = isinstance(axis[0], int) and all(isinstance(value, int) for value in axis)
     middle = float(np.sqrt(low * high)) if _is_geometric(axis) else (low + high) / 2

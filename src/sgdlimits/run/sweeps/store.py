@@ -71,7 +71,7 @@ class Folder:
                 found.append(UnitFile(Path(item.path), match[1], int(match[2]), int(match[3])))
             # Partial files begin with a dot; a sweep's TOML file and damaged files, renamed to .bad, may be here as well.
             elif not item.name.startswith(".") and not item.name.endswith((FAILURE_SUFFIX, ".toml", ".bad")):
-                warn_left_out(item.path, "is not a file of a sweep")
+                warn_left_out(item.path, "the file is not a result of a sweep")
         return sorted(found, key=lambda entry: entry[1:])
 
     def store(self, unit: Unit, dataset: xr.Dataset) -> None:
@@ -125,7 +125,7 @@ def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
 
 
 class Damaged(Exception):
-    """Error for a damaged result file; its message completes the sentence "the file ..."."""
+    """Error for a damaged result file; its message is a clause such as "the file is gone"."""
 
 
 def read_result(path: Path) -> xr.Dataset:
@@ -133,34 +133,34 @@ def read_result(path: Path) -> xr.Dataset:
     match = FILE_NAME.fullmatch(path.name)
     try:
         if not os.path.isfile(path):  # opening a pipe would wait for ever
-            raise Damaged("is gone, or not a plain file")
+            raise Damaged("the file is gone, or not a regular file")
         with h5py.File(path, "r") as file:
             check_contained(file)
             attributes = {name: _unwrap_attribute(value) for name, value in file.attrs.items() if not name.startswith("_")}
             layout = json.loads(attributes["variables"])
             arrays = {name: file[name][()] for name in layout}
         if match is None or hash_json(json.loads(attributes["unit"])) != match[1]:
-            raise Damaged("does not have the parameters that its name says")
+            raise Damaged("the file does not have the parameters that its name says")
         if compute_digest(arrays, attributes) != attributes["digest"]:
-            raise Damaged("has values other than those written")
+            raise Damaged("the file has values other than those written to it")
         if not np.array_equal(arrays["run"], np.arange(int(match[2]), int(match[3]))):
-            raise Damaged("does not have the runs that its name says")
+            raise Damaged("the file does not have the runs that its name says")
         variables = {name: (dims, _restore_dtype(arrays[name], kind), notes) for name, (dims, kind, notes) in layout.items()}
     except Damaged:
         raise
     except Exception as reason:  # the HDF5 library raises any type of exception for a damaged file
-        raise Damaged(f"cannot be read ({escape_controls(str(reason))[:80] or type(reason).__name__})") from reason
+        raise Damaged(f"the file cannot be read ({escape_controls(str(reason))[:80] or type(reason).__name__})") from reason
     kept = {name: value for name, value in attributes.items() if name not in ("digest", "variables")}
     return xr.Dataset(variables, attrs=kept).set_coords([name for name in COORDINATES if name in variables])
 
 
 def _unwrap_attribute(value: Any) -> Any:
-    """Return the element of an array of one element, as which netCDF stores a number; other attributes unchanged."""
+    """Return the number in an attribute that netCDF stored as an array of one element; any other attribute is unchanged."""
     return value[0] if isinstance(value, np.ndarray) and value.shape == (1,) else value
 
 
 def add_digest(dataset: xr.Dataset) -> xr.Dataset:
-    """Add the attributes by which `read_result` recognises damage: dimensions and types of variables, digest of all values."""
+    """Add attributes by which `read_result` recognises damage: dimensions and types of variables, digest of all values."""
     layout = {str(name): [each.dims, each.dtype.kind, each.attrs] for name, each in dataset.variables.items()}
     known = dataset.assign_attrs(variables=json.dumps(layout))
     arrays = {str(name): variable.values for name, variable in dataset.variables.items()}
@@ -168,7 +168,7 @@ def add_digest(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def compute_digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
-    """Return the SHA-256 digest of all arrays, with their names and shapes, and of all text attributes of a dataset."""
+    """Return the SHA-256 digest of all arrays, with their names and shapes, and of all string attributes of a dataset."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -185,7 +185,7 @@ def compute_digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
 
 
 def _restore_dtype(array: Any, kind: str) -> np.ndarray:
-    """Convert an array read from a file to the type it was written with: `kind` is "U" for text, "b" for bools."""
+    """Convert an array read from a file to the type it was written with: `kind` is "U" for strings, "b" for bools."""
     if kind == "U" and array.dtype.kind == "O":
         texts = [each.decode() if isinstance(each, bytes) else str(each) for each in array.ravel()]
         array = np.array(texts).reshape(array.shape)
@@ -193,5 +193,5 @@ def _restore_dtype(array: Any, kind: str) -> np.ndarray:
 
 
 def warn_left_out(path: Any, reason: str) -> None:
-    """Warn that a file is left out; the reason completes the sentence "the file ..."."""
-    warnings.warn(f"{path} {reason}.", SweepWarning, stacklevel=3)
+    """Warn that a file is left out; the reason is a clause such as "the file cannot be read"."""
+    warnings.warn(f"{path}: {reason}.", SweepWarning, stacklevel=3)

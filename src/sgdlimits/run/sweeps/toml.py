@@ -93,10 +93,10 @@ def _parse_until(given: Any) -> Any:
 
 
 def _check_save(given: Any) -> Any:
-    """Return the entry `save` of a TOML file, a number of times or a list of times, after checking it."""
+    """Check the entry `save` of a TOML file, the number of times to save or a list of times, and return it."""
     number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not number and not (isinstance(given, list) and given and all(isinstance(each, (int, float)) for each in given)):
-        raise BadInput(f"must be a number of times or a list of times; got {shorten(given)}")
+        raise BadInput(f"must be the number of times to save, or a list of times; got {shorten(given)}")
     saved_times(given, 1.0 if number else max(given))
     return given
 
@@ -147,7 +147,7 @@ DESIGN_TABLES = ("grid", "points", "random")
 def read_spec(path: str | os.PathLike) -> Sweep:
     """Return the sweep that a TOML file specifies; raise one `BadInput` with all mistakes in the file.
 
-    Results go to the folder that the file names, relative to it, or to a folder with the name of the file.
+    Results go to the folder that the file names, relative to its own folder, or to a folder with the name of the file.
     """
     path = Path(path)
     given = load_toml(path, "a sweep")
@@ -163,10 +163,10 @@ def read_spec(path: str | os.PathLike) -> Sweep:
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return the content of a TOML file, or raise `BadInput` if it cannot be read; `what` is its purpose, for messages."""
+    """Return the content of a TOML file; raise `BadInput` if it cannot be read. `what` is its purpose, such as "a sweep"."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-            raise BadInput(f"{path} is not a plain file. Give the file of {what}.")
+            raise BadInput(f"{path} is not a regular file. Give the file of {what}.")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}. Give the file of {what}.") from None
@@ -175,7 +175,7 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as reason:
         raise BadInput(f"{path} cannot be read: {reason}. Give the file of {what}.") from reason
     except tomllib.TOMLDecodeError as reason:
-        raise BadInput(f"{path} is not TOML: {reason}. Correct it there.") from reason
+        raise BadInput(f"{path} is not TOML: {reason}. Correct the file there.") from reason
 
 
 def _read_design(given: dict[str, Any]) -> Design:
@@ -189,7 +189,7 @@ def _read_design(given: dict[str, Any]) -> Design:
 
 
 def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each mistake in the content of a TOML file; it begins with the key."""
+    """Yield a sentence for each mistake in the content of a TOML file; the sentence begins with the key."""
     bad = set()
     try:
         SweepFile(**given)
@@ -201,8 +201,8 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
             yield _describe_error(keys, error)
     designs = [name for name in DESIGN_TABLES if name in given]
     if len(designs) != 1:
-        yield f"the points are missing. Add one table of {', '.join(DESIGN_TABLES)}." if not designs else (
-            f"{' and '.join(designs)} are both there. Leave one of them out.")  # fmt: skip
+        yield f"the points are missing. Add one of the tables {', '.join(DESIGN_TABLES)}." if not designs else (
+            f"{' and '.join(designs)} are both given. Leave one of them out.")  # fmt: skip
     if FINAL_TIME not in given and not any(FINAL_TIME in str(given.get(name, "")) for name in ("fixed", *DESIGN_TABLES)):
         yield f"{FINAL_TIME} is missing. Add it, in samples per dimension."
     if not {"preset", "level", "start"} & bad:
@@ -212,7 +212,7 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
 def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list[str]) -> Iterator[str]:
     """Yield a sentence for each mistake in the parameters of a sweep's TOML file.
 
-    Preset, level and start must be valid; the keys in `bad` are not.
+    Preset, level and start must be valid; `bad` has the keys of invalid entries, `designs` the tables that define points.
     """
     fixed = given.get("fixed", {}) if isinstance(given.get("fixed", {}), dict) else {}
     kept = None if "keep" in bad else given.get("keep")
@@ -239,7 +239,7 @@ def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list
             for text in find_mistakes(recipe, {name: values}, columns.get(designs[0] if designs else "", {}).get(OPTIMISER)):
                 yield f"{where}.{text}"
             if known.count(name) > 1 and where != "fixed":
-                yield f"{where}.{name} is fixed as well. Leave one of them out."
+                yield f"{where}.{name} is fixed as well. Leave it out of one of them."
     if not bad:
         for name, part in recipe.parts.items():
             for each in part.required:
@@ -262,7 +262,7 @@ def _describe_error(keys: list[str], error: Any) -> str:
 
 
 def describe_error(keys: list[str], error: Any, table: type[BaseModel], file: str) -> str:
-    """Return a sentence for an error of pydantic at a nested key of `table`, in the file of `file`."""
+    """Return a sentence for an error of pydantic at a nested key of `table`; `file` is the file's purpose, as "a sweep"."""
     key = ".".join(keys)
     what = error["type"]
     if what == "missing":

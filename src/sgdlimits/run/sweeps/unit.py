@@ -22,7 +22,8 @@ FILE_NAME = re.compile(r"([0-9a-f]{24})-(\d+)-(\d+)\.nc")
 class Unit(NamedTuple):
     """Work unit of a sweep: the runs `first` to `last` (exclusive) at one point.
 
-    `point` has the parameters that the sweep varies, `whole` everything on which the results depend, and `key` is its hash.
+    `point` has the parameters that the sweep varies, `whole` everything on which the results depend, and `key` is the hash of
+    `whole`.
     """
 
     key: str
@@ -37,13 +38,13 @@ class Unit(NamedTuple):
         return f"{self.key}-{self.first}-{self.last}.nc"
 
     def to_json(self) -> str:
-        """Return the work unit as JSON text, to send it to another process."""
+        """Return the work unit as a JSON string, to send it to another process."""
         point = {name: encode_value(value) for name, value in self.point.items()}
         return json.dumps([self.key, self.first, self.last, point, self.whole])
 
     @classmethod
     def from_json(cls, text: str) -> Unit:
-        """Return the work unit from the JSON text that `to_json` returned."""
+        """Return the work unit from the JSON string that `to_json` returned."""
         key, first, last, point, whole = json.loads(text)
         return cls(key, first, last, {name: decode_value(value) for name, value in point.items()}, whole)
 

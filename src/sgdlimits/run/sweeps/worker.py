@@ -14,8 +14,8 @@ from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit, compute_unit, compute_units
 
 DONE, FAILED, REFUSED, UNWRITTEN = "done", "failed", "refused", "unwritten"
-"""Statuses of a unit: its file exists; an error was raised, and another attempt may succeed; its parameters are invalid; its
-file could not be written."""
+"""Statuses of a work unit: its file exists; its computation failed but may succeed in another attempt; its parameters are
+invalid; its file could not be written."""
 
 
 class Outcome(NamedTuple):
@@ -46,7 +46,7 @@ def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator
                 unit, dataset = next(computing)
             folder.store(unit, dataset)
         except Exception as reason:
-            why = _outcome_of_error(reason) if alone else (FAILED, "it could not be computed with others")
+            why = _outcome_of_error(reason) if alone else (FAILED, "the unit could not be computed in a shared batch")
             break
         yield Outcome(left.pop(unit.name), DONE, "")
     yield from (Outcome(unit, *why) for unit in left.values())
@@ -60,12 +60,12 @@ def _outcome_of_error(reason: Exception) -> tuple[str, str]:
 
 
 def attempt_units_json(recipe: str, folder: str, units: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Call `attempt_units` with arguments in JSON, for other processes; yield name, status and error of each work unit."""
+    """Call `attempt_units` with arguments in JSON from another process; yield name, status and error of each work unit."""
     for unit, status, error in attempt_units(_parse_recipe(recipe), Folder(folder), [Unit.from_json(unit) for unit in units]):
         yield unit.name, status, error
 
 
 @lru_cache(maxsize=4)
 def _parse_recipe(text: str) -> Recipe:
-    """Return the recipe of a JSON text, cached, so that a worker parses it once and not for each task."""
+    """Return the recipe in a JSON string; a cache lets a worker parse it once and not for each task."""
     return Recipe.from_json(text)

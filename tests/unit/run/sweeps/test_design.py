@@ -68,7 +68,7 @@ def test_a_specification_of_too_many_points_is_refused_at_once(table, tmp_path):
 
 def test_a_pipe_is_no_specification(tmp_path):
     os.mkfifo(tmp_path / "s.toml")
-    with pytest.raises(sl.BadInput, match="is not a plain file"):
+    with pytest.raises(sl.BadInput, match="is not a regular file"):
         read_spec(tmp_path / "s.toml")
 
 
@@ -87,5 +87,5 @@ def test_a_pipe_among_the_files_of_a_sweep_is_left_out(tmp_path):
     sl.sweep("phase_retrieval", "chain", "random", over=sl.grid(lr=[0.1]), folder=tmp_path, keep="final_risk", **HOW)
     os.mkfifo(tmp_path / f"{'a' * 24}-0-1.nc")
     os.symlink("loop", tmp_path / f"{'b' * 24}-0-1.nc")
-    with pytest.warns(SweepWarning, match="not a plain file"):
+    with pytest.warns(SweepWarning, match="not a regular file"):
         assert sl.collect(tmp_path).sizes["run"] == 1

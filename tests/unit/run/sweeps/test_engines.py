@@ -89,7 +89,7 @@ def test_a_pool_replaces_who_dies_and_notes_what_fails(mine, tmp_path, contents,
     assert contents("here").items() <= files.items()
     notes = [json.loads(content) for name, content in files.items() if name.endswith("json")]
     assert {note["error"] for note in notes} == {
-        "RuntimeError: no such luck", "the process that computed it ended by signal SIGKILL"
+        "RuntimeError: no such luck", "the process that computed the unit ended by signal SIGKILL"
     }  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def test_no_flipped_bit_changes_a_number(folder, small):
 def test_foreign_files_are_named_and_left_out(folder, small):
     before = small("a")
     (folder / "notes.txt").write_text("mine")
-    with pytest.warns(sl.SweepWarning, match=r"notes\.txt is not a file of a sweep"):
+    with pytest.warns(sl.SweepWarning, match=r"notes\.txt: the file is not a result of a sweep"):
         found = sl.collect(folder)
     np.testing.assert_array_equal(found.final_risk, before.final_risk)
 
