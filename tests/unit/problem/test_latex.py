@@ -420,5 +420,5 @@ def test_noise_that_is_not_closed_keeps_its_name_and_other_algorithms_are_refuse
     assert r"\Sigma^{MM}_{jrls} &= \gamma^{2} \mathrm{Cov}\left[G_{j} \lambda_{r}, G_{l} \lambda_{s}\right]" in sl.latex(
         P.committee(2, 1, "erf"), noise=True
     )
-    with pytest.raises(sl.BadInput, match="plain SGD on two-layer networks"):
+    with pytest.raises(sl.BadInput, match="one-pass SGD on two-layer networks"):
         sl.latex(P.committee(algorithm=sl.Clipped(sl.OnePassSGD(0.1), 1.0)), noise=True)
