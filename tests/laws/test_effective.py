@@ -238,14 +238,14 @@ def test_below_the_critical_step_size_only_the_population_drift_is_left():
     for name in ("g", "h", "Sigma"):
         with pytest.raises(sl.BadInput, match="no limit at the exponent"):
             getattr(above, name)(u)
-    with pytest.raises(sl.BadInput, match=r"at\(d\)"):
+    with pytest.raises(sl.BadInput, match=r"dynamics\.at\(1000\)"):
         sl.effective_dynamics(lambda d: problem).f(u)
     assert sl.effective_dynamics(lambda d: problem).at(100).f(u).r2 == critical.f(u).r2
 
 
 def test_bad_questions_are_answered_with_the_remedy():
     dynamics = sl.effective_dynamics(PRESETS["spiked_tensor"]())
-    with pytest.raises(sl.BadInput, match="at least three"):
+    with pytest.raises(sl.BadInput, match="three or more entries"):
         dynamics.localizability(dimensions=(100, 1000))
     with pytest.raises(sl.BadInput, match="The statistics are m, r2"):
         dynamics.localizability(magnify={"M": 0.5})

@@ -101,7 +101,7 @@ BAD = {
         start=sl.Particles(np.ones(3), np.zeros((3, 1)), [1.0, 2.0, 1.0])
     ),
     "Particles have no overlaps of pairs of units": lambda: sl.simulate(PROBLEM, sl.ODE(), ONE, t_max=1),
-    "the start has 2 runs, but run": lambda: run(
+    "the start has only 2 runs, but run": lambda: run(
         start=sl.Particles(np.ones((2, 3)), np.zeros((2, 3, 1)), np.ones((2, 3))), runs=3
     ),
     "the mean-field limit has no noise": lambda: sl.MeanField().view(PROBLEM).covariance(ONE),
