@@ -71,7 +71,7 @@ BAD = {
     "t_max must be at least one step": lambda: run(t_max=0.001),
     "t_max must be a finite number above 0": lambda: run(t_max=-3),
     "runs must be a whole number of at least 1; got 0": lambda: run(runs=0),
-    "the start has 3 runs, but run": lambda: run(
+    "the start has only 3 runs, but run": lambda: run(
         start=sl.Overlaps(np.ones((3, 1)), np.zeros((3, 1, 1)), np.ones((3, 1, 1))), runs=5
     ),
     "seed must be": lambda: run(seed=-1),

@@ -104,7 +104,7 @@ BAD = {
     "scalars must be a dictionary": lambda: sl.Network(lambda f, s: f.sum(), 2, [1.0]),
     "scalars['a'] must be finite": lambda: sl.Network(lambda f, s: f.sum(), 2, {"a": np.nan}),
     "scalars['a'] must be an array of numbers": lambda: sl.Network(lambda f, s: f.sum(), 2, {"a": [[1.0], [1.0, 2.0]]}),
-    "a must be numbers, or numbers by name": lambda: sl.Overlaps({"a": None}, [[0.1]], [[1.0]]),
+    "a must be numbers, or a dictionary of numbers": lambda: sl.Overlaps({"a": None}, [[0.1]], [[1.0]]),
     "second must be one number, one for each unit, a law, or numbers by name": lambda: sl.RandomInit(20, second={"a": "x"}),
     "names is empty": lambda: sl.Overlaps([1.0], [[0.1]], [[1.0]], names=()),
     "there are no directions of 'velocity'": lambda: STATE.of("velocity"),
