@@ -59,7 +59,7 @@ def test_a_magnified_square_at_the_saddle_has_its_second_order_term_in_the_limit
     problem, d = sl.presets.phase_retrieval(lr=0.1, noise=0.5), 10**6
     dynamics = sl.effective_dynamics(problem, statistics=lambda u, d: {"v": d * u.M[0, 0] ** 2})
     start = sl.Overlaps([1.0], [[1 / np.sqrt(d)]], [[1.0]])
-    with pytest.raises(sl.BadInput, match=r"Take at\(d\)"):
+    with pytest.raises(sl.BadInput, match=r"dynamics\.at\(1000\)"):
         dynamics.h(start)
     at = lambda v: float(dynamics.at(d).h(sl.Overlaps([1.0], [[np.sqrt(v / d)]], [[1.0]]))["v"])
     slope, kick, t = at(2.0) - at(1.0), 2 * at(1.0) - at(2.0), 1.0
@@ -99,7 +99,7 @@ def test_functions_that_cannot_be_statistics_are_refused():
         with pytest.raises(sl.BadInput, match=words) as told:
             sl.effective_dynamics(PROBLEM, statistics=wrong).f(STATE)
         assert "\n" not in str(told.value)
-    with pytest.raises(sl.BadInput, match="not for functions of them"):
+    with pytest.raises(sl.BadInput, match="not for functions of these statistics"):
         sl.effective_dynamics(PROBLEM, statistics=CHOSEN["m^2"]).localizability()
     with pytest.raises(sl.BadInput, match="needs statistics="):
         sl.effective_dynamics(PROBLEM, d=100)

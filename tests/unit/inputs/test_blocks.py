@@ -43,7 +43,7 @@ def two_blocks(**target):
         (lambda: two_blocks(gram=np.array([[[1.0]], [[-1.0]]])), "gram"),
         (lambda: sl.simulate(EASY(), sl.Chain(1), ONE_UNIT, t_max=1.0), "dimensions for a block"),
         (lambda: sl.simulate(EASY(), sl.MeanField(), ONE_UNIT, t_max=1.0), "MeanField does not support variances"),
-        (lambda: sl.simulate(EASY(), sl.ODE(), sl.FixedInit(0.5), t_max=1.0), "FixedInit has no blocks"),
+        (lambda: sl.simulate(EASY(), sl.ODE(), sl.FixedInit(0.5), t_max=1.0), "FixedInit does not support inputs with blocks"),
         (lambda: sl.simulate(EASY(algorithm=sl.Adam(0.1)), sl.SGD(20), ONE_UNIT, t_max=1.0), "coordinates separately"),
         (lambda: sl.simulate(EASY(algorithm=sl.Muon(0.1)), sl.ODE(), ONE_UNIT, t_max=1.0), "limit of Muon does not support"),
         (lambda: sl.simulate(EASY(), sl.ODE(), sl.Overlaps([1.0], [[0.1]], [[1.0]]), t_max=1.0), "shape"),
