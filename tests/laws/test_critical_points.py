@@ -319,7 +319,7 @@ def test_families_that_do_not_fit_are_flagged():
     family = points.family(0, 3)
     assert (family.exists(5), family.exists(4)) == (True, False)
     assert points[0].risk == pytest.approx(0.5)
-    with pytest.raises(BadInput, match=r"d = 4 leaves 2\. Use a d of at least 5"):
+    with pytest.raises(BadInput, match=r"d = 4 has only 2 of them\. Use a d of at least 5"):
         family.spectrum(4)
     lines = points.table(4).splitlines()
     assert [line.split()[0] for line in lines if "absent" in line] == ["plateau"]
