@@ -43,10 +43,10 @@ DAMAGE = {
 def test_a_damaged_file_is_named_left_out_and_computed_again(what, folder, small):
     before, path = small("a"), min(units(folder))
     DAMAGE[what](path)
-    with pytest.warns(sl.SweepWarning, match=f"{path.name} .*left out"):
+    with pytest.warns(sl.SweepWarning, match=f"{path.name}: .*left out"):
         found = sl.collect(folder)
     assert int(np.isnan(found.final_risk).all("run").sum()) == 1
-    with pytest.warns(sl.SweepWarning, match=f"{path.name} .*computed again"):
+    with pytest.warns(sl.SweepWarning, match=f"{path.name}: .*computed again"):
         again = small("a")
     np.testing.assert_array_equal(again.final_risk, before.final_risk)
 
