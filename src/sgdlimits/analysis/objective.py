@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -32,13 +33,13 @@ class Objective(eqx.Module):
     title: ClassVar[str]
     until: ClassVar[Any] = None
 
+    @abc.abstractmethod
     def __call__(self, path: Path) -> Array:
         """Return the objective's value for a path of the ODE."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def of_runs(self, problem: Problem, dataset: xr.Dataset) -> np.ndarray:
         """Return the objective for each run of a dataset that was saved at the ends of the pieces and stopped by `until`."""
-        raise NotImplementedError
 
 
 class FinalRisk(Objective):
