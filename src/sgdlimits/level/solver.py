@@ -30,12 +30,14 @@ from sgdlimits.level.base import (
     compiled_batch_sizes,
 )
 from sgdlimits.level.condition import Condition
+from sgdlimits.level.dop853 import MAX_DEFECT, CompiledSolver, Interval, Steps, buffered_steps, make_steps
 from sgdlimits.level.observe import Observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.blocks import block_factor, cone_by_block
 from sgdlimits.statistics.trees import take_run
 
+AnySolver = scipy.integrate.OdeSolver | CompiledSolver
 SOLVER_METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
 SHARED_TOLERANCE = 1e-7
@@ -50,8 +52,6 @@ CHEBYSHEV_NODES = chebpts2(8)
 """Chebyshev nodes, in a step rescaled to [-1, 1], at which the interpolating polynomials of degree 7 are evaluated."""
 MIDPOINT_WEIGHTS = np.linalg.inv(np.vander(CHEBYSHEV_NODES, increasing=True))[:2]
 """Weights of the values at the nodes that give the value and the slope of a polynomial in the middle of a step."""
-MAX_DEFECT = 8.0
-"""Maximum residual of the ODE on the interpolating polynomial of a step, times half a step, in units of the tolerance."""
 MAX_HALVINGS = 6
 """Maximum number of times a step is halved to make its interpolating polynomial accurate."""
 TOLERANCE_DIVISOR = 10
@@ -70,6 +70,13 @@ def _drifts(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any
     """Return the drift of each run at time t, from an array with one run's state in each row."""
     slopes = problem.numerics.over_runs(vector_field(problem, corrector, t), layout.values(rows))
     return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
+
+
+def _make_steps(
+    problem: Problem, corrector: bool, layout: Layout, buffer: int, t: Any, rows: Any, size: Any, within: Any
+) -> Steps:
+    """Make steps of DOP853 for runs with one state in each row."""
+    return make_steps(lambda t, rows: _drifts(problem, corrector, layout, t, rows), buffer, t, rows, size, within)
 
 
 @eqx.filter_jit
@@ -147,6 +154,8 @@ class Solver(Stepper):
         self.ended = np.zeros(count, int)  # index into STATUSES; 0 is an active run
         self.t_end = np.full(count, np.nan)
         self.slopes = jit_bound(_drifts, self.problem, self.corrector, self.layout)
+        self.buffer = buffered_steps(len(_padded_indices(count)), self.layout.size)
+        self.make_steps = jit_bound(_make_steps, self.problem, self.corrector, self.layout, self.buffer)
         self.observe = jit_bound(_observe_states, self.problem, request.observe, self.layout, fast_compile=True)
         self.stops, memory = None, ()
         if request.until is not None:
@@ -161,8 +170,8 @@ class Solver(Stepper):
         self.waiting: list[np.ndarray] = []
         """Solved states at the next saved times whose risk and observables are not evaluated yet."""
         self.observed_at = time.perf_counter()
-        self.solver: scipy.integrate.OdeSolver | None = None
-        """SciPy's solver within a leg; None between legs."""
+        self.solver: AnySolver | None = None
+        """The solver within a leg; None between legs."""
         if state is None:
             self._end_runs(self._check_condition(self.y, self.active, self.t), STOPPED, self.t, self.y)
         else:
@@ -271,14 +280,14 @@ class Solver(Stepper):
         return block_factor(np.asarray(self.problem.directions.gram))
 
     def _start_leg(self) -> None:
-        """Start a SciPy solver for the active runs, which ends at the next knot of a schedule or the last saved time."""
+        """Start a solver for the active runs, which ends at the next knot of a schedule or the last saved time."""
         end = self.request.clock.t[-1]
         knot = next((knot for knot in self.knots if self.t < knot < end), None)
         # a leg that ends at a knot evaluates the schedule only before it, where the schedule is smooth
         self.just_before = np.inf if knot is None else np.nextafter(knot, -np.inf)
         self.solver = self._new_solver(self.t, self.y[self.active].ravel(), end if knot is None else knot, self.stride)
 
-    def _make_step(self, solver: scipy.integrate.OdeSolver) -> list[Snapshot]:
+    def _make_step(self, solver: AnySolver) -> list[Snapshot]:
         """Make one step of the solver and return the snapshots that are ready.
 
         The leg ends if runs stop or diverge, at a knot, and after `STEPS_PER_LEG` steps.
@@ -314,7 +323,7 @@ class Solver(Stepper):
             self.solver = None
         return found
 
-    def _queue_saved_states(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
+    def _queue_saved_states(self, solver: AnySolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
         """Queue the states at saved times within the last step, which began at time `low`, and end the runs that stop in it."""
         times, high = self.request.clock.t[self.saved + len(self.waiting) :], solver.t
         times = times[times <= high]
@@ -353,7 +362,8 @@ class Solver(Stepper):
         middle, half = (low + high) / 2, (high - low) / 2
         values = dense(np.concatenate([middle + half * CHEBYSHEV_NODES, times]))
         # the polynomial's values at its nodes, then at the times
-        if halvings == 0 or self._is_accurate(values[:, : CHEBYSHEV_NODES.size], middle, half):
+        known = getattr(dense, "accurate", None)  # compiled steps come with the answer
+        if halvings == 0 or (self._is_accurate(values[:, : CHEBYSHEV_NODES.size], middle, half) if known is None else known):
             return values[:, CHEBYSHEV_NODES.size :].T
         states: list[np.ndarray] = []
         y = dense(low)
@@ -383,17 +393,22 @@ class Solver(Stepper):
         rows, t = _padded_indices(len(y)), min(t, self.just_before)
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
-    def _new_solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
-        """Return a SciPy solver from time t to `end` with the first step size `stride`; for NaN SciPy chooses it."""
-        method, (rtol, atol) = SOLVER_METHODS[self.method], (self.level.rtol, self.level.atol)
-        more: dict = {"jac": self._system_jacobian} if method == "Radau" else {}
-        if not np.isnan(stride):
-            more["first_step"] = min(stride, end - t)
+    def _new_solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> AnySolver:
+        """Return a solver from time t to `end` with the first step size `stride`; for NaN the solver chooses it."""
+        rtol, atol = self.level.rtol, self.level.atol
         strict = 1 if rtol > SHARED_TOLERANCE else TOLERANCE_DIVISOR
-        solver = getattr(scipy.integrate, method)
-        return solver(self._slope, t, flat, end, rtol=rtol / strict, atol=atol / strict, **more)
+        if SOLVER_METHODS[self.method] == "Radau":
+            more: dict = {} if np.isnan(stride) else {"first_step": min(stride, end - t)}
+            tolerances = {"rtol": rtol / strict, "atol": atol / strict}
+            return scipy.integrate.Radau(self._slope, t, flat, end, jac=self._system_jacobian, **tolerances, **more)
+        rows = flat.reshape(-1, self.y.shape[1])
+        padded = rows[_padded_indices(len(rows))]
+        times = self.request.clock.t[self.saved :]
+        dense = self.stops is not None or bool(((times > t) & (times < end)).any())
+        within = Interval(end, self.just_before, rtol / strict, atol / strict, rtol, atol, len(rows), 1, dense)
+        return CompiledSolver(self.make_steps, self.buffer, t, padded, stride, within)
 
-    def _is_stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
+    def _is_stiff(self, solver: AnySolver) -> bool:
         """Return whether the system is stiff: stability rather than accuracy limits the step of DOP853."""
         if not self.problem.numerics.implicit:
             return False
