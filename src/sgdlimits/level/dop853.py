@@ -118,14 +118,16 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
     size : size of the first step; NaN chooses it from the drift
     within : interval, tolerances and number of steps
     """
-    smallest = lambda t: 10 * (jnp.nextafter(t, jnp.inf) - t)
+    # at t = 0 the spacing of floats is denormal, and compiled code may flush it to zero
+    smallest = lambda t: jnp.maximum(10 * (jnp.nextafter(t, jnp.inf) - t), 1e-290)
     norm = lambda rows: jnp.sqrt((jnp.where(jnp.arange(len(y))[:, None] < within.runs, rows, 0.0) ** 2).sum())
     entries = within.runs * y.shape[1]
 
     def attempt_step(t: Array, y: Array, first: Array, size: Array) -> Attempt:
         """Repeat a step with smaller and smaller sizes until its error is within the tolerance."""
         scale = within.atol + jnp.abs(y) * within.rtol
-        bounded = lambda size: jnp.minimum(jnp.maximum(size, smallest(t)), within.end - t)
+        # a size that is not a number, from a drift that overflows, becomes the smallest one, which then fails
+        bounded = lambda size: jnp.minimum(jnp.where(size > smallest(t), size, smallest(t)), within.end - t)
 
         def start(a: Attempt, slope, point):
             d0, d1 = norm(y / scale) / jnp.sqrt(entries), norm(slope / scale) / jnp.sqrt(entries)
@@ -133,7 +135,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
             unknown = jnp.isnan(a.size)
             return a._replace(
                 stage=jnp.where(unknown, _PROBE, 1),
-                size=jnp.where(unknown, jnp.minimum(guess, within.end - t), bounded(a.size)),
+                size=bounded(jnp.where(unknown, guess, a.size)),
             )
 
         def probe(a: Attempt, slope, point):
@@ -158,12 +160,13 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
             grown = jnp.where(error == 0, MAX_FACTOR, jnp.minimum(MAX_FACTOR, change))
             grown = jnp.where(a.rejected, jnp.minimum(1.0, grown), grown)
             shrunk = a.size * jnp.where(change > MIN_FACTOR, change, MIN_FACTOR)
+            too_small = ~(shrunk >= smallest(t))
             return a._replace(
-                stage=jnp.where(accepted, jnp.where(within.dense, _END + 1, _DONE), jnp.where(shrunk < smallest(t), _DONE, 1)),
+                stage=jnp.where(accepted, jnp.where(within.dense, _END + 1, _DONE), jnp.where(too_small, _DONE, 1)),
                 size=jnp.where(accepted, a.size, shrunk),
                 next_size=a.size * grown,
                 rejected=~accepted,
-                failed=~accepted & (shrunk < smallest(t)),
+                failed=~accepted & too_small,
             )
 
         def check_middle(a: Attempt, slope, point):
