@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -66,7 +67,7 @@ class ProcessEngine(SteppingEngine):
         """Number of runs of which every batch size is a multiple: the group size if memory holds only few runs."""
         # where memory holds few runs, batches are multiples of the group; larger ones need not be, since padding is skipped
         few = self.max_batch < GROUP_ALIGNMENT and self.process.group_size
-        return few or GROUP_ALIGNMENT
+        return self.process.fixed_batch or few or GROUP_ALIGNMENT
 
     @property
     def floats_per_run(self):
@@ -107,6 +108,8 @@ class ProcessStepper(Stepper):
         # padding repeats the last run
         self.indices = request.runs[np.minimum(np.arange(self.size), len(request.runs) - 1)].astype(np.uint32)
         self.kept = np.arange(self.size)
+        # of all runs, also of those that have ended: batches with a dataset are too small to be reduced
+        self.dataset = process.draw_dataset(Stream.of(request.seed, self.indices))
         self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
         self.begin_state = begin
         self.shown: tuple[PyTree, dict] | None = self._initial_observation if request.save_start else None
@@ -119,7 +122,7 @@ class ProcessStepper(Stepper):
         self.first = self.base
         # padding runs are inactive
         active = np.asarray(carry.moving) & (self.kept < len(request.runs))
-        self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
+        self.carry: Carry = replace(carry, moving=active, dataset=self.dataset)
         self.full_carry, self.origin = self.carry, self.base
         self.segment, self.total = 0, int(segments.counts.sum())
         self._pass_knots()
@@ -294,7 +297,7 @@ class ProcessStepper(Stepper):
 
     def _observe_on_host(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:
         """Return statistics and observables of states, as NumPy arrays."""
-        return jax.tree.map(np.asarray, self._compiled_observe(state, t, np.array(len(self.request.runs))))
+        return jax.tree.map(np.asarray, self._compiled_observe(self.dataset, state, t, np.array(len(self.request.runs))))
 
     def _run_times(self, carry: Carry, t: Any) -> np.ndarray:
         """Return the time of each run in a kernel's carry: t, or the time at which the run ended if that is earlier."""
@@ -342,7 +345,7 @@ def _begin_condition(
 
 
 def _observe_runs(
-    process: Process, observe: Observables, state: PyTree, t: Array, wanted: Array
+    process: Process, observe: Observables, dataset: PyTree, state: PyTree, t: Array, wanted: Array
 ) -> tuple[PyTree, dict[str, Array]]:
     """Return statistics, risk and observables of the states of all runs, each at its own time."""
 
@@ -350,7 +353,8 @@ def _observe_runs(
         state, t = both
         stats, problem = process.statistics(state), process.problem
         more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
-        return stats, {"risk": process.risk(state, stats, t), **more, **observe.evaluate_runs(stats)}
+        training = process.training_observables(state, dataset, t)
+        return stats, {"risk": process.risk(state, stats, t), **training, **more, **observe.evaluate_runs(stats)}
 
     return map_groups(observe_group, process.group_size, wanted, (state, t))
 
