@@ -34,10 +34,10 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.rows import products
 from sgdlimits.statistics.trees import as_floats, repeat_for_samples
 
-MAX_RUNS = 16
-"""Largest number of runs that are computed together: runs share the overhead of a step, of some 20 microseconds."""
-FLOATS_TOGETHER = 2**23
-"""Number of floats in the datasets of the runs of a batch, up to which several runs are computed together."""
+FLOATS_PER_STEP = 2**14
+"""Approximate number of floats that the steps of a batch of runs change, for which a step takes about twice its overhead."""
+FLOATS_IN_MEMORY = 2**23
+"""Number of floats in the datasets of a batch, up to which several runs are computed together; the same for one drawing."""
 
 
 class Dataset(NamedTuple):
@@ -150,16 +150,15 @@ class DatasetProcess(Process):
 
     @property
     def fixed_batch(self):
-        return max(1, min(MAX_RUNS, FLOATS_TOGETHER // (self.n * self.base.d)))
+        weights = self.base.d * self.problem.network.width * len(self.problem.algorithm.names)
+        most = min(FLOATS_PER_STEP // weights, FLOATS_IN_MEMORY // (self.n * self.base.d))
+        return 2 ** max(0, most.bit_length() - 1)
 
     @property
     def floats_per_run(self):
         width, algorithm = self.problem.network.width, self.problem.algorithm
-        return self.base.d * (self.n + width * len(algorithm.names) + self.batch)
-
-    @property
-    def check_interval(self):
-        return max(1, self.block)
+        # a draw takes about six times the memory of the dataset
+        return self.base.d * (6 * self.n + width * len(algorithm.names) + self.batch)
 
     def check_start(self, stats: Overlaps) -> None:
         self.base.check_start(stats)
@@ -180,11 +179,13 @@ class DatasetProcess(Process):
         return self.order == "shuffled" and not self._takes_all
 
     def draw_dataset(self, stream: Stream) -> Dataset:
-        # Run by run, because the random words of a dataset take several times its memory.
-        first = np.asarray(0, np.uint64)
-        alone = [Stream(stream.seed, stream.runs[i : i + 1], first, 1, rolled=True) for i in range(stream.runs.size)]
-        parts = zip(*(map(np.asarray, self.base.draw_samples(each, self.n)) for each in alone), strict=True)
-        return Dataset(*(jnp.asarray(np.moveaxis(np.concatenate(part, axis=1), 1, 0)) for part in parts))
+        runs, position = np.unique(np.asarray(stream.runs), return_inverse=True)  # padding repeats a run
+        # A few runs at a time, because the random words of a dataset take several times its memory.
+        size = max(1, FLOATS_IN_MEMORY // (self.n * max(self.n, self.base.d)))
+        groups = np.split(runs, range(size, len(runs), size))
+        streams = (Stream(stream.seed, group, np.asarray(0, np.uint64), 1, rolled=True) for group in groups)
+        parts = zip(*(map(np.asarray, self.base.draw_samples(each, self.n)) for each in streams), strict=True)
+        return Dataset(*(jnp.asarray(np.moveaxis(np.concatenate(part, axis=1), 1, 0)[position]) for part in parts))
 
     def draw(self, stream: Stream) -> Picks:
         b, n, inputs = self.batch, self.n, self.problem.model.inputs

@@ -195,8 +195,8 @@ class WeightProcess(Process):
     def _shift_in_frame(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
         """Shift inputs by vectors given by their coordinates in the orthonormal frame of the fixed directions."""
         if self.problem.data.blocks is not None:
-            return x.at[..., self._axes].add(centre)
-        return x.at[..., : self.frame.shape[0]].add(centre)
+            return jnp.asarray(x).at[..., self._axes].add(centre)
+        return jnp.asarray(x).at[..., : self.frame.shape[0]].add(centre)
 
     def check_start(self, stats: Overlaps) -> None:
         self.problem.coordinates.check_form(stats)  # `start` factors them

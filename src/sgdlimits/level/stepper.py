@@ -108,7 +108,6 @@ class ProcessStepper(Stepper):
         # padding repeats the last run
         self.indices = request.runs[np.minimum(np.arange(self.size), len(request.runs) - 1)].astype(np.uint32)
         self.kept = np.arange(self.size)
-        # of all runs, also of those that have ended: batches with a dataset are too small to be reduced
         self.dataset = process.draw_dataset(Stream.of(request.seed, self.indices))
         self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
         self.begin_state = begin
@@ -206,7 +205,9 @@ class ProcessStepper(Stepper):
     def drop_ended(self):
         """Remove ended runs from the batch once the steps since the last compilation have cost as much as another one."""
         active = np.asarray(self.carry.moving)
-        if self.finished or not active.any() or not self.stepping.recompiles or self.pace.seconds <= self.pace.compiling:
+        if self.finished or not active.any() or self.dataset != ():  # batches of runs with datasets are small
+            return
+        if not self.stepping.recompiles or self.pace.seconds <= self.pace.compiling:
             return
         few = _positions_to_keep(active)
         if few is None:

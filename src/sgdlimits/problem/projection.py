@@ -211,11 +211,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def limit(self) -> ProjectionProblem:
         """The problem in the limit of large d, where the algorithm and the statistics may differ from those at finite d."""
-        if self.training_set is not None:
-            raise BadInput(
-                f"the limit of large d does not support a dataset of {count(self.training_set.n, 'reused sample')}, on which "
-                "the weights depend. Use Chain(d) or SGD(d), or data without Reused."
-            )
+        self.check_fresh()
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
@@ -228,6 +224,14 @@ class ProjectionProblem(ModelProblem):
     def rate(self):
         # paper time counts lr t, with the learning rate at the start where it is a schedule
         return 1.0 if self.paper_time is None else self.paper_time * at_start(self.algorithm).lr_sample
+
+    def check_fresh(self) -> None:
+        """Raise `BadInput` if SGD reuses the samples of a dataset, on which the weights then depend."""
+        if self.training_set is not None:
+            raise BadInput(
+                f"the limit of large d needs fresh samples, and this problem reuses {count(self.training_set.n, 'sample')}. "
+                "Use Chain(d) or SGD(d), or data without Reused."
+            )
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
         """Return the problem with expectations computed by another quadrature rule or `Expectation`."""
