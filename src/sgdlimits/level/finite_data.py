@@ -4,7 +4,8 @@ The weights stay in the span of the start, the k fixed directions and the n samp
 with the k fixed directions first, the start of P directions next, and one more axis for each sample, the samples have k + P
 independent standard normal coordinates (around their means), and beyond these the triangular Bartlett factor of a Wishart
 matrix with d - k - P degrees of freedom. One draw of these n rows thus makes every step exact and free of d: it is SGD in
-min(d, k + P + n) dimensions. The law is the same whether n is below or above d.
+min(d, k + P + n) dimensions. Where n is
+so large that this span is all of R^d, the samples are drawn in R^d.
 """
 
 from __future__ import annotations
@@ -157,8 +158,13 @@ class DatasetProcess(Process):
     @property
     def floats_per_run(self):
         width, algorithm = self.problem.network.width, self.problem.algorithm
-        # a draw takes about six times the memory of the dataset
-        return self.base.d * (6 * self.n + width * len(algorithm.names) + self.batch)
+        # a draw takes about six times the memory of the factor, or of the vectors
+        return 6 * self._floats_drawn + self.base.d * (width * len(algorithm.names) + self.batch)
+
+    @property
+    def _floats_drawn(self) -> int:
+        """Number of coordinates that are drawn for the dataset of one run."""
+        return self.n * (self.n * len(self.base.sizes) if isinstance(self.base, SpanProcess) else self.base.d)
 
     def check_start(self, stats: Overlaps) -> None:
         self.base.check_start(stats)
@@ -181,7 +187,7 @@ class DatasetProcess(Process):
     def draw_dataset(self, stream: Stream) -> Dataset:
         runs, position = np.unique(np.asarray(stream.runs), return_inverse=True)  # padding repeats a run
         # A few runs at a time, because the random words of a dataset take several times its memory.
-        size = max(1, FLOATS_IN_MEMORY // (self.n * max(self.n, self.base.d)))
+        size = max(1, FLOATS_IN_MEMORY // self._floats_drawn)
         groups = np.split(runs, range(size, len(runs), size))
         streams = (Stream(stream.seed, group, np.asarray(0, np.uint64), 1, rolled=True) for group in groups)
         parts = zip(*(map(np.asarray, self.base.draw_samples(each, self.n)) for each in streams), strict=True)
@@ -278,7 +284,9 @@ def dataset_chain(problem: ProjectionProblem, d: int) -> DatasetProcess:
             f"{type(problem.algorithm).__name__} treats coordinates separately, so that no exact chain is known for it. "
             "Use SGD(d)."
         )
-    return DatasetProcess(SpanProcess(problem, d))
+    fills = d <= problem.target.teachers + problem.network.width * len(problem.algorithm.names) + problem.training_set.n
+    # The span may be all of R^d, where coordinates of samples are independent: d n numbers to draw, and not n^2.
+    return DatasetProcess(WeightProcess(problem, d) if fills and problem.data.blocks is None else SpanProcess(problem, d))
 
 
 @sgd_process.register
