@@ -4,8 +4,7 @@ The weights stay in the span of the start, the k fixed directions and the n samp
 with the k fixed directions first, the start of P directions next, and one more axis for each sample, the samples have k + P
 independent standard normal coordinates (around their means), and beyond these the triangular Bartlett factor of a Wishart
 matrix with d - k - P degrees of freedom. One draw of these n rows thus makes every step exact and free of d: it is SGD in
-min(d, k + P + n) dimensions. Where n is
-so large that this span is all of R^d, the samples are drawn in R^d.
+min(d, k + P + n) dimensions. Where n is so large that the span is all of R^d, the samples are drawn in R^d.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ FIGURE_NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        double-descent optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon single-index staircase
+        double-descent optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon second-pass single-index staircase
         staircase-correlated which-optimiser
         which-optimiser-why
     """,
