@@ -62,16 +62,32 @@ def plain_sgd(problem, n, order, batch, steps, seed, fresh=False):
         W = W - LR / D / batch * np.einsum("rb,rpb,rbd->rpd", error, slope(fields) / WIDTH, x)
     M, Q = W[:, :, :1], W @ W.swapaxes(1, 2)
     error = units(np.einsum("rpd,rnd->rpn", W, X)).mean(1) - units(X[:, :, 0]) - z
-    return {"M": M[:, :, 0], "Q": Q[:, [0, 0, 1], [0, 1, 1]], "train": (error**2).mean(1)[:, None] / 2, "risk": erf_risk(M, Q)[:, None]}
+    return {
+        "M": M[:, :, 0],
+        "Q": Q[:, [0, 0, 1], [0, 1, 1]],
+        "train": (error**2).mean(1)[:, None] / 2,
+        "risk": erf_risk(M, Q)[:, None],
+    }
 
 
 def end_of(problem, level, steps, runs=RUNS, seed=1):
     """M, Q and risks at the end of a simulation, in the form of `plain_sgd`."""
     found = sl.simulate(
-        problem, level, sl.FixedInit(0.3), t_max=steps * problem.algorithm.batch / D, runs=runs, save=2, seed=seed, progress=False
+        problem,
+        level,
+        sl.FixedInit(0.3),
+        t_max=steps * problem.algorithm.batch / D,
+        runs=runs,
+        save=2,
+        seed=seed,
+        progress=False,
     ).isel(t=-1)
     risks = {"train": found.train_risk.values[:, None]} if "train_risk" in found else {}
-    return {"M": found.M.values[:, :, 0], "Q": found.Q.values[:, [0, 0, 1], [0, 1, 1]], "risk": found.risk.values[:, None]} | risks
+    return {
+        "M": found.M.values[:, :, 0],
+        "Q": found.Q.values[:, [0, 0, 1], [0, 1, 1]],
+        "risk": found.risk.values[:, None],
+    } | risks
 
 
 CASES = [
@@ -226,7 +242,12 @@ def test_what_cannot_be_reused_is_said():
     refuse("does not support reused data", problem, sl.Chain(D), kernel="lanes")
     refuse("machine.*smaller batch, width, d or dataset", committee(n=2_000_000), sl.Chain(10**7))
     refuse("labels of a dataset are fixed", problem.replace(noise=sl.Linear([0, 1], [0.1, 0.2])), sl.Chain(D))
-    for analysis in (problem.drift, problem.covariance, lambda stats: sl.effective_dynamics(problem).h(stats), lambda stats: sl.latex(problem)):
+    for analysis in (
+        problem.drift,
+        problem.covariance,
+        lambda stats: sl.effective_dynamics(problem).h(stats),
+        lambda stats: sl.latex(problem),
+    ):
         with pytest.raises(sl.BadInput, match="reuses 20 samples. Use Chain"):
             analysis(sl.FixedInit(0.3).one(problem))
     for n in (0, -3, 2.5, "many"):

@@ -116,7 +116,8 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         found = _descend(_problem(n, lr * size.d, size.noise, sl.inputs.gaussian()), size.d, n, size.steps, size.runs, seed)
         limits = descent_limit(n / size.d, size.noise, np.array(size.steps), lr)
         rows += [
-            _row(found.isel(t=i), size.noise) | {"n": n, "steps": steps, "limit": limits[i]} for i, steps in enumerate(size.steps)
+            _row(found.isel(t=i), size.noise) | {"n": n, "steps": steps, "limit": limits[i]}
+            for i, steps in enumerate(size.steps)
         ]
     isotropic = keep("isotropic", tabulate(rows, d=size.d, noise=size.noise, runs=size.runs))
     rows = []
@@ -131,7 +132,9 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             found = _descend(problem, size.high, n, [size.long], size.runs_high, seed)
             limit = ridgeless_limit(n, size.noise, values, dims, signal)
             rows.append(_row(found.isel(t=-1), size.noise) | {"n": n, "tail": tail, "limit": limit})
-    weak = keep("blocks", tabulate(rows, d=size.high, strong=size.strong, noise=size.noise, runs=size.runs_high, steps=size.long))
+    weak = keep(
+        "blocks", tabulate(rows, d=size.high, strong=size.strong, noise=size.noise, runs=size.runs_high, steps=size.long)
+    )
     return DrawnFigure(_draw_figure(isotropic, weak), _write_caption(isotropic, weak))
 
 

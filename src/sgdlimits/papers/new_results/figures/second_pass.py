@@ -110,7 +110,9 @@ def _draw_figure(curves: dict, table: xr.Dataset, size: Size) -> Figure:
             label = rf"$\Delta = {noise:g}$, {passes} passes"
             last.errorbar(rows.ratio, np.exp(rows.change), np.exp(rows.change) * rows.error, label=label, **how)
     last.axhline(1.0, color="0.7", linewidth=0.8, zorder=0)
-    last.set(xscale="log", yscale="log", xlabel="$n/d$", ylabel="excess risk over that after one pass", title="(c) further passes")
+    last.set(
+        xscale="log", yscale="log", xlabel="$n/d$", ylabel="excess risk over that after one pass", title="(c) further passes"
+    )
     last.legend(fontsize="x-small")
     return figure
 
