@@ -248,7 +248,7 @@ def test_what_cannot_be_reused_is_said():
         lambda stats: sl.effective_dynamics(problem).h(stats),
         lambda stats: sl.latex(problem),
     ):
-        with pytest.raises(sl.BadInput, match="reuses 20 samples. Use Chain"):
+        with pytest.raises(sl.BadInput, match=r"reuses 20 samples\. Use Chain"):
             analysis(sl.FixedInit(0.3).one(problem))
     for n in (0, -3, 2.5, "many"):
         with pytest.raises(sl.BadInput, match="n must be"):

@@ -41,7 +41,6 @@ from sgdlimits.statistics.frame import FieldFactor, Frame, StepCoordinates
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
-from sgdlimits.text import count
 
 
 @checked

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.needs import input_count
@@ -29,7 +29,6 @@ from sgdlimits.level.sgd import Batch, CoordinateProcess, WeightProcess, WeightS
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.blocks import check_block_sizes
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import StepCoordinates
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.rows import products
 from sgdlimits.statistics.trees import as_floats, repeat_for_samples
@@ -107,10 +106,11 @@ class SpanProcess(WeightProcess):
         data, B = self.problem.data, self.problem.frames
         sizes = StepSizes(n, n, self.problem.target.teachers, self.direction_count, n)
         drawn = jax.tree.map(lambda leaf: leaf[0], data.draw(stream, sizes, self.dimensions))
-        placed = StepCoordinates(*map(np.asarray, data.place(drawn, B)))
-        blocks = [placed[:4]] if data.blocks is None else zip(*placed[:4], strict=True)
+        placed = data.place(drawn, B)
+        coordinates = [np.asarray(part) for part in placed[:4]]
+        blocks = [coordinates] if data.blocks is None else zip(*coordinates, strict=True)
         rows = [_sample_rows(*block)[..., :axes] for block, axes in zip(blocks, self.axes, strict=True)]
-        return Batch(np.moveaxis(np.concatenate(rows, axis=2), 0, 1), placed.z, placed.c)
+        return Batch(as_floats(np.moveaxis(np.concatenate(rows, axis=2), 0, 1)), placed.z, placed.c)
 
 
 def _sample_rows(inside, along, outside, below) -> Float[np.ndarray, "runs n axes"]:
@@ -140,7 +140,7 @@ class DatasetProcess(Process):
         check_dataset(problem)
 
     @property
-    def problem(self) -> ProjectionProblem:
+    def problem(self) -> ProjectionProblem:  # type: ignore[override,misc]  # a property for a field
         return self.base.problem
 
     @property
@@ -170,7 +170,7 @@ class DatasetProcess(Process):
 
     def start(self, stats: Overlaps) -> DatasetState:
         weights = self.base.start(stats)
-        order = np.tile(np.arange(self.n, dtype=np.int32), (len(weights.W), 1)) if self._shuffles else None
+        order = jnp.tile(jnp.arange(self.n, dtype=np.int32), (len(weights.W), 1)) if self._shuffles else None
         return DatasetState(weights, order)
 
     @property
@@ -188,8 +188,8 @@ class DatasetProcess(Process):
         # A few runs at a time, because the random words of a dataset take several times its memory.
         size = max(1, FLOATS_IN_MEMORY // self._floats_drawn)
         groups = np.split(runs, range(size, len(runs), size))
-        streams = (Stream(stream.seed, group, np.asarray(0, np.uint64), 1, rolled=True) for group in groups)
-        parts = zip(*(map(np.asarray, self.base.draw_samples(each, self.n)) for each in streams), strict=True)
+        drawn = (self.base.draw_samples(stream.of_runs(group), self.n) for group in groups)
+        parts = zip(*(map(np.asarray, each) for each in drawn), strict=True)
         return Dataset(*(jnp.asarray(np.moveaxis(np.concatenate(part, axis=1), 1, 0)[position]) for part in parts))
 
     def draw(self, stream: Stream) -> Picks:
@@ -207,7 +207,7 @@ class DatasetProcess(Process):
     def step(self, state: DatasetState, variates: tuple[Picks, Dataset], now: StepTime) -> DatasetState:
         (sample, uniform, mask), dataset = variates
         order = state.order
-        if order is not None:
+        if order is not None and uniform is not None:
             order, sample = _continue_shuffle(order, sample, uniform)
         if self._takes_all:
             rows = dataset
@@ -267,6 +267,7 @@ def _continue_shuffle(
 
 def check_dataset(problem: ProjectionProblem) -> None:
     """Raise `BadInput` if a problem's batch, algorithm or labels do not fit a dataset that is reused."""
+    assert problem.training_set is not None
     algorithm, n = problem.algorithm, problem.training_set.n
     if algorithm.batch > n:
         raise BadInput(f"a batch of {algorithm.batch} has more samples than the dataset, n = {n}. Give a smaller batch.")
@@ -283,6 +284,7 @@ def dataset_chain(problem: ProjectionProblem, d: int) -> DatasetProcess:
             f"{type(problem.algorithm).__name__} treats coordinates separately, so that no exact chain is known for it. "
             "Use SGD(d)."
         )
+    assert problem.training_set is not None
     fills = d <= problem.target.teachers + problem.network.width * len(problem.algorithm.names) + problem.training_set.n
     # The span may be all of R^d, where coordinates of samples are independent: d n numbers to draw, and not n^2.
     return DatasetProcess(WeightProcess(problem, d) if fills and problem.data.blocks is None else SpanProcess(problem, d))
@@ -296,5 +298,6 @@ def _(problem: ProjectionProblem, d: int) -> WeightProcess | DatasetProcess:
             f"{type(problem.algorithm).__name__} treats coordinates separately, which does not support blocks of variances. "
             "Use inputs of one block, or another algorithm, such as OnePassSGD."
         )
-    process = (CoordinateProcess if on_axes else WeightProcess)(problem, d)
+    kind: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
+    process = kind(problem, d)
     return process if problem.training_set is None else DatasetProcess(process)

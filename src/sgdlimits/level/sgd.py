@@ -234,8 +234,7 @@ class WeightProcess(Process):
     def draw_samples(self, stream: Stream, n: int) -> Batch:
         """Draw n samples, those of the first n steps of a stream with one sample in each."""
         sizes = StepSizes(1, 1, self.problem.target.teachers, 0, 0)
-        steps = Stream(stream.seed, stream.runs, stream.first, n, stream.rolled)
-        drawn = self.problem.data.vectors(steps, sizes, self.d, self.frame, self._shift_in_frame)
+        drawn = self.problem.data.vectors(stream.with_steps(n), sizes, self.d, self.frame, self._shift_in_frame)
         return Batch(*(leaf[:, 0] for leaf in drawn))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:

@@ -74,6 +74,14 @@ class Stream(eqx.Module):
         """Return the periodic stream that repeats the variates of its first `count` steps; None removes the period."""
         return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count, self.t)
 
+    def of_runs(self, runs: Any) -> Stream:
+        """Return the stream of the same steps for other runs."""
+        return Stream(self.seed, runs, self.first, self.steps, self.rolled, self.single, self.cycle, self.t)
+
+    def with_steps(self, steps: int) -> Stream:
+        """Return the stream of another number of steps from the same step on."""
+        return Stream(self.seed, self.runs, self.first, steps, self.rolled, self.single, self.cycle)
+
     def step(self, i: Array | int) -> Stream:
         """Return the stream of one step, the `i`-th of this stream."""
         t = None if self.t is None else self.t[i][None]

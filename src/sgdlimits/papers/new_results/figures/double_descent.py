@@ -131,7 +131,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             problem = _problem(n, lr * size.high, size.noise, data, signal[:, None, None])
             found = _descend(problem, size.high, n, [size.long], size.runs_high, seed)
             limit = ridgeless_limit(n, size.noise, values, dims, signal)
-            rows.append(_row(found.isel(t=-1), size.noise) | {"n": n, "tail": tail, "limit": limit})
+            rows.append(_row(found.isel(t=-1), size.noise) | {"n": n, "others": tail, "limit": limit})
     weak = keep(
         "blocks", tabulate(rows, d=size.high, strong=size.strong, noise=size.noise, runs=size.runs_high, steps=size.long)
     )
@@ -159,9 +159,9 @@ def _draw_figure(isotropic: xr.Dataset, weak: xr.Dataset) -> Figure:
     left.plot(ratios, least, color="0.5", linestyle=":", label="least squares, limit")
     left.set(title=f"(a) isotropic inputs, $d = {d}$", xlabel="$n/d$", ylabel="excess population risk")
     strong, dims = weak.attrs["strong"], np.array([weak.attrs["strong"], weak.attrs["d"] - weak.attrs["strong"]])
-    tails = list(dict.fromkeys(weak.tail.values.tolist()))
+    tails = list(dict.fromkeys(weak.others.values.tolist()))
     for look, tail in zip(curve_styles(len(tails)), tails, strict=True):
-        rows, values = select_rows(weak, tail=tail), np.array([1.0, tail / dims[1]])
+        rows, values = select_rows(weak, others=tail), np.array([1.0, tail / dims[1]])
         each = [ridgeless_limit(r * strong, noise, values, dims, np.array([1.0, 0.0])) for r in ratios]
         right.plot(ratios, each, color=look.colour, linestyle=look.dashes)
         _draw_points(right, rows.n / strong, rows, color=look.colour, label=f"{tail:g}")
@@ -183,23 +183,25 @@ def _write_caption(isotropic: xr.Dataset, weak: xr.Dataset) -> list[str]:
     last = select_rows(isotropic, steps=counts.max())
     first = select_rows(isotropic, steps=counts.min())
     worst = np.abs(last.excess / last.limit - 1).values
-    top = last.isel(point=int(last.excess.argmax()))
-    same = first.isel(point=int(last.excess.argmax()))
+    top = last.isel(point=int(last.excess.values.argmax()))
+    same = first.isel(point=int(last.excess.values.argmax()))
     gap = np.abs(weak.excess / weak.limit - 1).values
+    runs, high = (f"{data.attrs['runs']} runs a point" for data in (isotropic, weak))
     sentences = [
-        "Excess population risk of gradient descent on n reused samples of a linear teacher, as exact chains without d",
-        f"({isotropic.attrs['runs']} runs a point in (a), {weak.attrs['runs']} in (b), standard errors), and its limits as d and n grow (lines). (a) isotropic inputs in",
+        "Excess population risk of gradient descent on n reused samples of a linear teacher, as exact chains without d (dots,",
+        f"{runs} in (a) and {high} in (b), standard errors), and its limits as d and n grow (lines). (a) isotropic inputs,",
         f"d = {isotropic.attrs['d']}, label noise {isotropic.attrs['noise']:g}: the risk is largest at n = {int(top.n)},",
-        f"{float(top.excess):.3g} after {int(top.steps)} steps and {float(same.excess):.3g} after {int(same.steps)}; the points",
-        f"after {int(top.steps)} steps are off the limit by {100 * np.median(worst):.1f} % in the median. (b) in",
-        f"d = {weak.attrs['d']:,} dimensions, of which {weak.attrs['strong']} are strong, after {weak.attrs['steps']} steps; the",
-        f"lines are the limit of least squares of smallest norm, off by {100 * np.median(gap):.1f} % in the median.",
+        f"where it is {float(top.excess):.3g} after {int(top.steps)} steps and {float(same.excess):.3g} after {int(same.steps)};",
+        f"after {int(top.steps)} steps the dots are off the limit by {100 * np.median(worst):.1f} % in the median.",
+        f"(b) {weak.attrs['strong']} strong dimensions of {weak.attrs['d']:,}, after {weak.attrs['steps']} steps; the lines are",
+        f"the limit of least squares of smallest norm, off by {100 * np.median(gap):.1f} % in the median.",
     ]
-    for tail in dict.fromkeys(weak.tail.values.tolist()):
-        rows = select_rows(weak, tail=tail)
-        at = rows.isel(point=int(np.abs(rows.n - weak.attrs["strong"]).argmin()))
+    for tail in dict.fromkeys(weak.others.values.tolist()):
+        rows = select_rows(weak, others=tail)
+        at = rows.isel(point=int(np.abs(rows.n.values - weak.attrs["strong"]).argmin()))
+        risk, limit = float(at.excess), float(at.limit)
         sentences.append(
-            f"Total variance {tail:g} of the others: excess {float(at.excess):.3g} at n = {int(at.n)} (limit {float(at.limit):.3g}),"
+            f"Total variance {tail:g} of the other dimensions: excess {risk:.3g} at n = {int(at.n)} (limit {limit:.3g}),"
             f" training risk {float(at.train):.1g}."
         )
     return sentences

@@ -119,9 +119,9 @@ def _draw_figure(curves: dict, table: xr.Dataset, size: Size) -> Figure:
 
 def _write_caption(table: xr.Dataset) -> list[str]:
     sentences = [
-        f"Erf committee with two units and two teachers, lr {LR:g}, d = {table.attrs['d']}, {table.attrs['runs']} runs of the exact",
-        "chain. (a), (b) population risk (lines) and training risk (dashed) of shuffled passes over n samples; a dot ends the first",
-        "pass. (c) the excess population risk after 2 and 10 passes, relative to that after the first (geometric mean over runs).",
+        f"Two erf units learn two teachers, lr {LR:g}, d = {table.attrs['d']}, {table.attrs['runs']} runs of the exact chain",
+        "over shuffled passes of n samples. (a), (b) population risk (lines) and training risk (dashed), means over runs; a dot",
+        "ends the first pass. (c) the excess population risk after 2 and 10 passes, relative to that after the first (geometric mean).",
     ]
     for noise in dict.fromkeys(table.noise.values.tolist()):
         rows = select_rows(table, noise=noise, passes=PASSES[-1])
