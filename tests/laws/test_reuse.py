@@ -202,6 +202,21 @@ def test_gradient_descent_on_the_empirical_risk_ends_at_the_smallest_interpolati
 
 
 @pytest.mark.full
+def test_gradient_descent_follows_the_law_of_marchenko_and_pastur(say):
+    """Linear labels with noise, half as many samples as dimensions and twice as many: the limit of large d, up to 1/d."""
+    from sgdlimits.papers.new_results.figures.double_descent import _descend, _problem, descent_limit
+
+    d, noise, runs, steps = 200, 0.25, 24, np.array([5, 50])
+    for n in (100, 400):
+        lr = 0.9 / (1 + np.sqrt(d / n)) ** 2
+        end = _descend(_problem(n, lr * d, noise, sl.inputs.gaussian()), d, n, steps, runs, seed=1)
+        excess, limit = 2 * end.risk.values - noise, descent_limit(n / d, noise, steps, lr)
+        error = excess.std(0, ddof=1) / np.sqrt(runs)
+        say(f"n = {n}: {excess.mean(0).round(4)} ± {error.round(4)}, limit {limit.round(4)}")
+        assert (np.abs(excess.mean(0) - limit) < ROOM * error + 2 / d).all()
+
+
+@pytest.mark.full
 def test_momentum_dropout_and_classes_follow_sgd_over_a_dataset(same_law):
     """Masks are drawn anew for the same samples, and classes have an accuracy: the chain and SGD in R^d."""
     problem = sl.ProjectionProblem(

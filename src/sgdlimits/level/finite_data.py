@@ -139,8 +139,8 @@ class DatasetProcess(Process):
         self.block = max(1, min(64, 4096 // algorithm.batch))
         check_dataset(problem)
 
-    @property
-    def problem(self) -> ProjectionProblem:  # type: ignore[override,misc]  # a property for a field
+    @property  # type: ignore[misc]  # a property for a field
+    def problem(self) -> ProjectionProblem:  # type: ignore[override]
         return self.base.problem
 
     @property

@@ -7,7 +7,7 @@ covariance have moved by :math:`1 - (1 - \eta\lambda)^s` of the way to the least
 
 .. math:: E[(1-\eta\lambda)^{2s}] + \Delta \tfrac dn E\big[(1 - (1-\eta\lambda)^s)^2 / \lambda\big] .
 
-For inputs with the covariance :math:`\Sigma`, the limit after infinitely many steps is that of ridgeless regression [20]_.
+For inputs with the covariance :math:`\Sigma`, the limit after infinitely many steps is that of ridgeless regression [21]_.
 """
 
 from __future__ import annotations
@@ -191,9 +191,9 @@ def _write_caption(isotropic: xr.Dataset, weak: xr.Dataset) -> list[str]:
         "Excess population risk of gradient descent on n reused samples of a linear teacher, as exact chains without d (dots,",
         f"{runs} in (a) and {high} in (b), standard errors), and its limits as d and n grow (lines). (a) isotropic inputs,",
         f"d = {isotropic.attrs['d']}, label noise {isotropic.attrs['noise']:g}: the risk is largest at n = {int(top.n)},",
-        f"where it is {float(top.excess):.3g} after {int(top.steps)} steps and {float(same.excess):.3g} after {int(same.steps)};",
+        f"where it is {float(top.excess):.3g} after {int(top.steps)} steps, {float(same.excess):.3g} after {int(same.steps)};",
         f"after {int(top.steps)} steps the dots are off the limit by {100 * np.median(worst):.1f} % in the median.",
-        f"(b) {weak.attrs['strong']} strong dimensions of {weak.attrs['d']:,}, after {weak.attrs['steps']} steps; the lines are",
+        f"(b) {weak.attrs['strong']} strong dimensions of {weak.attrs['d']:,}, after {weak.attrs['steps']} steps; lines are",
         f"the limit of least squares of smallest norm, off by {100 * np.median(gap):.1f} % in the median.",
     ]
     for tail in dict.fromkeys(weak.others.values.tolist()):

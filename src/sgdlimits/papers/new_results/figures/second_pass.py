@@ -113,6 +113,8 @@ def _draw_figure(curves: dict, table: xr.Dataset, size: Size) -> Figure:
     last.set(
         xscale="log", yscale="log", xlabel="$n/d$", ylabel="excess risk over that after one pass", title="(c) further passes"
     )
+    last.set_xticks(size.ratios, [f"{ratio}" for ratio in size.ratios])
+    last.minorticks_off()
     last.legend(fontsize="x-small")
     return figure
 
@@ -120,8 +122,9 @@ def _draw_figure(curves: dict, table: xr.Dataset, size: Size) -> Figure:
 def _write_caption(table: xr.Dataset) -> list[str]:
     sentences = [
         f"Two erf units learn two teachers, lr {LR:g}, d = {table.attrs['d']}, {table.attrs['runs']} runs of the exact chain",
-        "over shuffled passes of n samples. (a), (b) population risk (lines) and training risk (dashed), means over runs; a dot",
-        "ends the first pass. (c) the excess population risk after 2 and 10 passes, relative to that after the first (geometric mean).",
+        "over shuffled passes of n samples. (a), (b) population risk (lines) and training risk (dashed), means over runs; a",
+        "dot ends the first pass. (c) excess population risk after 2 and 10 passes, relative to that after the first",
+        "(geometric mean over runs).",
     ]
     for noise in dict.fromkeys(table.noise.values.tolist()):
         rows = select_rows(table, noise=noise, passes=PASSES[-1])
