@@ -34,7 +34,7 @@ from sgdlimits.statistics.rows import products
 from sgdlimits.statistics.trees import as_floats, repeat_for_samples
 
 FLOATS_PER_STEP = 2**14
-"""Approximate number of floats that the steps of a batch of runs change, for which a step takes about twice its overhead."""
+"""Number of coordinates of the weights of a batch, up to which several runs share the overhead of a step."""
 FLOATS_IN_MEMORY = 2**23
 """Number of floats in the datasets of a batch, up to which several runs are computed together; the same for one drawing."""
 
@@ -59,7 +59,7 @@ class Picks(NamedTuple):
 
     Parameters
     ----------
-    sample : number of each sample in the batch, or its number since the start if the order is shuffled
+    sample : number of each sample in the batch, or its position in the epoch if the order is shuffled
     uniform : uniform variates that shuffle the order; None for other orders
     mask : what is added to the classes to encode masks of units; None without dropout
     """
