@@ -12,7 +12,7 @@ from sgdlimits.level.sgd import WeightProcess
 
 ROOM = 5.0
 """Standard errors: false alarms below 1e-6."""
-D, WIDTH, NOISE, LR, RUNS = 12, 2, 0.09, 4.0, 1000
+D, WIDTH, NOISE, LR, RUNS = 12, 2, 0.09, 4.0, 3000
 
 
 def committee(batch: int = 1, **data) -> sl.ProjectionProblem:
