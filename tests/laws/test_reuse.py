@@ -227,11 +227,14 @@ def test_momentum_dropout_and_classes_follow_sgd_over_a_dataset(same_law):
         data=sl.Reused(9, "shuffled", base=sl.mixture([[1.0], [-1.0]], variance=0.5)),
         expectation=sl.Sobol(3, 2),
     )
-    ends = []
+    ends, right = [], []
     for level, seed in ((sl.Chain(D), 1), (sl.SGD(D), 2)):
         end = sl.simulate(problem, level, sl.FixedInit(0.3), t_max=3, runs=800, save=2, seed=seed, progress=False).isel(t=-1)
-        ends.append({name: end[name].values.reshape(800, -1) for name in ("M", "Q", "train_risk", "train_accuracy")})
+        ends.append({name: end[name].values.reshape(800, -1) for name in ("M", "Q", "train_risk")})
+        right.append(end.train_accuracy.values)  # one of ten values: means are compared
     same_law(*ends)
+    assert abs(right[0].mean() - right[1].mean()) < ROOM * np.sqrt(2 / 800) * np.std(right)
+    assert np.isin(np.rint(9 * np.concatenate(right)), np.arange(10)).all()
 
 
 def refuse(match, problem, level, **more):
