@@ -106,6 +106,7 @@ from .expectation.gaussian import (
     Sobol as Sobol,
 )
 from .inputs import (
+    Reused as Reused,
     Spectrum as Spectrum,
 )
 from .level import (

@@ -107,11 +107,16 @@ Statistics = Annotated[Any, statistics]
 Unchecked = Annotated[T, None]
 """Annotation of an argument that the function checks itself, although `CHECKS_OF_TYPES` has a check for its type."""
 
+inputs = instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make them with mixture(means).")
 CHECKS_OF_TYPES: dict[str, Check] = {
     "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
     "dict[str, Any]": mapping, "Mapping[str, Callable]": mapping,
     "Problem": problem, "ProjectionProblem": problem, "Algorithm": algorithm, "Level": level, "Target": target,
-    "Inputs": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make them with mixture(means)."),
+    "Inputs": inputs,
+    "Inputs | Reused": either(
+        "Inputs or Reused", "Make them with mixture(means), or Reused(n).", inputs,
+        instance("sgdlimits.inputs.reused", "Reused", "", ""),
+    ),
     "AnyNetwork": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
     "InitialWeights": instance(
         "sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."

@@ -129,6 +129,19 @@ def dropped() -> sl.ProjectionProblem:
     )
 
 
+def reused() -> sl.ProjectionProblem:
+    """A dataset of two classes in a fresh order in each epoch, batches that do not divide it, a velocity."""
+    return sl.ProjectionProblem(
+        target=sl.Target(sl.CommitteeReadout("erf"), 1, noise=0.1),
+        network=sl.TwoLayer(2, "erf"),
+        loss=sl.SquaredLoss(),
+        algorithm=sl.HeavyBall(0.5, friction=2.0, batch=3),
+        data=sl.Reused(40, "shuffled", base=sl.mixture([[0.5], [-0.5]], variance=0.8)),
+        expectation=sl.Sobol(6, 4),
+        name="reused",
+    )
+
+
 PROBLEMS = {
     "absolute_huber_product": absolute_huber_product,
     "unequal_teachers": unequal_teachers,
@@ -147,7 +160,10 @@ PROBLEMS = {
     "two_tasks": tasks_in_turn,
     "drifting": lambda: sl.presets.drifting(speed=0.5, width=2, activation="erf", train_second=True),
     "dropped": dropped,
+    "reused": reused,
 }
+FRESH = tuple(name for name in PROBLEMS if name != "reused")
+"""Problems with fresh samples, which have a limit of large d."""
 BY_POINTS = {
     "absolute_huber_product": sl.Sobol(9, 8),
     "own_mixture": sl.Sobol(7, 4),
@@ -157,6 +173,11 @@ BY_POINTS = {
 """At a level these take few Sobol points, which are faster: their own expectations are tried without a level."""
 GENERAL = ("unequal_teachers", "spiked_tensor")
 """What contracts without a level are tried on without --all: sphere, second layer and batches; tensors."""
+
+
+def with_fresh_samples(problem):
+    """The problem without a dataset: SGD over one has the same law until it takes a sample again."""
+    return problem.replace(data=problem.data) if getattr(problem, "training_set", None) else problem
 
 
 def saddle(problem):
@@ -270,11 +291,11 @@ LEVELS = {
     # Without the problems whose every drift is a sum over nodes of several samples or outputs: slow, and laws have them.
     "sde": Kind(
         lambda name, problem: sl.SDE(D, dt=1 / 32, samples=8),
-        suits=tuple(name for name in PROBLEMS if name not in ("adaptive", "three_classes")),
+        suits=tuple(name for name in PROBLEMS if name not in ("adaptive", "three_classes", "reused")),
         expectation=sl.Sobol(6, 4),
     ),
     # Ends early, and of few runs: smooth, and slow where the drift is a sum over Sobol points and each run is a system.
-    "ode": Kind(lambda name, problem: sl.ODE(), noisy=False, end=0.125, runs=6, expectation=sl.Sobol(6, 4)),
+    "ode": Kind(lambda name, problem: sl.ODE(), suits=FRESH, noisy=False, end=0.125, runs=6, expectation=sl.Sobol(6, 4)),
     "mean-field": Kind(
         lambda name, problem: sl.MeanField(),
         suits=("unequal_teachers", "phase_retrieval", "quadratic_network", "committee", "single_index"),
@@ -292,7 +313,7 @@ LEVELS = {
 FEW = [
     ("absolute_huber_product", "sgd"), ("unequal_teachers", "chain"), ("spiked_tensor", "chain"), ("committee", "sde"),
     ("spiked_tensor", "sde"), ("quadratic_network", "ode"), ("committee", "mean-field"), ("phase_retrieval", "local"),
-    ("three_classes", "chain"), ("two_tasks", "chain"), ("dropped", "sde"), ("drifting", "ode"),
+    ("three_classes", "chain"), ("two_tasks", "chain"), ("dropped", "sde"), ("drifting", "ode"), ("reused", "chain"),
 ]  # fmt: skip
 """Each level and each loop, and a problem of each kind."""
 
@@ -303,4 +324,4 @@ def some(cases, few):
 
 
 ALL_PAIRS = some([(name, level) for level, kind in LEVELS.items() for name in kind.suits], FEW)
-ALL_PROBLEMS = some([(name,) for name in PROBLEMS], [(name,) for name in GENERAL])
+ALL_PROBLEMS = some([(name,) for name in FRESH], [(name,) for name in GENERAL])

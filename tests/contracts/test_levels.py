@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from contracts.matrix import FEWER, OUTPUTS, Beyond, D, oblique, overlap
+from contracts.matrix import FEWER, OUTPUTS, Beyond, D, oblique, overlap, with_fresh_samples
 
 import sgdlimits as sl
 
@@ -121,7 +121,7 @@ def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
     start, t, runs = kind.near(named, problem), 0.05, kind.runs * (6 * math.isqrt(D // kind.d) if kind.noisy else 1)
     data = go(start=start, t_max=t, runs=runs, batch=kind.runs, save=[t]).isel(t=0)
     t, seen = float(data.t), kind.seen(start)
-    before, slope = (parts(problem, kind, stats) for stats in (seen, kind.view(problem).drift(seen)))
+    before, slope = (parts(problem, kind, stats) for stats in (seen, kind.view(with_fresh_samples(problem)).drift(seen)))
     for name in before:
         change = data[name].values - before[name]
         error = change.std(0) / np.sqrt(runs)

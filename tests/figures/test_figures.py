@@ -19,10 +19,14 @@ matplotlib.use("Agg")
 TINY = {
     "committee-classical": dict(width=2, teachers=(2,), d=20, runs=4, end=20.0, end_ode=100.0),
     "committee-high-d": dict(width=2, teachers=2, d=20, runs=4, end=20.0, end_ode=100.0),
+    "double-descent": dict(
+        d=30, ratios=(0.5, 1.0), steps=(5, 10), strong=10, high=1000, tails=(30.0,), long=20, runs=3, runs_high=3
+    ),
     "effective-1": dict(d=40, end=2.0, shown=4, runs=4),
     "effective-2": dict(d=40, runs=4, end=2.0, ring_runs=4, ring_end=2.0),
     "effective-3": dict(d=40, runs=4, end=2.0, ring_runs=4, ring_end=2.0),
     "effective-ridge": dict(snr=(100.0,), shares=(0.5, 0.8), chain=(40, 2.0, 4)),
+    "full-batch": dict(d=12, widths=(1, 4), ratios=(2,), steps=40, runs=4, times=5),
     "mean-field": dict(widths=(2, 4), ratios=(1.0, 10.0, 100.0), times=30),
     "mediocrity-1-left": dict(d=40, t_max=30.0, sgd=4, sde=4, chain=4),
     "mediocrity-1-right": dict(dimensions=(32, 40), widths={1: (4, 4, 1.0), 2: (4, 4, 1.0)}),
@@ -41,6 +45,7 @@ TINY = {
     "open-activations": dict(runs={40: 4}, activations=1, cases=1, d=40, shown=2, length=4.0),
     "open-noise": dict(d=40, t_max=12.0, runs=4, noises=(1.0,), width=1, steps=(0.05,), dimensions=(32, 40), long=12.0, many=4),
     "open-second-layer": dict(width=2, widths={2: 1}, ratios=(0.3, 1.0), d=40, chain=4, ends=(20.0, 4.0, 20.0)),
+    "second-pass": dict(d=12, noises=(0.0, 0.1), ratios=(2, 4), shown=(2, 4), runs=4, times=6),
     "regimes": dict(kappas=2, deltas=5, widths=(1, 2)),
     "which-optimiser": dict(
         k=2,

@@ -7,7 +7,7 @@ import inspect
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contracts.matrix import PROBLEMS
+from contracts.matrix import FRESH, PROBLEMS
 
 import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
@@ -51,7 +51,7 @@ def same_paths(problem, fast, rtol=1e-9, reference="xla", **changes):
     return one
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", FRESH)
 def test_every_problem_of_the_contracts_has_the_paths_of_xla(name, fast):
     """Every preset is among them. The risk, which steps do not use, by a few points."""
     problem = PROBLEMS[name]()

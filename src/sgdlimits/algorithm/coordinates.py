@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ class Coordinatewise(Descent):
         )
 
     @abc.abstractmethod
-    def update(self, kept: Arrays, slope: Float[Array, "p d"], inv_d: float) -> tuple[Float[Array, "p d"], Arrays]:
+    def update(self, kept: Arrays, slope: Float[Array, "p d"], inv_d: Any) -> tuple[Float[Array, "p d"], Arrays]:
         """Return the change of the weights in one step, and the new values of the arrays stored for each coordinate.
 
         Parameters

@@ -5,4 +5,5 @@ from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.blocks import Blocks
 from sgdlimits.inputs.make import gaussian, mixture
 from sgdlimits.inputs.mixture import Data, Mixture
+from sgdlimits.inputs.reused import Reused, TrainingSet
 from sgdlimits.inputs.spectrum import Spectrum

@@ -96,23 +96,23 @@ class MaskedInputs(Inputs):
         return self.base.law_of_factor(F, gram)
 
     def draw_class(self, stream, samples):
-        return self._with_mask(self.base.draw_class(stream, samples), stream)
+        return self.add_masks(self.base.draw_class(stream, samples), stream)
 
     def from_normal(self, points, c, B):
         return self.base.from_normal(points, c % self.base.classes, B)
 
     def draw(self, stream, sizes, d):
         x = self.base.draw(stream, sizes, d)
-        return x._replace(c=self._with_mask(x.c, stream))
+        return x._replace(c=self.add_masks(x.c, stream))
 
     def place(self, numbers, B):
         return self.base.place(numbers._replace(c=numbers.c % self.base.classes), B)._replace(c=numbers.c)
 
     def vectors(self, stream, sizes, d, B, moved):
         x, z, c = self.base.vectors(stream, sizes, d, B, moved)
-        return x, z, self._with_mask(c, stream)
+        return x, z, self.add_masks(c, stream)
 
-    def _with_mask(self, c: Int[Array, "steps samples runs"], stream: Stream) -> Int[Array, "steps samples runs"]:
+    def add_masks(self, c: Int[Array, "steps samples runs"], stream: Stream) -> Int[Array, "steps samples runs"]:
         """Draw a mask for each sample and encode it with the sample's class c."""
         steps, samples, runs = c.shape
         u = stream.split_into_samples(samples).uniform(Purpose.MASK, self.width).reshape(steps, samples, self.width, runs)

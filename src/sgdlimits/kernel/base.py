@@ -27,7 +27,8 @@ class Carry(eqx.Module):
     """State of a batch of runs between two calls of a kernel: the coordinates, and which runs have ended, when and why.
 
     `moving` marks the active runs, `stopped` those that the stop condition ended, `end` is the step at which a run ended (-1
-    while it is active), and `memory` has the values that the stop condition stored at the start of each run.
+    while it is active), and `memory` has the values that the stop condition stored at the start of each run. `dataset` has the
+    samples that each run uses again and again, which no step changes; () where samples are fresh.
     """
 
     state: PyTree
@@ -35,6 +36,7 @@ class Carry(eqx.Module):
     stopped: Bool[Array | np.ndarray, " runs"]
     end: Int[Array | np.ndarray, " runs"]
     memory: PyTree
+    dataset: PyTree = ()
 
 
 class StepRange(NamedTuple):

@@ -38,6 +38,10 @@ def choose_kernel(process: ProcessLike, until: StopCondition | None, carry: Carr
     name, single = check_kernel(wanted), wanted.endswith(SINGLE_PRECISION)
     if requested is None and process.runs_axis != -1:  # weights in R^d are too large to be unrolled into single floats
         name = "xla"
+    if carry.dataset != () and name != "xla":  # whose samples are far too many for the flat programs of other kernels
+        if requested is not None:
+            raise BadInput(f"kernel={requested!r} does not support reused data. Leave kernel out, or give 'xla'.")
+        name = "xla"
     try:
         kernel = _make_kernel(name, process, until, carry, single)
         kernel.name = name + SINGLE_PRECISION * single

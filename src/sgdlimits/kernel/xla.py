@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -26,26 +27,32 @@ class XLA(Kernel):
         self.recompiles = process.group_size is None
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
-        return jax.block_until_ready(self.call(carry, seed, runs, span, np.array(len(runs))))
+        # The dataset is an argument only: as a part of the result it would be copied in each call.
+        moving, dataset = replace(carry, dataset=()), carry.dataset
+        after = jax.block_until_ready(self.call(dataset, moving, seed, runs, span, np.array(len(runs))))
+        return replace(after, dataset=dataset)
 
 
 def _advance_groups(
-    process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange, wanted
+    process: ProcessLike, until: StopCondition | None, single: bool, dataset, carry: Carry, seed, runs, span: StepRange, wanted
 ) -> Carry:
-    """Advance all runs at once, or one group of runs after another; groups whose runs have all ended are skipped."""
+    """Advance all runs at once, or one group of runs after another; groups whose runs have all ended are skipped.
+
+    Runs with a dataset are advanced at once.
+    """
 
     def advance_group(part: tuple[Carry, Array]) -> Carry:
         """Advance one group of runs."""
         some, indices = part
         # The number of steps is a traced value: a group that has ended makes none, without another compilation.
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
-        return _advance_runs(process, until, single, some, seed, indices, span._replace(steps=steps))
+        return _advance_runs(process, until, single, dataset, some, seed, indices, span._replace(steps=steps))
 
     return map_groups(advance_group, process.group_size, wanted, (carry, runs))
 
 
 def _advance_runs(
-    process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange
+    process: ProcessLike, until: StopCondition | None, single: bool, dataset: PyTree, carry: Carry, seed, runs, span: StepRange
 ) -> Carry:
     """Advance runs in blocks of steps: draw the random variates of a block, make its steps, and check for divergence."""
 
@@ -82,7 +89,9 @@ def _advance_runs(
         begin = index * process.block
         steps = jnp.minimum(process.block, span.steps - begin)
         variates = draw_block(span.first + begin, steps, both[1])
-        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], variates), span.first + begin + j)
+        own = lambda j: jax.tree.map(lambda leaf: leaf[j], variates)
+        with_dataset = own if dataset == () else lambda j: (own(j), dataset)
+        one = lambda j, c: step(c, with_dataset(j), span.first + begin + j)
 
         def advance_part(i, carry: Carry) -> Carry:
             """Make the steps between two checks for divergence."""

@@ -29,17 +29,18 @@ from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
+from sgdlimits.level.finite_data import dataset_chain
 from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.blocks import check_block_sizes
 from sgdlimits.problem.projection import ProjectionProblem, risk_expectation
 from sgdlimits.statistics.blocks import frame_by_block, overlaps_by_block
 from sgdlimits.statistics.frame import FieldFactor, Frame, StepCoordinates
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
-from sgdlimits.text import count
 
 
 @checked
@@ -66,7 +67,8 @@ class Chain(Level):
         max_runs, max_floats = (8192, 2**18) if platform() == "cpu" and not is_gpu_available() else (2**20, 2**24)
         floats_per_run = problem.numerics.size * problem.numerics.samples_per_step
         max_batch = int(min(max_runs, max(64, max_floats / floats_per_run)))
-        return ProcessEngine(self, problem, max_batch, self.d, chain_process(problem, self.d))
+        process = chain_process(problem, self.d)
+        return ProcessEngine(self, problem, process.fixed_batch or max_batch, self.d, process)
 
 
 @singledispatch
@@ -75,16 +77,6 @@ def chain_process(problem: Problem, d: int) -> Process:
     raise BadInput(
         f"no exact chain is known for {type(problem).__name__}. Use ODE() or SDE(d), or register one with chain_process."
     )
-
-
-def check_block_sizes(problem: ProjectionProblem, d: int) -> tuple[int, ...]:
-    """Return the number of dimensions of each block in R^d, or raise `BadInput` if the fixed directions do not fit."""
-    sizes, k = problem.data.block_sizes(d), problem.target.teachers
-    if min(sizes) < k:
-        raise BadInput(
-            f"d = {d} leaves {min(sizes)} dimensions for a block, and {count(k, 'fixed direction')} need {k}. Use a larger d."
-        )
-    return sizes
 
 
 class FrameChain(Process):
@@ -228,6 +220,11 @@ class FactorChain(FrameChain):
 
 
 @chain_process.register(ProjectionProblem)
+def projection_chain(problem: ProjectionProblem, d: int) -> Process:
+    """Return the chain of a projection problem in dimension d: over a dataset, or over fresh samples."""
+    return frame_chain(problem, d) if problem.training_set is None else dataset_chain(problem, d)
+
+
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem in dimension d, which uses the most accurate form of the risk available."""
     by_factor = risk_expectation(problem).risk_uses_factor and not isinstance(problem.data, Blocks)

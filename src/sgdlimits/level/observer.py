@@ -36,12 +36,13 @@ class StateObserver:
     observe : further observables
     runs : number of requested runs; the others of the batch are padding
     like : a state of the batch, for its size
+    dataset : samples that the runs reuse, or ()
     """
 
-    def __init__(self, process: Process, observe: Observables, runs: int, like: PyTree) -> None:
+    def __init__(self, process: Process, observe: Observables, runs: int, like: PyTree, dataset: PyTree = ()) -> None:
         floats = sum(leaf.size for leaf in jax.tree.leaves(like))
         self.states_per_call = max(1, min(STATES_PER_CALL, MAX_WAITING_FLOATS // max(1, floats)))
-        self.runs = np.array(runs)
+        self.runs, self.dataset = np.array(runs), dataset
         self.call = jit_bound(_observe_states, process, observe, fast_compile=True)
 
     def observe(self, saved: list[SavedState]) -> list[tuple[PyTree, dict]]:
@@ -53,7 +54,7 @@ class StateObserver:
         """Return statistics and observables of at most `states_per_call` states."""
         # padded to one size, so that the observables are compiled once
         padded = [*saved, *[saved[-1]] * (self.states_per_call - len(saved))]
-        seen = self.call(np.array(len(saved)), *jax.tree.map(_stack_states, *padded), self.runs)
+        seen = self.call(self.dataset, np.array(len(saved)), *jax.tree.map(_stack_states, *padded), self.runs)
         leaves, tree = jax.tree.flatten(seen)
         return [jax.tree.unflatten(tree, each) for each in zip(*map(np.asarray, leaves), strict=True)][: len(saved)]
 
@@ -64,10 +65,10 @@ def _stack_states(*states: Any) -> Any:
 
 
 def _observe_states(
-    process: Process, observe: Observables, count: Array, states: PyTree, t: Array, wanted: Array
+    process: Process, observe: Observables, dataset: PyTree, count: Array, states: PyTree, t: Array, wanted: Array
 ) -> tuple[PyTree, dict[str, Array]]:
     """Return statistics, risk and observables of the first `count` of several states of all runs."""
-    observe_state = jax.jit(partial(_observe_runs, process, observe), inline=True)  # traced once, for shapes and loop
+    observe_state = jax.jit(partial(_observe_runs, process, observe, dataset), inline=True)  # traced once, for shapes and loop
     state_at = lambda i: jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), (states, t))
     empty = lambda like: jnp.zeros((t.shape[0], *like.shape), like.dtype)
     zeros = jax.tree.map(empty, jax.eval_shape(lambda: observe_state(*state_at(0), wanted)))
@@ -80,7 +81,7 @@ def _observe_states(
 
 
 def _observe_runs(
-    process: Process, observe: Observables, state: PyTree, t: Array, wanted: Array
+    process: Process, observe: Observables, dataset: PyTree, state: PyTree, t: Array, wanted: Array
 ) -> tuple[PyTree, dict[str, Array]]:
     """Return statistics, risk and observables of the states of all runs, each at its own time."""
 
@@ -88,6 +89,7 @@ def _observe_runs(
         state, t = both
         stats, problem = process.statistics(state), process.problem
         more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
-        return stats, {"risk": process.risk(state, stats, t), **more, **observe.evaluate_runs(stats)}
+        training = process.training_observables(state, dataset, t)
+        return stats, {"risk": process.risk(state, stats, t), **training, **more, **observe.evaluate_runs(stats)}
 
     return map_groups(observe_group, process.group_size, wanted, (state, t))

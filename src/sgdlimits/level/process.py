@@ -39,6 +39,17 @@ class Process(eqx.Module):
     def start(self, stats: PyTree) -> PyTree:
         """Return the states of runs that begin with the given statistics, which have the runs on their first axis."""
 
+    def draw_dataset(self, stream: Stream) -> PyTree:
+        """Draw the samples that each run of a stream uses again and again, runs first; () if samples are fresh in each step.
+
+        If there are any, `step` takes as `variates` the pair of what `draw` has drawn and this dataset.
+        """
+        return ()
+
+    def training_observables(self, state: PyTree, dataset: PyTree, t: Float[Array, " runs"]) -> dict[str, Array]:
+        """Compute the observables of each run that depend on its dataset, by name."""
+        return {}
+
     def check_start(self, stats: PyTree) -> None:
         """Raise `BadInput` unless runs can begin with the given statistics; `start` may do some of the checks itself."""
         self.problem.coordinates.check(stats)
@@ -65,6 +76,11 @@ class Process(eqx.Module):
     @property
     def group_size(self) -> int | None:
         """Number of runs per group if runs are processed in groups of fixed size; None processes all runs at once."""
+        return None
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Number of runs to which every batch is padded, and which none exceeds; None for batches of several sizes."""
         return None
 
     @property

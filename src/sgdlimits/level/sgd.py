@@ -17,16 +17,17 @@ from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
+from sgdlimits.inputs import Reused
 from sgdlimits.inputs.base import StepSizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import MAX_NORMALS, Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.chain import check_block_sizes
 from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.blocks import check_block_sizes
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.blocks import frame_by_block
 from sgdlimits.statistics.frame import frame_of
@@ -48,8 +49,7 @@ class SGD(Level):
     Parameters
     ----------
     d : dimension
-    reuse : size of a dataset whose samples SGD takes in turn, again and again (multi-pass SGD). With batches of this size, SGD
-        is gradient descent on the empirical risk. None draws fresh samples at each step
+    reuse : size n of a dataset that SGD reuses, as with `data=Reused(n)` in the problem; None takes the problem's inputs
 
     See Also
     --------
@@ -62,13 +62,21 @@ class SGD(Level):
 
     def bind(self, problem, start, first):
         """Return the engine of SGD in R^d, with batches small enough to bound the memory of the inputs."""
+        if self.reuse is not None:
+            problem = reuse_samples(problem, self.reuse)
         max_batch = int(min(4096, max(1, 2**17 // (self.d * problem.numerics.samples_per_step))))
         process = sgd_process(problem, self.d)
-        if self.reuse is not None:
-            if not isinstance(process, WeightProcess):
-                raise BadInput(f"reuse does not support {type(problem).__name__}. Leave out reuse.")
-            process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
-        return ProcessEngine(self, problem, max_batch, self.d, process)
+        return ProcessEngine(self, problem, process.fixed_batch or max_batch, self.d, process)
+
+
+def reuse_samples(problem: Problem, n: int) -> Problem:
+    """Return a problem whose inputs are a dataset of n samples from the law of its inputs."""
+    check_count("reuse", n)
+    if not isinstance(problem, ProjectionProblem):
+        raise BadInput(f"reuse does not support {type(problem).__name__}. Leave out reuse.")
+    if problem.training_set is not None:
+        raise BadInput("the problem has a dataset of its own, data=Reused(n). Leave out reuse.")
+    return problem.replace(data=Reused(n, base=problem.data))
 
 
 def runs_per_group(d: int) -> int | None:
@@ -127,6 +135,11 @@ class Batch(NamedTuple):
     c: Int[Array, "b runs"]
 
 
+def joined_frames(problem: ProjectionProblem) -> Float[Array, "k axes"]:
+    """Return the coordinates of the fixed directions along orthonormal axes, those of each block after one another."""
+    return problem.frame if problem.data.blocks is None else as_floats(np.concatenate(problem.frames, axis=1))
+
+
 class WeightProcess(Process):
     """SGD on the weights of a projection problem in R^d; the fixed directions lie along the first coordinate axes."""
 
@@ -135,13 +148,10 @@ class WeightProcess(Process):
     frame: Float[Array, "k axes"]
     d: int = eqx.field(static=True)
     block: int = eqx.field(static=True)
-    reuse: int | None = eqx.field(static=True)
 
-    def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
-        self.problem, self.reuse, algorithm = problem, reuse, problem.algorithm
-        self.frame = problem.frame if problem.data.blocks is None else as_floats(np.concatenate(problem.frames, axis=1))
-        if reuse is not None and input_count(algorithm, problem.network.width) != algorithm.batch:
-            raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave out reuse.")
+    def __init__(self, problem: ProjectionProblem, d: int) -> None:
+        self.problem, algorithm = problem, problem.algorithm
+        self.frame = joined_frames(problem)
         self.d = check_drawable(check_dimension(d, problem.target.teachers))
         check_block_sizes(problem, d)
         width = problem.network.width
@@ -152,11 +162,21 @@ class WeightProcess(Process):
         return runs_per_group(self.d)
 
     @property
+    def inv_d(self) -> Float[Array, ""] | float:
+        """The inverse of the dimension."""
+        return 1 / self.d
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of axes of each block of inputs."""
+        return self.problem.data.block_sizes(self.d)
+
+    @property
     def floats_per_run(self):
         width, algorithm = self.problem.network.width, self.problem.algorithm
         return self.d * (width * len(algorithm.names) + input_count(algorithm, width) * self.block)
 
-    def _frame_coordinates(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
+    def frame_coordinates(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
         """Return the coordinates of vectors along the fixed directions' orthonormal frame, here the first axes of R^d."""
         if self.problem.data.blocks is not None:
             return rows[..., self._axes]
@@ -165,18 +185,18 @@ class WeightProcess(Process):
     @property
     def _axes(self) -> np.ndarray:
         """Axes of R^d along which the fixed directions lie: the first k of each block."""
-        begins = np.cumsum([0, *self.problem.data.block_sizes(self.d)])[:-1]
+        begins = np.cumsum([0, *self.sizes])[:-1]
         return (begins[:, None] + np.arange(self.problem.target.teachers)).ravel()
 
     def _by_block(self, rows: Float[Array, "runs n d"]) -> list[Float[Array, "runs n _"]]:
         """Split vectors into their components in each block."""
-        return jnp.split(rows, np.cumsum(self.problem.data.block_sizes(self.d))[:-1], axis=-1)
+        return jnp.split(rows, np.cumsum(self.sizes)[:-1], axis=-1)
 
     def _shift_in_frame(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
         """Shift inputs by vectors given by their coordinates in the orthonormal frame of the fixed directions."""
         if self.problem.data.blocks is not None:
-            return x.at[..., self._axes].add(centre)
-        return x.at[..., : self.frame.shape[0]].add(centre)
+            return jnp.asarray(x).at[..., self._axes].add(centre)
+        return jnp.asarray(x).at[..., : self.frame.shape[0]].add(centre)
 
     def check_start(self, stats: Overlaps) -> None:
         self.problem.coordinates.check_form(stats)  # `start` factors them
@@ -195,7 +215,7 @@ class WeightProcess(Process):
     def _start_in_blocks(self, stats: Overlaps) -> WeightState:
         """Return weights with the given overlaps in each block, along the first axes of the block."""
         n, k = stats.M.shape[-2:]
-        sizes = self.problem.data.block_sizes(self.d)
+        sizes = self.sizes
         rooms = np.minimum(n, np.array(sizes) - k)
         at = runs_first(frame_by_block(stats, self.problem.frames, rooms))
         blocks = []
@@ -207,17 +227,22 @@ class WeightProcess(Process):
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.model.inputs):
             return draw_by_step(self, stream)
-        stream = stream.with_period(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = StepSizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
 
+    def draw_samples(self, stream: Stream, n: int) -> Batch:
+        """Draw n samples, those of the first n steps of a stream with one sample in each."""
+        sizes = StepSizes(1, 1, self.problem.target.teachers, 0, 0)
+        drawn = self.problem.data.vectors(stream.with_steps(n), sizes, self.d, self.frame, self._shift_in_frame)
+        return Batch(*(leaf[:, 0] for leaf in drawn))
+
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
+        problem, x, inv_d = self.problem.at(now.t), inputs.x, self.inv_d
         algorithm, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)  # runs first, as the weights have them
         fields = runs_last(products(state.W, X))
-        fixed = jnp.einsum("ks,brs->kbr", self.frame, self._frame_coordinates(x))
+        fixed = jnp.einsum("ks,brs->kbr", self.frame, self.frame_coordinates(x))
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
         def updates_of_run(drawn: StepInputs, at: WeightState, Q, K):
@@ -239,11 +264,11 @@ class WeightProcess(Process):
         algorithm = self.problem.algorithm
         kept = {name: state.kept[name] for name in (*algorithm.memory, *algorithm.numbers)}
         if (blocks := self.problem.data.blocks) is not None:
-            inside = self._frame_coordinates(state.W).reshape(*state.W.shape[:2], blocks, -1)
+            inside = self.frame_coordinates(state.W).reshape(*state.W.shape[:2], blocks, -1)
             M = jnp.einsum("rpbs,kbs->rbpk", inside, self.frame.reshape(len(self.frame), blocks, -1))
             Q = jnp.stack([products(W, W) for W in self._by_block(state.W)], axis=1)
             return Overlaps(state.a, M, Q, kept, state.names)
-        M = jnp.einsum("rps,ks->rpk", self._frame_coordinates(state.W), self.frame)
+        M = jnp.einsum("rps,ks->rpk", self.frame_coordinates(state.W), self.frame)
         return Overlaps(state.a, M, products(state.W, state.W), kept, state.names)
 
 
@@ -259,7 +284,7 @@ class CoordinateProcess(WeightProcess):
         angles = np.pi * np.outer(np.arange(1, rows + 1), np.arange(self.d) + 0.5) / self.d
         return np.sqrt(2 / self.d) * np.cos(angles)
 
-    def _frame_coordinates(self, rows):
+    def frame_coordinates(self, rows):
         basis = self._cosine_basis(self.frame.shape[0])
         return products(rows, jnp.broadcast_to(basis, (rows.shape[0], *basis.shape)))
 
@@ -281,26 +306,14 @@ class CoordinateProcess(WeightProcess):
         return WeightState(at.a, W, kept, stats.names)
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
+        problem, x, inv_d = self.problem.at(now.t), inputs.x, self.inv_d
         algorithm = problem.algorithm
         assert isinstance(algorithm, Coordinatewise)
         X = jnp.swapaxes(x, 0, 1)
         fields = runs_last(products(state.W, X))
-        fixed = jnp.einsum("ks,rbs->kbr", self.frame, self._frame_coordinates(X))
+        fixed = jnp.einsum("ks,rbs->kbr", self.frame, self.frame_coordinates(X))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         # unlike directions, memory of single coordinates cannot be combined from inputs: the mean gradient itself is formed
         step, kept = algorithm.update(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
         return WeightState(state.a, (1 - algorithm.lr * algorithm.ridge * inv_d) * state.W + step, dict(kept), state.names)
-
-
-@sgd_process.register
-def _(problem: ProjectionProblem, d: int) -> WeightProcess:
-    on_axes = isinstance(problem.algorithm, Coordinatewise)
-    if on_axes and problem.data.blocks is not None:
-        raise BadInput(
-            f"{type(problem.algorithm).__name__} treats coordinates separately, which does not support blocks of variances. "
-            "Use inputs of one block, or another algorithm, such as OnePassSGD."
-        )
-    process: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
-    return process(problem, d)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,7 +63,7 @@ class ProcessEngine(SteppingEngine):
         """Number of runs of which every batch size is a multiple: the group size if memory holds only few runs."""
         # where memory holds few runs, batches are multiples of the group; larger ones need not be, since padding is skipped
         few = self.max_batch < GROUP_ALIGNMENT and self.process.group_size
-        return few or GROUP_ALIGNMENT
+        return self.process.fixed_batch or few or GROUP_ALIGNMENT
 
     @property
     def floats_per_run(self):
@@ -107,9 +107,10 @@ class ProcessStepper(Stepper):
         # padding repeats the last run
         self.indices = request.runs[np.minimum(np.arange(self.size), len(request.runs) - 1)].astype(np.uint32)
         self.kept = np.arange(self.size)
+        self.dataset = process.draw_dataset(Stream.of(request.seed, self.indices))
         self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
         self.begin_state = begin
-        self.observer = StateObserver(process, request.observe, len(request.runs), begin)
+        self.observer = StateObserver(process, request.observe, len(request.runs), begin, self.dataset)
         self.waiting: list[SavedState] = []
         self.ready: list[Snapshot] = []
         self.observed_at = time.perf_counter()
@@ -123,7 +124,7 @@ class ProcessStepper(Stepper):
         self.first = self.base
         # padding runs are inactive
         active = np.asarray(carry.moving) & (self.kept < len(request.runs))
-        self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
+        self.carry: Carry = replace(carry, moving=active, dataset=self.dataset)
         self.full_carry, self.origin = self.carry, self.base
         self.segment, self.total = 0, int(segments.counts.sum())
         self._pass_knots()
@@ -266,7 +267,9 @@ class ProcessStepper(Stepper):
     def drop_ended(self):
         """Remove ended runs from the batch once the steps since the last compilation have cost as much as another one."""
         active = np.asarray(self.carry.moving)
-        if self.finished or not active.any() or not self.stepping.recompiles or self.pace.seconds <= self.pace.compiling:
+        if self.finished or not active.any() or self.dataset != ():  # batches of runs with datasets are small
+            return
+        if not self.stepping.recompiles or self.pace.seconds <= self.pace.compiling:
             return
         few = _positions_to_keep(active)
         if few is None:

@@ -15,6 +15,7 @@ numbers, and `make(size, seed, keep) -> DrawnFigure`; its name is below.
 .. [17] Lee, Sarao Mannelli, Clopath, Goldt, Saxe, *Maslow's hammer for catastrophic forgetting*.
 .. [18] Lee, Goldt, Saxe, *Continual learning in the teacher-student setup: impact of task similarity*.
 .. [19] Mignacco, Mori, *A statistical physics framework for optimal learning*.
+.. [21] Hastie, Montanari, Rosset, Tibshirani, *Surprises in high-dimensional ridgeless least squares interpolation*.
 """
 
 FIGURE_NAMES = {
@@ -32,9 +33,8 @@ FIGURE_NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon single-index staircase
-        staircase-correlated which-optimiser
-        which-optimiser-why
+        double-descent full-batch optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon second-pass
+        single-index staircase staircase-correlated which-optimiser which-optimiser-why
     """,
 }
 """Names of the figures by the folder of their paper."""

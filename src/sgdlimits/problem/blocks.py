@@ -22,6 +22,7 @@ from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
+from sgdlimits.text import count
 
 
 def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
@@ -105,3 +106,13 @@ def accuracy_over_classes(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -
         one = compute_accuracy(part.model, a, part.law(law), rule)
         value, error = value + weight * one.value, error + weight * one.error
     return Estimate(value, error)
+
+
+def check_block_sizes(problem: Any, d: int) -> tuple[int, ...]:
+    """Return the number of dimensions of each block in R^d, or raise `BadInput` if the fixed directions do not fit."""
+    sizes, k = problem.data.block_sizes(d), problem.target.teachers
+    if min(sizes) < k:
+        raise BadInput(
+            f"d = {d} leaves {min(sizes)} dimensions for a block, and {count(k, 'fixed direction')} need {k}. Use a larger d."
+        )
+    return sizes

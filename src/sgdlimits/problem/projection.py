@@ -24,7 +24,7 @@ from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
 from sgdlimits.expectation.right_class import has_closed_accuracy
-from sgdlimits.inputs import Blocks, Inputs, gaussian
+from sgdlimits.inputs import Blocks, Inputs, Reused, TrainingSet, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
@@ -51,11 +51,17 @@ class ModelProblem(Problem):
 
     model: Model
     algorithm: Algorithm
+    training_set: TrainingSet | None = eqx.field(static=True)
 
     @property
     def data(self) -> Inputs:
-        """Law of the inputs, such as a Gaussian mixture."""
+        """Law of the inputs of fresh samples, such as a Gaussian mixture."""
         return self.model.data
+
+    @property
+    def training_data(self) -> Inputs | Reused:
+        """Inputs on which SGD trains: fresh samples of `data`, or a dataset of such samples that it reuses."""
+        return self.data if self.training_set is None else Reused(*self.training_set, self.data)
 
     @property
     def target(self) -> Target:
@@ -127,7 +133,7 @@ class ProjectionProblem(ModelProblem):
     network : `TwoLayer`, or any function of fields and scalars as a `Network`
     loss : `SquaredLoss`, `CrossEntropy`, `SoftmaxCrossEntropy`, or a JAX function loss(prediction, label)
     algorithm : optimiser, `OnePassSGD` or another `Algorithm`
-    data : law of the inputs, such as a `mixture`; None takes standard normal inputs
+    data : law of the inputs, such as a `mixture`, or a dataset `Reused(n)`; None takes standard normal inputs
     expectation : how expectations are computed: a quadrature rule such as `GaussHermite(32)` or `Sobol(12)`, or an
         `Expectation`; None chooses automatically
     initial : law of the initial weights, from which `RandomInit` draws
@@ -150,7 +156,7 @@ class ProjectionProblem(ModelProblem):
     paper_time: float | None = eqx.field(static=True)
     name: str = eqx.field(static=True)
 
-    recorded: ClassVar[dict[str, str]] = {"expectation": "asked"}
+    recorded: ClassVar[dict[str, str]] = {"expectation": "asked", "data": "training_data"}
 
     def __init__(
         self,
@@ -159,13 +165,14 @@ class ProjectionProblem(ModelProblem):
         loss: Callable,
         algorithm: Algorithm,
         *,
-        data: Inputs | None = None,
+        data: Inputs | Reused | None = None,
         expectation: Rule | Expectation | None = None,
         initial: InitialWeights | None = None,
         paper_time: Positive | None = None,
         name: str = "projection",
     ) -> None:
-        data = gaussian() if data is None else data
+        self.training_set = data.training_set if isinstance(data, Reused) else None
+        data = data.base if isinstance(data, Reused) else gaussian() if data is None else data
         fits.check_parts(data, target, network, loss, algorithm)
         self.model = Model(data, target, network, as_loss(loss, network.shape))
         self.algorithm, self.asked = algorithm, as_expectation(expectation, self.model)
@@ -204,6 +211,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def limit(self) -> ProjectionProblem:
         """The problem in the limit of large d, where the algorithm and the statistics may differ from those at finite d."""
+        self.check_fresh()
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
@@ -216,6 +224,14 @@ class ProjectionProblem(ModelProblem):
     def rate(self):
         # paper time counts lr t, with the learning rate at the start where it is a schedule
         return 1.0 if self.paper_time is None else self.paper_time * at_start(self.algorithm).lr_sample
+
+    def check_fresh(self) -> None:
+        """Raise `BadInput` if SGD reuses the samples of a dataset, on which the weights then depend."""
+        if self.training_set is not None:
+            raise BadInput(
+                f"the limit of large d needs fresh samples, and this problem reuses {count(self.training_set.n, 'sample')}. "
+                "Use Chain(d) or SGD(d), or data without Reused."
+            )
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
         """Return the problem with expectations computed by another quadrature rule or `Expectation`."""

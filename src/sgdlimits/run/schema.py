@@ -67,11 +67,14 @@ _LONG_NAMES = {
     "m": "overlap with the spike",
     "r2": "squared norm outside the spike",
     "risk": "population risk",
+    "train_risk": "training risk, the mean loss over the samples of the dataset",
     "accuracy": "probability of predicting the right class",
+    "train_accuracy": "training accuracy, the share of right predictions in the dataset",
     "accuracy_error": "standard error of the accuracy, a sum over nodes",
     "task_risk": "population risk on each task",
     "risk_average": "population risk of the averaged weights",
     "t": "samples per dimension",
+    "epoch": "number of passes over the dataset",
     "step": "SGD steps",
     "t_end": "time at which the run ended",
     "status": "how the run ended",
@@ -151,6 +154,10 @@ def build_dataset(
         "status": plain_variable(("run",), ends.status.astype(str)),
         "t_end": plain_variable(("run",), ends.t),
     }
+    training_set = getattr(problem, "training_set", None)
+    if training_set is not None:
+        epochs = clock.step * (problem.numerics.samples_per_step / training_set.n)
+        coordinates["epoch"] = plain_variable(("t",), epochs)
     for name, schedule in schedules.items():
         values = evaluate_schedule(schedule, clock.t)
         name = f"scheduled_{name}" if name in RESERVED_VARIABLES or name in variables else name

@@ -231,7 +231,7 @@ def _prepare_simulation(
     engine = level.bind(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
     at_once = [("runs at once", min(runs, size)), ("numbers a step", engine.floats_per_run)]
-    check_memory(at_once, "Take a smaller batch, width or d.")
+    check_memory(at_once, "Take a smaller batch, width, d or dataset.")
     wanted = saved_times(times, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)

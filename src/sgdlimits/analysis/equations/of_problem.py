@@ -39,6 +39,7 @@ def _constant_second_layer(problem: ProjectionProblem) -> float | None:
 
 @equations_of.register
 def _(problem: ProjectionProblem) -> Equations:
+    problem.check_fresh()
     return equations_of_model(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 

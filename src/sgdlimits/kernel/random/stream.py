@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     INPUT = 6
     START_SECOND = 7
     MASK = 8
+    ORDER = 9
 
 
 class Stream(eqx.Module):
@@ -52,8 +53,6 @@ class Stream(eqx.Module):
     rolled: bool = eqx.field(static=True, default=False)
     single: bool = eqx.field(static=True, default=False)
     """Whether normal variates are computed in single precision, from the same words."""
-    cycle: int | None = eqx.field(static=True, default=None)
-    """Period of the stream, in steps or samples, after which the same variates come again; None for no period."""
     t: Float[Array, " steps"] | None = None
     """Time of each step."""
 
@@ -67,18 +66,20 @@ class Stream(eqx.Module):
     def split_into_samples(self, count: int) -> Stream:
         """Return the stream whose steps are the `count` samples of each step: sample i of step n is its step n count + i."""
         first, steps = self.first * np.uint64(count), self.steps * count
-        return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.cycle, self.t)
+        return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.t)
 
-    def with_period(self, count: int | None) -> Stream:
-        """Return the periodic stream that repeats the variates of its first `count` steps; None removes the period."""
-        return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count, self.t)
+    def of_runs(self, runs: Any) -> Stream:
+        """Return the stream of the same steps for other runs."""
+        return Stream(self.seed, runs, self.first, self.steps, self.rolled, self.single, self.t)
+
+    def with_steps(self, steps: int) -> Stream:
+        """Return the stream of another number of steps from the same step on."""
+        return Stream(self.seed, self.runs, self.first, steps, self.rolled, self.single)
 
     def step(self, i: Array | int) -> Stream:
         """Return the stream of one step, the `i`-th of this stream."""
         t = None if self.t is None else self.t[i][None]
-        return Stream(
-            self.seed, self.runs, self.first + jnp.asarray(i).astype(np.uint64), 1, self.rolled, self.single, self.cycle, t
-        )
+        return Stream(self.seed, self.runs, self.first + jnp.asarray(i).astype(np.uint64), 1, self.rolled, self.single, t)
 
     def draw_words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
         """Draw four arrays of random 32-bit words, with an entry for each step, block and run.
@@ -90,7 +91,6 @@ class Stream(eqx.Module):
         # One flat array for all of them: compilers vectorise it whatever the sizes of the axes.
         index = xp.arange(self.steps * blocks * runs, dtype=np.uint32)
         step = self.first + (index // np.uint32(blocks * runs)).astype(np.uint64)
-        step = step if self.cycle is None else step % np.uint64(self.cycle)
         if rows:
             shape, block, run = (self.steps, runs, blocks), index % np.uint32(blocks), xp.repeat(self.runs, blocks)
         else:
