@@ -3,6 +3,6 @@
 import sgdlimits._x64
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.blocks import Blocks
-from sgdlimits.inputs.make import gaussian, mixture
+from sgdlimits.inputs.make import add_noise, gaussian, mixture
 from sgdlimits.inputs.mixture import Data, Mixture
 from sgdlimits.inputs.spectrum import Spectrum

@@ -273,7 +273,7 @@ class ProjectionProblem(ModelProblem):
         An accuracy computed as a sum over nodes comes with `accuracy_error`, its standard error. If classes have
         their own readouts or heads, `task_risk` is the risk on each class.
         """
-        model = self.model.without_dropout
+        model = self.model.test_model
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         values = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
@@ -289,7 +289,7 @@ class ProjectionProblem(ModelProblem):
         return values
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        students, model = stats.of(STUDENT), self.model.without_dropout
+        students, model = stats.of(STUDENT), self.model.test_model
         return risk_expectation(self).risk(model, students.a, model.law(students))
 
     @property
@@ -301,7 +301,7 @@ class ProjectionProblem(ModelProblem):
         class labels it is the mean entropy of the labels, the loss of a perfectly confident network.
         """
         # of the label noise at the start, if that is a schedule
-        return jnp.asarray(risk_expectation(self).floor(at_start(self.model.without_dropout)))
+        return jnp.asarray(risk_expectation(self).floor(at_start(self.model.test_model)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """Return the expectations that give the drift and the risk, with error estimates (zero for closed forms).
@@ -322,7 +322,7 @@ def risk_expectation(problem: ProjectionProblem) -> Expectation:
     """Return the method that computes risk and accuracy, which are those of the network without dropout."""
     if problem.network.mask_rate is None:
         return problem.expectation
-    return choose_without_dropout(problem.asked, at_start(problem.model.without_dropout))
+    return choose_without_dropout(problem.asked, at_start(problem.model.test_model))
 
 
 def linear_increments(

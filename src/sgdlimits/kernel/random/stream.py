@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     INPUT = 6
     START_SECOND = 7
     MASK = 8
+    INPUT_NOISE = 9
 
 
 class Stream(eqx.Module):
