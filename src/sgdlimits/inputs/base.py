@@ -155,7 +155,7 @@ class Inputs(Part):
         """
 
     def draw_noise(self, stream: Stream, samples: int, d: int) -> Float[Array, "steps samples runs d"] | None:
-        """Draw the noise vectors in R^d that steps add to their samples; None without input noise."""
+        """Draw standard normal vectors in R^d, which steps scale and add to their samples; None without input noise."""
         return None
 
 

@@ -230,7 +230,7 @@ class Blocks(Inputs):
         if not self.has_noise:
             return None
         normal = stream.split_into_samples(samples).normal_rows(Purpose.INPUT_NOISE, d)
-        return self.input_noise * normal.reshape(stream.steps, samples, -1, d)
+        return normal.reshape(stream.steps, samples, -1, d)
 
 
 def _one_variance_only(what: str) -> BadInput:

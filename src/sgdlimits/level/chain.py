@@ -161,7 +161,7 @@ class FrameChain(Process):
         return frame_by_block(stats.reorder(self.problem.algorithm.order), self.frame, self.max_rank)
 
     def draw(self, stream: Stream) -> StepCoordinates:
-        if has_schedules(self.problem.model.inputs):
+        if has_schedules(self.problem.model.inputs.without_noise()):  # the step scales input noise, not the draw
             return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._direction_count, self._input_count
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products

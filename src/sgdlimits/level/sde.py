@@ -263,7 +263,7 @@ class SampledDiffusion(Diffusion):
         return each * (problem.data.blocks or 1)
 
     def draw(self, stream: Stream) -> NoiseSamples:
-        if has_schedules(self.problem.model.inputs):
+        if has_schedules(self.problem.model.inputs.without_noise()):  # the step scales input noise, not the draw
             return draw_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._samples_and_inputs
         s = self._coordinate_count

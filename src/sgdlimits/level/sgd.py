@@ -117,7 +117,7 @@ class WeightState(eqx.Module):
 
 
 class Batch(NamedTuple):
-    """Inputs, label noise and classes of the samples of one step, and the noise that is added to the inputs, if any.
+    """Inputs, label noise and classes of the samples of one step, and standard normal vectors for input noise, if any.
 
     Noise vectors of the algorithm are appended to the inputs.
     """
@@ -127,9 +127,9 @@ class Batch(NamedTuple):
     c: Int[Array, "b runs"]
     noise: Float[Array, "b runs d"] | None = None
 
-    def noisy(self) -> Float[Array, "L runs d"]:
-        """Return the inputs that the step sees, with the noise added to the samples."""
-        return self.x if self.noise is None else self.x.at[: len(self.noise)].add(self.noise)
+    def noisy(self, variance: Float[Array, ""] | float) -> Float[Array, "L runs d"]:
+        """Return the inputs that the step sees, with noise of the given variance added to the samples."""
+        return self.x if self.noise is None else self.x.at[: len(self.noise)].add(jnp.sqrt(variance) * self.noise)
 
 
 class WeightProcess(Process):
@@ -212,7 +212,7 @@ class WeightProcess(Process):
         return WeightState(at.a, as_floats(np.concatenate(blocks, axis=2)), at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
-        if has_schedules(self.problem.model.inputs):
+        if has_schedules(self.problem.model.inputs.without_noise()):  # the step scales input noise, not the draw
             return draw_by_step(self, stream)
         stream = stream.with_period(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
@@ -222,7 +222,8 @@ class WeightProcess(Process):
         return Batch(*drawn, inputs.draw_noise(stream, algorithm.batch, self.d))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, inv_d = self.problem.at(now.t), inputs.noisy(), 1 / self.d
+        problem, inv_d = self.problem.at(now.t), 1 / self.d
+        x = inputs.noisy(problem.data.noise_variance)
         algorithm, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)  # runs first, as the weights have them
         fields = runs_last(products(state.W, X))
@@ -292,7 +293,8 @@ class CoordinateProcess(WeightProcess):
         return WeightState(at.a, W, kept, stats.names)
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, inv_d = self.problem.at(now.t), inputs.noisy(), 1 / self.d
+        problem, inv_d = self.problem.at(now.t), 1 / self.d
+        x = inputs.noisy(problem.data.noise_variance)
         algorithm = problem.algorithm
         assert isinstance(algorithm, Coordinatewise)
         X = jnp.swapaxes(x, 0, 1)

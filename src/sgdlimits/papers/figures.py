@@ -32,7 +32,7 @@ FIGURE_NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon single-index staircase
+        optimal-curriculum optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon single-index staircase
         staircase-correlated which-optimiser
         which-optimiser-why
     """,
