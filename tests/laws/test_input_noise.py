@@ -210,9 +210,7 @@ def test_noise_on_the_inputs_of_a_linear_unit_is_a_ridge():
 def test_a_constant_schedule_is_the_number(level):
     case = Case(0.6)
     paths = [
-        sl.simulate(
-            Case(scale).problem(), level, case.start, t_max=0.5, runs=3, save=3, progress=False
-        )
+        sl.simulate(Case(scale).problem(), level, case.start, t_max=0.5, runs=3, save=3, progress=False)
         for scale in (0.6, sl.Steps([], [0.6]))
     ]
     for name in ("M", "Q", "a", "risk"):
@@ -236,9 +234,7 @@ def test_flow_is_differentiable_in_the_scale():
         (lambda: sl.inputs.add_noise(sl.mixture([[1.0]], variance=0.0), 0.5), "equal the means"),
         (lambda: sl.inputs.add_noise(sl.inputs.add_noise(sl.inputs.gaussian(), 0.1), 0.5), "Add noise once"),
         (
-            lambda: sl.simulate(
-                Case(lambda t: 2.0 - t).problem(), sl.Chain(50), Case().start, t_max=3.0, progress=False
-            ),
+            lambda: sl.simulate(Case(lambda t: 2.0 - t).problem(), sl.Chain(50), Case().start, t_max=3.0, progress=False),
             "input_noise leaves its domain",
         ),
         (lambda: sl.simulate(Case().problem(), sl.SGD(50, reuse=10), Case().start, t_max=1.0), "fresh at each step"),

@@ -190,9 +190,7 @@ class FrameChain(Process):
             products = lambda i, j: at.gram(rows[i], rows[j])
             inputs = lambda: inv_d * x.gram()
             seen = StepInputs(fields, fixed, x.z, x.c, clean)
-            return compute_updates(
-                algorithm, make_context(algorithm, problem.model, inv_d, now.t, seen, at, products, inputs)
-            )
+            return compute_updates(algorithm, make_context(algorithm, problem.model, inv_d, now.t, seen, at, products, inputs))
 
         updates, numbers = jax.vmap(updates_of_run, -1, -1)(x, projected.fields, projected.fixed, clean, state)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
