@@ -38,7 +38,7 @@ BINDING = 1e-6
 """Distance of the share of easy samples from one half up to which half of the samples count as easy."""
 FULL, QUICK, WORDS = sizes(
     pieces=("pieces of a schedule", 24, 12),
-    rates=("learning rates with an optimal order", (1.0, 2.0, RATE, 4.0), (RATE,)),
+    rates=("learning rates with an optimal order", (0.5, 1.0, 1.5, 2.0, RATE, 4.0), (RATE,)),
     grid=("learning rates of the simple orders", (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, RATE, 3.5, 4.0), (1.0, 2.0, RATE, 4.0)),
     starts=("starts of the search", 3),
     gradients=("gradients of a search", 1200, 400),
@@ -204,11 +204,13 @@ def _draw_risks(ax: Axes, tables: dict[str, xr.Dataset]) -> None:
     for name in ORDERS:
         ax.axhline(_risk_of(free, name), color=COLOURS[name], linestyle="--", linewidth=1.0)
     ax.axhline(_risk_of(free, "free"), color="black", linestyle=(0, (2, 4)))
-    ax.set(xscale="log", xlabel="fixed learning rate", ylabel="final risk", ylim=(0.088, 0.2))
+    for name, text in (("mixed", "mixed"), ("hard first", "hard first"), ("easy first", "easy first, and order free")):
+        ax.text(0.5, _risk_of(free, name) + 0.0012, rf"{text}, rate $\mathrm{{lr}}(t)$", fontsize="small", color=COLOURS[name])
+    ax.set(xscale="log", xlabel="fixed learning rate", ylabel="final risk", ylim=(0.088, 0.225))
     ticks = (0.5, 1.0, 2.0, 3.0, 4.0)
     ax.xaxis.set_ticks(list(ticks), [f"{tick:g}" for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_title("(b) risk; dashed: optimal learning rate", loc="left")
+    ax.set_title(r"(b) risk; dashed: optimal rate $\mathrm{lr}(t)$", loc="left")
     ax.legend(loc="upper left")
 
 
