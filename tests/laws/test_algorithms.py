@@ -395,9 +395,10 @@ def test_numbers_that_jump_have_the_law_of_the_algorithm_in_space(number, same_l
 @pytest.mark.full
 def test_a_number_that_does_not_jump_is_found_out(same_law):
     rule = SCHEDULED["Averaged, decay"]
+    space = in_space(rule.at(0.0), 12, (8, 16), runs=2000, seed=2)
+    data = run(rule, sl.Chain(12), runs=2000, steps=(8, 16))
     with pytest.raises(AssertionError, match="p-values below"):
-        space = in_space(rule.at(0.0), 12, (8, 16), runs=2000, seed=2)
-        same_law(*samples(run(rule, sl.Chain(12), runs=2000, steps=(8, 16)), space), false_alarm=1e-9)
+        same_law(*samples(data, space), false_alarm=1e-9)
 
 
 class LooseChain(FrameChain):

@@ -12,8 +12,8 @@ from the moments of a problem without blocks. A step adds :math:`\text{lr}^2 s_b
 block b, which has the share :math:`s_b` of the dimensions.
 
 With input noise of variance :math:`\tau^2` a step sees the fields of the noisy input, and the label the fixed fields of the
-clean one. Then :math:`v_{cb} + \tau^2` replaces :math:`v_{cb}` in the covariances among the fields that the step sees, but not in
-those with the fields that the label sees.
+clean one. Then :math:`v_{cb} + \tau^2` replaces :math:`v_{cb}` in the covariances among the fields that the step sees, but not
+in those with the fields that the label sees.
 """
 
 from __future__ import annotations
