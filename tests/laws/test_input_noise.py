@@ -240,13 +240,16 @@ def test_flow_is_differentiable_in_the_scale():
         (lambda: sl.simulate(Case().problem(), sl.SGD(50, reuse=10), Case().start, t_max=1.0), "fresh at each step"),
         (
             lambda: sl.simulate(Case().problem(algorithm=sl.Muon(0.1)), sl.ODE(), Case().start, t_max=1.0),
-            "limit of Muon does not support",
+            "limit of Muon does not support input noise",
         ),
-        (lambda: sl.hessian_spectrum(Case().problem(), Case().start, 100), "does not support"),
-        (lambda: sl.trust(Case().problem(None), Case().start, 100, 1.0), "expansion in 1/d"),
-        (lambda: sl.recommended_lr(Case().problem(None), 100), "does not support|single variance"),
+        (lambda: sl.hessian_spectrum(Case().problem(), Case().start, 100), "Hessian does not support input noise"),
+        (lambda: sl.trust(Case().problem(None), Case().start, 100, 1.0), "expansion in 1/d does not support input noise"),
+        (lambda: sl.recommended_lr(Case().problem(None), 100), "overlap does not support input noise|Use SGD"),
         (lambda: sl.latex(Case().problem()), "single variance|blocks of variances"),
-        (lambda: sl.simulate(Case().problem(), sl.MeanField(), Case().start, t_max=1.0), "MeanField"),
+        (
+            lambda: sl.simulate(Case().problem(), sl.MeanField(), Case().start, t_max=1.0),
+            "MeanField does not support input noise",
+        ),
     ],
 )
 def test_what_input_noise_does_not_support_is_refused_in_a_sentence(make, words):

@@ -159,6 +159,12 @@ class Inputs(Part):
         return None
 
 
+def refuse_noise(data: Inputs, what: str) -> None:
+    """Raise `BadInput` for inputs with noise in training, which the analysis or level named by `what` does not support."""
+    if data.has_noise:
+        raise BadInput(f"{what} does not support input noise. Use ODE(), SDE(d), Chain(d) or SGD(d).")
+
+
 def draw_classes(stream: Stream, samples: int, weights: Float[Array, " classes"]) -> Int[Array, "steps samples runs"]:
     """Draw the class of each sample, with given probabilities."""
     shape = (stream.steps, samples, stream.runs.size)

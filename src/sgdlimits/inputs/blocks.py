@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.domain import NotNegativeInTime
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.inputs.base import Inputs, check_means, draw_classes
+from sgdlimits.inputs.base import Inputs, check_means, draw_classes, refuse_noise
 from sgdlimits.inputs.mixture import Mixture
 from sgdlimits.inputs.spectrum import as_shares, block_sizes, check_variances
 from sgdlimits.kernel.random import Purpose
@@ -166,7 +166,8 @@ class Blocks(Inputs):
         return draw_classes(stream, samples, self.weights)
 
     def from_normal(self, points, c, B):
-        if self.blocks is not None or self.has_noise:
+        refuse_noise(self, "an average over inputs")
+        if self.blocks is not None:
             raise _one_variance_only("an average over inputs")
         root, k = jnp.sqrt(self.variance[:, 0]), len(B)
         inside = (root[c] if self.variance_by_class else root[0]) * points

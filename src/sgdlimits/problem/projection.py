@@ -25,6 +25,7 @@ from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
 from sgdlimits.expectation.right_class import has_closed_accuracy
 from sgdlimits.inputs import Blocks, Inputs, gaussian
+from sgdlimits.inputs.base import refuse_noise
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
@@ -95,6 +96,7 @@ class ModelProblem(Problem):
         inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
         if isinstance(data, Blocks):
             inputs = f"inputs of {count(data.classes, 'class', 'classes')} in {count(len(data.shares), 'block')}"
+        inputs += ", with noise in training" if data.has_noise else ""
         unit = "field" if network.activation is None else network.activation.as_argument().strip("'") + " unit"
         learner = count(network.width, unit)
         verb = "learns" if network.width == 1 else "learn"
@@ -207,6 +209,7 @@ class ProjectionProblem(ModelProblem):
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
+            refuse_noise(self.data, f"the limit of {type(other).__name__}")
             raise BadInput(
                 f"the limit of {type(other).__name__} does not support variances by block or class. Use Chain(d) or SGD(d)."
             )
