@@ -248,7 +248,7 @@ def test_flow_is_differentiable_in_the_scale():
         (lambda: sl.latex(Case().problem()), "single variance|blocks of variances"),
         (
             lambda: sl.simulate(Case().problem(), sl.MeanField(), Case().start, t_max=1.0),
-            "MeanField does not support input noise",
+            "MeanField does not support input",
         ),
     ],
 )
