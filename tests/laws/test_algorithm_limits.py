@@ -217,8 +217,6 @@ def jump(before, after):
 JUMPS = {
     "Clipped, norm": sl.Clipped(sl.OnePassSGD(1.0, lr_second=0.7), jump(0.5, 0.05)),
     "Private, noise": sl.Private(sl.OnePassSGD(1.0, ridge=0.4), 0.3, jump(0.1, 3.0)),
-    "AdaGrad, offset": sl.AdaGradNorm(1.0, jump(0.1, 2.0), lr_second=0.7),
-    "SAM, radius": sl.SAM(sl.OnePassSGD(1.0), jump(0.1, 2.0)),
     "Averaged, rate": sl.Averaged(sl.OnePassSGD(1.0), rate=jump(0.5, 8.0)),
     "SignSGD, rate": sl.SignSGD(jump(1.0, 0.2)),
     "Adam, decay rate": sl.Adam(0.2, rate=jump(0.3, 10.0)),
@@ -230,7 +228,7 @@ JUMPS = {
 def test_ode_and_sde_follow_the_chain_through_a_jump(name):
     """Means at the jump and after it, within five standard errors and the error of order 1/d; SGD where there is no chain."""
     algorithm, d = JUMPS[name], 600
-    level, runs = (sl.SGD(d), 48) if isinstance(algorithm, (sl.SignSGD, sl.Adam)) else (sl.Chain(d), 200)
+    level, runs = (sl.SGD(d), 24) if isinstance(algorithm, (sl.SignSGD, sl.Adam)) else (sl.Chain(d), 200)
     own = committee(algorithm).with_expectation(sl.Sobol(9))
     go = lambda level, runs: sl.simulate(own, level, START, t_max=1.0, save=[0.5, 1.0], runs=runs, seed=3, progress=False)
     exact = go(level, runs)
