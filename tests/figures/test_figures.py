@@ -90,6 +90,7 @@ TINY = {
         cap=4.0,
         saves=8,
     ),
+    "optimal-curriculum": dict(pieces=4, rates=(3.0,), grid=(1.0, 3.0), starts=1, gradients=12, d=40, runs=4),
     "optimal-dropout": dict(
         pieces=2, coarse=2, rates=(1.0,), shown=(1.0,), spans=(5.0,), starts=1, gradients=12, d=40, runs={"theirs": 4}
     ),

@@ -207,3 +207,34 @@ def test_coordinatewise_algorithms_follow_their_ode_as_d_grows(algorithm, say):
         assert (np.abs(space[name].mean("run") - ode[name]) < 5 * error + 2e-3).all()
     with pytest.raises(sl.BadInput, match="no Markov chain"):
         sl.simulate(problem, sl.Chain(40), START, t_max=1.0)
+
+
+def jump(before, after):
+    """A number that jumps half way."""
+    return sl.Steps([0.5], [before, after])
+
+
+JUMPS = {
+    "Clipped, norm": sl.Clipped(sl.OnePassSGD(1.0, lr_second=0.7), jump(0.5, 0.05)),
+    "Private, noise": sl.Private(sl.OnePassSGD(1.0, ridge=0.4), 0.3, jump(0.1, 3.0)),
+    "Averaged, rate": sl.Averaged(sl.OnePassSGD(1.0), rate=jump(0.5, 8.0)),
+    "SignSGD, rate": sl.SignSGD(jump(1.0, 0.2)),
+    "Adam, decay rate": sl.Adam(0.2, rate=jump(0.3, 10.0)),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", JUMPS)
+def test_ode_and_sde_follow_the_chain_through_a_jump(name):
+    """Means at the jump and after it, within five standard errors and the error of order 1/d; SGD where there is no chain."""
+    algorithm, d = JUMPS[name], 600
+    level, runs = (sl.SGD(d), 24) if isinstance(algorithm, (sl.SignSGD, sl.Adam)) else (sl.Chain(d), 200)
+    own = committee(algorithm).with_expectation(sl.Sobol(9))
+    go = lambda level, runs: sl.simulate(own, level, START, t_max=1.0, save=[0.5, 1.0], runs=runs, seed=3, progress=False)
+    exact = go(level, runs)
+    for data in (go(sl.ODE(), 1), go(sl.SDE(d, dt=0.025), 64)):
+        for statistic in ("M", "Q", "average_M"):
+            if statistic in exact:
+                x, y = exact[statistic].values, data[statistic].values
+                error = np.sqrt(x.var(0) / len(x) + y.var(0) / len(y))
+                assert (np.abs(x.mean(0) - y.mean(0)) < 5 * error + 4 / d).all(), (data.level, statistic)

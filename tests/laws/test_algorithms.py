@@ -260,7 +260,7 @@ def in_space(rule, d, steps=STEPS, runs=RUNS, seed=0):
             G = error[..., None] * a[:, None] * (1 - hidden**2) / 2
             return G[..., None] * x[:, :, None], error[..., None] * hidden / 2 * rule.trains_second
 
-        step(rule, s, grad, d)
+        step(rule.at(s["steps"] * rule.batch / d + 1e-12), s, grad, d)  # the time may be rounded to before a jump
         if s["steps"] + 1 in steps:
             found.append(dict(s))
     return found
@@ -347,6 +347,58 @@ def test_chain_has_the_law_of_the_algorithm_in_space(rule, space, same_law):
 def test_sgd_has_the_law_of_the_algorithm_in_space(rule, same_law):
     this, d = RULES[rule]
     same_law(*samples(run(this, sl.SGD(d), seed=3), in_space(this, d, seed=4)))
+
+
+def jump(before, after, batch=1, d=12):
+    """A number that jumps after eight steps."""
+    return sl.Steps([8 * batch / d], [before, after])
+
+
+SCHEDULED = {
+    "Averaged, decay": sl.Averaged(sl.OnePassSGD(3.0, **BOTH), jump(0.95, 0.2)),
+    "Private, noise": sl.Private(sl.OnePassSGD(3.0, ridge=0.4), 0.3, jump(0.1, 3.0)),
+    "SGD, rate": sl.OnePassSGD(jump(3.0, 0.5), lr_second=1.5),
+    "SGD, second rate": sl.OnePassSGD(3.0, lr_second=jump(3.0, 0.2)),
+    "SGD, ridge": sl.OnePassSGD(3.0, ridge=jump(0.0, 3.0)),
+    "heavy ball, rate": sl.HeavyBall(jump(2.0, 0.3), 0.7, **BOTH),
+    "heavy ball, beta": sl.HeavyBall(2.0, jump(0.9, 0.1), **BOTH),
+    "heavy ball, friction": sl.HeavyBall(3.0, friction=jump(1.0, 9.0), sphere=True),
+    "Nesterov, beta": sl.Nesterov(2.0, jump(0.9, 0.1), **BOTH),
+    "Nesterov, friction": sl.Nesterov(3.0, friction=jump(1.0, 9.0), sphere=True),
+    "Averaged, rate": sl.Averaged(sl.OnePassSGD(3.0, **BOTH), rate=jump(0.5, 8.0)),
+    "Clipped, norm": sl.Clipped(sl.OnePassSGD(3.0, **BOTH), jump(0.5, 0.05)),
+    "Clipped each, norm": sl.Clipped(sl.HeavyBall(2.0, 0.5, batch=3, **BOTH), jump(0.5, 0.05, 3), each=True),
+    "Private, norm": sl.Private(sl.OnePassSGD(3.0, batch=3, ridge=0.4), jump(0.5, 0.1, 3), 0.7),
+    "Normalised, rate": sl.Normalised(jump(1.0, 0.2), **BOTH),
+    "AdaGrad, rate": sl.AdaGradNorm(jump(2.0, 0.3), 0.2, **BOTH),
+    "AdaGrad, offset": sl.AdaGradNorm(2.0, jump(0.1, 2.0), **BOTH),
+    "SAM, radius": sl.SAM(sl.OnePassSGD(3.0, **BOTH), jump(0.1, 2.0)),
+    "extragradient, rate": sl.Extragradient(jump(3.0, 0.3), **BOTH),
+    "Repeated, rate": sl.Repeated(sl.OnePassSGD(jump(2.0, 0.3), **BOTH), 3),
+    "Muon, rate": sl.Muon(jump(0.7, 0.1), 0.6, **BOTH),
+    "Muon, beta from 0": sl.Muon(0.4, jump(0.0, 0.8), **BOTH),
+    "Decayed, decay": sl.Decayed(sl.HeavyBall(2.0, 0.5, **BOTH), jump(0.1, 5.0)),
+    "Scheduled, rate": sl.Scheduled(sl.HeavyBall(jump(3.0, 0.5), 0.5, **BOTH), 0.7, span=2.0, warmup=1.0),
+}
+
+
+@pytest.mark.parametrize("number", SCHEDULED)
+def test_numbers_that_jump_have_the_law_of_the_algorithm_in_space(number, same_law):
+    """Eight steps before the jump and eight after it; for the first two numbers SGD in R^d as well."""
+    rule, how = SCHEDULED[number], {"runs": 2000, "steps": (8, 16)}
+    space = in_space(rule, 12, seed=2, **how)
+    same_law(*samples(run(rule, sl.Chain(12), **how), space))
+    if number in list(SCHEDULED)[:2]:
+        same_law(*samples(run(rule, sl.SGD(12), seed=3, **how), space))
+
+
+@pytest.mark.full
+def test_a_number_that_does_not_jump_is_found_out(same_law):
+    rule = SCHEDULED["Averaged, decay"]
+    space = in_space(rule.at(0.0), 12, (8, 16), runs=2000, seed=2)
+    data = run(rule, sl.Chain(12), runs=2000, steps=(8, 16))
+    with pytest.raises(AssertionError, match="p-values below"):
+        same_law(*samples(data, space), false_alarm=1e-9)
 
 
 class LooseChain(FrameChain):

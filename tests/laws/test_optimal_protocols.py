@@ -1,4 +1,4 @@
-"""Problems, objectives and optima of the figures on optimal dropout and optimal replay, against independent routes."""
+"""Problems, objectives and optima of the figures on optimal dropout, replay and curricula, against independent routes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import sgdlimits as sl
-from sgdlimits.papers.new_results.figures import optimal_dropout, optimal_replay
+from sgdlimits.papers.new_results.figures import optimal_curriculum, optimal_dropout, optimal_replay
 
 POINT = sl.Overlaps(np.ones(2), np.array([[0.4], [0.1]]), np.array([[0.5, 0.2], [0.2, 0.3]]))
 
@@ -91,4 +91,31 @@ def test_dropout_survives_a_fixed_learning_rate_and_not_a_free_one():
     assert free.controls["dropout"].values.max() < 1e-2
     # the search over both may stop earlier than that over one
     assert abs(free.value - alone.value) < 1e-5
+    assert free.value < fixed.value
+
+
+# --- curricula ---------------------------------------------------------------------------------------------------------------
+
+
+def test_risk_of_a_curriculum_is_the_mean_of_the_risks_on_easy_and_on_hard_samples():
+    """The arcsine formula of a sign and an erf unit, whatever share of the samples is easy at the end."""
+    stats = sl.Overlaps([1.0], [[[0.4]], [[0.0]]], [[[0.5]], [[0.7]]])
+    risk = lambda length: 0.5 * (1 + product(length, length, length) - 4 / np.pi * np.arcsin(0.4 / np.sqrt(1 + length)))
+    for share in (0.0, 0.3):
+        own = optimal_curriculum.problem(1.0, share)
+        found = optimal_curriculum.mean_risk(own, stats)
+        np.testing.assert_allclose(found, (risk(0.5) + risk(0.5 + 2 * 0.7)) / 2, atol=1e-6)
+
+
+@pytest.mark.full
+def test_the_optimal_curriculum_ends_with_easy_samples_at_a_fixed_learning_rate_only():
+    """With few pieces: easy, hard and easy samples at the learning rate 3, and easy ones first where that rate is free."""
+    size = optimal_curriculum.QUICK.but(pieces=8, starts=1, gradients=90)
+    fixed, free = (optimal_curriculum.search(size, 0, lr=lr) for lr in (optimal_curriculum.RATE, None))
+    easy = optimal_curriculum.easy_shares(fixed)
+    np.testing.assert_allclose(easy.mean(), 0.5, atol=1e-6)
+    assert easy[0] > 0.9
+    assert easy[-1] > 0.9
+    assert easy[1:-1].min() < 0.3
+    np.testing.assert_allclose(optimal_curriculum.easy_shares(free), [1, 1, 1, 1, 0, 0, 0, 0], atol=0.05)
     assert free.value < fixed.value

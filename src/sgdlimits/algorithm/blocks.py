@@ -10,6 +10,10 @@ the fields of each block,
 
 from the moments of a problem without blocks. A step adds :math:`\text{lr}^2 s_b v_{cb} E[GG^\top]` to the Gram matrix of
 block b, which has the share :math:`s_b` of the dimensions.
+
+With input noise of variance :math:`\tau^2` a step sees the fields of the noisy input, and the label the fixed fields of the
+clean one. Then :math:`v_{cb} + \tau^2` replaces :math:`v_{cb}` in the covariances among the fields that the step sees, but not
+in those with the fields that the label sees.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ class BlockMoments(NamedTuple):
 
     Parameters
     ----------
-    variance : variance of the inputs of the class in each block
+    variance : variance of the inputs of the class in each block, with input noise
     shares : fraction of the dimensions in each block
     coefficients : regression coefficients of the fields in each block, trained directions first, on the centred total fields
     rest : covariance of the fields in the blocks given the total fields
@@ -56,17 +60,21 @@ class BlockMoments(NamedTuple):
         across = jnp.swapaxes(stats.M, 1, 2)
         omega = jnp.concatenate([jnp.concatenate([stats.Q, stats.M], axis=2), jnp.concatenate([across, gram], axis=2)], axis=1)
         at = np.r_[np.arange(n)[rows_of(stats.names, STUDENT, p)], np.arange(n, n + gram.shape[-1])]
-        own = v[:, None, None] * omega
-        total = own[:, at][:, :, at].sum(0)
+        # Labels are those of clean inputs: of the total fields, only those of students contain the input noise.
+        noisy, of_student = v + inputs.noise_variance, np.arange(len(at)) < p
+        own = noisy[:, None, None] * omega
+        cross = jnp.where(of_student, noisy[:, None], v[:, None])[:, None] * omega[:, :, at]
+        both = jnp.where(of_student[:, None] & of_student, noisy[:, None, None], v[:, None, None])
+        total = (both * omega[:, at][:, :, at]).sum(0)
         # The pseudo-inverse, since students may coincide: the fields of a block vary only where the total ones do.
-        coefficients = own[:, :, at] @ jnp.linalg.pinv(total, hermitian=True)
-        explained = jnp.einsum("bim,cjm->bicj", coefficients, own[:, :, at])
+        coefficients = cross @ jnp.linalg.pinv(total, hermitian=True)
+        explained = jnp.einsum("bim,cjm->bicj", coefficients, cross)
         same = jnp.eye(len(own))[:, None, :, None]
         means = None
         if inputs.means is not None and i is not None:
             each = jnp.concatenate([stats.M, gram], axis=1) @ inputs.means[i]
             means = each, each[:, at].sum(0)
-        return cls(v, np.asarray(inputs.shares), coefficients, same * own[:, :, None] - explained, means)
+        return cls(noisy, np.asarray(inputs.shares), coefficients, same * own[:, :, None] - explained, means)
 
     def spread(self, moments: Moments, mean_gradient: Any) -> Moments:
         """Convert products with total fields to products with the fields in each block, on a first axis.

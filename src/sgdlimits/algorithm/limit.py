@@ -180,12 +180,16 @@ def extend_moments(model: Model, students: Overlaps, stats: Overlaps, sums: Mome
 
 
 class StepInputs(NamedTuple):
-    """Quantities by which the inputs of a step enter the statistics: fields along all directions, label noise, and classes."""
+    """Quantities by which the inputs of a step enter the statistics: fields along all directions, label noise, and classes.
+
+    `clean` has the fixed fields of the samples without input noise, on which labels depend; None without input noise.
+    """
 
     fields: Float[Array, "P L"]
     fixed: Float[Array, "k L"]
     z: Float[Array, " b"]
     c: Int[Array, " b"]
+    clean: Float[Array, "k b"] | None = None
 
 
 def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> StepInputs:
@@ -258,8 +262,10 @@ def make_context(
     trained = algorithm.trains_second
     scalars = {name: (algorithm.select_trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
 
+    seen = x.fixed[:, :b] if x.clean is None else x.clean
+
     def compute_gradients(fields, numbers):
-        G, slopes = model.gradient(fields, x.fixed[:, :b], repeat_for_samples(replace_scalars(a, numbers), b), x.z, x.c)
+        G, slopes = model.gradient(fields, seen, repeat_for_samples(replace_scalars(a, numbers), b), x.z, x.c)
         return G, algorithm.select_trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}

@@ -31,6 +31,7 @@ from sgdlimits.checks import integer
 from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Blocks
+from sgdlimits.inputs.base import refuse_noise
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
@@ -84,6 +85,7 @@ def expansion(
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
     fix_time(problem, None, "Compare ODE() with Chain(d).")
+    refuse_noise(problem.data, "the expansion in 1/d")
     if isinstance(problem.data, Blocks):
         raise BadInput("the expansion in 1/d does not support variances by block or class. Simulate with Chain(d).")
     point = as_start(start).one(problem, seed=seed)

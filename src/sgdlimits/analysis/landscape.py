@@ -28,6 +28,7 @@ from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import pad_units, refuse_zero_weights
 from sgdlimits.inputs import Blocks
+from sgdlimits.inputs.base import refuse_noise
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
 from sgdlimits.problem.projection import ProjectionProblem
@@ -339,5 +340,6 @@ def _check_problem(problem: Problem) -> None:
         raise BadInput(
             f"the landscape needs a projection problem; got {type(problem).__name__}. Give, say, presets.phase_retrieval()."
         )
+    refuse_noise(problem.data, "the Hessian")
     if isinstance(problem.data, Blocks):
         raise BadInput("the Hessian does not support variances by block or class. Use linearise for the rates of the ODE.")

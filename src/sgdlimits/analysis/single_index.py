@@ -40,6 +40,7 @@ from sgdlimits.checks import array, integer
 from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, is_traced
 from sgdlimits.inputs import Blocks
+from sgdlimits.inputs.base import refuse_noise
 from sgdlimits.model.activation import Activation, FunctionActivation
 from sgdlimits.model.expansion import MAX_HERMITE_ORDER, expand_in_hermite, target_function
 from sgdlimits.model.loss import SquaredLoss
@@ -249,6 +250,7 @@ class _Drift(NamedTuple):
     @classmethod
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
+        refuse_noise(problem.data, "the drift of one overlap")
         if isinstance(problem.data, Blocks):
             raise BadInput("the drift of one overlap does not support variances by block or class. Use problem.drift.")
         population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))

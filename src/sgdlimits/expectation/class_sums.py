@@ -128,7 +128,7 @@ def class_models(model: Model) -> tuple[ClassModel, ...]:
     model = at_start(model)
     network, readout = model.network.without_dropout(), model.target.readout
     if not (isinstance(readout, ClassReadouts) or network.head_count > 1 or model.data.splits_classes):
-        plain = model.without_dropout
+        plain = model.test_model
         return (ClassModel(None, None, _isotropic(plain) if isinstance(model.data, Blocks) else plain),)
     if network.head_count > 1:
         assert isinstance(network, TwoLayer)

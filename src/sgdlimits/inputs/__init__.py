@@ -3,7 +3,7 @@
 import sgdlimits._x64
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.blocks import Blocks
-from sgdlimits.inputs.make import gaussian, mixture
+from sgdlimits.inputs.make import add_noise, gaussian, mixture
 from sgdlimits.inputs.mixture import Data, Mixture
 from sgdlimits.inputs.reused import Reused, TrainingSet
 from sgdlimits.inputs.spectrum import Spectrum

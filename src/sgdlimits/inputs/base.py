@@ -80,6 +80,20 @@ class Inputs(Part):
         """Whether expectations must be computed for each class separately, because the covariance depends on the class."""
         return False
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether noise is added to the inputs in training, after their labels are computed."""
+        return False
+
+    @property
+    def noise_variance(self) -> Float[Array, ""] | float:
+        """The variance of the noise that is added to each coordinate of an input in training, after its label is computed."""
+        return 0.0
+
+    def without_noise(self) -> Inputs:
+        """Return the inputs without noise, by which risk and accuracy are defined."""
+        return self
+
     def block_sizes(self, d: int) -> tuple[int, ...]:
         """Return the number of dimensions of each block in R^d."""
         return (d,)
@@ -139,6 +153,16 @@ class Inputs(Part):
         `add_mean(x, m)` adds means to vectors x; m has the coordinates of the means in the frame in which the fixed directions
         are the rows of B.
         """
+
+    def draw_noise(self, stream: Stream, samples: int, d: int) -> Float[Array, "steps samples runs d"] | None:
+        """Draw standard normal vectors in R^d, which steps scale and add to their samples; None without input noise."""
+        return None
+
+
+def refuse_noise(data: Inputs, what: str) -> None:
+    """Raise `BadInput` for inputs with noise in training, which the analysis or level named by `what` does not support."""
+    if data.has_noise:
+        raise BadInput(f"{what} does not support input noise. Use ODE(), SDE(d), Chain(d) or SGD(d).")
 
 
 def draw_classes(stream: Stream, samples: int, weights: Float[Array, " classes"]) -> Int[Array, "steps samples runs"]:

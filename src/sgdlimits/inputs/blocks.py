@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sgdlimits.domain import NotNegativeInTime
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.inputs.base import Inputs, check_means, draw_classes
+from sgdlimits.inputs.base import Inputs, check_means, draw_classes, refuse_noise
 from sgdlimits.inputs.mixture import Mixture
 from sgdlimits.inputs.spectrum import as_shares, block_sizes, check_variances
 from sgdlimits.kernel.random import Purpose
@@ -41,14 +42,18 @@ class Blocks(Inputs):
     means : coefficients :math:`\beta` of the class means along the k fixed directions, shape (classes, k); None for zero means
     variance : v, of shape (classes, B), or (1, B) if it is the same in all classes
     shares : fraction of the dimensions in each block
+    input_noise : standard deviation :math:`\tau` of the noise that is added to each coordinate of an input in training, after
+        its label is computed: steps see :math:`x + \tau\xi`; None for none
     """
 
     weights: Float[Array, " classes"]
     means: Float[Array, "classes k"] | None
     variance: Float[Array, "classes blocks"]
     shares: tuple[float, ...] = eqx.field(static=True)
+    input_noise: Float[Array, ""] | None
 
-    def __init__(self, weights, means, variance, shares=(1.0,)) -> None:
+    def __init__(self, weights, means, variance, shares=(1.0,), input_noise: NotNegativeInTime | None = None) -> None:
+        self.input_noise = None if input_noise is None else as_floats(input_noise)
         self.weights, self.variance = as_floats(weights), as_floats(variance)
         means = None if means is None else as_floats(means)
         self.means = None if means is None or (not is_traced(means) and not np.any(means)) else means
@@ -95,6 +100,34 @@ class Blocks(Inputs):
     def check(self, fixed):
         check_means(self.means, fixed)
 
+    def without_noise(self):
+        return Blocks(self.weights, self.means, self.variance, self.shares) if self.has_noise else self
+
+    @property
+    def has_noise(self):
+        return self.input_noise is not None
+
+    @property
+    def noise_variance(self) -> Float[Array, ""] | float:
+        """The variance of the noise that is added to each coordinate of an input."""
+        return 0.0 if self.input_noise is None else self.input_noise**2
+
+    def split_noise(
+        self, variance: Float[Array, "..."], noisy: Float[Array, "..."], points: Float[Array, "..."]
+    ) -> Float[Array, "..."]:
+        """Draw centred coordinates of clean inputs given the noisy ones.
+
+        Parameters
+        ----------
+        variance : variance of the clean coordinates
+        noisy : noisy coordinates, without the mean of the class
+        points : standard normal variates
+        """
+        total = variance + self.noise_variance
+        positive = total > 0
+        share = jnp.where(positive, variance / jnp.where(positive, total, 1.0), 1.0)
+        return share * noisy + jnp.sqrt(share * self.noise_variance) * points
+
     def variances(self, i: int | None) -> Float[Array, " blocks"]:
         """Return the variance in each block of inputs of class i, or of all classes for None."""
         return self.variance[i if i is not None and self.variance_by_class else 0]
@@ -119,7 +152,9 @@ class Blocks(Inputs):
         B, k = len(self.shares), np.shape(gram)[-1]
         M = jnp.reshape(stats.M, (B, -1, k))
         Q, P = jnp.reshape(stats.Q, (B, *stats.Q.shape[-2:])), jnp.reshape(gram, (B, k, k))
-        each = [jnp.einsum("cb,bij->cij", self.variance, part) for part in (Q, M, P)]
+        # labels are those of clean inputs, so that only the products of student fields contain the input noise
+        scales = (self.variance + self.noise_variance, self.variance, self.variance)
+        each = [jnp.einsum("cb,bij->cij", scale, part) for scale, part in zip(scales, (Q, M, P), strict=True)]
         covariance = Covariance(*(each if self.variance_by_class else (part[0] for part in each)))
         mean = None if self.means is None else FieldFactor(M.sum(0) @ self.means.T, P.sum(0) @ self.means.T)
         return FieldLaw(self.weights, mean, jnp.ones(()), covariance, None, M.shape[1:])
@@ -131,6 +166,7 @@ class Blocks(Inputs):
         return draw_classes(stream, samples, self.weights)
 
     def from_normal(self, points, c, B):
+        refuse_noise(self, "an average over inputs")
         if self.blocks is not None:
             raise _one_variance_only("an average over inputs")
         root, k = jnp.sqrt(self.variance[:, 0]), len(B)
@@ -142,6 +178,9 @@ class Blocks(Inputs):
         B, column = len(self.shares), np.tril_indices(r, -1)[1]
         each = (k + n) * L + column.size
         normal = stream.normal(Purpose.STEP, B * each + b)
+        clean = None
+        if self.has_noise:
+            clean = stream.normal(Purpose.INPUT_NOISE, B * k * b).reshape(stream.steps, B, k, b, stream.runs.size)
         parts = normal[:, : B * each].reshape(stream.steps, B, each, stream.runs.size)
         inside, along, below = jnp.split(parts, np.cumsum([k * L, n * L]), axis=2)
         inside, along = (part.reshape(stream.steps, B, -1, L, stream.runs.size) for part in (inside, along))
@@ -151,12 +190,13 @@ class Blocks(Inputs):
         below = below * (dof[:, column] > 0)[:, :, None]
         if self.blocks is None:
             inside, along, outside, below = (part[:, 0] for part in (inside, along, outside, below))
-        return StepCoordinates(inside, along, outside, below, normal[:, B * each :], self.draw_class(stream, b))
+            clean = None if clean is None else clean[:, 0]
+        return StepCoordinates(inside, along, outside, below, normal[:, B * each :], self.draw_class(stream, b), clean)
 
     def place(self, variates, B):
-        inside, along, outside, below, z, c = variates
+        inside, along, outside, below, z, c, clean = variates
         (b, L), r = (len(z), inside.shape[-2]), outside.shape[-2]
-        roots = jnp.sqrt(self.variance).T
+        roots = jnp.sqrt(self.variance + self.noise_variance).T
         scale = roots[:, c] if self.variance_by_class else jnp.broadcast_to(roots[:, :, None], (len(roots), b, 1))
         if b < L:  # vectors of the algorithm's own noise, without mean and with variance 1, follow the samples
             scale = jnp.pad(scale, ((0, 0), (0, L - b), (0, 0)), constant_values=1.0)
@@ -166,10 +206,15 @@ class Blocks(Inputs):
         own = scale if r == L else scale[..., :1, :]
         row = np.tril_indices(r, -1)[0] if r == L else np.zeros(1, int)
         inside = scale[..., None, :, :] * inside
+        if clean is not None:
+            v = self.variance.T[:, c] if self.variance_by_class else self.variance.T[:, :, None]
+            clean = self.split_noise((v[0] if self.blocks is None else v)[..., None, :, :], inside[..., :b, :], clean)
         if self.means is not None:
             centre = jnp.einsum("cr,...rs->...sc", self.means, B)[..., c]
             inside = inside + jnp.pad(centre, (*[(0, 0)] * (centre.ndim - 2), (0, L - b), (0, 0)))
-        return StepCoordinates(inside, scale[..., None, :, :] * along, own**2 * outside, own[..., row, :] * below, z, c)
+            clean = None if clean is None else clean + centre
+        along, below = scale[..., None, :, :] * along, own[..., row, :] * below
+        return StepCoordinates(inside, along, own**2 * outside, below, z, c, clean)
 
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
@@ -181,6 +226,12 @@ class Blocks(Inputs):
             x = add_mean(x, (self.means @ B)[c])
         x = x if b == L else jnp.concatenate([x, normal[:, b:, :, :-1]], axis=1)
         return x, normal[:, :b, :, -1], c
+
+    def draw_noise(self, stream, samples, d):
+        if not self.has_noise:
+            return None
+        normal = stream.split_into_samples(samples).normal_rows(Purpose.INPUT_NOISE, d)
+        return normal.reshape(stream.steps, samples, -1, d)
 
 
 def _one_variance_only(what: str) -> BadInput:

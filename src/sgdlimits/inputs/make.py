@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sgdlimits.checks import probabilities
-from sgdlimits.domain import OverTime, Reals, RealsInTime, Vector, checked, not_negative
+from sgdlimits.domain import NotNegativeInTime, OverTime, Reals, RealsInTime, Vector, checked, not_negative
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.blocks import Blocks
 from sgdlimits.inputs.mixture import Mixture
 from sgdlimits.inputs.spectrum import Spectrum
-from sgdlimits.part import is_schedule
+from sgdlimits.part import as_source, is_schedule
 from sgdlimits.schedule import Root
 from sgdlimits.statistics.trees import as_floats
 
@@ -88,6 +88,37 @@ def mixture(
     if shares is None and len(shape) == 2 and shape[1] > 1:
         raise BadInput(f"variance has {shape[1]} blocks, but shares is missing. Give the share of each block, shares=[...].")
     return Blocks(probability, rows, own, (1.0,) if shares is None else tuple(np.asarray(shares, float).tolist()))
+
+
+@checked
+def add_noise(data: Inputs, scale: NotNegativeInTime) -> Inputs:
+    r"""Return inputs to whose coordinates training adds fresh Gaussian noise, as in denoising and data augmentation.
+
+    A step sees :math:`x + \tau\xi`, with a standard normal :math:`\xi` drawn for each sample, and the label of x. Risk and
+    accuracy are those on the inputs without noise.
+
+    Parameters
+    ----------
+    data : law of the inputs without noise, with a variance above 0
+    scale : :math:`\tau`, the standard deviation of the noise of each coordinate, which may change with time
+
+    >>> noisy = add_noise(gaussian(), 0.5)
+    >>> noisy.noise_variance.item(), noisy.blocks
+    (0.25, None)
+    """
+    if isinstance(data, Mixture):
+        if data.spread is None:
+            raise BadInput(
+                "the inputs equal the means of their classes, to which input noise is not added. Give a mixture with a "
+                "variance, which has the same effect."
+            )
+        variance: Any = data.spread**2
+        data = Blocks(data.weights, data.means, variance.reshape(1, 1))
+    if not isinstance(data, Blocks):
+        raise BadInput(f"input noise needs Gaussian inputs; got {type(data).__name__}. Give gaussian() or a mixture.")
+    if data.has_noise:
+        raise BadInput(f"the inputs have noise of standard deviation {as_source(data.input_noise)}. Add noise once.")
+    return Blocks(data.weights, data.means, data.variance, data.shares, scale)
 
 
 def _one_variance(weights: Any, means: Any, variance: Any, shares: Any) -> Mixture:

@@ -112,6 +112,20 @@ class MaskedInputs(Inputs):
         x, z, c = self.base.vectors(stream, sizes, d, B, moved)
         return x, z, self.add_masks(c, stream)
 
+    @property
+    def has_noise(self):
+        return self.base.has_noise
+
+    @property
+    def noise_variance(self):
+        return self.base.noise_variance
+
+    def without_noise(self):
+        return MaskedInputs(self.base.without_noise(), self.rate, self.width)
+
+    def draw_noise(self, stream, samples, d):
+        return self.base.draw_noise(stream, samples, d)
+
     def add_masks(self, c: Int[Array, "steps samples runs"], stream: Stream) -> Int[Array, "steps samples runs"]:
         """Draw a mask for each sample and encode it with the sample's class c."""
         steps, samples, runs = c.shape

@@ -112,7 +112,7 @@ class Mixture(Inputs):
         return StepCoordinates(inside, along, outside, below, z, self.draw_class(stream, b))
 
     def place(self, variates, B):
-        inside, along, outside, below, z, c = variates
+        inside, along, outside, below, z, c, _ = variates
         (b, L), r, sigma = (len(z), inside.shape[1]), len(outside), self.sigma
         centre = self.centre(B, c)
         if b == L:  # the usual case, without arrays of scales that each step would multiply

@@ -58,6 +58,8 @@ class Reused(Part):
         self.n, self.order, self.base = n, order, gaussian() if base is None else base
         if order not in ORDERS:
             raise BadInput(f"order must be one of {', '.join(ORDERS)}; got {shorten(order)}. Give one of these.")
+        if self.base.has_noise:
+            raise BadInput("input noise is fresh at each step, and cannot be part of a dataset. Give inputs without noise.")
         if has_schedules(self.base):
             raise BadInput("the law of a dataset is that of one draw at the start, and cannot change with time. Give numbers.")
 

@@ -37,7 +37,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.blocks import check_block_sizes
 from sgdlimits.problem.projection import ProjectionProblem, risk_expectation
 from sgdlimits.statistics.blocks import frame_by_block, overlaps_by_block
-from sgdlimits.statistics.frame import FieldFactor, Frame, StepCoordinates
+from sgdlimits.statistics.frame import FieldFactor, Frame, StepCoordinates, fixed_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
@@ -153,7 +153,7 @@ class FrameChain(Process):
         return frame_by_block(stats.reorder(self.problem.algorithm.order), self.frame, self.max_rank)
 
     def draw(self, stream: Stream) -> StepCoordinates:
-        if has_schedules(self.problem.model.inputs):
+        if has_schedules(self.problem.model.inputs.without_noise()):  # the step scales input noise, not the draw
             return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._direction_count, self._input_count
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products
@@ -175,17 +175,16 @@ class FrameChain(Process):
         problem, names, inv_d = self.problem.at(now.t), state.names, 1 / self.d
         algorithm, x = problem.algorithm, problem.model.inputs.place(x, self.frame)
         projected = state.project(x, self.frame[..., None])
+        clean = None if x.clean is None else fixed_fields(x.clean, self.frame[..., None])
 
-        def updates_of_run(x: StepCoordinates, fields, fixed, at: Frame):
+        def updates_of_run(x: StepCoordinates, fields, fixed, clean, at: Frame):
             rows = {name: rows_of(names, name, problem.network.width) for name in names}
             products = lambda i, j: at.gram(rows[i], rows[j])
             inputs = lambda: inv_d * x.gram()
-            return compute_updates(
-                algorithm,
-                make_context(algorithm, problem.model, inv_d, now.t, StepInputs(fields, fixed, x.z, x.c), at, products, inputs),
-            )
+            seen = StepInputs(fields, fixed, x.z, x.c, clean)
+            return compute_updates(algorithm, make_context(algorithm, problem.model, inv_d, now.t, seen, at, products, inputs))
 
-        updates, numbers = jax.vmap(updates_of_run, -1, -1)(x, projected.fields, projected.fixed, state)
+        updates, numbers = jax.vmap(updates_of_run, -1, -1)(x, projected.fields, projected.fixed, clean, state)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
         past = lambda rows, axis=0: multiply_by_past(updates, rows, axis)
         # names whose directions are normalised are known when the step is traced
@@ -214,7 +213,7 @@ class FactorChain(FrameChain):
             (a, m, T), t = run
             now = self.problem.at(t)
             law = now.model.law_of_factor(FieldFactor(jnp.concatenate([m, T.T], axis=1), fixed))
-            return risk_expectation(now).risk_of_factor(now.model.without_dropout, a, law)
+            return risk_expectation(now).risk_of_factor(now.model.test_model, a, law)
 
         return self.problem.numerics.over_runs(risk_of_run, (runs_first((state.a, state.m[rows], T)), t))
 

@@ -258,10 +258,12 @@ class SampledDiffusion(Diffusion):
         """Number of normal coordinates that determine the fields of an input."""
         problem = self.problem
         each = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
+        if problem.data.has_noise:  # clean coordinates along the fixed directions, given the noisy ones
+            each += problem.target.teachers
         return each * (problem.data.blocks or 1)
 
     def draw(self, stream: Stream) -> NoiseSamples:
-        if has_schedules(self.problem.model.inputs):
+        if has_schedules(self.problem.model.inputs.without_noise()):  # the step scales input noise, not the draw
             return draw_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._samples_and_inputs
         s = self._coordinate_count
@@ -311,17 +313,24 @@ class BlockDiffusion(SampledDiffusion):
         c = variates.c[0] % data.classes
         y = variates.points[0].reshape(len(data.shares), -1, *c.shape)
         variance = data.variance.T[:, c if data.variance_by_class else jnp.zeros_like(c)]
-        fields, fixed = (jnp.sqrt(variance)[:, None] * jnp.einsum("bnsR,bsiR->bniR", rows, y) for rows in F)
+        s = F.student.shape[2]
+        x = jnp.sqrt(variance + data.noise_variance)[:, None] * y[:, :s]
+        fields, fixed = (jnp.einsum("bnsR,bsiR->bniR", rows, x) for rows in F)
+        clean = fixed
+        if data.has_noise:
+            inside = data.split_noise(variance[:, None], x[:, :k], y[:, s:])
+            clean = jnp.einsum("bnsR,bsiR->bniR", F.fixed[:, :, :k], inside)
         if data.means is not None:
             means = data.means[c].transpose(2, 0, 1)
             fields = fields + jnp.einsum("bnrR,riR->bniR", full.M, means)
-            fixed = fixed + jnp.einsum("bsr,riR->bsiR", jnp.reshape(problem.model.gram, (-1, k, k)), means)
+            shift = jnp.einsum("bsr,riR->bsiR", jnp.reshape(problem.model.gram, (-1, k, k)), means)
+            fixed, clean = fixed + shift, clean + shift
         students = fields.sum(0)[rows_of(state.names, STUDENT, problem.network.width)]
         scalars = repeat_for_samples(state.a, students.shape[1], axis=-2)
-        G, second = problem.model.gradient(students, fixed.sum(0), scalars, variates.z[0], variates.c[0])
+        G, second = problem.model.gradient(students, clean.sum(0), scalars, variates.z[0], variates.c[0])
         # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
-        length = np.asarray(data.shares)[:, None, None] * variance
+        length = np.asarray(data.shares)[:, None, None] * (variance + data.noise_variance)
         sums = Moments(
             loss=jnp.zeros(()),
             gradient_fixed=jnp.einsum("jiR,briR->bjrR", G * weights, fixed),

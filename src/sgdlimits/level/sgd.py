@@ -125,14 +125,19 @@ class WeightState(eqx.Module):
 
 
 class Batch(NamedTuple):
-    """Inputs, label noise and classes of the samples of one step.
+    """Inputs, label noise and classes of the samples of one step, and standard normal vectors for input noise, if any.
 
     Noise vectors of the algorithm are appended to the inputs.
     """
 
-    x: Float[Array, "b runs d"]
+    x: Float[Array, "L runs d"]
     z: Float[Array, "b runs"]
     c: Int[Array, "b runs"]
+    noise: Float[Array, "b runs d"] | None = None
+
+    def noisy(self, variance: Float[Array, ""] | float) -> Float[Array, "L runs d"]:
+        """Return the inputs that the step sees, with noise of the given variance added to the samples."""
+        return self.x if self.noise is None else self.x.at[: len(self.noise)].add(jnp.sqrt(variance) * self.noise)
 
 
 def joined_frames(problem: ProjectionProblem) -> Float[Array, "k axes"]:
@@ -225,11 +230,13 @@ class WeightProcess(Process):
         return WeightState(at.a, as_floats(np.concatenate(blocks, axis=2)), at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
-        if has_schedules(self.problem.model.inputs):
+        if has_schedules(self.problem.model.inputs.without_noise()):  # the step scales input noise, not the draw
             return draw_by_step(self, stream)
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = StepSizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
-        return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
+        inputs = self.problem.model.inputs
+        drawn = inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame)
+        return Batch(*drawn, inputs.draw_noise(stream, algorithm.batch, self.d))
 
     def draw_samples(self, stream: Stream, n: int) -> Batch:
         """Draw n samples, those of the first n steps of a stream with one sample in each."""
@@ -238,11 +245,14 @@ class WeightProcess(Process):
         return Batch(*(leaf[:, 0] for leaf in drawn))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, inv_d = self.problem.at(now.t), inputs.x, self.inv_d
+        problem, inv_d = self.problem.at(now.t), self.inv_d
+        x = inputs.noisy(problem.data.noise_variance)
         algorithm, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)  # runs first, as the weights have them
         fields = runs_last(products(state.W, X))
-        fixed = jnp.einsum("ks,brs->kbr", self.frame, self.frame_coordinates(x))
+        along_fixed = lambda x: jnp.einsum("ks,brs->kbr", self.frame, self.frame_coordinates(x))
+        fixed = along_fixed(x)
+        clean = None if inputs.noise is None else along_fixed(inputs.x[: algorithm.batch])
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
         def updates_of_run(drawn: StepInputs, at: WeightState, Q, K):
@@ -250,7 +260,7 @@ class WeightProcess(Process):
             return compute_updates(algorithm, make_context(algorithm, problem.model, inv_d, now.t, drawn, at, among, lambda: K))
 
         gram = products(state.W, state.W), inv_d * products(X, X)  # removed by the compiler if the algorithm does not use them
-        drawn = StepInputs(fields, fixed, inputs.z, inputs.c)
+        drawn = StepInputs(fields, fixed, inputs.z, inputs.c, clean)
         updates, numbers = jax.vmap(updates_of_run, (-1, 0, 0, 0), -1)(drawn, state, *gram)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
         W = jnp.moveaxis(multiply_by_past(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
@@ -306,12 +316,14 @@ class CoordinateProcess(WeightProcess):
         return WeightState(at.a, W, kept, stats.names)
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, inv_d = self.problem.at(now.t), inputs.x, self.inv_d
+        problem, inv_d = self.problem.at(now.t), self.inv_d
+        x = inputs.noisy(problem.data.noise_variance)
         algorithm = problem.algorithm
         assert isinstance(algorithm, Coordinatewise)
         X = jnp.swapaxes(x, 0, 1)
         fields = runs_last(products(state.W, X))
-        fixed = jnp.einsum("ks,rbs->kbr", self.frame, self.frame_coordinates(X))
+        # labels are those of the inputs without noise
+        fixed = jnp.einsum("ks,rbs->kbr", self.frame, self.frame_coordinates(jnp.swapaxes(inputs.x, 0, 1)))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         # unlike directions, memory of single coordinates cannot be combined from inputs: the mean gradient itself is formed

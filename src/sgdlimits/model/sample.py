@@ -120,10 +120,11 @@ class Model(Part):
         return self.data if rate is None else MaskedInputs(self.data, rate, self.width)
 
     @property
-    def without_dropout(self) -> Model:
-        """The model with all units kept, by which risk and accuracy are defined."""
-        network = self.network.without_dropout()
-        return self if network is self.network else eqx.tree_at(lambda model: model.network, self, network)
+    def test_model(self) -> Model:
+        """The model at test time, without dropout and input noise, by which risk and accuracy are defined."""
+        network, data = self.network.without_dropout(), self.data.without_noise()
+        unchanged = network is self.network and data is self.data
+        return self if unchanged else eqx.tree_at(lambda model: (model.network, model.data), self, (network, data))
 
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
         """Evaluate the loss of samples with student fields, fixed fields, network scalars, label noise z and class c.

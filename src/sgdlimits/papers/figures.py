@@ -33,8 +33,8 @@ FIGURE_NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        double-descent full-batch optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon second-pass
-        single-index staircase staircase-correlated which-optimiser which-optimiser-why
+        double-descent full-batch optimal-curriculum optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon
+        second-pass single-index staircase staircase-correlated which-optimiser which-optimiser-why
     """,
 }
 """Names of the figures by the folder of their paper."""

@@ -14,6 +14,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import freeze_zero_units
 from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particle_expectation
 from sgdlimits.inputs import Blocks
+from sgdlimits.inputs.base import refuse_noise
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
@@ -67,6 +68,7 @@ class MeanFieldProblem(Problem):
                 f"MeanField needs TwoLayer with one output and no bias, without dropout; {problem.name} has more. "
                 "Use ODE(), or Chain(d)."
             )
+        refuse_noise(problem.data, "MeanField")
         if isinstance(problem.data, Blocks):
             raise BadInput("MeanField does not support variances by block or class. Use ODE(), or Chain(d).")
         if not problem.network.mean:

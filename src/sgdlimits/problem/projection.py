@@ -25,6 +25,7 @@ from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
 from sgdlimits.expectation.right_class import has_closed_accuracy
 from sgdlimits.inputs import Blocks, Inputs, Reused, TrainingSet, gaussian
+from sgdlimits.inputs.base import refuse_noise
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
@@ -101,6 +102,7 @@ class ModelProblem(Problem):
         inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
         if isinstance(data, Blocks):
             inputs = f"inputs of {count(data.classes, 'class', 'classes')} in {count(len(data.shares), 'block')}"
+        inputs += ", with noise in training" if data.has_noise else ""
         unit = "field" if network.activation is None else network.activation.as_argument().strip("'") + " unit"
         learner = count(network.width, unit)
         verb = "learns" if network.width == 1 else "learn"
@@ -215,6 +217,7 @@ class ProjectionProblem(ModelProblem):
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
+            refuse_noise(self.data, f"the limit of {type(other).__name__}")
             raise BadInput(
                 f"the limit of {type(other).__name__} does not support variances by block or class. Use Chain(d) or SGD(d)."
             )
@@ -289,7 +292,7 @@ class ProjectionProblem(ModelProblem):
         An accuracy computed as a sum over nodes comes with `accuracy_error`, its standard error. If classes have
         their own readouts or heads, `task_risk` is the risk on each class.
         """
-        model = self.model.without_dropout
+        model = self.model.test_model
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         values = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
@@ -305,7 +308,7 @@ class ProjectionProblem(ModelProblem):
         return values
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        students, model = stats.of(STUDENT), self.model.without_dropout
+        students, model = stats.of(STUDENT), self.model.test_model
         return risk_expectation(self).risk(model, students.a, model.law(students))
 
     @property
@@ -317,7 +320,7 @@ class ProjectionProblem(ModelProblem):
         class labels it is the mean entropy of the labels, the loss of a perfectly confident network.
         """
         # of the label noise at the start, if that is a schedule
-        return jnp.asarray(risk_expectation(self).floor(at_start(self.model.without_dropout)))
+        return jnp.asarray(risk_expectation(self).floor(at_start(self.model.test_model)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """Return the expectations that give the drift and the risk, with error estimates (zero for closed forms).
@@ -338,7 +341,7 @@ def risk_expectation(problem: ProjectionProblem) -> Expectation:
     """Return the method that computes risk and accuracy, which are those of the network without dropout."""
     if problem.network.mask_rate is None:
         return problem.expectation
-    return choose_without_dropout(problem.asked, at_start(problem.model.without_dropout))
+    return choose_without_dropout(problem.asked, at_start(problem.model.test_model))
 
 
 def linear_increments(

@@ -60,6 +60,8 @@ class StepCoordinates(NamedTuple):
     inside, along : coordinates along the fixed directions, and along the n further directions of the frame
     outside, below : squared diagonal of the triangular factor, and its entries below the diagonal, row by row
     z, c : label noise and class of each input
+    clean : coordinates of the samples along the fixed directions without input noise, on which labels depend; None without
+        input noise
     """
 
     inside: Float[Array, "*block k b runs"]
@@ -68,6 +70,7 @@ class StepCoordinates(NamedTuple):
     below: Float[Array, "*block n runs"]
     z: Float[Array, "b runs"]
     c: Int[Array, "b runs"]
+    clean: Float[Array, "*block k b runs"] | None = None
 
     def gram(self) -> Float[Array, "b b"]:
         """Compute the Gram matrix of the inputs of one run; there must be as many orthogonal components as inputs."""
@@ -118,8 +121,12 @@ class Frame(eqx.Module):
     def project(self, x: StepCoordinates, B: Float[Array, "*block k s runs"]) -> ProjectedFrame:
         """Compute the fields of inputs along the trained directions, and along fixed ones with coordinates B."""
         fields, rotated = self.map_blocks(_fields_in_block, x.inside, x.along, x.outside)
-        fixed = (B[..., None, :] * x.inside[..., None, :, :, :]).sum(-3)
-        return ProjectedFrame(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), rotated)
+        return ProjectedFrame(self, x, sum_blocks(fields, 3), fixed_fields(x.inside, B), rotated)
+
+
+def fixed_fields(inside: Float[Array, "*block k b runs"], B: Float[Array, "*block k s runs"]) -> Float[Array, "k b runs"]:
+    """Compute the fields along the fixed directions, of coordinates B, of inputs with the coordinates `inside`."""
+    return sum_blocks((B[..., None, :] * inside[..., None, :, :, :]).sum(-3), 3)
 
 
 def sum_blocks(leaf: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:

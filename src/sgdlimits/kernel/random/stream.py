@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     START_SECOND = 7
     MASK = 8
     ORDER = 9
+    INPUT_NOISE = 10
 
 
 class Stream(eqx.Module):
