@@ -5,4 +5,6 @@ from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.blocks import Blocks
 from sgdlimits.inputs.make import gaussian, mixture
 from sgdlimits.inputs.mixture import Data, Mixture
+from sgdlimits.inputs.rows import GaussianFit, Rows, from_data
+from sgdlimits.inputs.sampler import Sampler, sampler
 from sgdlimits.inputs.spectrum import Spectrum
