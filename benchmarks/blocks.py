@@ -46,9 +46,7 @@ def compiled(blocks: int, width: int, name: str) -> dict:
     kernel = choose_kernel(engine.process, None, carry, name)
 
     def call(steps: int) -> None:
-        kernel.advance(
-            carry, stream.seed, stream.runs, StepRange(*(np.asarray(n) for n in (0, steps, 0.0, engine.step_time)))
-        )
+        kernel.advance(carry, stream.seed, stream.runs, StepRange(*(np.asarray(n) for n in (0, steps, 0.0, engine.step_time))))
 
     call(1)
     return {"call": call, "compile s": cpu() - begin, "steps": 16, "M steps/s": 0.0}

@@ -1,8 +1,8 @@
 r"""Correction in 1/d to the drift, for inputs with variances by block or class, and mean zero.
 
-In a step, the Gram matrix of the trained directions within block b grows by :math:`E[\bar G\bar G^\top|x_b|^2]` for one sample.
-Its limit has :math:`d_bv_b` in place of the squared length :math:`|x_b|^2`. As :math:`|x_b|^2` is a sum of :math:`d_b` squares of
-normal variates of variance :math:`v_b`, the difference is a derivative in that variance,
+In a step of one sample, the Gram matrix of the trained directions within block b grows in proportion to
+:math:`E[GG^\top|x_b|^2]`. Its limit has :math:`d_bv_b` in place of the squared length :math:`|x_b|^2`. As the latter is a sum
+of :math:`d_b` squares of normal variates of variance :math:`v_b`, the difference is a derivative in that variance,
 
 .. math:: E[GG^\top(|x_b|^2 - d_bv_b)] = 2v_b^2\,\frac{\partial}{\partial v_b}E[GG^\top] .
 """

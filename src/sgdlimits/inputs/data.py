@@ -55,7 +55,7 @@ class Moments(NamedTuple):
 def measure(X: Any, y: Any, labels: Any, blocks: int) -> Moments:
     """Compute the moments of rows X with labels y of a regression, or class labels, in at most `blocks` blocks."""
     X, y, c = _check_rows(X, y, labels)
-    (n, d), classes = X.shape, int(c.max()) + 1
+    n, classes = len(X), int(c.max()) + 1
     X, share = X - X.mean(0), np.bincount(c) / n
     centres = np.stack([X[c == i].mean(0) for i in range(classes)])
     inside = X - centres[c]
@@ -172,7 +172,7 @@ def _rescale(vector: Float[np.ndarray, " n"], length: float) -> Float[np.ndarray
 
 def _turn_to_axes(part: Float[np.ndarray, "k size"], B: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "size size"]:
     """Return an orthogonal matrix R for which `part` R has the columns B first and zeros after them; B B^T = part part^T."""
-    k, size = part.shape
+    size = part.shape[1]
     values = (B**2).sum(0)  # the columns of B are orthogonal
     known = np.flatnonzero(values > MIN_EIGENVALUE * max(values.max(), 1e-300))
     axes = (B[:, known] / values[known]).T @ part

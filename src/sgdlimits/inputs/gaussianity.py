@@ -13,7 +13,6 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-
 RANDOM_DIRECTIONS = 64
 MAX_DISTANCE, MAX_KURTOSIS, MAX_LENGTH_RATIO = 0.05, 1.0, 3.0
 """Largest Kolmogorov-Smirnov distance, excess kurtosis, and variance of the squared length relative to that of Gaussian inputs,
@@ -61,8 +60,6 @@ def measure_fields(direction: str, fields: Float[np.ndarray, "n m"]) -> FieldTes
     distance = np.maximum(steps[1:] - below, below - steps[:-1]).max(0)
     skewness, kurtosis = (fields**3).mean(0), (fields**4).mean(0) - 3
     return FieldTest(direction, float(np.sqrt((skewness**2).mean())), float(kurtosis.mean()), float(distance.mean()), n)
-
-
 
 
 def standardise(fields: Float[np.ndarray, "n m"], c: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n m"]:

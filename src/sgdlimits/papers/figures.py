@@ -34,7 +34,7 @@ FIGURE_NAMES = {
     "new_results": """
         optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon single-index staircase
         staircase-correlated which-optimiser
-        which-optimiser-why
+        which-optimiser-why your-data
     """,
 }
 """Names of the figures by the folder of their paper."""

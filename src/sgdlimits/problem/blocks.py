@@ -53,7 +53,9 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
 
     mean = square = jnp.zeros(())
     pairs = expectation.pair_with_expectations(class_models(model))
-    for (weight, (block, moments, _)), (part, own) in zip(_parts_by_class(model, expectation, students, full), pairs, strict=True):
+    for (weight, (block, moments, _)), (part, own) in zip(
+        _parts_by_class(model, expectation, students, full), pairs, strict=True
+    ):
         increment = lambda products, block=block, part=part: change(block.spread(part.undo_turn(products), None))
         samples = jax.tree.map(lambda leaf: leaf[..., None], moments)
         one = change(block.spread(samples, None))[:, 0]
