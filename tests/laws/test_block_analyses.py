@@ -63,9 +63,8 @@ def test_hessian_spectrum_is_that_of_the_risk_in_r_d(kind, unit, sphere):
     rng, sizes = np.random.default_rng(0), SIZES if kind.startswith("blocks") else (D,)
     own = problem(inputs(kind), unit, sphere=sphere)
     shares = SHARES if len(sizes) > 1 else (1.0,)
-    e = np.concatenate(
-        [np.sqrt(s) * x / np.linalg.norm(x) for s, x in ((s, rng.normal(size=n)) for s, n in zip(shares, sizes, strict=True))]
-    )
+    parts = [(share, rng.normal(size=size)) for share, size in zip(shares, sizes, strict=True)]
+    e = np.concatenate([np.sqrt(share) * x / np.linalg.norm(x) for share, x in parts])
     u = rng.normal(size=(2, D)) / np.sqrt(D)
     u = u / np.linalg.norm(u, axis=1, keepdims=True) if sphere else u
     expected, stats = autodiff_spectrum(own, np.array([1.0, 0.7]), u, e, sizes)
@@ -106,11 +105,8 @@ def test_stable_fixed_point_is_where_the_ode_rests():
     own = problem(inputs("blocks"), "erf", 2, lr=0.5, ridge=0.2)
     found = sl.fixed_points(own, count=32, progress=False)
     theory = sl.simulate(own, sl.ODE(), sl.RandomInit(1000), t_max=400, runs=3, save=2, progress=False)
-    rest = [theory[name].values[:, -1].reshape(3, -1) for name in ("M", "Q")]
-    near = min(
-        (np.abs(image_rest - np.asarray(leaf).ravel()).max() for stable in found.stable for leaf, image_rest in
-         [(stable.point.Q, rest[1])]),
-    )  # fmt: skip
+    rest = theory.Q.values[:, -1].reshape(3, -1)
+    near = min(np.abs(rest - np.asarray(stable.point.Q).ravel()).max() for stable in found.stable)
     assert near < 1e-5
 
 

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy.integrate import solve_ivp
 
 from sgdlimits.algorithm import OnePassSGD
-from sgdlimits.analysis.correction_blocks import block_drift_correction
+from sgdlimits.analysis.correction_blocks import block_drift_correction, check_expansion
 from sgdlimits.checks import integer
 from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
@@ -85,6 +85,7 @@ def expansion(
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
     fix_time(problem, None, "Compare ODE() with Chain(d).")
+    check_expansion(problem)
     point = as_start(start).one(problem, seed=seed)
     problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)

@@ -16,19 +16,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from sgdlimits.algorithm import OnePassSGD
 from sgdlimits.errors import BadInput
+from sgdlimits.inputs import Blocks
 from sgdlimits.problem.blocks import class_parts
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
 
+def check_expansion(problem: ProjectionProblem) -> None:
+    """Raise `BadInput` unless the inputs of a problem have one variance, or the expansion is written for their blocks."""
+    if not isinstance(problem.data, Blocks):
+        return
+    if not problem.data.centred or problem.network.mask_rate is not None:
+        raise BadInput("the expansion in 1/d with variances by block or class needs mean zero and no dropout. Use Chain(d).")
+    if problem.algorithm.sphere:
+        raise BadInput(
+            "the expansion in 1/d with variances by block or class does not support weights on the sphere. Use Chain(d)."
+        )
+
+
 def block_drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, " n"]:
     """Return the 1/d correction to the drift of one-pass SGD on inputs with variances by block or class."""
-    sgd, data = problem.algorithm, problem.data
-    if not data.centred or problem.network.mask_rate is not None:
-        raise BadInput("the expansion in 1/d with variances by block or class needs mean zero and no dropout. Use Chain(d).")
-    if sgd.sphere:
-        raise BadInput("the expansion in 1/d with variances by block or class does not support the sphere. Use Chain(d).")
+    sgd = problem.algorithm
+    assert isinstance(sgd, OnePassSGD)
     n, lr, ridge = sgd.batch, sgd.lr, sgd.lr * sgd.ridge
     parts = class_parts(problem.model, problem.expectation, stats)
     spread = [(weight, block.spread(moments, mean)) for weight, (block, moments, mean) in parts]
@@ -52,14 +63,15 @@ def block_drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float
 
 def _excess_length(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, "blocks p p"]:
     """Return, by block, the gradients' second moment weighted by the excess of the squared length of the input in the block."""
-    model = problem.model
+    model, data = problem.model, problem.data
+    assert isinstance(data, Blocks)
 
     def second_moment(variance):
-        own = eqx.tree_at(lambda model: model.data.variance, model, variance)
+        own = eqx.tree_at(lambda model: model.data.variance, model, variance)  # type: ignore[attr-defined]
         parts: Any = class_parts(own, problem.expectation, stats)
         return sum(weight * moments.gradient_gradient for weight, (_, moments, _) in parts)
 
-    variance = jnp.asarray(model.data.variance)
+    variance = jnp.asarray(data.variance)
     rates = 2 * variance**2
     along = lambda b: jax.jvp(second_moment, (variance,), (rates * (jnp.arange(variance.shape[1]) == b),))[1]
     return jax.vmap(along)(jnp.arange(variance.shape[1]))

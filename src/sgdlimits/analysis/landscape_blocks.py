@@ -123,7 +123,7 @@ def _frame_coordinates(
     """Return the coordinates of units and fixed directions in a frame of each block, and its number of axes in each block."""
     k, p = problem.target.teachers, problem.network.width
     full = at if at.has_blocks else Overlaps(at.a, np.asarray(at.M)[None], np.asarray(at.Q)[None])
-    B = np.asarray(problem.frames).reshape(-1, k, k)
+    B: Any = np.asarray(problem.frames).reshape(-1, k, k)
     frame = frame_by_block(as_batch(jax.tree.map(np.asarray, full)), B, np.full(len(B), p))
     units, fixed, axes = [], [], []
     for m, T, own in zip(np.asarray(frame.m)[..., 0], np.asarray(frame.T)[..., 0], B, strict=True):

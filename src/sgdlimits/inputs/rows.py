@@ -194,8 +194,11 @@ class GaussianFit:
             f"{self.rows.variance.max():.3g} to {self.rows.variance.min():.3g}"
         )
         lines = [("fields along", "skewness", "excess kurtosis", "distance")]
-        lines += [(test.direction, *(f"{x:.3f}" for x in (test.skewness, test.kurtosis, test.distance))) for test in self.tests]
-        lines += [("by chance, up to", *(f"{error:.3f}" for error in self.tests[0].errors))]
+        numbers = [(test.direction, (test.skewness, test.kurtosis, test.distance)) for test in self.tests]
+        numbers.append(("by chance, up to", self.tests[0].errors))
+        lines += [
+            (name, f"{skewness:.3f}", f"{kurtosis:.3f}", f"{distance:.3f}") for name, (skewness, kurtosis, distance) in numbers
+        ]
         length = f"variance of the squared length: {self.length_ratio:.3g} times that of Gaussian inputs"
         return "\n".join([head, table(lines, "<>", indent="  "), f"  {length}", *self.notes, self.verdict])
 
@@ -225,7 +228,7 @@ def from_data(X: Data, y: Vector | None = None, labels: Any = None, blocks: Bloc
     """
     rows = Rows(X, y, labels, blocks)
     constant = int((np.ptp(np.asarray(X, float), axis=0) == 0).sum())
-    notes = tuple(note_on_rows(*rows.x.shape, constant))
+    notes = tuple(note_on_rows(len(rows.x), rows.x.shape[1], constant))
     fit = GaussianFit(rows, field_tests(rows.x, rows.c, rows.line), length_ratio(rows.x, rows.c), notes)
     if not fit.is_near_gaussian:
         warnings.warn(fit.verdict, AccuracyWarning, stacklevel=2)

@@ -57,23 +57,29 @@ class RowsProcess(MeasuredProcess):
     """SGD on the rows of a data set; labels are those of the rows, if they have some."""
 
     @property
+    def _data(self) -> Rows:
+        data = self.problem.data
+        assert isinstance(data, Rows)
+        return data
+
+    @property
     def _labelled(self):
-        if self.problem.data.y is None:
+        if self._data.y is None:
             return self.problem
         return eqx.tree_at(lambda problem: problem.model.target, self.problem, _given_labels(self.problem.target))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        if self.problem.data.y is None:
+        if self._data.y is None:
             return super().step(state, inputs, now)
         labelled = eqx.tree_at(lambda process: process.problem, self, self._labelled)
         return WeightProcess.step(labelled, state, inputs, now)
 
     def _test_batch(self):
-        data = self.problem.data
+        data = self._data
         at = np.linspace(0, len(data.x) - 1, min(len(data.x), TEST_SAMPLES)).round().astype(int)
-        x, y, c = (None if part is None else part[at] for part in (data.x, data.y, data.c))
-        z = Stream.of(0, [TEST_RUN]).normal_rows(Purpose.NOISE, len(at))[0, 0] if y is None else y
-        return Batch(x[:, None], jnp.asarray(z)[:, None], jnp.asarray(c)[:, None])
+        z = Stream.of(0, [TEST_RUN]).normal_rows(Purpose.NOISE, len(at))[0, 0] if data.y is None else data.y[at]
+        x, z, c = (jnp.asarray(part)[:, None] for part in (jnp.asarray(data.x)[at], z, jnp.asarray(data.c)[at]))
+        return Batch(x, z, c)
 
 
 class SampledProcess(MeasuredProcess, DiffuseProcess):

@@ -90,9 +90,7 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
     return Frame(frames[0].a, as_floats(m), as_floats(T), frames[0].kept, stats.names)
 
 
-def _use_free_axes(
-    m: Float[np.ndarray, "runs n k"], Q: Float[np.ndarray, "runs n n"], B: Float[np.ndarray, "k k"], max_rank: int
-) -> Float[np.ndarray, "runs n k"]:
+def _use_free_axes(m: Any, Q: Any, B: Float[Array, "k k"], max_rank: int) -> Float[np.ndarray, "runs n k"]:
     """Return coordinates m of which those along axes without fixed directions hold what the rest of a small block cannot.
 
     In a block of few dimensions the trained directions need these axes, too: their remainder Q - m m^T may have a rank of up to

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,14 +47,17 @@ def patches(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def terrain() -> np.ndarray:
     """Return the map of elevations around a fault in Tennessee."""
-    with cbook.get_sample_data("jacksboro_fault_dem.npz") as file:
+    file: Any = cbook.get_sample_data("jacksboro_fault_dem.npz")
+    with file:
         return np.asarray(file["elevation"], float)
 
 
 def photograph() -> np.ndarray:
     """Return the grey values of a portrait of Grace Hopper."""
-    with cbook.get_sample_data("grace_hopper.jpg") as file:
-        return np.asarray(matplotlib.image.imread(file, format="jpg"), float).mean(2)
+    file: Any = cbook.get_sample_data("grace_hopper.jpg")
+    with file:
+        pixels: Any = matplotlib.image.imread(file, format="jpg")
+    return np.asarray(pixels, float).mean(2)
 
 
 def of_image(image: np.ndarray) -> tuple[sl.ProjectionProblem, sl.inputs.GaussianFit]:
@@ -110,7 +114,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     problems = {name: (problem, fit.d) for name, (problem, fit) in real.items()}
     problems |= {name: (committee(sl.inputs.sampler(fn)), size.d) for name, fn in SAMPLERS.items()}
     problems["hidden manifold"] = committee(sl.inputs.Rows(manifold(size.d), blocks=10)), size.d
-    curves = {name: _simulate(*case, size, seed) for name, case in bar(problems.items(), desc="inputs")}
+    curves = {name: _simulate(problem, d, size, seed) for name, (problem, d) in bar(problems.items(), desc="inputs")}
     rows = [{"inputs": name} | _compare(curve) for name, curve in curves.items()]
     fits = [
         {"inputs": name, "kurtosis": fit.tests[0].kurtosis, "distance": fit.tests[0].distance, "length": fit.length_ratio}
