@@ -67,7 +67,7 @@ def _excess_length(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, 
     assert isinstance(data, Blocks)
 
     def second_moment(variance):
-        own = eqx.tree_at(lambda model: model.data.variance, model, variance)  # type: ignore[attr-defined]
+        own = eqx.tree_at(lambda model: model.data.variance, model, variance)
         parts: Any = class_parts(own, problem.expectation, stats)
         return sum(weight * moments.gradient_gradient for weight, (_, moments, _) in parts)
 

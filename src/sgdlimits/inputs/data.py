@@ -83,16 +83,15 @@ def measure(X: Any, y: Any, labels: Any, blocks: int) -> Moments:
         ])  # fmt: skip
         fixed = np.concatenate([directions, line[None]])
         coefficients = np.pad(coefficients, ((0, 0), (0, 1)))
-    if not k:
-        return Moments(share, None, variance, sizes, None, noise, values, rows, y, c, target)
     parts = np.split(fixed, edges, axis=1)
     gram = np.stack([part @ part.T for part in parts])
-    turn = [_turn_to_axes(part, B) for part, B in zip(parts, block_factor(gram), strict=True)]
+    factors = block_factor(gram) if k else gram
+    turn = [_turn_to_axes(part, B) for part, B in zip(parts, factors, strict=True)]
     rows = np.concatenate([part @ R for part, R in zip(np.split(rows, edges, axis=1), turn, strict=True)], axis=1)
     if target is not None:
         target = np.concatenate([part @ R for part, R in zip(np.split(target, edges), turn, strict=True)])
     means = coefficients if len(directions) else None
-    return Moments(share, means, variance, sizes, gram, noise, values, rows, y, c, target)
+    return Moments(share, means, variance, sizes, gram if k else None, noise, values, rows, y, c, target)
 
 
 def merge_eigenvalues(values: Float[np.ndarray, " d"], blocks: int, min_size: int) -> tuple[int, ...]:
@@ -171,13 +170,17 @@ def _rescale(vector: Float[np.ndarray, " n"], length: float) -> Float[np.ndarray
 
 
 def _turn_to_axes(part: Float[np.ndarray, "k size"], B: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "size size"]:
-    """Return an orthogonal matrix R for which `part` R has the columns B first and zeros after them; B B^T = part part^T."""
+    """Return an orthogonal matrix R for which `part` R has the columns B first and zeros after them; B B^T = part part^T.
+
+    All other axes are random: the eigenvectors of the block are not, and would differ in their variance.
+    """
     size = part.shape[1]
     values = (B**2).sum(0)  # the columns of B are orthogonal
-    known = np.flatnonzero(values > MIN_EIGENVALUE * max(values.max(), 1e-300))
+    known = np.flatnonzero(values > MIN_EIGENVALUE * max(values.max(initial=0.0), 1e-300))
     axes = (B[:, known] / values[known]).T @ part
     # further axes, orthogonal to those of the fixed directions, in the places that these leave
     more = np.linalg.svd(axes, full_matrices=True)[2][len(known) :] if len(known) else np.eye(size)
+    more = np.linalg.qr(np.random.default_rng(0).normal(size=(len(more), len(more))))[0] @ more
     turn = np.empty((size, size))
     turn[known], turn[np.setdiff1d(np.arange(size), known)] = axes, more
     return turn.T

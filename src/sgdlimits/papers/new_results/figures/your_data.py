@@ -160,9 +160,11 @@ def _draw_curves(ax: Axes, curves: dict[str, xr.Dataset], names: tuple[str, ...]
     """Draw the mean risk of SGD as points, of the chain as lines, and of the ODE as dashes."""
     for name, colour in zip(names, OKABE_ITO, strict=False):
         curve = curves[name].isel(t=slice(1, None))
-        ax.errorbar(curve.t, curve.sgd, 2 * curve.sgd_error, fmt="o", markersize=3, color=colour, label=f"{name}: SGD")
-        ax.plot(curve.t, curve.chain, "-", linewidth=1, color=colour, label="chain, Gaussian inputs")
-        ax.plot(curve.t, curve.ode, "--", linewidth=1, color=colour, label="ODE, Gaussian inputs")
+        ax.errorbar(curve.t, curve.sgd, 2 * curve.sgd_error, fmt="o", markersize=3, color=colour, label=f"SGD, {name}")
+        ax.plot(curve.t, curve.chain, "-", linewidth=1, color=colour)
+        ax.plot(curve.t, curve.ode, "--", linewidth=1, color=colour)
+    ax.plot([], [], "-", linewidth=1, color="black", label="chain, Gaussian inputs")
+    ax.plot([], [], "--", linewidth=1, color="black", label="ODE, Gaussian inputs")
     ax.set(xscale="log", yscale="log", xlabel="$t$, samples per dimension", ylabel="risk (mean)")
     ax.set_title(title, loc="left")
     ax.legend(fontsize=6, loc="lower left")
