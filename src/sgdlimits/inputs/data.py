@@ -23,7 +23,7 @@ MIN_RESOLVED = 1e-6
 """Eigenvalues below this size, relative to their mean, are not told apart when they are merged to blocks."""
 
 
-class Moments(NamedTuple):
+class DataMoments(NamedTuple):
     """First and second moments of an array of data, and its rows in the coordinates of the blocks.
 
     Parameters
@@ -52,7 +52,7 @@ class Moments(NamedTuple):
     target: Float[np.ndarray, " d"] | None
 
 
-def measure(X: Any, y: Any, labels: Any, blocks: int) -> Moments:
+def measure(X: Any, y: Any, labels: Any, blocks: int) -> DataMoments:
     """Compute the moments of rows X with labels y of a regression, or class labels, in at most `blocks` blocks."""
     X, y, c = _check_rows(X, y, labels)
     n, classes = len(X), int(c.max()) + 1
@@ -91,7 +91,7 @@ def measure(X: Any, y: Any, labels: Any, blocks: int) -> Moments:
     if target is not None:
         target = np.concatenate([part @ R for part, R in zip(np.split(target, edges), turn, strict=True)])
     means = coefficients if len(directions) else None
-    return Moments(share, means, variance, sizes, gram if k else None, noise, values, rows, y, c, target)
+    return DataMoments(share, means, variance, sizes, gram if k else None, noise, values, rows, y, c, target)
 
 
 def merge_eigenvalues(values: Float[np.ndarray, " d"], blocks: int, min_size: int) -> tuple[int, ...]:
