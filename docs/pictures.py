@@ -34,8 +34,8 @@ VIEWS = {
 SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Index of the starting point of phase retrieval in each screenshot."""
 FIGURES = (
-    "double-descent", "full-batch", "optimal-curriculum", "optimal-dropout", "optimal-replay", "schedule-escape", "schedule-muon",
-    "second-pass",
+    "double-descent", "full-batch", "optimal-curriculum", "optimal-dropout", "optimal-replay", "schedule-escape",
+    "schedule-muon", "second-pass",
 )  # fmt: skip
 FIGURE_WIDTH = 1800
 """Width of these figures in pixels, for columns of half as many on screens of two pixels a point."""

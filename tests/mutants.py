@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant("inputs/mixture.py", "scale[row][:, None] * below", "0.9 * scale[row][:, None] * below", SPACE + "private"),
     Mutant("inputs/mixture.py", "d - k - n - np.arange(r)", "d - k - np.arange(r)", SPACE + "chain_has_the_law"),
     Mutant("statistics/triangular.py", "cosine * v - sine", "cosine * v + sine", "tests/laws/test_batches.py -k triangular"),
-    Mutant("level/sgd.py", "/ algorithm.batch, inv_d)", ", inv_d)", OPTAX + "Adam"),
+    Mutant("level/diffuse.py", "/ algorithm.batch, inv_d)", ", inv_d)", OPTAX + "Adam"),
     Mutant("level/sde.py", "jnp.sqrt(size / self.d) / 2, t)", "jnp.sqrt(size / self.d), t)", SPIKED),
     # statistics/, random/, gaussian/, expectation/, model/
     Mutant(

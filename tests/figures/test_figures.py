@@ -62,6 +62,7 @@ TINY = {
         cap=15.0,
         final=(2.0, 4.0),
     ),
+    "your-data": dict(runs=4, t_max=0.5, d=20, saves=3),
     "which-optimiser-why": dict(
         k=2,
         ks=(2,),

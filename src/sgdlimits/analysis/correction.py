@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy.integrate import solve_ivp
 
 from sgdlimits.algorithm import OnePassSGD
+from sgdlimits.analysis.correction_blocks import block_drift_correction
 from sgdlimits.checks import integer
 from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
@@ -86,8 +87,6 @@ def expansion(
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
     fix_time(problem, None, "Compare ODE() with Chain(d).")
     refuse_noise(problem.data, "the expansion in 1/d")
-    if isinstance(problem.data, Blocks):
-        raise BadInput("the expansion in 1/d does not support variances by block or class. Simulate with Chain(d).")
     point = as_start(start).one(problem, seed=seed)
     problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)
@@ -219,14 +218,18 @@ def _statistic_scales(problem: ProjectionProblem, point: Overlaps, x: np.ndarray
     rows = np.tile(np.asarray(problem.vector(point)), (len(x), 1))
     rows[:, np.flatnonzero(problem.coordinates.moves(point))] = x
     rows = rows[np.isfinite(rows).all(1)]
-    p, k = point.M.shape
+    *blocks, p, k = point.M.shape
+    B = int(np.prod(blocks))
     row, column = np.triu_indices(p)
-    # diagonal entries of the upper triangle of Q, row by row
-    norms = np.sqrt(np.maximum(rows[:, p * k :][:, : row.size][:, row == column], 0).max(0))
-    fixed = np.sqrt(np.diagonal(np.asarray(problem.directions.gram)))
-    scalars = np.abs(rows[:, p * k + row.size :])
-    sizes = [np.outer(norms, fixed).ravel(), norms[row] * norms[column], np.full(scalars.shape[1], scalars.max(initial=0))]
-    return np.concatenate(sizes)[problem.coordinates.moves(point)]
+    squares = rows[:, B * p * k :][:, : B * row.size].reshape(len(rows), B, row.size)
+    # diagonal entries of the upper triangle of Q, row by row; norms are those over all blocks
+    norms = np.sqrt(np.maximum(squares[:, :, row == column].sum(1), 0).max(0))
+    gram = np.asarray(problem.directions.gram)
+    fixed = np.sqrt(np.diagonal(gram.reshape(-1, k, k).sum(0)))
+    scalars = np.abs(rows[:, B * (p * k + row.size) :])
+    overlaps = np.tile(np.outer(norms, fixed).ravel(), B), np.tile(norms[row] * norms[column], B)
+    sizes = np.concatenate([*overlaps, np.full(scalars.shape[1], scalars.max(initial=0))])
+    return sizes[problem.coordinates.moves(point)]
 
 
 def _derivatives_and_contraction(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
@@ -277,6 +280,8 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
     """
     sgd = problem.algorithm
     assert isinstance(sgd, OnePassSGD)
+    if isinstance(problem.data, Blocks):
+        return block_drift_correction(problem, stats)
     if sgd.sphere:
         unconstrained = OnePassSGD(sgd.lr, sgd.lr_second, sgd.ridge, False, sgd.batch)
         free = eqx.tree_at(lambda problem: problem.algorithm, problem, unconstrained)

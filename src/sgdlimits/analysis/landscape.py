@@ -22,6 +22,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
+from sgdlimits.analysis.landscape_blocks import BlockHessian, block_hessian
 from sgdlimits.analysis.spectrum import TOLERANCE, HessianSpectrum as HessianSpectrum, spectrum_of
 from sgdlimits.checks import array, finite_scalars, point_or_weights
 from sgdlimits.domain import Count, NotNegative, checked
@@ -218,7 +219,7 @@ def hessian(
     at: Annotated[Overlaps | Weights | np.ndarray, point_or_weights],
     sphere: bool | None = None,
     t: NotNegative | None = None,
-) -> Hessian | Float[np.ndarray, "p d p d"]:
+) -> Hessian | BlockHessian | Float[np.ndarray, "p d p d"]:
     r"""Return the Hessian of the landscape with respect to the weights of the first layer.
 
     The result is a `Hessian` at statistics, and an array of shape (p, d, p, d) at weights of p units, if that fits into memory.
@@ -237,6 +238,9 @@ def hessian(
     [-4.0, 4.0]
     """
     problem = fix_time(problem, t)
+    if isinstance(problem, ProjectionProblem) and isinstance(problem.data, Blocks):
+        refuse_noise(problem.data, "the Hessian")
+        return block_hessian(problem, at, lambda units: _uses_sphere(problem, units, sphere))
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
     # refuse before the expectation is computed
@@ -275,7 +279,8 @@ def hessian_spectrum(
     r"""Return the eigenvalues of the landscape's Hessian in dimension `d`, with exact multiplicities.
 
     For p units and an orthonormal frame of the n-dimensional span of all directions, the block within the frame has p n
-    eigenvalues; the p-by-p block outside has p eigenvalues, each d - n times. The cost does not depend on d.
+    eigenvalues; the p-by-p block outside has p eigenvalues, each d - n times. For inputs with blocks of variances there are p
+    such eigenvalues for each block, as many times as dimensions of the block are left. The cost does not depend on d.
 
     Parameters
     ----------
@@ -300,7 +305,7 @@ def hessian_spectrum(
                0     999999998
     """
     at = hessian(problem, statistics, sphere, t)
-    if not isinstance(at, Hessian):
+    if not isinstance(at, (Hessian, BlockHessian)):
         raise BadInput("hessian_spectrum needs statistics; got Weights. Give Overlaps(a, u @ fixed.T, u @ u.T).")
     return at.spectrum(d, tolerance)
 
@@ -342,4 +347,7 @@ def _check_problem(problem: Problem) -> None:
         )
     refuse_noise(problem.data, "the Hessian")
     if isinstance(problem.data, Blocks):
-        raise BadInput("the Hessian does not support variances by block or class. Use linearise for the rates of the ODE.")
+        raise BadInput(
+            "the risk, its gradient, and the Hessian at weights do not support variances by block or class. Use "
+            "hessian(problem, statistics), or linearise for the rates of the ODE."
+        )

@@ -6,4 +6,6 @@ from sgdlimits.inputs.blocks import Blocks
 from sgdlimits.inputs.make import add_noise, gaussian, mixture
 from sgdlimits.inputs.mixture import Data, Mixture
 from sgdlimits.inputs.reused import Reused, TrainingSet
+from sgdlimits.inputs.rows import GaussianFit, Rows, from_data
+from sgdlimits.inputs.sampler import Sampler, sampler
 from sgdlimits.inputs.spectrum import Spectrum

@@ -114,7 +114,7 @@ def add_noise(data: Inputs, scale: NotNegativeInTime) -> Inputs:
             )
         variance: Any = data.spread**2
         data = Blocks(data.weights, data.means, variance.reshape(1, 1))
-    if not isinstance(data, Blocks):
+    if type(data) is not Blocks:  # rows of a data set are inputs of blocks too
         raise BadInput(f"input noise needs Gaussian inputs; got {type(data).__name__}. Give gaussian() or a mixture.")
     if data.has_noise:
         raise BadInput(f"the inputs have noise of standard deviation {as_source(data.input_noise)}. Add noise once.")

@@ -10,6 +10,8 @@ from sgdlimits.domain import Size, checked
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.make import gaussian
+from sgdlimits.inputs.rows import Rows
+from sgdlimits.inputs.sampler import Sampler
 from sgdlimits.part import Part, has_schedules
 
 ORDERS = ("cyclic", "shuffled", "random")
@@ -58,6 +60,11 @@ class Reused(Part):
         self.n, self.order, self.base = n, order, gaussian() if base is None else base
         if order not in ORDERS:
             raise BadInput(f"order must be one of {', '.join(ORDERS)}; got {shorten(order)}. Give one of these.")
+        if isinstance(self.base, (Rows, Sampler)):
+            raise BadInput(
+                f"a dataset is drawn from a Gaussian law, and not from {type(self.base).__name__}. "
+                "Give base=inputs.gaussian(), or train on your rows with data=inputs.Rows(X, y) alone."
+            )
         if self.base.has_noise:
             raise BadInput("input noise is fresh at each step, and cannot be part of a dataset. Give inputs without noise.")
         if has_schedules(self.base):

@@ -1,6 +1,7 @@
 """Levels of description of SGD (SGD in R^d, chain, SDE, ODE and others): from the weights to the limit of large d."""
 
 import sgdlimits._x64  # first: arrays are double precision
+import sgdlimits.level.own_inputs
 import sgdlimits.level.spiked
 from sgdlimits.level.base import Engine, Level, Request, Snapshot, Stepper
 from sgdlimits.level.chain import Chain

@@ -97,15 +97,25 @@ class Attempt(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps of one call: times and states at their ends, polynomials, whether these are accurate, and the next step's size."""
+    """Steps of one call, as arrays of JAX within it and of NumPy after it.
 
-    count: Array
-    failed: Array
-    size: Array
-    t: Float[Array, " steps"]
-    y: Float[Array, "steps rows n"]
-    polynomials: Float[Array, "steps powers rows n"]
-    accurate: Array
+    Parameters
+    ----------
+    made : number of steps that were made
+    failed : whether the next step failed, since its size became too small
+    size : size of the next step
+    t, y : time and states at the end of each step, of shapes (steps,) and (steps, rows, n)
+    polynomials : coefficients of the interpolating polynomials, of shape (steps, powers, rows, n)
+    accurate : whether each polynomial satisfies the ODE
+    """
+
+    made: Any
+    failed: Any
+    size: Any
+    t: Any
+    y: Any
+    polynomials: Any
+    accurate: Any
 
 
 def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y: Array, size: Array, within: Interval) -> Steps:
@@ -188,7 +198,8 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
             a = a._replace(slopes=a.slopes.at[jnp.asarray(row)[a.stage]].set(slope), y=jnp.where(a.stage == _END, point, a.y))
             update = lambda branch: lambda: branch(a, slope, point)._replace(y=a.y, slopes=a.slopes)[:6]
             branches = [update(branch) for branch in (start, probe, go_on, judge, check_middle)]
-            return Attempt(*lax.switch(jnp.asarray(kinds)[a.stage], branches), a.y, a.slopes)
+            stage, size, next_size, rejected, failed, accurate = lax.switch(jnp.asarray(kinds)[a.stage], branches)
+            return Attempt(stage, size, next_size, rejected, failed, accurate, a.y, a.slopes)
 
         no, stage = jnp.asarray(False), jnp.where(jnp.isnan(first).all(), _START, 1)
         size = jnp.where(stage == _START, size, bounded(size))
@@ -199,7 +210,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
     def take_step(carry):
         t, y, first, steps = carry
         a = attempt_step(t, y, first, steps.size)
-        k, reached = steps.count, jnp.where(t + a.size >= within.end, within.end, t + a.size)
+        k, reached = steps.made, jnp.where(t + a.size >= within.end, within.end, t + a.size)
         stored = Steps(
             jnp.where(a.failed, k, k + 1),
             a.failed,
@@ -211,7 +222,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
         )
         return reached, a.y, a.slopes[_END], stored
 
-    more = lambda carry: (carry[3].count < within.steps) & ~carry[3].failed & (carry[0] < within.end)
+    more = lambda carry: (carry[3].made < within.steps) & ~carry[3].failed & (carry[0] < within.end)
     empty = Steps(
         jnp.asarray(0),
         jnp.asarray(False),
@@ -266,15 +277,15 @@ class CompiledSolver:
 
     def step(self) -> None:
         """Make one step, taken from the last call if it has more of them."""
-        if self.steps is None or self.position == self.steps.count:
+        if self.steps is None or self.position == self.steps.made:
             self._make_call()
         steps, i = self.steps, self.position
         assert steps is not None
-        if i == steps.count:
+        if i == steps.made:
             self.status = "failed"
             return
         low, before, t = self.t, self.y, float(steps.t[i])
-        last = i + 1 == steps.count
+        last = i + 1 == steps.made
         self.t, self.rows, self.step_size, self.position = t, steps.y[i], t - low, i + 1
         # within a call the size of the next step is known from that step; SciPy's solvers have the size before truncation
         self.h_abs = float(steps.size) if last else float(steps.t[i + 1]) - t
@@ -292,7 +303,7 @@ class CompiledSolver:
         begin, within = time.perf_counter(), self.within._replace(steps=self.steps_per_call)
         found = self.call(self.t, self.rows, self.h_abs, within)
         self.steps, self.position = Steps(*map(np.asarray, found)), 0
-        each = (time.perf_counter() - begin) / max(1, int(self.steps.count))
+        each = (time.perf_counter() - begin) / max(1, int(self.steps.made))
         self.steps_per_call = int(np.clip(min(CALL_SECONDS / max(each, 1e-9), 8 * self.steps_per_call), 1, self.buffer))
 
 

@@ -24,8 +24,9 @@ from sgdlimits.inputs.base import StepSizes
 from sgdlimits.inputs.masks import MaskedInputs
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
+from sgdlimits.level.diffuse import CoordinateProcess
 from sgdlimits.level.process import Process
-from sgdlimits.level.sgd import Batch, CoordinateProcess, WeightProcess, WeightState, joined_frames, sgd_process
+from sgdlimits.level.sgd import Batch, WeightProcess, WeightState, joined_frames, sgd_process
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.blocks import check_block_sizes
 from sgdlimits.problem.projection import ProjectionProblem
@@ -229,7 +230,7 @@ class DatasetProcess(Process):
         fixed = jnp.einsum("ks,rns->rkn", base.frame, base.frame_coordinates(dataset.x))
 
         def means_of_run(fields, fixed, a, z, c, t):
-            model, a = self.problem.at(t).model.without_dropout, repeat_for_samples(a, self.n)
+            model, a = self.problem.at(t).model.test_model, repeat_for_samples(a, self.n)
             prediction, label = model.network.output(fields, a, c, None), model.target.label(fixed, z, c)
             means = {"train_risk": model.loss(prediction, label).mean()}
             if model.loss.classifies:

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import compute_updates, multiply_by_past
-from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
@@ -280,52 +279,3 @@ class WeightProcess(Process):
             return Overlaps(state.a, M, Q, kept, state.names)
         M = jnp.einsum("rps,ks->rpk", self.frame_coordinates(state.W), self.frame)
         return Overlaps(state.a, M, products(state.W, state.W), kept, state.names)
-
-
-class CoordinateProcess(WeightProcess):
-    """SGD in R^d by an algorithm that treats each coordinate separately, such as Adam.
-
-    Fixed directions and initial weights are spread over all axes, along a cosine basis. The state has the algorithm's memory
-    of each coordinate; the statistics do not.
-    """
-
-    def _cosine_basis(self, rows: int) -> Float[np.ndarray, "rows d"]:
-        """Return the first `rows` vectors of a discrete cosine basis of R^d, whose coordinates are all of order 1/sqrt(d)."""
-        angles = np.pi * np.outer(np.arange(1, rows + 1), np.arange(self.d) + 0.5) / self.d
-        return np.sqrt(2 / self.d) * np.cos(angles)
-
-    def frame_coordinates(self, rows):
-        basis = self._cosine_basis(self.frame.shape[0])
-        return products(rows, jnp.broadcast_to(basis, (rows.shape[0], *basis.shape)))
-
-    def _shift_in_frame(self, x, centre):
-        return x + centre @ self._cosine_basis(self.frame.shape[0])
-
-    def start(self, stats: Overlaps) -> WeightState:
-        n, k = stats.M.shape[1:]
-        if n + k >= self.d:
-            raise BadInput(
-                f"diffuse weights need d above {n + k}, the number of trained and fixed directions; got {self.d}. "
-                "Use a larger d."
-            )
-        at = runs_first(frame_of(stats, self.frame, n))
-        W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._cosine_basis(k + n)
-        algorithm = self.problem.algorithm
-        assert isinstance(algorithm, Coordinatewise)
-        kept = {name: jnp.full_like(W, value) for name, value in algorithm.coordinates.items()}
-        return WeightState(at.a, W, kept, stats.names)
-
-    def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, inv_d = self.problem.at(now.t), self.inv_d
-        x = inputs.noisy(problem.data.noise_variance)
-        algorithm = problem.algorithm
-        assert isinstance(algorithm, Coordinatewise)
-        X = jnp.swapaxes(x, 0, 1)
-        fields = runs_last(products(state.W, X))
-        # labels are those of the inputs without noise
-        fixed = jnp.einsum("ks,rbs->kbr", self.frame, self.frame_coordinates(jnp.swapaxes(inputs.x, 0, 1)))
-        a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
-        G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
-        # unlike directions, memory of single coordinates cannot be combined from inputs: the mean gradient itself is formed
-        step, kept = algorithm.update(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
-        return WeightState(state.a, (1 - algorithm.lr * algorithm.ridge * inv_d) * state.W + step, dict(kept), state.names)

@@ -37,7 +37,6 @@ from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.blocks import block_factor, cone_by_block
 from sgdlimits.statistics.trees import take_run
 
-AnySolver = scipy.integrate.OdeSolver | CompiledSolver
 SOLVER_METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
 SHARED_TOLERANCE = 1e-7
@@ -170,7 +169,7 @@ class Solver(Stepper):
         self.waiting: list[np.ndarray] = []
         """Solved states at the next saved times whose risk and observables are not evaluated yet."""
         self.observed_at = time.perf_counter()
-        self.solver: AnySolver | None = None
+        self.solver: scipy.integrate.OdeSolver | CompiledSolver | None = None
         """The solver within a leg; None between legs."""
         if state is None:
             self._end_runs(self._check_condition(self.y, self.active, self.t), STOPPED, self.t, self.y)
@@ -287,7 +286,7 @@ class Solver(Stepper):
         self.just_before = np.inf if knot is None else np.nextafter(knot, -np.inf)
         self.solver = self._new_solver(self.t, self.y[self.active].ravel(), end if knot is None else knot, self.stride)
 
-    def _make_step(self, solver: AnySolver) -> list[Snapshot]:
+    def _make_step(self, solver: scipy.integrate.OdeSolver | CompiledSolver) -> list[Snapshot]:
         """Make one step of the solver and return the snapshots that are ready.
 
         The leg ends if runs stop or diverge, at a knot, and after `STEPS_PER_LEG` steps.
@@ -323,7 +322,9 @@ class Solver(Stepper):
             self.solver = None
         return found
 
-    def _queue_saved_states(self, solver: AnySolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
+    def _queue_saved_states(
+        self, solver: scipy.integrate.OdeSolver | CompiledSolver, low: float, active: np.ndarray, hits: np.ndarray
+    ) -> None:
         """Queue the states at saved times within the last step, which began at time `low`, and end the runs that stop in it."""
         times, high = self.request.clock.t[self.saved + len(self.waiting) :], solver.t
         times = times[times <= high]
@@ -393,7 +394,7 @@ class Solver(Stepper):
         rows, t = _padded_indices(len(y)), min(t, self.just_before)
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
-    def _new_solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> AnySolver:
+    def _new_solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver | CompiledSolver:
         """Return a solver from time t to `end` with the first step size `stride`; for NaN the solver chooses it."""
         rtol, atol = self.level.rtol, self.level.atol
         strict = 1 if rtol > SHARED_TOLERANCE else TOLERANCE_DIVISOR
@@ -408,7 +409,7 @@ class Solver(Stepper):
         within = Interval(end, self.just_before, rtol / strict, atol / strict, rtol, atol, len(rows), 1, dense)
         return CompiledSolver(self.make_steps, self.buffer, t, padded, stride, within)
 
-    def _is_stiff(self, solver: AnySolver) -> bool:
+    def _is_stiff(self, solver: scipy.integrate.OdeSolver | CompiledSolver) -> bool:
         """Return whether the system is stiff: stability rather than accuracy limits the step of DOP853."""
         if not self.problem.numerics.implicit:
             return False

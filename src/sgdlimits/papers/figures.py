@@ -34,7 +34,7 @@ FIGURE_NAMES = {
     """,
     "new_results": """
         double-descent full-batch optimal-curriculum optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon
-        second-pass single-index staircase staircase-correlated which-optimiser which-optimiser-why
+        second-pass single-index staircase staircase-correlated which-optimiser which-optimiser-why your-data
     """,
 }
 """Names of the figures by the folder of their paper."""

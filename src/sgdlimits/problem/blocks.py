@@ -29,7 +29,7 @@ def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -
     """Compute the gradient-flow part of the drift and its part quadratic in the learning rate, from moments by class."""
     model, students, full = problem.model, stats.of(STUDENT), with_block_axis(stats)
     sums: Any = None
-    for weight, (block, moments, mean) in _parts(model, expectation, students, full):
+    for weight, (block, moments, mean) in _parts_by_class(model, expectation, students, full):
         frozen = freeze_zero_units(model, jnp.einsum("bjj->j", with_block_axis(students).Q), moments)
         each = jax.tree.map(lambda leaf, weight=weight: weight * leaf, block.spread(frozen, mean))
         sums = each if sums is None else add(sums, each)
@@ -54,7 +54,9 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
 
     mean = square = jnp.zeros(())
     pairs = expectation.pair_with_expectations(class_models(model))
-    for (weight, (block, moments, _)), (part, own) in zip(_parts(model, expectation, students, full), pairs, strict=True):
+    for (weight, (block, moments, _)), (part, own) in zip(
+        _parts_by_class(model, expectation, students, full), pairs, strict=True
+    ):
         increment = lambda products, block=block, part=part: change(block.spread(part.undo_turn(products), None))
         samples = jax.tree.map(lambda leaf: leaf[..., None], moments)
         one = change(block.spread(samples, None))[:, 0]
@@ -76,7 +78,7 @@ def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments
     return zero._replace(gradient_field=each[:, :, :n], gradient_fixed=each[:, :, n:], gradient_gradient=both)
 
 
-def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
+def _parts_by_class(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
     """Return, by class, its probability and its coefficients, moments and mean gradient; one entry if all classes are alike."""
     inputs = model.data
     assert isinstance(inputs, Blocks)
@@ -87,6 +89,11 @@ def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Ove
         weight = 1.0 if part.i is None else inputs.weights[part.i]
         parts.append((weight, (BlockMoments.of_class(inputs, full, gram, part.i), moments, mean)))
     return parts
+
+
+def class_parts(model: Model, expectation: Expectation, students: Overlaps) -> list:
+    """Return, by class, its probability and its coefficients, moments and mean gradient, at overlaps of the students alone."""
+    return _parts_by_class(model, expectation, students, with_block_axis(students))
 
 
 def models_by_class(model: Model) -> list[Model]:

@@ -70,7 +70,10 @@ class MeanFieldProblem(Problem):
             )
         refuse_noise(problem.data, "MeanField")
         if isinstance(problem.data, Blocks):
-            raise BadInput("MeanField does not support variances by block or class. Use ODE(), or Chain(d).")
+            raise BadInput(
+                "MeanField does not support variances by block or class: its particles have one norm, not one for each block. "
+                "Use ODE(), or Chain(d)."
+            )
         if not problem.network.mean:
             raise BadInput(
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."

@@ -82,9 +82,29 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
             "Give M with zeros there, or another gram."
         )
     one: Any = np.eye(k)
-    frames = [frame_of(_with(stats, inside.M[:, b], inside.Q[:, b]), one, rank) for b, rank in enumerate(np.ravel(max_ranks))]
+    frames = [
+        frame_of(_with(stats, _use_free_axes(inside.M[:, b], inside.Q[:, b], B[b], rank), inside.Q[:, b]), one, rank)
+        for b, rank in enumerate(np.ravel(max_ranks))
+    ]
     m, T = (np.stack([np.asarray(getattr(each, name)) for each in frames]) for name in ("m", "T"))
     return Frame(frames[0].a, as_floats(m), as_floats(T), frames[0].kept, stats.names)
+
+
+def _use_free_axes(m: Any, Q: Any, B: Float[Array, "k k"], max_rank: int) -> Float[np.ndarray, "runs n k"]:
+    """Return coordinates m of which those along axes without fixed directions hold what the rest of a small block cannot.
+
+    In a block of few dimensions the trained directions need these axes, too: their remainder Q - m m^T may have a rank of up to
+    `max_rank`, the number of dimensions outside the k axes.
+    """
+    squares = np.square(np.asarray(B)).sum(0)
+    free = np.flatnonzero(squares <= MIN_SHARE * max(squares.max(), np.finfo(float).tiny))
+    if max_rank >= m.shape[1] or not free.size:
+        return m
+    values, vectors = np.linalg.eigh(Q - m @ m.swapaxes(-1, -2))
+    used = free[-min(free.size, m.shape[1]) :]
+    m = m.copy()
+    m[:, :, used] = (vectors * np.sqrt(values.clip(0.0))[:, None, :])[:, :, -used.size :]
+    return m
 
 
 def overlaps_by_block(frame: Frame, B: Float[Array, "*blocks k k"]) -> Overlaps:

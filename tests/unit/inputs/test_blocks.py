@@ -23,6 +23,20 @@ def two_blocks(**target):
     )
 
 
+def on_sphere():
+    return two_blocks().with_algorithm(sl.OnePassSGD(0.5, sphere=True))
+
+
+def with_means():
+    return sl.ProjectionProblem(
+        sl.Target(sl.CommitteeReadout("erf")), sl.TwoLayer(1, "erf"), sl.SquaredLoss(), sl.OnePassSGD(0.5),
+        data=sl.mixture([[1.0], [-1.0]], variance=[1.0, 2.0]),
+    )  # fmt: skip
+
+
+ONE_CLASS_UNIT = sl.Overlaps([1.0], [[0.1]], [[1.0]])
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -51,10 +65,13 @@ def two_blocks(**target):
             lambda: sl.simulate(EASY(), sl.ODE(), sl.Overlaps([1.0], [[[0.1]], [[0.3]]], [[[0.5]], [[0.5]]]), t_max=1.0),
             "no such components",
         ),
-        (lambda: sl.fixed_points(EASY()), "fixed points does not support inputs with blocks"),
-        (lambda: sl.hessian_spectrum(EASY(), ONE_UNIT, 100), "Hessian does not support"),
-        (lambda: sl.trust(EASY(), ONE_UNIT, 100, 1.0), "expansion in 1/d"),
-        (lambda: sl.expansion(EASY(), ONE_UNIT, 1.0), "expansion in 1/d"),
+        (lambda: sl.fixed_points(on_sphere()), "weights on the sphere"),
+        (lambda: sl.expansion(on_sphere(), ONE_UNIT, 1.0), "weights on the sphere"),
+        (lambda: sl.hessian_spectrum(with_means(), ONE_CLASS_UNIT, 100), "needs mean zero"),
+        (lambda: sl.landscape.hessian(two_blocks(), np.ones((1, 10))), "needs statistics, not weights"),
+        (lambda: sl.landscape.risk(two_blocks(), ONE_UNIT), "do not support variances by block"),
+        (lambda: sl.hessian_spectrum(two_blocks(), ONE_UNIT, 3), "fewer dimensions than its directions span"),
+        (lambda: sl.expansion(with_means(), ONE_CLASS_UNIT, 1.0), "needs mean zero"),
         (lambda: sl.latex(EASY()), "single variance|blocks of variances"),
         (lambda: sl.information_exponent(EASY()), "single variance|blocks of variances"),
         (lambda: sl.recommended_lr(EASY(), 100), "does not support variances"),
@@ -63,16 +80,6 @@ def two_blocks(**target):
 def test_what_does_not_fit_is_refused_in_a_sentence(make, words):
     with pytest.raises(sl.BadInput, match=words):
         make()
-
-
-@pytest.mark.parametrize("of", [sl.hessian_spectrum])
-def test_one_block_with_variances_by_class_is_refused_where_one_variance_is_assumed(of):
-    own = sl.ProjectionProblem(
-        sl.Target(sl.CommitteeReadout("erf")), sl.TwoLayer(1, "erf"), sl.SquaredLoss(), sl.OnePassSGD(0.5),
-        data=sl.mixture(MEANS, variance=[1.0, 2.0]),
-    )  # fmt: skip
-    with pytest.raises(sl.BadInput):
-        of(own, sl.Overlaps([1.0], [[0.1]], [[1.0]]), 100)
 
 
 def test_inputs_are_the_simplest_that_describe_them():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import jax
 import numpy as np
+import scipy
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.components import Atlas
@@ -19,10 +20,10 @@ from sgdlimits.analysis.fixed_points.system import DEFAULT_STARTS, OutOfTime, Sy
 from sgdlimits.checks import sized
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.directions import check_no_blocks
 from sgdlimits.problem.over_time import fix_time
 from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
+from sgdlimits.statistics.blocks import block_factor
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import count_runs, repeat_run, take_run
 
@@ -108,7 +109,6 @@ def run_search(
 ) -> FixedPoints:  # fmt: skip
     """Run the search of `fixed_points` under a given `Watch`, which shows the progress and may end the search early."""
     problem = problem.limit
-    check_no_blocks(problem, "the search for fixed points", "Simulate with ODE() to one, and use linearise there.")
     drawn = DEFAULT_STARTS if count is None else count
     memory = ("numbers", 8 * problem.numerics.size)
     check_memory([("starts", drawn), memory], "Give a smaller count or width.")
@@ -306,23 +306,26 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     rng, directions = np.random.default_rng(seed), problem.directions
     p, k, law = directions.width, directions.fixed, directions.initial
     on_sphere, trained = problem.sphere, problem.trains_second
-    # rows of B are the fixed directions in an orthonormal frame
-    B = np.linalg.cholesky(np.asarray(directions.gram))
+    # in each block of inputs, the rows of B are the fixed directions in an orthonormal frame
+    gram = np.asarray(directions.gram)
+    B = block_factor(gram if gram.ndim == 3 else gram[None]) if directions.sizes else np.linalg.cholesky(gram)[None]
+    blocks = len(B)
     scale = float(law.scale) * (np.ones((count, 1, 1)) if on_sphere else rng.choice(WEIGHT_SCALES, (count, 1, 1)))
-    inside, outside = rng.normal(size=(count, p, k)), rng.normal(size=(count, p, p))
+    inside, outside = rng.normal(size=(count, p, blocks * k)), rng.normal(size=(count, p, blocks * p))
     # masks of units, of their overlaps with fixed directions, and of their orthogonal components
     dense = rng.random((count, 1, 1)) < DENSE_SHARE
     on = dense | (rng.random((count, p, 1)) < rng.uniform(0.3, 1, (count, 1, 1)))
-    sees = dense | (rng.random((count, p, k)) < rng.uniform(0.5, 1, (count, 1, 1)))
+    sees = dense | (rng.random((count, p, blocks * k)) < rng.uniform(0.5, 1, (count, 1, 1)))
     leaves = dense | (rng.random((count, 1, 1)) < 0.5)
-    weights = np.concatenate([inside * sees @ B, outside * leaves], axis=2)
+    frame = scipy.linalg.block_diag(*B)
+    weights = np.concatenate([inside * sees @ frame, outside * leaves], axis=2)
     if on_sphere:
         # a unit of norm zero has no direction on the sphere
         blank = ~weights.any(axis=2, keepdims=True)
-        weights = np.where(blank, np.concatenate([inside @ B, outside], axis=2), weights)
+        weights = np.where(blank, np.concatenate([inside @ frame, outside], axis=2), weights)
         weights *= scale / np.linalg.norm(weights, axis=2, keepdims=True)
     else:
-        weights *= scale * on / np.sqrt(k + p)
+        weights *= scale * on / np.sqrt(blocks * (k + p))
 
     def draw_scalars(shape: tuple[int, ...]) -> np.ndarray:
         """Draw random scalars; in arrays with one scalar per unit, those of units that were set to zero are zero."""
@@ -335,4 +338,10 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     else:
         drawn = {name: draw_scalars(np.shape(directions.scalars[name])) for name in directions.trained}
         a = {**repeat_run(directions.scalars, count), **drawn}
-    return problem.coordinates.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))
+    seen, unseen = np.split(weights, [blocks * k], axis=2)
+    by_block = lambda leaf: np.moveaxis(leaf.reshape(count, p, blocks, -1), 2, 1)
+    own = np.concatenate([by_block(seen), by_block(unseen)], axis=3)
+    M, Q = by_block(seen) @ np.swapaxes(B, 1, 2), own @ own.swapaxes(2, 3)
+    if not directions.sizes:
+        M, Q = M[:, 0], Q[:, 0]
+    return problem.coordinates.from_overlaps(Overlaps(a, M, Q))

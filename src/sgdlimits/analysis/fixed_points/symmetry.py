@@ -115,7 +115,7 @@ def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequenc
     if not isinstance(like, Overlaps):
         negated = lambda name: lambda stats: replace(stats, **{name: -getattr(stats, name)})
         return [negated(name) for name in type(like).dims]
-    p, k = like.M.shape
+    p, k = like.M.shape[-2:]
     exchange = lambda count, i: np.r_[:i, i + 1, i, i + 2 : count]
     relabel = partial(_relabel_overlaps, axes=axes)
     exchanges = [partial(relabel, units=exchange(p, j)) for j in range(p - 1)]
@@ -149,13 +149,15 @@ def _relabel_overlaps(
     `units`, `directions` and `outputs` are permutations, None for the present order; `axes` names the axes of each scalar.
     """
     units, directions = (slice(None) if order is None else order for order in (units, directions))
-    sign = unit_signs * np.ones(len(stats.M))
-    M = sign[:, None] * stats.M[units][:, directions] * direction_signs
-    Q = sign[:, None] * stats.Q[units][:, units] * sign
+    p = stats.M.shape[-2]
+    sign = unit_signs * np.ones(p)
+    # overlaps may have an axis of blocks before those of units and directions
+    M = sign[:, None] * stats.M[..., units, :][..., directions] * direction_signs
+    Q = sign[:, None] * stats.Q[..., units, :][..., units] * sign
 
     def transform(leaf, names: tuple[str, ...]):
         if names[:1] == ("student",):
-            leaf = (second_signs * np.ones(len(stats.M))).reshape(-1, *(1 for _ in names[1:])) * leaf[units]
+            leaf = (second_signs * np.ones(p)).reshape(-1, *(1 for _ in names[1:])) * leaf[units]
         return leaf if outputs is None or "output" not in names else np.take(leaf, outputs, names.index("output"))
 
     named = isinstance(stats.a, dict)

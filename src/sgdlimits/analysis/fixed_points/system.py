@@ -210,10 +210,10 @@ class System(eqx.Module):
         The components of the weights outside the frame of fixed directions are first rotated towards each other. Units that are
         parallel at both ends are parallel at the midpoint of the weights, but not at that of the statistics. The norm is the
         root mean square of the norms at both ends, as on a ring. Rows are NaN if the weights are linearly independent at either
-        end; all are NaN on the sphere, and for statistics that are not overlaps.
+        end; all are NaN on the sphere, for inputs with blocks, and for statistics that are not overlaps.
         """
         one, other = self.unflatten_rows(x), self.unflatten_rows(y)
-        if not isinstance(one, Overlaps) or len(one.names) > 1 or self.problem.sphere:
+        if not isinstance(one, Overlaps) or one.has_blocks or len(one.names) > 1 or self.problem.sphere:
             return np.full_like(x, np.nan)
         B = np.linalg.cholesky(np.asarray(self.problem.directions.gram))
         inside, outside, rank = _factor_weights(one, B)
