@@ -21,7 +21,7 @@ from sgdlimits.statistics.trees import as_floats
 __all__ = ["PowerLaw", "Spectrum", "from_eigenvalues", "marchenko_pastur", "power_law"]
 
 MARCHENKO_PASTUR_POINTS = 2000
-"""Number of points at which the law of Marchenko and Pastur is known to rounding: Gauss-Chebyshev points of the second kind."""
+"""Number of angles, equally spaced, by which integrals over the law of Marchenko and Pastur are known to rounding."""
 Blocks = Annotated[int, integer(at_least=4, below=1001)]
 """Number of blocks of a binned spectrum."""
 
@@ -171,7 +171,7 @@ def marchenko_pastur(ratio: Positive, blocks: Blocks = 24) -> Spectrum:
     >>> [round(float(spectrum.eigenvalues**k @ np.array(spectrum.shares)), 12) for k in (1, 2, 3)]
     [1.0, 1.5, 2.75]
     """
-    angle = np.pi * np.arange(1, MARCHENKO_PASTUR_POINTS + 1) / (MARCHENKO_PASTUR_POINTS + 1)
+    angle = np.pi * (np.arange(MARCHENKO_PASTUR_POINTS) + 0.5) / MARCHENKO_PASTUR_POINTS
     x = 1 + ratio + 2 * np.sqrt(ratio) * np.cos(angle)
     w = np.sin(angle) ** 2 / x
     w *= min(1.0, 1 / ratio) / w.sum()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -26,8 +25,8 @@ ABSORB_BELOW = -0.5
 """Diagonal entry of a power minus the identity below which the identity is added to it: the mode has decayed by half."""
 
 
-class Coefficients(NamedTuple):
-    """Coefficients of the recursion, all at one time or with an axis of times in front.
+class RecursionCoefficients(NamedTuple):
+    """RecursionCoefficients of the recursion, all at one time or with an axis of times in front.
 
     Parameters
     ----------
@@ -43,7 +42,7 @@ class Coefficients(NamedTuple):
     noise: Float[Array, "*t"]
 
 
-class Sizes(NamedTuple):
+class RecursionSizes(NamedTuple):
     """Numbers that do not change: the dimension, the batch size, and the dimensions of each block, not rounded."""
 
     d: int
@@ -51,14 +50,14 @@ class Sizes(NamedTuple):
     dimensions: Float[np.ndarray, " blocks"]
 
 
-class Moments(NamedTuple):
+class GramMoments(NamedTuple):
     """Expected products within each block: of all directions, and of directions and fixed directions; runs are last."""
 
     gram: Float[Array, "n n blocks runs"]
     fixed: Float[Array, "n k blocks runs"]
 
 
-def scan_steps(sizes: Sizes, state: Moments, each: Coefficients, count: Any) -> Moments:
+def scan_steps(sizes: RecursionSizes, state: GramMoments, each: RecursionCoefficients, count: Any) -> GramMoments:
     """Make `count` steps, one for each row of the coefficients; further rows are ignored."""
     n, d, batch = state.gram.shape[0], sizes.d, sizes.batch
     dimensions = jnp.asarray(sizes.dimensions)[:, None]
@@ -81,17 +80,17 @@ def scan_steps(sizes: Sizes, state: Moments, each: Coefficients, count: Any) -> 
 
     upper = jnp.stack([state.gram[pair] for pair in pairs])
     upper, fixed = lax.fori_loop(0, count, step, (upper, state.fixed))
-    return Moments(upper[row], fixed)
+    return GramMoments(upper[row], fixed)
 
 
-class Power:
+class AffinePower:
     r"""Powers of the affine map of one step, by squaring, for coefficients that stay the same.
 
     A power is stored as :math:`I_s + Q`, where the diagonal matrix :math:`I_s` is 1 for modes that have hardly decayed and 0 for
     the others. Rates of decay far below the precision of 1 are kept in this way, and so are values far below the initial ones.
     """
 
-    def __init__(self, sizes: Sizes, one: Coefficients) -> None:
+    def __init__(self, sizes: RecursionSizes, one: RecursionCoefficients) -> None:
         A, c, v, variance, noise = (np.asarray(leaf, float) for leaf in one)
         n, B, d, batch = c.size, variance.size, sizes.d, sizes.batch
         pairs = np.array([(i, j) for i in range(n) for j in range(i, n)])
@@ -115,13 +114,17 @@ class Power:
         self.squares = [_absorb(np.ones(B * m + 1), full)]
         self.fixed_squares = [E]
 
-    def apply(self, state: Moments, count: int) -> Moments:
+    def apply(self, state: GramMoments, count: int) -> GramMoments:
         """Make `count` steps."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the stepper reports runs that diverge
+            return self._apply(state, int(count))
+
+    def _apply(self, state: GramMoments, bits: int) -> GramMoments:
+        """Make as many steps as `bits` says, by the squares for its bits."""
         n, _, B, runs = state.gram.shape
         y = np.moveaxis(np.asarray(state.gram)[self.rows, self.columns], 0, 1).reshape(-1, runs)
         y = np.concatenate([y, np.ones((1, runs))])
         fixed = np.moveaxis(np.asarray(state.fixed), 2, 0).reshape(B, n, -1)
-        bits = int(count)
         for i in range(bits.bit_length()):
             if i == len(self.squares):
                 self._square()
@@ -132,7 +135,7 @@ class Power:
         upper = np.moveaxis(y[:-1].reshape(B, -1, runs), 1, 0)
         gram = np.zeros((n, n, B, runs))
         gram[self.rows, self.columns] = gram[self.columns, self.rows] = upper
-        return Moments(gram, np.moveaxis(fixed.reshape(B, n, -1, runs), 0, 2))
+        return GramMoments(gram, np.moveaxis(fixed.reshape(B, n, -1, runs), 0, 2))
 
     def _square(self) -> None:
         """Append the square of the highest power so far."""
@@ -148,5 +151,3 @@ def _absorb(kept: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Q[gone, gone] += 1.0
     return np.where(gone, 0.0, kept), Q
 
-
-scan_compiled = jax.jit(scan_steps, static_argnums=())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Blocks, Mixture
 from sgdlimits.jaxtools import jit_bound
-from sgdlimits.level.affine import Coefficients, Moments, Power, Sizes, scan_steps
+from sgdlimits.level.affine import RecursionCoefficients, GramMoments, AffinePower, RecursionSizes, scan_steps
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Level, RunStatus, Snapshot, Stepper
 from sgdlimits.level.process import SteppingEngine
 from sgdlimits.model.network import TwoLayer
@@ -125,7 +125,7 @@ class MomentsEngine(SteppingEngine):
         return MomentsStepper(self, starts, request, state)
 
 
-def _coefficients(problem: ProjectionProblem, d: int, a: Any, times: Any) -> Coefficients:
+def _coefficients(problem: ProjectionProblem, d: int, a: Any, times: Any) -> RecursionCoefficients:
     """Return the coefficients of the recursion at several times, in the coordinates of weights with the teacher last.
 
     `a` is the second layer, one number.
@@ -138,7 +138,7 @@ def _coefficients(problem: ProjectionProblem, d: int, a: Any, times: Any) -> Coe
         past = jnp.eye(n + 1).at[:n, :n].set(step.past)
         gradient = jnp.append(2 * now.loss.weight * slope * step.gradient, 0.0)
         variance = data.variance[0] if isinstance(data, Blocks) else jnp.reshape(data.squared_length, 1)
-        return Coefficients(past, gradient, jnp.append(slope * step.point, -1.0), variance, jnp.asarray(now.target.noise, float))
+        return RecursionCoefficients(past, gradient, jnp.append(slope * step.point, -1.0), variance, jnp.asarray(now.target.noise, float))
 
     return jax.vmap(at_time)(times)
 
@@ -151,7 +151,7 @@ class MomentsStepper(Stepper):
         self.model = _check_least_squares(engine.problem)
         data, count = engine.problem.data, len(request.runs)
         self.starts = jax.tree.map(lambda leaf: np.asarray(leaf, float)[:count], starts)
-        self.sizes = Sizes(engine.d, engine.problem.algorithm.batch, self.model.dimensions(engine.d))
+        self.sizes = RecursionSizes(engine.d, engine.problem.algorithm.batch, self.model.dimensions(engine.d))
         second = np.asarray(self.starts.a)[:, 0]
         if np.ptp(second) > 0:
             raise BadInput("SecondMoments needs the same second layer in all runs. Give a start with one second layer.")
@@ -162,7 +162,7 @@ class MomentsStepper(Stepper):
         self.coefficients = jit_bound(_coefficients, engine.problem, engine.d, float(second[0]), fast_compile=True)
         self.scan = jit_bound(scan_steps, self.sizes)
         self.shift = self._find_shift()
-        self.powers: tuple[bytes, Power] | None = None
+        self.powers: tuple[bytes, AffinePower] | None = None
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
         self.moments = self._moments_of(self.starts)
         self.step, self.saved, self.memory = int(request.clock.step[0]), 1, ()
@@ -203,19 +203,19 @@ class MomentsStepper(Stepper):
         still = np.abs(A @ shift - shift).max() < 1e-13 and np.abs((v @ shift)[np.abs(c).max(1) > 0]).max(initial=0.0) < 1e-13
         return shift[:-1] if still else None
 
-    def _coefficients_at(self, times: np.ndarray) -> Coefficients:
+    def _coefficients_at(self, times: np.ndarray) -> RecursionCoefficients:
         """Return the coefficients at several times, padded to a power of two, so that few sizes are compiled."""
         size = 1 << int(times.size - 1).bit_length()
         found = self.coefficients(np.concatenate([times, np.repeat(times[-1:], size - times.size)]))
-        return Coefficients(*(np.asarray(leaf)[: times.size] for leaf in found))
+        return RecursionCoefficients(*(np.asarray(leaf)[: times.size] for leaf in found))
 
-    def _reduce(self, each: Coefficients) -> Coefficients:
+    def _reduce(self, each: RecursionCoefficients) -> RecursionCoefficients:
         """Remove the teacher from the coefficients if the recursion does not need it."""
         if self.shift is None:
             return each
         return each._replace(past=each.past[..., :-1, :-1], gradient=each.gradient[..., :-1], point=each.point[..., :-1])
 
-    def _moments_of(self, stats: Overlaps) -> Moments:
+    def _moments_of(self, stats: Overlaps) -> GramMoments:
         """Convert statistics, runs first, to the moments of the recursion."""
         last = lambda leaf: np.moveaxis(leaf if self.has_blocks else leaf[:, None], (0, 1), (-1, -2))
         Q, M, r = last(np.asarray(stats.Q)), last(np.asarray(stats.M)), self.model.teacher
@@ -224,18 +224,18 @@ class MomentsStepper(Stepper):
             top = np.concatenate([Q, along[:, None]], axis=1)
             bottom = np.concatenate([np.swapaxes(along[:, None], 0, 1), np.broadcast_to(norm[:, None], along.shape[1:])[None, None]], axis=1)
             each = np.broadcast_to(fixed[None, :, :, None], (1, *M.shape[1:]))
-            return Moments(np.concatenate([top, bottom]), np.concatenate([M, each]))
+            return GramMoments(np.concatenate([top, bottom]), np.concatenate([M, each]))
         s = self.shift
         cross = np.einsum("i,jbr->ijbr", s, along)
         gram = Q - cross - np.swapaxes(cross, 0, 1) + np.outer(s, s)[:, :, None, None] * norm[:, None]
-        return Moments(gram, M - s[:, None, None, None] * fixed[..., None])
+        return GramMoments(gram, M - s[:, None, None, None] * fixed[..., None])
 
     @cached_property
     def _teacher_norm(self) -> np.ndarray:
         """Squared norm of the teacher in each block."""
         return np.einsum("k,klb,l->b", self.model.teacher, self.gram, self.model.teacher)
 
-    def _statistics(self, moments: Moments) -> Overlaps:
+    def _statistics(self, moments: GramMoments) -> Overlaps:
         """Convert moments to statistics, with the runs first."""
         gram, M = np.asarray(moments.gram), np.asarray(moments.fixed)
         if self.shift is None:
@@ -248,7 +248,7 @@ class MomentsStepper(Stepper):
         first = lambda leaf: np.moveaxis(leaf, (-1, -2), (0, 1)) if self.has_blocks else np.moveaxis(leaf, -1, 0)[..., 0]
         return Overlaps(self.starts.a, first(M), first(Q), self.starts.kept, self.starts.names)
 
-    def _risks(self, moments: Moments, times: np.ndarray) -> dict[str, np.ndarray]:
+    def _risks(self, moments: GramMoments, times: np.ndarray) -> dict[str, np.ndarray]:
         """Return the mean risk of each run at its own time, and those of averages that the algorithm stores."""
         names, memory = self.problem.algorithm.names, self.problem.algorithm.memory
         each = self._coefficients_at(times)
@@ -263,7 +263,7 @@ class MomentsStepper(Stepper):
             found["risk" if name == STUDENT else f"risk_{name}"] = risk
         return found
 
-    def _snapshot(self, moments: Moments, step: int) -> Snapshot:
+    def _snapshot(self, moments: GramMoments, step: int) -> Snapshot:
         """Return the snapshot of all runs after a step; ended runs are evaluated at their end times."""
         stats, t = self._statistics(moments), float(self._times(step))
         times = np.where(self.ended == 0, t, np.fmin(self.t_end, t))
@@ -317,11 +317,11 @@ class MomentsStepper(Stepper):
             middle = self._reduce(self._coefficients_at(self._times([(self.step + stop - 1) / 2])))
             self._advance_constant(stop, jax.tree.map(lambda leaf: leaf[0], middle))
 
-    def _advance_constant(self, end: int, one: Coefficients) -> None:
+    def _advance_constant(self, end: int, one: RecursionCoefficients) -> None:
         """Make steps up to `end` with the same coefficients, by powers of their matrix."""
         key = b"".join(leaf.tobytes() for leaf in one)
         if self.powers is None or self.powers[0] != key:
-            self.powers = key, Power(self.sizes, one)
+            self.powers = key, AffinePower(self.sizes, one)
         power, count = self.powers[1], end - self.step
         if self.request.until is None:
             self._accept(power.apply(self.moments, count), end)
@@ -349,12 +349,12 @@ class MomentsStepper(Stepper):
         while self.step < end:
             count = min(chunk, end - self.step)
             times = self._times(self.step + np.minimum(np.arange(chunk), count - 1))
-            each = self._reduce(Coefficients(*self.coefficients(times)))
-            self._accept(Moments(*map(np.asarray, self.scan(self.moments, each, count))), self.step + count)
+            each = self._reduce(RecursionCoefficients(*self.coefficients(times)))
+            self._accept(GramMoments(*map(np.asarray, self.scan(self.moments, each, count))), self.step + count)
             if self.request.until is not None:
                 self._stop(self._holds(self.moments, self.step), self.step, self.moments)
 
-    def _accept(self, after: Moments, step: int) -> None:
+    def _accept(self, after: GramMoments, step: int) -> None:
         """Take the moments after some steps for the runs that have not ended; runs that diverge keep their last moments."""
         active = self.ended == 0
         broken = active & ~(np.abs(after.gram).max((0, 1, 2)) < MAX_GROWTH)
@@ -363,7 +363,7 @@ class MomentsStepper(Stepper):
         self.moments = jax.tree.map(lambda new, old: np.where(on, new, old), after, self.moments)
         self.step = step
 
-    def _holds(self, moments: Moments, step: int) -> np.ndarray:
+    def _holds(self, moments: GramMoments, step: int) -> np.ndarray:
         """Return whether the stop condition holds in each run that has not ended."""
         if self.request.until is None:
             return np.zeros(self.ended.size, bool)
@@ -373,9 +373,9 @@ class MomentsStepper(Stepper):
     @cached_property
     def _stops(self) -> Any:
         """Compiled function that evaluates the stop condition of all runs."""
-        return jit_bound(partial(_stop_runs), self.problem, self.request.until, fast_compile=True)
+        return jit_bound(_stop_runs, self.problem, self.request.until, fast_compile=True)
 
-    def _stop(self, hits: np.ndarray, step: int, moments: Moments) -> None:
+    def _stop(self, hits: np.ndarray, step: int, moments: GramMoments) -> None:
         """End the runs in the mask `hits` at a step."""
         self.ended[hits], self.t_end[hits] = STATUSES.index(STOPPED), self._times(step)
 
@@ -397,7 +397,7 @@ class MomentsStepper(Stepper):
             new.append(np.moveaxis(state[:, at : at + size].reshape(shape), 0, axis).astype(np.asarray(leaf).dtype))
             at += size
         moments, self.memory = jax.tree.unflatten(tree, new)
-        self.moments = Moments(*moments)
+        self.moments = GramMoments(*moments)
 
 
 def _stop_runs(problem: Problem, until: Any, stats: PyTree, memory: PyTree, t: Any) -> Any:
