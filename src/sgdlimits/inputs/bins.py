@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +97,7 @@ def geometric_bins(d: int, blocks: int, n: int) -> list[tuple[int, int]]:
         ends = [1]
         while ends[-1] <= d:
             ends.append(min(max(int(ends[-1] * ratio), ends[-1] + 1), d + 1))
-        return list(zip(ends[:-1], ends[1:], strict=True))
+        return list(pairwise(ends))
 
     low, high = 1.0, float(d + 1)
     for _ in range(60):  # bisection in the ratio
@@ -112,19 +113,19 @@ def bin_ranks(eigenvalues: Eigenvalues, d: int, blocks: int, n: int) -> list[Bin
     for first, end in geometric_bins(d, blocks, n):
         ranks, weights = sum_over_ranks(first, end)
         values = eigenvalues(ranks)
-        if end - first <= n or np.ptp(values) <= 1e-12 * values.max():  # equal eigenvalues are one node
-            equal = end - first > n
-            projection = weights[None] if equal else np.eye(ranks.size)
-            found.append(Bin(ranks, weights, values[:1] if equal else values, weights.sum(keepdims=True) if equal else weights, projection))
+        distinct = np.unique(values).size
+        if end - first <= n:
+            nodes, counts, projection = values, weights, np.eye(ranks.size)
+        elif distinct == 1:
+            nodes, counts, projection = values[:1], weights.sum(keepdims=True), weights[None]
         else:
-            distinct = min(n, np.unique(values).size)
-            nodes, counts, projection = gauss_nodes(values, weights, distinct)
-            found.append(Bin(ranks, weights, nodes, counts, projection))
+            nodes, counts, projection = gauss_nodes(values, weights, min(n, distinct))
+        found.append(Bin(ranks, weights, nodes, counts, projection))
     return found
 
 
 def kernel_error(found: list[Bin], reference: list[Bin]) -> float:
-    r"""Return the largest relative error of the sums over eigenvalues of :math:`\lambda^p e^{-2\lambda s}`, p = 1 and 2, over s.
+    r"""Return the largest relative error over s of the sums over eigenvalues of :math:`\lambda^p e^{-2\lambda s}`, p = 1 and 2.
 
     These sums are the risk of gradient flow with a teacher of equal coefficients and the kernel of SGD's noise. They are
     compared with the sums over a finer binning.
@@ -158,7 +159,7 @@ def power_law_bins(d: int, exponent: float, blocks: int) -> tuple[list[Bin], flo
 
 
 def project_onto_nodes(found: list[Bin], squares: Callable[[Float[np.ndarray, " points"]], np.ndarray]) -> np.ndarray:
-    """Return the weights at the nodes of all bins that stand for `squares`, a function of the rank, with its sum in each bin."""
+    """Return weights at the nodes of all bins with the sum of `squares`, a function of the rank, over each bin."""
     parts = []
     for each in found:
         values = squares(each.ranks)

@@ -112,7 +112,8 @@ class PowerLaw(Spectrum):
         5.577
         """
         array()("exponent", exponent)
-        return np.sqrt(project_onto_nodes(power_law_bins(self.d, self.exponent, self.blocks)[0], lambda j: j ** (-2 * exponent)))
+        found, _ = power_law_bins(self.d, self.exponent, self.blocks)
+        return np.sqrt(project_onto_nodes(found, lambda ranks: ranks ** (-2 * exponent)))
 
 
 @checked

@@ -1,15 +1,15 @@
 r"""The affine recursion of the expected Gram matrices of linear directions, block by block.
 
 A step maps the directions D in block b to :math:`AD + \frac1{nd}\, c \sum_i \epsilon_i x_i^\top`, for a batch of n inputs with
-variance :math:`\lambda_b` in :math:`d_b` dimensions, and residuals :math:`\epsilon_i = v^\top D x_i + \sqrt\Delta z_i`. By Wick's
-theorem the expectation of the Gram matrix :math:`S_b = E[DD^\top]` follows, exactly at finite d,
+variance :math:`\lambda_b` in :math:`d_b` dimensions, and residuals :math:`\epsilon_i = v^\top D x_i + \sqrt\Delta z_i`. By
+Wick's theorem the expectation of the Gram matrix :math:`S_b = E[DD^\top]` follows, exactly at finite d,
 
 .. math::
-    S_b \leftarrow K_b S_b K_b^\top
-    + \frac{cc^\top}{nd^2}\Big(\lambda_b^2\, v^\top S_b v + \lambda_b d_b \big(\textstyle\sum_a \lambda_a v^\top S_a v + \Delta\big)\Big),
+    S_b \leftarrow K_b S_b K_b^\top + \frac{cc^\top}{nd^2}\Big(\lambda_b^2\, v^\top S_b v
+    + \lambda_b d_b \big(\textstyle\sum_a \lambda_a v^\top S_a v + \Delta\big)\Big),
     \qquad K_b = A + \frac{\lambda_b}d\, c v^\top ,
 
-and that of products with fixed directions E follows :math:`E[DE^\top] \leftarrow K_b E[DE^\top]`. Blocks are coupled by one number.
+and products with fixed directions E follow :math:`E[DE^\top] \leftarrow K_b E[DE^\top]`. Blocks are coupled by one number.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 ABSORB_BELOW = -0.5
 """Diagonal entry of a power minus the identity below which the identity is added to it: the mode has decayed by half."""
+
+
+Array = Any
+"""Arrays of NumPy or JAX: powers are computed by NumPy and single steps by JAX."""
 
 
 class RecursionCoefficients(NamedTuple):
@@ -86,8 +90,8 @@ def scan_steps(sizes: RecursionSizes, state: GramMoments, each: RecursionCoeffic
 class AffinePower:
     r"""Powers of the affine map of one step, by squaring, for coefficients that stay the same.
 
-    A power is stored as :math:`I_s + Q`, where the diagonal matrix :math:`I_s` is 1 for modes that have hardly decayed and 0 for
-    the others. Rates of decay far below the precision of 1 are kept in this way, and so are values far below the initial ones.
+    A power is stored as :math:`I_s + Q`, where the diagonal matrix :math:`I_s` is 1 for modes that have hardly decayed and 0
+    for the others. Thus rates of decay far below the precision of 1 are kept, and so are values far below the initial ones.
     """
 
     def __init__(self, sizes: RecursionSizes, one: RecursionCoefficients) -> None:
@@ -150,4 +154,3 @@ def _absorb(kept: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     gone = (kept > 0) & (np.diagonal(Q) < ABSORB_BELOW)
     Q[gone, gone] += 1.0
     return np.where(gone, 0.0, kept), Q
-

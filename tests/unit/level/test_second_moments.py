@@ -12,7 +12,9 @@ START = sl.RandomInit(64, scale=1.0)
 
 
 def problem(**more):
-    return sl.presets.least_squares([2.0, 0.5], [0.6, 0.8], **{"noise": 0.1, **({} if "algorithm" in more else {"lr": 0.3}), **more})
+    return sl.presets.least_squares(
+        [2.0, 0.5], [0.6, 0.8], **{"noise": 0.1, **({} if "algorithm" in more else {"lr": 0.3}), **more}
+    )
 
 
 def go(made, level=LEVEL, **more):

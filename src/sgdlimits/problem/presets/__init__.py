@@ -13,7 +13,8 @@ PRESETS = {
     preset.__name__: preset
     for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
 }
-MAKERS.update(PRESETS, least_squares=least_squares, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting, easy_and_hard=easy_and_hard)
+MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting)
+MAKERS.update(easy_and_hard=easy_and_hard, least_squares=least_squares)
 
 
 class UnknownPreset(BadInput, AttributeError):

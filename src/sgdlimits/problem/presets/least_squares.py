@@ -37,8 +37,7 @@ def least_squares(
     batch: Size = 1,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""Least squares: a linear student f = u.x learns :math:`y = w_*\cdot x + \sqrt\Delta z`, with the loss
-    :math:`\frac12(y-f)^2`.
+    r"""Least squares by a linear student, :math:`y = w_*\cdot x + \sqrt\Delta z`, loss :math:`\frac12(y-u\cdot x)^2`.
 
     Inputs are Gaussian with the given spectrum. A step subtracts lr/d times the gradient, so that the learning rate
     :math:`\gamma` per step of scaling laws, such as those of Paquette et al. [22]_, is lr/d: give lr = gamma d. `RandomInit`
@@ -65,7 +64,8 @@ def least_squares(
     lengths = np.asarray(coefficients, float)
     if lengths.shape not in ((), (B,)) or not np.isfinite(lengths).all():
         raise BadInput(
-            f"coefficients must be {B} numbers, one for each eigenvalue; got shape {lengths.shape}. Give that many, or one number."
+            f"coefficients must be {B} numbers, one for each eigenvalue; got shape {lengths.shape}. "
+            "Give that many, or one number for all."
         )
     squares = np.broadcast_to(lengths**2, (B,))
     return ProjectionProblem(
