@@ -33,7 +33,10 @@ VIEWS = {
 }
 SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Index of the starting point of phase retrieval in each screenshot."""
-FIGURES = ("optimal-dropout", "optimal-replay", "schedule-escape", "schedule-muon")
+FIGURES = (
+    "optimal-dropout", "optimal-replay", "schedule-escape", "schedule-muon",
+    "scaling-exponents", "scaling-frontier", "scaling-momentum", "scaling-schedule",
+)  # fmt: skip
 FIGURE_WIDTH = 1800
 """Width of these figures in pixels, for columns of half as many on screens of two pixels a point."""
 

@@ -1,0 +1,105 @@
+r"""Exponents of the risk of SGD over a plane of spectra and teachers, against Paquette et al. [22]_.
+
+The risk of least squares at a constant rate is the exact expectation, so that exponents are slopes of one curve. They are
+measured over the last decade of steps. Where the slope still changes from the decade before, it has not converged: near the
+line on which the two terms of the theory are equal, and where the teacher's tail decays so slowly that the last eigenvalues
+matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import sgdlimits as sl
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, bar, make_panels, sizes
+from sgdlimits.papers.scaling import theory
+
+FULL, QUICK, WORDS = sizes(
+    points=("exponents on each axis", 20, 4),
+    steps=("steps", 10**12, 10**9),
+    blocks=("blocks", 96, 60),
+)
+MAX_DIMENSION = 10**15
+"""Largest dimension; slow spectra would need more, for their tail not to matter."""
+MARGIN = 10**4
+"""Dimension over that of the features learnt at the end, unless it exceeds `MAX_DIMENSION`."""
+CONVERGED = 0.003
+"""Largest change of an exponent from one decade to the next that counts as converged."""
+
+
+def measure(b: float, ratios: np.ndarray, size: Any) -> np.ndarray:
+    """Return the slopes over the last decade and over the one before, for teachers with (a-1)/b in `ratios`."""
+    d = int(min(MAX_DIMENSION, MARGIN * size.steps ** (1 / b)))
+    spectrum = sl.spectrum.power_law(d, b, size.blocks)
+    rate = sl.OnePassSGD(0.5 * d / theory.trace(spectrum))
+    steps = size.steps // np.array([100, 10, 1])
+    risks = [theory.excess_risk(theory.problem(spectrum, 1 + b * ratio, rate), d, steps) for ratio in ratios]
+    return -np.diff(np.log10(risks))[:, ::-1]
+
+
+def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
+    """Measure the plane of exponents and draw it beside its difference from theory."""
+    exponents, ratios = np.linspace(1.1, 3.0, size.points), np.linspace(0.1, 2.0, size.points)
+    slopes = np.array([measure(float(b), ratios, size) for b in bar(exponents, desc="spectra")])
+    expected = theory.sgd_exponent(exponents[:, None], 1 + exponents[:, None] * ratios)
+    axes = ("spectrum", "teacher")
+    plane = keep(
+        "plane",
+        xr.Dataset(
+            {
+                "measured": (axes, slopes[..., 0]),
+                "before": (axes, slopes[..., 1]),
+                "theory": (axes, expected),
+                "converged": (axes, np.abs(slopes[..., 0] - slopes[..., 1]) < CONVERGED),
+            },
+            {"spectrum": exponents, "teacher": ratios},
+            {"steps": float(size.steps)},
+        ),
+    )
+    return DrawnFigure(_draw(plane), _write_caption(plane))
+
+
+def _draw(plane: xr.Dataset) -> Figure:
+    figure, (left, right) = make_panels(1, 2, figsize=(10.5, 4.4), sharey=True)
+    difference = plane.measured - plane.theory
+    shown = left.pcolormesh(plane.spectrum, plane.teacher, plane.measured.values.T, cmap="cividis", shading="nearest")
+    figure.colorbar(shown, ax=left, label="exponent of the risk")
+    limit = 0.05
+    shown = right.pcolormesh(
+        plane.spectrum, plane.teacher, difference.values.T, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="nearest"
+    )
+    figure.colorbar(shown, ax=right, label="measured minus theory", extend="both")
+    b, ratio = np.meshgrid(plane.spectrum, plane.teacher, indexing="ij")
+    open_points = ~plane.converged.values
+    right.plot(b[open_points], ratio[open_points], "x", color="0.25", markersize=4, label="not converged", linestyle="none")
+    fine = np.linspace(float(plane.spectrum[0]), float(plane.spectrum[-1]), 200)
+    for ax in (left, right):
+        ax.plot(fine, 2 - 1 / fine, color="white" if ax is left else "black", linewidth=1.5)
+        ax.set(xlabel="$b$, of the eigenvalues $j^{-b}$")
+    left.set_ylabel("$(a-1)/b$, of the teacher's squares $j^{-a}$")
+    left.set_title(
+        f"(a) SGD, ${plane.attrs['steps']:.0e}$ steps".replace("e+", r"\cdot 10^{").replace("$ steps", "}$ steps"), loc="left"
+    )
+    right.set_title("(b) difference from $\\min((a-1)/b, 2-1/b)$", loc="left")
+    if open_points.any():
+        right.legend(loc="upper left")
+    return figure
+
+
+def _write_caption(plane: xr.Dataset) -> list[str]:
+    difference = np.abs(plane.measured - plane.theory)
+    settled = plane.converged
+    worst = float(difference.where(settled).max()) if bool(settled.any()) else float("nan")
+    return [
+        "Exponent of the risk of SGD in the number of steps, for eigenvalues j^-b and a teacher whose squares times the",
+        f"eigenvalues are j^-a, at {plane.sizes['spectrum']} times {plane.sizes['teacher']} points: the slope of the exact",
+        f"expectation over the last decade of {plane.attrs['steps']:.0e} steps at half the inverse trace. The line separates",
+        "teacher and noise. Theory is min((a-1)/b, 2-1/b).",
+        f"At {int(settled.sum())} of {settled.size} points the slope changes by less than {CONVERGED} from the decade before;",
+        f"there the largest difference from theory is {worst:.4f}, and the median",
+        f"{float(difference.where(settled).median()):.1e}.",
+        f"Over all points the largest difference is {float(difference.max()):.3f}.",
+    ]
