@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class DANA(Descent):
-    r"""Dimension-adapted momentum: a long memory of gradients, whose weight shrinks with the dimension or with time [24]_.
+    r"""Dimension-adapted momentum: a long memory of gradients, whose weight shrinks with the dimension or with time [22]_.
 
     With weights u, the mean gradient g of the batch and the number n of steps so far,
 

@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class ScheduleFree(Descent):
-    r"""Schedule-free SGD: gradients are taken between the iterates z of SGD and their average x [25]_.
+    r"""Schedule-free SGD: gradients are taken between the iterates z of SGD and their average x [23]_.
 
     With the mean gradient g of the batch at :math:`y = (1 - \beta) z + \beta x`, step n = 0, 1, ... is
 

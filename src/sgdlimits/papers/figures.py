@@ -15,10 +15,10 @@ numbers, and `make(size, seed, keep) -> DrawnFigure`; its name is below.
 .. [17] Lee, Sarao Mannelli, Clopath, Goldt, Saxe, *Maslow's hammer for catastrophic forgetting*.
 .. [18] Lee, Goldt, Saxe, *Continual learning in the teacher-student setup: impact of task similarity*.
 .. [19] Mignacco, Mori, *A statistical physics framework for optimal learning*.
-.. [22] Paquette, Paquette, Xiao, Pennington, *4+3 phases of compute-optimal neural scaling laws*.
-.. [24] Ferbach, Everett, Gidel, Paquette, Paquette, *Dimension-adapted momentum outscales SGD*.
-.. [26] Li et al., arXiv:2602.06797.
-.. [27] Bordelon, Mori, arXiv:2602.04774.
+.. [21] Paquette, Paquette, Xiao, Pennington, *4+3 phases of compute-optimal neural scaling laws*.
+.. [22] Ferbach, Everett, Gidel, Paquette, Paquette, *Dimension-adapted momentum outscales SGD*.
+.. [24] Li et al., arXiv:2602.06797.
+.. [25] Bordelon, Mori, arXiv:2602.04774.
 """
 
 FIGURE_NAMES = {

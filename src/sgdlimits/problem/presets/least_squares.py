@@ -40,7 +40,7 @@ def least_squares(
     r"""Least squares by a linear student, :math:`y = w_*\cdot x + \sqrt\Delta z`, loss :math:`\frac12(y-u\cdot x)^2`.
 
     Inputs are Gaussian with the given spectrum. A step subtracts lr/d times the gradient, so that the learning rate
-    :math:`\gamma` per step of scaling laws, such as those of Paquette et al. [22]_, is lr/d: give lr = gamma d. `RandomInit`
+    :math:`\gamma` per step of scaling laws, such as those of Paquette et al. [21]_, is lr/d: give lr = gamma d. `RandomInit`
     starts at u = 0. `SecondMoments` has the mean risk at any d; all other levels work too.
 
     Parameters

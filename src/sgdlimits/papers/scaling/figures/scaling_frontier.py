@@ -1,4 +1,4 @@
-r"""Compute-optimal models: the smallest risk at a given compute, against the exponents of Paquette et al. [22]_.
+r"""Compute-optimal models: the smallest risk at a given compute, against the exponents of Paquette et al. [21]_.
 
 A model of size m sees the first m features of a power law. The part of the teacher in all other features is independent noise,
 so that its risk is again that of least squares, exactly. The compute of a run is m times its steps.

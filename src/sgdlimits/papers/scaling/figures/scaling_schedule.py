@@ -1,4 +1,4 @@
-r"""The best schedule of the learning rate for power laws with label noise, against Bordelon and Mori [27]_ and Li et al. [26]_.
+r"""The best schedule of the learning rate for power laws with label noise, against Bordelon and Mori [25]_ and Li et al. [24]_.
 
 Rates :math:`C\,(1 - t/T + \epsilon)^\delta` are optimised for the exact risk after T steps, in pieces that get shorter towards
 the end. The number :math:`\epsilon` is for the last steps, in which there is no power law.
