@@ -47,7 +47,8 @@ def risk_of_model(m: int, b: float, a: float, compute: np.ndarray, size: Any) ->
 def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
     """Compute the risk of all model sizes and draw it with the frontier and its exponent."""
     models = np.unique(np.rint(np.geomspace(10, size.largest, size.models)).astype(int))
-    curves, rows = {}, []
+    curves: dict[str, xr.Dataset] = {}
+    rows = []
     for name, (b, a) in bar(CASES.items(), desc="cases"):
         compute = np.geomspace(1e2, size.largest ** (1 + b) / 10, size.times)
         risks = np.array([risk_of_model(int(m), b, a, compute, size) for m in models])
@@ -59,7 +60,7 @@ def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
         curves[name] = keep(
             f"curves-{len(curves)}",
             xr.Dataset(
-                {"risk": (("model", "compute"), risks), "best": ("compute", best)}, {"model": models, "compute": compute}
+                {"risk": (("model", "budget"), risks), "best": ("budget", best)}, {"model": models, "budget": compute}
             ),
         )
         rows.append({"case": name, "b": b, "a": a, "slope": slope, "theory": float(theory.frontier_exponent(b, a))})
@@ -72,12 +73,12 @@ def _draw(curves: dict[str, xr.Dataset], table: xr.Dataset) -> Figure:
     for i, (ax, (name, data)) in enumerate(zip(axes, curves.items(), strict=True)):
         shades = np.linspace(0.75, 0.25, data.sizes["model"])
         for m, shade in zip(range(data.sizes["model"]), shades, strict=True):
-            ax.loglog(data.compute, data.risk.values[m], color=str(shade), linewidth=0.6)
+            ax.loglog(data.budget, data.risk.values[m], color=str(shade), linewidth=0.6)
         row = table.isel(point=i)
-        ax.loglog(data.compute, data.best, color=OKABE_ITO[5], linewidth=2, label="the best model")
-        guide = float(data.best[-1]) * (data.compute / float(data.compute[-1])) ** -float(row.theory)
+        ax.loglog(data.budget, data.best, color=OKABE_ITO[5], linewidth=2, label="the best model")
+        guide = float(data.best[-1]) * (data.budget / float(data.budget[-1])) ** -float(row.theory)
         label = f"slope {-float(row.theory):.3f}; measured {-float(row.slope):.3f}"
-        ax.loglog(data.compute, 0.4 * guide, "--", color="black", linewidth=1.2, label=label)
+        ax.loglog(data.budget, 0.4 * guide, "--", color="black", linewidth=1.2, label=label)
         ax.set(xlabel="compute: model size times steps", ylabel="risk", ylim=(0.2 * float(data.best[-1]), 2))
         ax.set_title(f"({'ab'[i]}) {name} dominates: $b = {float(row.b)}$, $a = {float(row.a)}$", loc="left")
         ax.legend(loc="lower left")
