@@ -59,9 +59,7 @@ def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
         slope = -np.polyfit(np.log(compute[inside]), np.log(best[inside]), 1)[0] if inside.sum() > 2 else np.nan
         curves[name] = keep(
             f"curves-{len(curves)}",
-            xr.Dataset(
-                {"risk": (("model", "budget"), risks), "best": ("budget", best)}, {"model": models, "budget": compute}
-            ),
+            xr.Dataset({"risk": (("model", "budget"), risks), "best": ("budget", best)}, {"model": models, "budget": compute}),
         )
         rows.append({"case": name, "b": b, "a": a, "slope": slope, "theory": float(theory.frontier_exponent(b, a))})
     table = keep("table", tabulate(rows))
