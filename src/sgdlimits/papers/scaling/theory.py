@@ -41,10 +41,10 @@ def sgd_exponent(b, a):
 def frontier_exponent(b, a):
     r"""Return the exponent of the smallest risk at a given compute, steps times model size, for diagonal features.
 
-    A model of size m has the first m features. Its floor :math:`m^{1-a}` meets the risk of gradient flow at :math:`m^b`
-    steps; if the noise of SGD dominates, it decays as :math:`t^{-(2-1/b)}` up to :math:`m^b` steps.
+    A model of size m has the first m features, and reaches its floor :math:`m^{1-a}` after :math:`m^b` steps. If the noise of
+    SGD dominates before, this takes :math:`m^b\log m` steps, so that the exponent is approached logarithmically.
     """
-    return np.minimum(a - 1, 2 * b - 1) / (1 + b)
+    return (a - 1) / (1 + b)
 
 
 def momentum_exponents(b, a):
