@@ -34,9 +34,11 @@ VIEWS = {
 SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Index of the starting point of phase retrieval in each screenshot."""
 FIGURES = (
-    "double-descent", "full-batch", "optimal-curriculum", "optimal-dropout", "optimal-replay", "schedule-escape",
-    "schedule-muon", "second-pass",
+    "double-descent", "full-batch", "optimal-curriculum", "optimal-dropout", "optimal-replay", "scaling-exponents",
+    "scaling-frontier", "scaling-momentum", "scaling-schedule", "schedule-escape", "schedule-muon", "second-pass",
 )  # fmt: skip
+COLOURS = {"scaling-exponents": 256}
+"""Number of colours of figures that need more than 64, such as maps."""
 FIGURE_WIDTH = 1800
 """Width of these figures in pixels, for columns of half as many on screens of two pixels a point."""
 
@@ -57,8 +59,10 @@ def figure(name: str) -> Path:
         print(line)
     path = FOLDER / f"{name}.png"
     picture = Image.open(made / f"{name}.png").convert("RGB")
-    smaller = picture.resize((FIGURE_WIDTH, FIGURE_WIDTH * picture.height // picture.width), Image.Resampling.LANCZOS)
-    smaller.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    smaller = picture.resize(
+        (FIGURE_WIDTH, FIGURE_WIDTH * picture.height // picture.width), Image.Resampling.LANCZOS
+    )
+    smaller.quantize(COLOURS.get(name, 64), dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 

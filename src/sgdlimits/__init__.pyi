@@ -3,6 +3,7 @@ from . import (
     theory as theory,
 )
 from .algorithm import (
+    DANA as DANA,
     SAM as SAM,
     AdaGradNorm as AdaGradNorm,
     Adam as Adam,
@@ -19,6 +20,7 @@ from .algorithm import (
     Private as Private,
     Repeated as Repeated,
     Scheduled as Scheduled,
+    ScheduleFree as ScheduleFree,
     SignSGD as SignSGD,
 )
 from .analysis import (
@@ -108,6 +110,7 @@ from .expectation.gaussian import (
 from .inputs import (
     Reused as Reused,
     Spectrum as Spectrum,
+    spectrum as spectrum,
 )
 from .level import (
     ODE as ODE,
@@ -116,6 +119,7 @@ from .level import (
     Chain as Chain,
     Local as Local,
     MeanField as MeanField,
+    SecondMoments as SecondMoments,
     exits as exits,
     flow as flow,
 )

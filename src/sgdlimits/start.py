@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array, second_layer
-from sgdlimits.domain import Count, Fraction, NotNegative, Positive, Seed, Size, checked
+from sgdlimits.domain import Count, Fraction, NotNegative, Seed, Size, checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
@@ -129,7 +129,7 @@ class RandomInit(Start):
     """
 
     d: Count = eqx.field(static=True)
-    scale: Positive | None = eqx.field(static=True, default=None)
+    scale: NotNegative | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
     second: Annotated[Any, second_layer] = eqx.field(converter=_as_second_layer, default=None)
     positive: Fraction | None = eqx.field(static=True, default=None)
@@ -165,7 +165,7 @@ class RandomInit(Start):
         """Draw the initial overlaps in each block of coordinates, whose weights are independent."""
         directions, (scale, unit) = problem.directions, self.scale_and_norm(problem)
         p, k, sizes = directions.width, directions.fixed, np.array(directions.sizes(self.d))
-        if sizes.min() < k:
+        if sizes.min() < k and np.any(scale):  # weights of zero need no room
             raise BadInput(
                 f"d = {self.d} leaves {sizes.min()} dimensions for a block with {k} fixed directions. Use a larger d."
             )

@@ -142,6 +142,12 @@ def reused() -> sl.ProjectionProblem:
     )
 
 
+def linear_with_noise() -> sl.ProjectionProblem:
+    """Least squares, batches of two, from random weights; the preset begins at zero, where starts of all seeds are the same."""
+    problem = sl.presets.least_squares(1.5, 0.8, lr=0.4, noise=0.1, ridge=0.1, batch=2)
+    return eqx.tree_at(lambda own: own.initial, problem, sl.InitialWeights())
+
+
 PROBLEMS = {
     "absolute_huber_product": absolute_huber_product,
     "unequal_teachers": unequal_teachers,
@@ -161,6 +167,7 @@ PROBLEMS = {
     "drifting": lambda: sl.presets.drifting(speed=0.5, width=2, activation="erf", train_second=True),
     "dropped": dropped,
     "reused": reused,
+    "least_squares": linear_with_noise,
 }
 FRESH = tuple(name for name in PROBLEMS if name != "reused")
 """Problems with fresh samples, which have a limit of large d."""
@@ -304,6 +311,10 @@ LEVELS = {
         view=MeanFieldProblem,
         seen=particles_of,
     ),
+    # Its statistics are expectations at finite d, which follow the drift up to terms of order 1/d.
+    "second-moments": Kind(
+        lambda name, problem: sl.SecondMoments(D), suits=("least_squares",), noisy=False, steps=True, runs=6
+    ),
     "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), leaps=True, near=beside),
 }
 
@@ -314,6 +325,7 @@ FEW = [
     ("absolute_huber_product", "sgd"), ("unequal_teachers", "chain"), ("spiked_tensor", "chain"), ("committee", "sde"),
     ("spiked_tensor", "sde"), ("quadratic_network", "ode"), ("committee", "mean-field"), ("phase_retrieval", "local"),
     ("three_classes", "chain"), ("two_tasks", "chain"), ("dropped", "sde"), ("drifting", "ode"), ("reused", "chain"),
+    ("least_squares", "second-moments"),
 ]  # fmt: skip
 """Each level and each loop, and a problem of each kind."""
 

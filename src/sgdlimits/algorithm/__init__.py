@@ -5,12 +5,14 @@ from sgdlimits.algorithm.average import Averaged
 from sgdlimits.algorithm.base import Algorithm, Descent, Wrapper
 from sgdlimits.algorithm.clip import Clipped, Private
 from sgdlimits.algorithm.coordinates import Adam, SignSGD
+from sgdlimits.algorithm.dana import DANA
 from sgdlimits.algorithm.decay import Decayed
 from sgdlimits.algorithm.momentum import HeavyBall, Nesterov
 from sgdlimits.algorithm.muon import Muon
 from sgdlimits.algorithm.normalised import AdaGradNorm, Normalised
 from sgdlimits.algorithm.repeated import Repeated
 from sgdlimits.algorithm.schedule import Scheduled
+from sgdlimits.algorithm.schedule_free import ScheduleFree
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.sharpness import SAM, Extragradient
 
@@ -29,6 +31,8 @@ ALGORITHMS = {
     "muon": Muon,
     "decayed": Decayed,
     "scheduled": Scheduled,
+    "schedule_free": ScheduleFree,
+    "dana": DANA,
     "sign_sgd": SignSGD,
     "adam": Adam,
 }

@@ -88,7 +88,8 @@ def main() -> None:
     """Simulate and analyse one-pass SGD in high dimension: write a problem down once, and look at it at every level.
 
     The levels: sgd, the weights in R^d; chain, the exact law of their overlaps, at a cost without d; sde, its
-    diffusion for large d; ode, the limit; mean-field, that of infinite width.
+    diffusion for large d; ode, the limit; mean-field, that of infinite width; second-moments, the exact means of least
+    squares.
     """
 
 

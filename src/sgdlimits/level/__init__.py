@@ -10,6 +10,7 @@ from sgdlimits.level.local import Local
 from sgdlimits.level.mean_field import MeanField
 from sgdlimits.level.ode import ODE, flow
 from sgdlimits.level.sde import SDE
+from sgdlimits.level.second_moments import SecondMoments
 from sgdlimits.level.sgd import SGD
 
-LEVELS = {level.name: level for level in (SGD, Chain, SDE, ODE, MeanField)}
+LEVELS = {level.name: level for level in (SGD, Chain, SDE, ODE, MeanField, SecondMoments)}

@@ -15,7 +15,11 @@ numbers, and `make(size, seed, keep) -> DrawnFigure`; its name is below.
 .. [17] Lee, Sarao Mannelli, Clopath, Goldt, Saxe, *Maslow's hammer for catastrophic forgetting*.
 .. [18] Lee, Goldt, Saxe, *Continual learning in the teacher-student setup: impact of task similarity*.
 .. [19] Mignacco, Mori, *A statistical physics framework for optimal learning*.
-.. [21] Hastie, Montanari, Rosset, Tibshirani, *Surprises in high-dimensional ridgeless least squares interpolation*.
+.. [21] Paquette, Paquette, Xiao, Pennington, *4+3 phases of compute-optimal neural scaling laws*.
+.. [22] Ferbach, Everett, Gidel, Paquette, Paquette, *Dimension-adapted momentum outscales SGD*.
+.. [24] Li et al., arXiv:2602.06797.
+.. [25] Bordelon, Mori, arXiv:2602.04774.
+.. [26] Hastie, Montanari, Rosset, Tibshirani, *Surprises in high-dimensional ridgeless least squares interpolation*.
 """
 
 FIGURE_NAMES = {
@@ -35,6 +39,9 @@ FIGURE_NAMES = {
     "new_results": """
         double-descent full-batch optimal-curriculum optimal-dropout optimal-replay plateau-exits schedule-escape schedule-muon
         second-pass single-index staircase staircase-correlated which-optimiser which-optimiser-why your-data
+    """,
+    "scaling": """
+        scaling-exponents scaling-frontier scaling-momentum scaling-schedule
     """,
 }
 """Names of the figures by the folder of their paper."""

@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import NotNegative, Positive, checked
+from sgdlimits.domain import NotNegative, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
 
@@ -28,7 +28,7 @@ class InitialWeights(Part):
     The second layer consists of the scalars `a`. Other scalars start at the values that the network defines.
     """
 
-    scale: Positive = 1.0
+    scale: NotNegative = 1.0
     unit: bool = eqx.field(static=True, default=False)
     second: float = eqx.field(static=True, default=1.0)
     second_spread: NotNegative = eqx.field(static=True, default=0.0)

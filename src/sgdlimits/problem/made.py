@@ -16,6 +16,7 @@ import numpy as np
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.inputs import Blocks, Spectrum
 from sgdlimits.model.activation import SIGN
 from sgdlimits.part import Part, as_source, constructor_arguments, is_default, is_schedule
 from sgdlimits.renamed import rename_changes
@@ -89,6 +90,17 @@ def _teacher_activation_argument(problem: Any) -> Any:
     return None if teacher == problem.network.activation else teacher
 
 
+def _spectrum_argument(problem: Any) -> Any:
+    """Return the spectrum of Gaussian inputs."""
+    data = problem.data
+    return Spectrum(data.variance[0], data.shares) if isinstance(data, Blocks) else data.squared_length
+
+
+def _coefficients_argument(problem: Any) -> Any:
+    """Return the length of a single teacher in each block of the inputs."""
+    return np.sqrt(np.asarray(problem.target.gram)[..., 0, 0].ravel())
+
+
 def _signal_to_noise_ratio(problem: Any) -> Any:
     """Return the signal-to-noise ratio of a problem's Gaussian mixture, a number or a schedule."""
     spread = problem.data.spread
@@ -112,6 +124,8 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "snr": _signal_to_noise_ratio,
     "means": lambda problem: problem.data.means,
     "weights": lambda problem: problem.data.weights,
+    "eigenvalues": _spectrum_argument,
+    "coefficients": _coefficients_argument,
     "similarity": lambda problem: problem.target.readout.turns[1, 0, 0],
     "speed": lambda problem: problem.target.readout.turns.speed,
     "relevant": lambda problem: problem.data.shares[0],

@@ -3,6 +3,7 @@
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.made import MAKERS
 from sgdlimits.problem.presets.curricula import easy_and_hard
+from sgdlimits.problem.presets.least_squares import least_squares
 from sgdlimits.problem.presets.mixtures import binary_mixture, gaussian_mixture, xor_mixture
 from sgdlimits.problem.presets.networks import committee, phase_retrieval, quadratic_network, single_index
 from sgdlimits.problem.presets.spiked import spiked_tensor
@@ -12,7 +13,8 @@ PRESETS = {
     preset.__name__: preset
     for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
 }
-MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting, easy_and_hard=easy_and_hard)
+MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting)
+MAKERS.update(easy_and_hard=easy_and_hard, least_squares=least_squares)
 
 
 class UnknownPreset(BadInput, AttributeError):

@@ -7,7 +7,7 @@ covariance have moved by :math:`1 - (1 - \eta\lambda)^s` of the way to the least
 
 .. math:: E[(1-\eta\lambda)^{2s}] + \Delta \tfrac dn E\big[(1 - (1-\eta\lambda)^s)^2 / \lambda\big] .
 
-For inputs with the covariance :math:`\Sigma`, the limit after infinitely many steps is that of ridgeless regression [21]_.
+For inputs with the covariance :math:`\Sigma`, the limit after infinitely many steps is that of ridgeless regression [26]_.
 """
 
 from __future__ import annotations
