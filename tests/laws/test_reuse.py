@@ -67,5 +67,5 @@ def test_what_cannot_be_reused_is_said():
         sl.simulate(private, sl.SGD(20, reuse=40), sl.FixedInit(0.3), t_max=1, progress=False)
     with pytest.raises(sl.BadInput, match="reuse does not support SpikedTensor"):
         sl.simulate(sl.presets.spiked_tensor(2, 2.0), sl.SGD(20, reuse=40), sl.RandomInit(20), t_max=1, progress=False)
-    with pytest.raises(sl.BadInput, match="reuse must be a whole number"):
+    with pytest.raises(sl.BadInput, match="reuse must be an integer"):
         sl.simulate(sl.presets.phase_retrieval(), sl.SGD(20, reuse=0), sl.FixedInit(0.3), t_max=1, progress=False)

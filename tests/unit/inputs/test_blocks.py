@@ -35,7 +35,7 @@ def two_blocks(**target):
         (lambda: sl.Spectrum([1.0, 2.0], [1.0]), "shares must be 2"),
         (lambda: sl.mixture(MEANS, variance=[1.0, 2.0, 3.0]), "variance must be one number or have shape"),
         (lambda: sl.mixture(MEANS, variance=[[1.0, 2.0], [1.0, 1.0]]), "but shares is missing"),
-        (lambda: sl.mixture(MEANS, variance=1.0, shares=[0.5, 0.5]), "shares are those of blocks"),
+        (lambda: sl.mixture(MEANS, variance=1.0, shares=[0.5, 0.5]), "shares= are the sizes of blocks"),
         (lambda: sl.mixture(MEANS, variance=[[1.0, -2.0], [1.0, 1.0]], shares=[0.5, 0.5]), "0 or larger"),
         (lambda: EASY(relevant=1.0), "relevant"),
         (lambda: EASY(label="tanh"), "label must be sign or erf"),
@@ -49,7 +49,7 @@ def two_blocks(**target):
         (lambda: sl.simulate(EASY(), sl.ODE(), sl.Overlaps([1.0], [[0.1]], [[1.0]]), t_max=1.0), "shape"),
         (
             lambda: sl.simulate(EASY(), sl.ODE(), sl.Overlaps([1.0], [[[0.1]], [[0.3]]], [[[0.5]], [[0.5]]]), t_max=1.0),
-            "no such components",
+            "in which the fixed directions are zero",
         ),
         (lambda: sl.fixed_points(EASY()), "fixed points does not support inputs with blocks"),
         (lambda: sl.hessian_spectrum(EASY(), ONE_UNIT, 100), "Hessian does not support"),
