@@ -48,11 +48,13 @@ class Averaged(Wrapper):
         if "average" in self.base.memory:
             raise BadInput("Averaged cannot average an algorithm that is averaged already. Give a base without Averaged.")
         if self.decay is not None and self.rate is not None:
-            raise BadInput("Averaged takes decay or rate, not both. Give one of the two, or neither for the mean.")
+            raise BadInput(
+                "Averaged takes decay or rate, not both. Leave out one of the two, or both for the plain mean over time."
+            )
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Initial values of the groups of directions stored beside the students, by name: the average begins as their copy."""
+        """Stored arrays of weights by name, with their initial value: `average` starts as a copy of the students' weights."""
         return {**self.base.memory, "average": "copy"}
 
     def step(self, now):

@@ -26,7 +26,10 @@ class Decayed(Wrapper):
 
     def __check_init__(self) -> None:
         if self.base.sphere:
-            raise BadInput("weights on the sphere do not decay. Give a base with sphere=False.")
+            raise BadInput(
+                "weight decay has no effect on the sphere, where norms stay 1; got a base with "
+                "sphere=True. Give it sphere=False."
+            )
 
     def step(self, now):
         step = dict(self.base.step(now))

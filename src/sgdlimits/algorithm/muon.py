@@ -47,7 +47,7 @@ class Muon(Descent):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Initial values of the groups of directions stored beside the students, by name: the velocity begins at zero."""
+        """Stored arrays of weights by name, with their initial value: `velocity` starts at zero."""
         return {"velocity": "zero"} if self.remembers else {}
 
     def step(self, now):
@@ -63,5 +63,8 @@ class Muon(Descent):
     @property
     def limit(self) -> Algorithm:
         if self.remembers:
-            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), at any d.")
+            raise BadInput(
+                f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), "
+                f"which supports every beta."
+            )
         return self

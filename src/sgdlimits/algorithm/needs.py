@@ -1,4 +1,4 @@
-"""Properties of a step that are found by running it: use of noise and of products of inputs, and linearity.
+"""Tests of an algorithm's step: whether it uses noise or products of inputs, and whether it is linear in the gradient.
 
 The use of noise and of products of inputs is recorded while the step is traced once on abstract arrays. Linearity is probed on
 random values. Algorithms of this package declare whether they are linear, and a test compares the declaration with the probe.
@@ -123,7 +123,7 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
 
 
 class _Probe(NamedTuple):
-    """Values of all quantities in the context of a step: random ones, or mere shapes inside a trace."""
+    """Random values of all quantities in the context of a step, or only their shapes while JAX traces the step."""
 
     fields: dict[str, Array]
     fixed: Array
@@ -174,7 +174,7 @@ class _Probe(NamedTuple):
 
 
 class _StepCoefficients(NamedTuple):
-    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient in order 1/d, and of the trained scalars."""
+    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient at order 1/d, and of the trained scalars."""
 
     past: np.ndarray
     gradient: np.ndarray
@@ -182,7 +182,7 @@ class _StepCoefficients(NamedTuple):
 
 
 def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
-    """Return whether steps on random values of several sizes have the same coefficients."""
+    """Return whether an algorithm's steps on random values of several sizes have the same coefficients, so are linear."""
     if _trace_needs(structure, kinds, width).noise:  # which the gradient knows nothing of
         return False
     rng = np.random.default_rng(0)
