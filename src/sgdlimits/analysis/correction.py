@@ -183,7 +183,7 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     """
     start_d = getattr(start, "d", None)
     if start_d is not None and start_d != d:
-        raise BadInput(f"start= has d = {start_d}, but d= is {d}. Give both the same d.")
+        raise BadInput(f"start= has d = {start_d}, but d= is {d}. Give d={start_d}.")
     path = expansion(problem, start, t_max, seed=seed)
     names = [*path.statistic.values.tolist(), "risk"]
     with np.errstate(all="ignore"):

@@ -122,9 +122,9 @@ def effective_dynamics(
 
 
 def _of_loss(problem, loss, sample, statistics, at, lr, d, exponent, slowed, samples, seed) -> SampledDynamics:
-    """Return the dynamics of a loss, or raise `BadInput` if it comes with a problem, or without an argument it needs."""
+    """Return the effective dynamics of a user's loss; raise `BadInput` if an argument is missing or a problem is given too."""
     if problem is not None:
-        raise BadInput("problem= and loss= are both given. Give one of them.")
+        raise BadInput("problem= and loss= are both given. Leave out one of the two.")
     for name, value in (("sample", sample), ("statistics", statistics), ("at", at), ("lr", lr)):
         if value is None:
             raise BadInput(f"loss= needs {name}=, which is missing. Give loss=, sample=, statistics=, at= and lr=.")

@@ -139,7 +139,9 @@ def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
     try:
         inspect.signature(make).bind(**dict.fromkeys(names))
     except TypeError as reason:
-        raise BadInput(f"make cannot be called with the controls {', '.join(names)}: {reason}. Name its arguments.") from None
+        raise BadInput(
+            f"make cannot be called with the controls {', '.join(names)}: {reason}. Give its arguments these names."
+        ) from None
     except ValueError:  # a builtin without a signature
         pass
     for level, word in ((0.0, "lower"), (1.0, "upper")):
@@ -252,7 +254,7 @@ class _Search:
 
     @property
     def size(self) -> int:
-        """Number of entries of the statistics."""
+        """Number of entries of the statistics as one vector."""
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.disc.start))
 
     def best_constants(self) -> np.ndarray:

@@ -115,7 +115,9 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     b, J = slopes(base[free])
     fastest = np.abs(np.linalg.eigvals(J)).max() + np.abs(b).max()
     if not fastest > 0:
-        raise BadInput("all rates vanish at the centre of the start, so that runs do not escape from it. Give a larger lr.")
+        raise BadInput(
+            "at the centre of the start the linearised ODE has no growing mode, so that runs do not escape. Give a larger lr."
+        )
     given = None if point is None else np.asarray(problem.vector(problem.coordinates.in_limit(point)))[free]
     pieces: list[Any] = []
     # follow the ODE, each piece as long as all before, until Newton's method finds a fixed point near its end
@@ -127,7 +129,8 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
         piece = solve_ivp(drift, (t, t + span), x, "DOP853", dense_output=True, rtol=PATH_TOLERANCE, atol=PATH_TOLERANCE / 100)
         if not piece.success:
             raise BadInput(
-                f"the drift is not finite on the way of the ODE from the centre of the start, from t = {piece.t[-1]:.3g} on. "
+                f"the ODE's solution from the centre of the start reaches a drift that is not finite, at t = "
+                f"{piece.t[-1]:.3g}. "
                 "Give another start; with fitted functions, start=problem.state(...) within their region."
             )
         pieces.append(piece)
@@ -150,7 +153,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
         largest = float(np.linalg.eigvals(J).real.max())
         raise BadInput(
             f"the ODE from the centre of the start ends at a point without unstable directions (largest rate {largest:.3g}), "
-            "which runs do not leave at a rate. Give a smaller lr, or another start; or simulate, and use exit_times."
+            "so that runs do not leave it exponentially. Give a smaller lr or another start, or simulate and use exit_times."
         )
     L, A = Z[:, :unstable].T, T[:unstable, :unstable].T
     ell, noise = _integrate_back(problem, slopes, stats, pieces, free, L, A, Sigma)
@@ -234,7 +237,7 @@ def _find_fixed_point(slopes: Any, x: np.ndarray, fastest: float) -> np.ndarray 
 def _integrate_back(
     problem: Problem, slopes: Any, stats: Any, pieces: list, free: np.ndarray, L: np.ndarray, A: np.ndarray, Sigma: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Solve the module's equation for :math:`\ell` backwards along the path; return :math:`\ell(0)` and the noise matrix K.
+    r"""Integrate the unstable modes :math:`\ell` back along the path; return :math:`\ell(0)` and their noise covariance K.
 
     The integral of :math:`L\Sigma L^\top` at the plateau is exact; the difference on the path is integrated by quadrature.
     """

@@ -131,7 +131,7 @@ def _task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
 
 
 def _switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
-    """Return the first saved time at which the probability of a task has fallen, or, for the sign -1, risen."""
+    """Return the first saved time at which the probability of a task has fallen, or has risen if the sign is -1."""
     if "weights" not in dataset.coords:
         raise BadInput("the weights of the tasks do not change with time. Give the time of the switch, such as switch=10.0.")
     weight = sign * dataset.weights.values[:, task]
@@ -143,7 +143,7 @@ def _switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
 
 
 def _change_since(risk: xr.DataArray, switch: float) -> xr.DataArray:
-    """Return the risk minus its value at the last saved time up to the switch, from that time on."""
+    """Return the risk minus its value at the last saved time up to the switch between tasks, from that time on."""
     t = risk.t.values
     before = np.flatnonzero(t <= switch * (1 + 1e-9))
     if not before.size or before[-1] == t.size - 1:

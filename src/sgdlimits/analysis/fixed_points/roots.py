@@ -117,7 +117,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
 
 
 def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
-    """Integrate the ODE from points x, shape (rows, n), until the states come to rest, and return the final states.
+    """Integrate the ODE from points x, shape (rows, n), until the states stop moving, and return the final states.
 
     At most `blocks` blocks of Heun steps are taken, of a length equal to the inverse norm of the Jacobian, which is recomputed
     before every block. A state that slides along a kink of the drift jumps from one side to the other; a few blocks of shorter
@@ -198,7 +198,7 @@ def _solve_each(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _advance_by_heun(system: System, row: tuple[Float[Array, " n"], Float[Array, ""]]) -> Float[Array, " n"]:
-    """Return the state after a block of Heun steps of the ODE, from the pair `row` of state and step size."""
+    """Return the state after a block of Heun steps of the ODE; `row` is the pair of initial state and step size."""
     x, h = row
 
     def step(x, _):

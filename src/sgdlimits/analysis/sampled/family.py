@@ -26,9 +26,9 @@ ITERATIONS = 40
 DIRECTIONS = 3
 """Number of random starts of a power iteration, of which the largest result is taken."""
 MISFIT = 2.5
-"""Number of standard errors by which a power of d may miss a value before a constant is added to the power law."""
+"""Number of standard errors by which a power law in d may miss a value before a constant is added to the power law."""
 DETECTED = 4
-"""Number of standard errors below which a value at the largest d counts as zero."""
+"""Number of standard errors from zero below which a value at the largest d counts as zero."""
 ZERO = 1e-12
 FOURTH, SPREAD = "3. fourth moment of the first-order term", "3. variance of the second-order term"
 RATES = ("drift", "corrector", "volatility")

@@ -21,7 +21,7 @@ from sgdlimits.problem.surrogate import Surrogate
 from sgdlimits.text import table
 
 BATCHES = 32
-"""Number of batches of samples. The spread of separate fits to them gives errors, errors common to all points included."""
+"""Number of batches of samples; the spread of separate fits to the batches gives the errors of coefficients."""
 MIN_ERRORS_PRINTED = 4
 """Number of standard errors from which a coefficient is printed."""
 MIN_FOUND_SHARE = 0.5
