@@ -1,4 +1,4 @@
-"""Command line of the package. JAX, xarray and matplotlib are imported only by commands that use them: `--help` is fast."""
+"""Command line of the package. JAX, xarray and matplotlib are imported only by commands that use them, so `--help` is fast."""
 
 from __future__ import annotations
 

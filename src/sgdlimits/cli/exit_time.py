@@ -140,7 +140,7 @@ def print_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, 
 
 
 def print_saved(out: Path | None, plot: Path | None, as_json: bool) -> None:
-    """Print the paths of the saved table and the saved figure."""
+    """Print where the table and the figure were saved."""
     if out or plot:
         echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.", err=as_json)
 

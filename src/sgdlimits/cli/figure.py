@@ -16,7 +16,7 @@ from sgdlimits.text import among, suggest_name, table
 
 
 class LazyCommand(Command):
-    """Command that sets up JAX itself, since some of its uses only list names."""
+    """Command that sets up JAX when its work begins, since some of its uses only list names."""
 
     computes = False
 
@@ -73,7 +73,7 @@ def make_figures(names: list[str], out: str, quick: bool, seed: int) -> None:
 
 
 def _file_stamps(folder: str) -> dict[str, tuple[int, int]]:
-    """Return the inode and modification time of each file in a folder, by name; both change when a file is rewritten."""
+    """Return the inode and modification time of each file in a folder, by file name; a rewritten file has new ones."""
     if not os.path.isdir(folder):
         return {}
     return {item.name: (item.inode(), item.stat().st_mtime_ns) for item in os.scandir(folder) if item.is_file()}

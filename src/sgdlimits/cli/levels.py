@@ -126,7 +126,7 @@ def make_start(given: dict[str, Any]) -> Start:
 
 
 def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if a typed parameter is not one of the constructor, or if a required parameter is missing."""
+    """Raise `BadInput` if an option does not belong to the chosen class, or if a required option of this class is missing."""
     from sgdlimits.spec import EXAMPLES
 
     what, title = constructor.part, constructor.title

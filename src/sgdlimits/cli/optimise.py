@@ -49,7 +49,7 @@ def optimise(file: str, out: str | None, force: bool, quiet: bool) -> None:
     if path and path.suffix not in (".json", ".nc"):
         from sgdlimits.errors import BadInput
 
-        raise BadInput(f"--out must end in .json or .nc; got {path}. Give such a name.")
+        raise BadInput(f"--out must end in .json or .nc; got {path}. Give, for instance, --out schedule.json.")
     from sgdlimits.analysis.optimise import optimise as search
 
     found = search(**job.arguments, progress=not quiet)

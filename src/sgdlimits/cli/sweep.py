@@ -120,7 +120,7 @@ def _choose_executor(given: dict[str, Any]) -> Any:
 
 
 def _format_ranges(dataset: Any) -> str:
-    """Format, for each value that a sweep stores, its range over the points."""
+    """Return lines of text with the range over the points of each value that a sweep stores."""
     rows = []
     for name, values in dataset.data_vars.items():
         if values.dtype.kind in "fi" and "t" not in values.dims and "time" not in values.dims:

@@ -54,7 +54,7 @@ def preset_controls(name: str) -> list[dict[str, Any]]:
 
 
 def _over_time(thing: Any, name: str) -> dict[str, bool]:
-    """Return a dict of two bools: whether an argument may be a schedule, and whether users may draw the schedule as a line."""
+    """Return whether an argument may be a schedule, and whether users may draw this schedule as a line, as a dict of bools."""
     scheduled = isinstance(checks_of(thing).get(name), OverTime)
     return {"schedule": scheduled, "drawn": scheduled and name.startswith("lr")}
 
