@@ -49,14 +49,14 @@ class FieldNodes(eqx.Module):
         return mean[:, None] + A @ self.x + R @ self.z
 
     def mean(self, values: PyTree, *factors: Float[Array, "..."]) -> PyTree:
-        """Average the values at the nodes (last axis of each leaf), times optional factors of shape (n,)."""
+        """Average the values at the nodes (last axis of each array in a pytree), times optional factors of shape (n,)."""
         weights = self.weights
         for factor in factors:
             weights = weights * factor
         return jax.tree.map(lambda leaf: leaf @ weights, values)
 
     def average_with_x(self, values: PyTree) -> PyTree:
-        """Average the values at the nodes times 1 and times each coordinate of x, stacked on a new first axis of each leaf."""
+        """Average the values at the nodes times 1 and times each coordinate of x, stacked on a new first axis of each array."""
         x = jnp.concatenate([jnp.ones_like(self.x, shape=(1, self.x.shape[1])), self.x])
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * x).T, -1, 0), values)
 

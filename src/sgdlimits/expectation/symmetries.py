@@ -89,7 +89,7 @@ def _symmetry_group(p: int, k: int, readout: Readout | None, unit: Activation | 
 
 
 def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
-    """Return whether f(act(x)) = sign f(x) at random x in R^k; true if f depends on traced values and cannot be evaluated."""
+    """Return whether a readout f has f(act(x)) = sign f(x) at random x in R^k; true if f depends on traced values."""
     # The group is static, so f is evaluated now even while the caller is being traced.
     with jax.ensure_compile_time_eval():
         points = np.random.default_rng(0).normal(size=(k, TEST_POINTS))
@@ -101,14 +101,14 @@ def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
 
 
 def _flip_signs(signed: np.ndarray, flipped: list[int] | np.ndarray) -> np.ndarray:
-    """Negate the given entries of a signed permutation."""
+    """Return a signed permutation with the signs of the given entries reversed."""
     changed = signed.copy()
     changed[flipped] *= -1
     return changed
 
 
 def _permute_entries(signed: np.ndarray, to: list[int] | np.ndarray, origin: list[int] | np.ndarray) -> np.ndarray:
-    """Permute entries of a signed permutation: those at `origin` are copied to `to`."""
+    """Return a signed permutation in which the entries at `origin` are copied to the positions `to`."""
     changed = signed.copy()
     changed[to] = signed[origin]
     return changed

@@ -24,7 +24,7 @@ MAX_SPLIT_POINT = 8.0
 """Largest absolute value of a split point: beyond it one side is empty in double precision."""
 TABLE_PANELS = 32
 POLYNOMIAL_DEGREE = 10
-"""Number of panels of the split point and degree of the polynomials in each, for tabulated nodes and weights."""
+"""Number of panels of the split point, and degree of the polynomials in each panel, for tabulated nodes and weights."""
 TABLE_UPPER_END = 14.0
 """End of the half-line when rules are tabulated, in standard deviations."""
 STIELTJES_POINTS = 240

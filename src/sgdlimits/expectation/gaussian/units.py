@@ -55,20 +55,20 @@ class UnitIntegrals(eqx.Module):
         """Approximate number of floats that the integrals over four fields hold in memory at a time."""
 
     def coarser(self) -> UnitIntegrals:
-        """Return a cheaper version, whose difference to these integrals estimates their error; itself if they are exact."""
+        """Return a cheaper version, for an estimate of the error by the difference; exact integrals return themselves."""
         return self
 
     @abc.abstractmethod
     def features(self, variances: Float[Array, " n"]) -> PyTree:
-        """Precompute what `pairs` needs of each unit from the variance of its field, as a pytree with the units on axis 0."""
+        """Precompute what integrals over pairs of units need from the variance of each unit's field, with units on axis 0."""
 
     @abc.abstractmethod
     def pairs(self, rows: PyTree, columns: PyTree, C: Float[Array, "rows n"]) -> PairIntegrals:
-        """Compute the integrals over pairs of fields with covariances C, from the `features` of row and column units."""
+        """Compute the Gaussian integrals over pairs of fields with covariances C, from the `features` of both units."""
 
     @abc.abstractmethod
     def corrector(self, C: Float[Array, "n n"], c: Float[Array, " n"]) -> Float[Array, "p p"]:
-        """Compute the matrix E[s_j' s_l' D^2] of integrals over four fields, for students j, l and the residual D.
+        """Compute E[s_j' s_l' D²] for students j and l with activation s: integrals over four fields, for the residual D.
 
         The residual D is the sum of the units with coefficients c; C is the covariance of all fields.
         """
