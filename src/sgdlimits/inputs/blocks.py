@@ -104,7 +104,7 @@ class Blocks(Inputs):
         return (self.variances(i)[:, None, None] * jnp.reshape(gram, (len(self.shares), *np.shape(gram)[-2:]))).sum(0)
 
     def isotropic(self, gram: Float[Array, "*blocks k k"], i: int | None) -> tuple[Mixture, Float[Array, "k k"]]:
-        """Return standard normal inputs and a Gram matrix for which the fixed fields have the same law as in class i.
+        """Return standard normal inputs, and a Gram matrix for which the fixed fields have the same law as those of class i.
 
         With i None the law is that of all classes, whose variances must then be equal.
         """
@@ -191,7 +191,7 @@ def _one_variance_only(what: str) -> BadInput:
 
 
 def block_grams(data: Inputs, gram: Any) -> Any:
-    """Return the Gram matrix of the fixed directions in each block: as given, or split by the shares of the blocks.
+    """Return the Gram matrix of the fixed directions in each block: as given, or split in proportion to the blocks' shares.
 
     Inputs without a block axis have one Gram matrix, which is returned unchanged.
     """
