@@ -102,10 +102,10 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
-        """Make the steps of `span` for the runs with indices `runs`, and return their new carry."""
+        """Make the steps of `span` for the runs with indices `runs`, and return their new state, a `Carry`."""
 
     def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
-        """Make the steps of `span` for several batches, whose kernels have equal keys; return the new carry of each batch."""
+        """Make the steps of `span` for several batches whose kernels have equal keys; return the new `Carry` of each batch."""
         return [batch.kernel.advance(batch.carry, batch.seed, batch.runs, span) for batch in batches]
 
 

@@ -46,8 +46,9 @@ def _prepare_folder(folder: Path, own: bool) -> Path | None:
         _restrict_access(folder)
     if not is_private(folder):
         warnings.warn(
-            f"compiled code is not kept in {folder}, where others can write. Run chmod 700 on it once it is empty, "
-            "or name another folder in SGDLIMITS_CACHE.",
+            f"compiled code is not cached in {folder}, which other users can write to. Empty this folder and run "
+            f"chmod 700 on it, "
+            "or set SGDLIMITS_CACHE to another folder.",
             stacklevel=3,
         )
         return None

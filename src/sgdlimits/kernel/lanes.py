@@ -92,7 +92,7 @@ class FlatKernel(Kernel):
 
     @abc.abstractmethod
     def run(self, arrays: KernelArrays, span: StepRange) -> None:
-        """Make the steps of `span` for packed runs, and write the results into `arrays`."""
+        """Make the steps of `span` for runs packed into vectors, and write the results into `arrays`."""
 
     def to_kernel(self, leaf: Any) -> Any:
         """Copy an array of a carry to the device of this kernel, where it may be modified."""
@@ -230,7 +230,7 @@ class Lanes(FlatKernel):
 
 
 class ProgramSpec:
-    """Specification of a flat program: everything on which its code depends. Equal specifications need the same program.
+    """Specification of everything on which a flat program's code depends; equal specifications need the same program.
 
     Parameters are those of `sgdlimits.kernel.trace.trace_replica`, and a `key` for comparisons.
     """

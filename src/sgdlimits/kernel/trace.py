@@ -33,7 +33,7 @@ given up."""
 
 
 class ParameterArrays(NamedTuple):
-    """Leaves of the pytree of a process and its stop condition, split into parameters (arrays of doubles) and other leaves.
+    """Arrays and constants of a process and its stop condition, split into parameters (arrays of doubles) and all others.
 
     `arrays` are the parameters, which are inputs of a program; `others` has all other leaves of `tree`, with None in the places
     of `arrays`.
@@ -45,7 +45,7 @@ class ParameterArrays(NamedTuple):
 
     @classmethod
     def of(cls, fixed: PyTree) -> ParameterArrays:
-        """Split the leaves of the pytree of a process and its stop condition."""
+        """Split the values in a process and its stop condition into parameters and all others."""
         leaves, tree = jax.tree.flatten(fixed)
         real = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype == np.float64 for leaf in leaves]
         arrays = [np.asarray(leaf) for leaf, is_real in zip(leaves, real, strict=True) if is_real]
@@ -59,7 +59,7 @@ class ParameterArrays(NamedTuple):
 
     @property
     def process(self) -> ParameterArrays:
-        """Leaves of the process alone, without its stop condition."""
+        """Parameters and constants of the process alone, without its stop condition."""
         tree = self.tree.children()[0]
         others = self.others[: tree.num_leaves]
         return ParameterArrays(tree, others, self.arrays[: others.count(None)])
@@ -221,10 +221,10 @@ class _HashableArray:
 
 
 def _wrap_hashable(leaf: Any) -> Any:
-    """Wrap an array so that it can be part of a cache key; return other leaves unchanged."""
+    """Wrap an array so that it can be part of a cache key; return other values unchanged."""
     return _HashableArray(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
 
 
 def _unwrap(leaf: Any) -> Any:
-    """Return the leaf that `_wrap_hashable` wrapped."""
+    """Return the value that `_wrap_hashable` wrapped."""
     return leaf.array if isinstance(leaf, _HashableArray) else leaf

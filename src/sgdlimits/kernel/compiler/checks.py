@@ -37,13 +37,13 @@ class StopCheck:
         """Emit helper functions, which the main function calls."""
 
     def begin(self, pointers: Sequence[ir.Value]) -> None:
-        """Emit the variables of the check at the beginning of the main function, which received these pointers."""
+        """Emit the variables of the check at the beginning of the main function, whose arguments `pointers` it receives."""
 
     def begin_vector(self, index: ir.Value) -> None:
         """Emit the preparation of the check for the vector of replicas with this index."""
 
     def after_step(self, values: list[ir.Value], at: ir.Value, known: dict[int, ir.Value]) -> None:
-        """Emit code that ends the lanes (replicas) that stop after step `at`, where `values` are the new coordinates.
+        """Emit code that ends the lanes (replicas) whose stop condition holds after step `at`, with new coordinates `values`.
 
         `known` has the LLVM values that the step has computed, by node index.
         """
@@ -154,7 +154,7 @@ class CheckByBound(StopCheck):
             self.ask_host(out, values, at)
 
     def ask_host(self, out: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Emit a call of the host (Python) for the lanes `out`; it marks those that stop and writes new bounds for the rest."""
+        """Emit a call of Python for the lanes (replicas) `out`; it marks those that stop and writes new bounds for the rest."""
         w, b, v = self.writer, self.writer.b, self.writer.v
         with b.if_then(v.any_lane(out), likely=False):
             lanes, bounds = w.allocate(1), b.bitcast(self.rows[0], F64.as_pointer())
@@ -174,7 +174,7 @@ def make_stop_check(writer: Writer) -> StopCheck:
 
 
 def inert_coordinates(replica: Replica) -> set[int]:
-    """Return the indices, among the coordinates that a step changes, whose coefficients in the cheap bound are always zero.
+    """Return the indices of the changing coordinates whose coefficients in a stop condition's cheap bound are always zero.
 
     A cheap bound must depend on every coordinate on which another bound depends, so these are zero in all bounds.
     """

@@ -73,7 +73,7 @@ class Flattening:
         return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
 
     def op(self, name: str, *arrays: Places) -> Places:
-        """Add an operation of the program for each entry of arrays, and return the node indices of the results."""
+        """Add an operation to the program for each entry of arrays, and return the node indices of the results."""
         return self.map_entries(partial(self.program.op, name), *arrays)
 
     def known_integers(self, places: Places) -> np.ndarray | None:
