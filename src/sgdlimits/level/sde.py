@@ -51,7 +51,7 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_first, runs_last
 
 STEP_TIMES_RATE = 0.025
-"""Default step size in t, multiplied by the fastest rate of the drift at the start."""
+"""Default step size in t, in units of the inverse of the drift's fastest rate at the start."""
 RELATIVE_DIFFERENCE = 1e-6
 """Step of the central differences for the fastest rate, relative to the coordinate if that exceeds 1, else absolute.
 

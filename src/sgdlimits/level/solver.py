@@ -40,7 +40,7 @@ STATUSES = (FINISHED, STOPPED, DIVERGED)
 SHARED_TOLERANCE = 1e-7
 """Maximum relative tolerance for solving runs as one system: above it the error of a run visibly depends on the other runs."""
 STEPS_PER_LEG = 60
-"""Steps of the solver between restarts (a leg). Runs resume from the state at a restart; restarting loses no accuracy."""
+"""Number of solver steps between restarts; runs resume from the state at a restart, and restarting loses no accuracy."""
 STEPS_PER_STIFFNESS_TEST = 300
 """Steps of DOP853 between tests for stiffness, each of which costs a Jacobian and its eigenvalues."""
 STIFF_PRODUCT = 4.0
@@ -54,7 +54,7 @@ MAX_DEFECT = 8.0
 MAX_HALVINGS = 6
 """Maximum number of times a step is halved to make its interpolating polynomial accurate."""
 STATES_PER_CALL = 64
-"""Number of saved states whose risk and observables one compiled call evaluates."""
+"""Number of saved states for which one compiled call evaluates risk and observables."""
 MAX_WAIT_SECONDS = 0.1
 """Maximum time for which a solved state waits for later states, to be evaluated together in one call."""
 TOLERANCE_DIVISOR = 10
@@ -122,7 +122,7 @@ def _observe_states(
 
 
 class StoppedRuns(NamedTuple):
-    """Runs that stop within one step of the solver: their indices, stopping times, and states at these times."""
+    """Indices of the runs that stop within one step of the solver, with their stopping times and states."""
 
     runs: np.ndarray
     t: np.ndarray
@@ -160,12 +160,12 @@ class Solver(Stepper):
         self.t, self.steps, self.stride, self.method = request.clock.t[0], 0, np.nan, 0
         self.knots, self.just_before = knots_of(self.problem), np.inf
         self.saved = 1
-        """Number of saved times whose snapshots have been returned, including `initial`."""
+        """Number of saved times whose snapshots have been returned, the initial one included."""
         self.waiting: list[np.ndarray] = []
         """Solved states at the next saved times whose risk and observables are not evaluated yet."""
         self.observed_at = time.perf_counter()
         self.solver: scipy.integrate.OdeSolver | None = None
-        """SciPy's solver within a leg; None between legs."""
+        """SciPy's solver between two restarts; None when the next restart is due."""
         if state is None:
             self._end_runs(self._check_condition(self.y, self.active, self.t), STOPPED, self.t, self.y)
         else:
@@ -259,7 +259,7 @@ class Solver(Stepper):
         ]
 
     def _project_to_cone(self, y: np.ndarray) -> np.ndarray:
-        """Project states to the nearest statistics that some weights have, for use in snapshots only.
+        """Project states to the nearest statistics that some weights have, for snapshots only.
 
         Errors of the solver may make overlaps slightly indefinite.
         """
@@ -270,11 +270,11 @@ class Solver(Stepper):
 
     @cached_property
     def _frame_matrix(self) -> np.ndarray:
-        """Matrix B whose rows are the fixed directions in an orthonormal frame."""
+        """Matrix B whose rows are the fixed directions' coordinates in an orthonormal basis of their span."""
         return block_factor(np.asarray(self.problem.directions.gram))
 
     def _start_leg(self) -> None:
-        """Start a SciPy solver for the active runs, which ends at the next knot of a schedule or the last saved time."""
+        """Start a SciPy solver for the active runs, up to the next knot of a schedule or the last saved time."""
         end = self.request.clock.t[-1]
         knot = next((knot for knot in self.knots if self.t < knot < end), None)
         # a leg that ends at a knot evaluates the schedule only before it, where the schedule is smooth
