@@ -29,7 +29,7 @@ SLOPE_GRID = np.linspace(-30, 30, 20_001)
 
 
 class Activation(Part):
-    """A function that each unit applies to its field, entry by entry."""
+    """Function that each unit applies to its field, the scalar product of its weights with the input, entry by entry."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -213,7 +213,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 SIGN = Erf(1e6)
-"""The function erf(1e6 x), which stands for the sign in labels; its expectations with erf units are known in closed form.
+"""Activation erf(1e6 x), which stands for the sign in labels; its expectations with erf units are known in closed form.
 
 These expectations differ from those of the sign by about 1e-6, the inverse of the scale; at much larger scales derivatives
 would be lost in rounding. The function has no useful slope as the activation of a trained unit.
@@ -227,7 +227,7 @@ NAMED_FUNCTIONS = {
     jax.nn.relu: "relu",
     jax.nn.sigmoid: "sigmoid",
 }
-"""Functions of JAX, each with the name of the equal activation of this module, which replaces it."""
+"""Dictionary from functions of JAX to the names of the equal activations of this module, which replace them."""
 
 
 def as_activation(activation: str | Callable | Activation) -> Activation:

@@ -32,7 +32,7 @@ MAX_LEAP_ORDER = 8
 
 
 class Leap(NamedTuple):
-    r"""One stage of learning, in which one-pass SGD finds new directions.
+    r"""One stage of learning, a leap, in which one-pass SGD finds new directions of the target.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Leap(NamedTuple):
 
     @property
     def sums(self) -> list[str]:
-        """The combinations of the fixed directions as strings, such as "e1 - e3"."""
+        """New directions as strings of combinations of the fixed directions, such as "e1 - e3"."""
         return [_format_combination(row) for row in self.combinations]
 
 
