@@ -68,7 +68,7 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
 
 
 def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
-    """Return moments of zero, except for the given products of gradients and fields of all directions in each block."""
+    """Return `Moments` of zero, except for the given products of gradients and fields of all directions in each block."""
     each = jnp.swapaxes(fields, 1, 2)[..., None]
     n = each.shape[2] - zero.gradient_fixed.shape[1]
     both = jnp.zeros((len(each), *zero.gradient_gradient.shape))
@@ -76,7 +76,7 @@ def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments
 
 
 def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
-    """Return, by class, its probability and its coefficients, moments and mean gradient; one entry if all classes are alike."""
+    """Return, for each class, its probability, coefficients, moments and mean gradient; one entry if all classes are alike."""
     inputs = model.data
     assert isinstance(inputs, Blocks)
     assert isinstance(expectation, ClassSums)
@@ -89,7 +89,7 @@ def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Ove
 
 
 def models_by_class(model: Model) -> list[Model]:
-    """Return the models whose mean accuracy is that of the model: one for each class if variances differ, else the model."""
+    """Return the models to average for the accuracy: one for each class if variances differ, else the model itself."""
     return [part.model for part in class_models(model)] if isinstance(model.data, Blocks) else [model]
 
 

@@ -74,12 +74,12 @@ class ModelProblem(Problem):
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """Square matrix whose rows are the fixed directions in an orthonormal basis of their span."""
+        """Coordinates of the fixed directions, in rows, in an orthonormal basis of their span: a square matrix."""
         return self.model.frame
 
     @property
     def frames(self) -> Float[Array, "*blocks k k"]:
-        """Matrix `frame` of the fixed directions, or the stack of these matrices for each block of variances of the inputs."""
+        """Coordinates of the fixed directions in an orthonormal basis of their span: one matrix, or one for each block."""
         return self.model.frames
 
     @property
