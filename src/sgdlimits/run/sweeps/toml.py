@@ -70,7 +70,7 @@ def name_validator(known: Any) -> BeforeValidator:
     def check(given: Any) -> Any:
         if not isinstance(given, str) or (given not in known and not (known is PRESETS and ":" in given)):
             hint = suggest_name(str(given), known)
-            raise BadInput(f"must be one of {', '.join(known)}; got {shorten(given)}. {hint}Give one of them")
+            raise BadInput(f"must be one of {', '.join(known)}; got {shorten(given)}. {hint}Choose a name from this list")
         if ":" in given:
             import_function(given)
         return given
@@ -163,7 +163,7 @@ def read_spec(path: str | os.PathLike) -> Sweep:
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return the content of a TOML file; raise `BadInput` if it cannot be read. `what` is its purpose, such as "a sweep"."""
+    """Return the content of a TOML file whose purpose is `what`, such as "a sweep"; raise `BadInput` if it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise BadInput(f"{path} is not a regular file. Give the file of {what}.")
