@@ -31,7 +31,7 @@ FILE_ENDINGS = (".json", ".csv", ".md")
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """Claim together with its comparison, its verdict, the CPU seconds it took, and the error if it failed."""
+    """Claim of a paper with its computed comparison, verdict, CPU seconds, and the error if the computation failed."""
 
     claim: Claim
     verdict: str
@@ -175,7 +175,7 @@ class AuditInterrupted(KeyboardInterrupt):
 
 
 def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
-    """Return the claims, of one paper or of all, whose name, place or title contains the string `only`."""
+    """Return the claims, of one paper or of all papers, whose name, place or title contains the string `only`."""
     for file in PAPER_OF_MODULE:
         # importing a module registers its claims
         import_module(f"{PAPERS_PACKAGE}.{file}")

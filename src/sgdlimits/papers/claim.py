@@ -16,7 +16,7 @@ import numpy as np
 MAX_STANDARD_ERRORS = 4.5
 """Standard errors allowed in a statistical comparison; one number fails by chance with probability 7e-6."""
 EFFORTS = {"quick": 0.25, "default": 1.0, "full": 16.0}
-"""Number of runs of statistical claims at each effort, relative to the usual number."""
+"""Factors of the number of runs of statistical claims, by effort."""
 
 
 class Paper(NamedTuple):
@@ -127,7 +127,7 @@ class Comparison:
 
     @property
     def worst(self) -> dict[str, float]:
-        """Return the values by name at the entry that misses the printed formula most.
+        """Return the compared values by name, at the entry that is farthest from the printed formula.
 
         If the printed formula is not given, the right one takes its place.
         """
@@ -184,7 +184,7 @@ PAPER_OF_MODULE = {
     "new_results.claims.landscapes": "new_results",
     "new_results.claims.dynamics": "new_results",
 }
-"""Paper of the claims in each module, by module, in printing order."""
+"""Name of the paper whose claims a module has, by module, in printing order."""
 
 
 @dataclass(frozen=True)

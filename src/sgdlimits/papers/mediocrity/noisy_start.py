@@ -36,11 +36,11 @@ from sgdlimits.statistics.overlaps import Overlaps
 START_POINTS = 4096
 """Number of starts that represent the normal law."""
 PATH_TIMES = 65
-"""Number of times at which the linear equation of M is evaluated."""
+"""Number of times at which the linear equation of the overlaps M is evaluated."""
 MAX_DOUBLINGS = 8
 """Number of times that the relaxation time may double in the search for the settled growth rate."""
 MAX_LINEAR_OVERLAP = 0.03
-"""Largest overlap, relative to the norms, up to which M follows its linear equation."""
+"""Largest overlap M, relative to the norms, up to which M is taken to follow its linear equation."""
 NOISE_TIME = 5.0
 """Time over which noise is added, in inverse growth rates: later noise is smaller by exp(-10)."""
 MAX_EXIT_TIME = 60.0

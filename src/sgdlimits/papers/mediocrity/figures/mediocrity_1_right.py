@@ -20,11 +20,11 @@ from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, 
 from sgdlimits.papers.mediocrity.theory.times import horizon, ode, read_parameters
 
 LR_PER_UNIT = 1 / 12
-"""Learning rate over width, lr/p."""
+"""Learning rate over width, lr/p, of all networks in the figure."""
 THRESHOLD = 0.1
-"""Relative decrease T of the excess risk, small because the formulas belong to the linear ODE."""
+"""Relative decrease T of the excess risk at an exit, small because the formulas belong to the linear ODE."""
 FORMULAS: dict[str, Any] = {"annealed": ":", "quenched": "--", "noisy_ode": "-"}
-"""Line styles by formula."""
+"""Line style of each formula's curve, by the formula's name."""
 MIN_GRID_WIDTH = 8
 """Width from which exits are read off a grid of saved times: a check after each step would cost more than the step."""
 FULL = Size(

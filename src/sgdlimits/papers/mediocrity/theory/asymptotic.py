@@ -42,7 +42,7 @@ CONTINUATION_STEPS = 24
 
 
 class EndState(NamedTuple):
-    """Symmetric end state of learning.
+    """Symmetric end state of learning, in which all students are alike up to rotations.
 
     Its fields are second layer, overlap with the teacher, norm, overlap between students, and excess risk.
     """
@@ -129,7 +129,7 @@ def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
         return epsilon, alpha, epsilon**2 / 2 + 1 - 2 * mu + alpha**2 + (p - 1) * kappa**2
 
     def equations(x, g):
-        """Return the residuals of stationarity at the learning rate over width g, orthogonal to M and along it.
+        """Return the residuals of the stationarity equations at the learning rate over width g.
 
         Here x has the unknowns, and M the overlaps with the teacher.
         """
@@ -161,7 +161,7 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
         return eigenvalues[0], square, cube, (1 - a) ** 2 / 2 + 1 - 2 * a * mu + a**2 * square
 
     def equations(x, g):
-        """Return the residuals of stationarity at the learning rate over width g.
+        """Return the residuals of the stationarity equations at the learning rate over width g.
 
         They are those of the second layer, of the direction of the teacher overlaps M, and of the others; x has the unknowns.
         """

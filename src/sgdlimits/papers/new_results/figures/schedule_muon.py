@@ -118,7 +118,7 @@ def simulate(algorithm: sl.Algorithm, runs: int, seed: int, size: Any, start: An
 
 
 def follow(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> xr.Dataset:
-    """Simulate the named protocol with the parameters x, and return its risk in units of Saad and Solla.
+    """Simulate the named protocol with the parameters x; return its risk, scaled as by Saad and Solla.
 
     If runs change their algorithm at different times, the variable `left` has the time of the change.
     """

@@ -49,7 +49,7 @@ class CriticalPoints(Sequence[CriticalFamily]):
         return len(self.families)
 
     def family(self, s: int, r: int) -> CriticalFamily:
-        """Return the family with s directions in the teachers' span and r orthogonal to it."""
+        """Return the family whose network has learnt s directions in the teachers' span and r orthogonal to it."""
         # all families share width, teachers and noise
         like = self.families[0]
         return CriticalFamily(like.width, like.teachers, s, r, like.noise)

@@ -29,9 +29,9 @@ from sgdlimits.problem.projection import ProjectionProblem
 # Gauss-Legendre rule of each panel
 LEGENDRE_NODES, LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(10)
 QUADRATURE_PANELS = 120
-"""Number of panels of the integral over log b."""
+"""Number of quadrature panels of the integral over log b that gives the student overlaps."""
 LOG_RANGE = 60.0
-"""Range of the integral in log b; the remainder, a fraction exp(-60), is below rounding."""
+"""Range in log b of the integral that gives the student overlaps; the remainder, exp(-60), is below rounding."""
 
 
 @checked
@@ -63,7 +63,7 @@ def norm_learning(
     """
     at, t = read_coefficients(problem, corrector), np.asarray(t, float)
     if not (t >= 0).all():
-        raise BadInput(f"t must not be negative; got {t.min():g}. Use times since the start.")
+        raise BadInput(f"t must not be negative; got {t.min():g}. Use times of at least 0, counted from the start.")
     rate, unit = 8 * read_coefficients(problem).lr / at.p, at.p / (at.p + 2)
     if at.kappa == 0:
         s = 1 / (1 + (unit / norm - 1) * np.exp(-rate * t))

@@ -62,7 +62,7 @@ class UnevenFamily:
 
     @property
     def b(self) -> float:
-        """Excess of the network's matrix over the teachers' matrix, equal in all directions that the network uses."""
+        """Eigenvalue of D = WᵀW/p - T, network minus teachers, in all directions that the network uses."""
         return float(self.missed.sum() / (len(self.learnt) + self.r + 2))
 
     @property

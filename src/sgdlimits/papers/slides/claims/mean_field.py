@@ -166,13 +166,8 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     Here hn is the Hermite polynomial of order n. Units with activation h0 + h1 + h2 + h3 are on the sphere; the component n of
     the network is the mean of a m^n over units with second layer a and overlap m.
 
-    Here hn is the Hermite polynomial of order n. Units with activation h0 + h1 + h2 + h3 are on the sphere; the component n of
-    the network is the mean of a m^n over units with second layer a and overlap m.
-
     Parameters
-
     ----------
-
     ratio : learning rate of the second layer over that of the first
 
     units : number of units

@@ -17,7 +17,7 @@ from sgdlimits.papers.slides import theory as regimes
 # all four regimes lie within these
 MIN_DELTA, MAX_DELTA = -1.5, 1.0
 TOLERANCE = 0.03
-"""Exponents that differ by less count as equal."""
+"""Difference of two exponents of d below which they count as equal."""
 COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
 """Colours of the regimes, in the order of `theory.regimes.REGIMES`."""
 FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
