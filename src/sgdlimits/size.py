@@ -44,7 +44,7 @@ def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
 
 
 def describe_excess(numbers: float) -> str:
-    """Return a phrase that an array of `numbers` floats exceeds the memory, or an empty string if it fits.
+    """Return a phrase that says by how much an array of `numbers` floats exceeds the memory, or "" if it fits.
 
     >>> describe_excess(10)
     ''
