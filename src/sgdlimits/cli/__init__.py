@@ -85,10 +85,10 @@ class Main(Group):
 @click.group(cls=Main, context_settings=CONTEXT_SETTINGS, epilog=EPILOG)
 @click.version_option(package_name="sgdlimits", message="%(prog)s %(version)s")
 def main() -> None:
-    """Simulate and analyse one-pass SGD in high dimension: write a problem down once, and look at it at every level.
+    """Simulate and analyse one-pass SGD in high dimension: define a problem once, and study it at every level.
 
-    The levels: sgd, the weights in R^d; chain, the exact law of their overlaps, at a cost without d; sde, its
-    diffusion for large d; ode, the limit; mean-field, that of infinite width.
+    The levels are sgd, the weights in R^d; chain, the exact law of their overlaps, at a cost independent of d; sde, the
+    diffusion that approximates it for large d; ode, the limit of large d; mean-field, the limit of infinite width.
     """
 
 

@@ -82,7 +82,7 @@ def class_options(
         first = typed_parameters(known[titles[0]])[name]
         said = [describe(known[title]).parameters.get(name, "") for title in titles]
         words = [text for text in said if not text.startswith("as for")] or said
-        text = max(words, key=len).replace("None", "leaving it out")
+        text = max(words, key=len).replace(". None", ". The default").replace("None", "the default")
         yield make_option(
             f"{what}_{name}",
             first.annotation,

@@ -38,7 +38,7 @@ def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
     return spec.with_optimiser(problem, spec.Constructor.of("optimiser", name), typed, refusal, check_typed)
 
 
-@click.command(cls=Command, short_help="List the algorithms.")
+@click.command(cls=Command, short_help="List the optimisers.")
 def optimisers() -> None:
     """List the optimisers that the option --optimiser of sgdlimits run takes, with one line each.
 

@@ -22,8 +22,13 @@ RUN_OPTIONS = [
     number_option("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
     number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
     number_option("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
-    Option("--out", type=PATH_TYPE, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
-    Option("--plot", type=PATH_TYPE, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
+    Option(
+        "--out",
+        type=PATH_TYPE,
+        heading=RESULTS,
+        help="netCDF file for the dataset; by default named by preset, level, d, lr and seed",
+    ),
+    Option("--plot", type=PATH_TYPE, heading=RESULTS, help="file for a figure of risk and overlaps (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bar and no table"),
 ]
