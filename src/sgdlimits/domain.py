@@ -61,7 +61,7 @@ T = TypeVar("T")
 ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
 """Names of arguments that both presets and algorithms have, such as the learning rate lr."""
 MAX_TEACHERS = 2**12
-"""Maximum number of fixed directions (teachers), whose Gram matrix is factored."""
+"""Maximum number of fixed directions (teachers), which bounds the size of their Gram matrix."""
 
 InTime = float | Any
 """Annotation of a number that may change with time: a float, an array, a `Schedule` or a function of t.

@@ -32,7 +32,7 @@ OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }  # by name, so that files can store them
 OPERATOR_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
-"""Sign with which each arithmetic operation of schedules is printed."""
+"""Signs with which arithmetic operations of schedules are printed, by operation."""
 
 
 class Schedule(Part):

@@ -11,7 +11,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.text import format_bytes
 
 MAX_MEMORY_FRACTION = 0.8
-"""Fraction of the machine's memory that one computation is allowed to take."""
+"""Fraction of the machine's memory that one computation may take."""
 
 
 @cache

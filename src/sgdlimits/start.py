@@ -360,7 +360,7 @@ class Given(Start):
 
 
 STARTS = {"random": RandomInit, "orthogonal": OrthogonalInit, "fixed": FixedInit}
-"""Laws of the initial statistics, by their names on the command line."""
+"""Dictionary from the names of starts on the command line to their classes."""
 
 
 def as_start(start: Start | PyTree) -> Start:

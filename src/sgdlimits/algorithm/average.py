@@ -1,4 +1,4 @@
-"""Averages of the weights over the trajectory."""
+"""Wrapper of optimisers that stores an average of the weights over the trajectory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import as_floats
 
 MIN_ELAPSED = 1e-9
-"""Number added to the elapsed time, so that the mean over an empty trajectory is the initial value instead of 0/0."""
+"""Small number added to the elapsed time, so that the average at the start is the initial value instead of 0/0."""
 
 
 @checked
@@ -40,7 +40,7 @@ class Averaged(Wrapper):
     decay: MomentumInTime | None = eqx.field(converter=as_floats, default=None)
     rate: PositiveInTime | None = eqx.field(converter=as_floats, default=None, kw_only=True)
     elapsed: Any = eqx.field(init=False, default_factory=Time)
-    """Time since the start, used for the mean of all weights: a schedule, which `at(t)` replaces by a number."""
+    """Time since the start, as needed for the mean of all weights: a schedule, which `at(t)` replaces by a number."""
 
     linear = delegate_to_base("linear")
 

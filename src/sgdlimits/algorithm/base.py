@@ -74,7 +74,7 @@ class Algorithm(Part):
     @property
     @abc.abstractmethod
     def batch(self) -> int:
-        """Number of samples in a step."""
+        """Number of samples in one step of the algorithm, the batch size."""
 
     @property
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""Gradient clipping, and differentially private SGD."""
+"""Optimisers with gradient clipping, and differentially private SGD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoupled weight decay."""
+"""Wrapper of optimisers with decoupled weight decay."""
 
 from __future__ import annotations
 

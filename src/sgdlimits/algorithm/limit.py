@@ -37,11 +37,11 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, repeat_for_samples
 
 MAX_CLASS_COMBINATIONS = 256
-"""Maximum number of assignments of the samples of a batch to classes; an average over a step sums over all of them."""
+"""Maximum number of assignments of a batch's samples to classes, over all of which a step is averaged."""
 MAX_UNROLLED_COMBINATIONS = 16
-"""Maximum number of terms of a sum over classes that are traced one by one; a longer sum is a loop, which compiles once."""
+"""Maximum number of terms up to which a sum over classes is unrolled; a longer sum is a loop, compiled once."""
 MAX_JUMP = 1e-12
-"""Maximum change of the weights, due to rounding, by which a step at 1/d = 0 counts as the identity."""
+"""Maximum change of the weights in a step at 1/d = 0 that counts as rounding, so that the step has a limit as d grows."""
 
 
 # --- steps that are linear in the gradient -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Muon: momentum with orthogonalised steps."""
+"""Muon, an optimiser with momentum and orthogonalised steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Muon(Descent):
 
     beta: MomentumInTime = eqx.field(converter=as_floats)
     remembers: bool = eqx.field(static=True, init=False)
-    """Whether a velocity is stored; this must not depend on a traced value."""
+    """Whether the algorithm stores a velocity, that is, beta is not zero; this does not depend on traced values."""
 
     def __init__(
         self, lr: Rate, beta: MomentumInTime = 0.0, *, lr_second: Rates | None = None, ridge: NotNegativeInTime = 0.0,

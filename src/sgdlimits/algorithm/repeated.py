@@ -1,4 +1,4 @@
-"""Several steps with each batch."""
+"""Wrapper of optimisers that makes several steps with each batch."""
 
 from __future__ import annotations
 

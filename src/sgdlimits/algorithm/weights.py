@@ -31,9 +31,9 @@ from sgdlimits.statistics.overlaps import STUDENT
 from sgdlimits.statistics.trees import add
 
 Coefficient = Any
-"""Coefficient of p directions: a number, a number for each row (p,), or a matrix (p, p)."""
+"""Type of a coefficient of p directions: a number, a number for each row (p,), or a matrix (p, p)."""
 SampleGradients = Callable[["WeightCombination"], tuple[Float[Array, "p b"], PyTree]]
-"""Function of weights that returns the gradients of the samples: with respect to their fields, and to the scalars."""
+"""Type of a function that returns the gradients of the samples at given weights, for the fields and for the scalars."""
 
 
 class WeightCombination:

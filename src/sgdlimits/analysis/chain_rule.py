@@ -36,7 +36,7 @@ from sgdlimits.trial import try_function
 CLOSED_SHARE = 1e-5
 """Share of a drift's derivative along directions that change no statistic, up to which it counts as a rounding error."""
 RANK_TOLERANCE = 1e-9
-"""Singular values of a Jacobian below this fraction of the largest count as zero."""
+"""Fraction of the largest singular value of a Jacobian below which a singular value counts as zero."""
 
 
 @checked

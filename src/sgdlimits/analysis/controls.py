@@ -16,7 +16,7 @@ from sgdlimits.schedule_forms import Steps
 from sgdlimits.text import suggest_name
 
 BISECTIONS = 60
-"""Number of bisections for the Lagrange multiplier of a budget, enough for double precision."""
+"""Number of bisections that find the Lagrange multiplier of a budget to double precision."""
 
 
 @checked

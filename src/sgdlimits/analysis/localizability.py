@@ -29,11 +29,11 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.text import table
 
 SLACK = 0.1
-"""Largest excess of a measured exponent over the allowed exponent at which a condition still counts as satisfied."""
+"""Largest excess of a measured exponent over the exponent that a condition allows at which the condition still holds."""
 ERRORS = 2
-"""Number of standard errors by which a measured exponent may deviate."""
+"""Number of standard errors by which a measured exponent may exceed the exponent that a condition allows."""
 FLAT = 1e-3
-"""Relative change over the largest dimensions up to which a quantity counts as constant."""
+"""Relative change of a quantity over the largest dimensions up to which the quantity counts as constant."""
 FAR, FARTHEST = 14.0, 20.0
 """Norms of normal vectors: vectors longer than the first do not occur in samples, and a moment that depends on vectors with
 norms between the two counts as infinite."""

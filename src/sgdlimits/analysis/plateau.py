@@ -42,13 +42,13 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import take_run
 
 ZERO_RATE = 1e-6
-"""Rates below this fraction of the largest count as zero."""
+"""Fraction of the largest rate of the linearised ODE below which a rate counts as zero."""
 MAX_DRIFT = 1e-9
-"""Largest drift, relative to the fastest rate, of a point found by Newton's method."""
+"""Largest drift, relative to the fastest rate, at which the end of Newton's method counts as a fixed point."""
 MAX_DISTANCE = 0.05
-"""Largest distance of the plateau from the end of the path, relative to the norm of the plateau."""
+"""Largest distance of the plateau from the end of the ODE's path, relative to the norm of the plateau."""
 MAX_DOUBLINGS = 12
-"""Largest number of times that the length of the path is doubled in the search for the plateau."""
+"""Maximum number of times that the ODE's path is doubled in length in the search for the plateau."""
 MAX_NEWTON_STEPS = 30
 """Largest number of Newton steps to a fixed point; convergence is quadratic."""
 MAX_GROWTH = 12.0
@@ -56,7 +56,7 @@ MAX_GROWTH = 12.0
 PATH_TOLERANCE = 1e-7
 """Relative tolerance of the ODEs for the path and for its adjoint, far below the method's error of order 1/sqrt(d)."""
 NODE_COUNT = 4
-"""Number of Gauss-Legendre nodes for the noise on each piece of the path; a piece is as long as all before it."""
+"""Number of Gauss-Legendre nodes for the noise on each piece of the path; each piece is as long as all earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -212,12 +212,12 @@ def _drift_and_jacobian(problem: Problem, stats: PyTree) -> Any:
 
 
 def _drift(problem: Problem, stats: PyTree) -> Any:
-    """Return the drift of a problem at given statistics as a vector."""
+    """Return the drift of a problem at statistics given as a vector, as a vector."""
     return problem.vector(problem.drift(stats))
 
 
 def _covariance(problem: Problem, stats: PyTree) -> Any:
-    """Return the covariance of the increments of one sample, times d."""
+    """Return the covariance of a problem's one-sample increments, times d, at statistics given as a vector."""
     return problem.covariance(stats)
 
 

@@ -28,13 +28,13 @@ from sgdlimits.text import table
 LAW = "noisy law"
 """Name, in the table of exit times, of the law obtained from the ODE with noise added to its starts."""
 STATISTICS = ("mean", "10 %", "median", "90 %")
-"""Statistics of the exit time, the rows of the printed table."""
+"""Names of the statistics of exit times, the rows of the printed table."""
 LAW_STARTS = 1024
-"""Number of starts of the ODE, with noise added, that represent the law: a mean is known to 3 % of the standard deviation."""
+"""Number of noisy starts of the ODE that represent the noisy law, enough for a mean within 3 % of the standard deviation."""
 MAX_EXIT_DELAY = 40.0
 """Delay after the linearised ODE's exit, in inverse growth rates, beyond which a noisy start counts as never exiting."""
 END_FACTOR = 1.5
-"""End time of the simulations, relative to the last exit time of the noisy law."""
+"""End time of the simulations, as a multiple of the last exit time of the noisy law."""
 LAW_TOLERANCE = 1e-6
 """Relative tolerance of the ODE from noisy starts, far below the method's error of order 1/sqrt(d)."""
 

@@ -15,7 +15,7 @@ from sgdlimits.errors import BadInput, check_count
 Task = Annotated[int, integer(at_least=0)]
 Switch = Annotated[float, number(at_least=0)]
 MIN_WEIGHT_FALL = 1e-9
-"""Minimum fall of a task's probability that counts as the switch to another task; above rounding."""
+"""Minimum fall of a task's probability, above rounding, that counts as the switch to another task."""
 
 
 @checked

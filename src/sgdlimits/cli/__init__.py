@@ -113,6 +113,6 @@ ALL_COMMANDS = (
     check,
     explore,
 )
-"""All commands, in the order in which the help page lists them."""
+"""Commands of `sgdlimits`, in the order in which the help page lists them."""
 for command in ALL_COMMANDS:
     main.add_command(command)

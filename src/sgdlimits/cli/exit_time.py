@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sgdlimits.problem import ProjectionProblem
 
 DEFAULT_PRESET = "phase_retrieval"
-"""Preset whose table of exit times has every level and every formula."""
+"""Preset of `sgdlimits exit-time` by default, for which the table has every level and every formula."""
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 OPTIONS = [
     Option(
@@ -52,7 +52,7 @@ OPTIONS = [
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
 ]  # fmt: skip
 PHASE_RETRIEVAL_OPTIONS = ("width", "lr", "noise", "sgd_runs")
-"""Options that only the table of phase retrieval has."""
+"""Options of `sgdlimits exit-time` that apply to phase retrieval only."""
 
 
 class ExitTimeCommand(Command):

@@ -74,7 +74,7 @@ class Presets(Group):
         return self.commands.get(name)
 
     def _build_command(self, preset: Callable) -> click.Command:
-        """Build the command of a preset."""
+        """Build the command of a preset from the preset's signature and docstring."""
         words, parameters, own = describe(preset), typed_parameters(preset), preset_options(preset)
         needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
         line = " ".join(["sgdlimits", str(self.name), preset.__name__, *needed, self.example])

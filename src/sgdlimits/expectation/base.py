@@ -33,9 +33,9 @@ class Expectation(Part):
     """
 
     needs: ClassVar[str] = ""
-    """Description of the supported models, for error messages."""
+    """Description of the models that this expectation supports, for error messages."""
     closed_covariance: ClassVar[bool] = False
-    """Whether the covariance has a closed form."""
+    """Whether this expectation has a closed form of the covariance of increments."""
     risk_uses_factor: ClassVar[bool] = True
     """Whether `risk_of_factor` differs from `risk` by a formula that is more accurate where the risk is small."""
 
@@ -97,7 +97,7 @@ class Expectation(Part):
         return self.moments(model, a, law), self.error(model, a, law)
 
     def risk_error(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-        """Estimate the absolute error of `risk`."""
+        """Estimate the absolute quadrature error of `risk`."""
         return self.error(model, a, law).loss
 
     def tolerance(self, model: Model) -> float:

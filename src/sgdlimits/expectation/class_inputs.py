@@ -49,7 +49,7 @@ from sgdlimits.statistics.products import Moments
 # A kink of a constant field is placed here, beyond all nodes; finite, so that derivatives stay finite.
 KINK_AT_INFINITY = 1e3
 RANK_TOLERANCE = 1e-7
-"""Relative singular value below which directions of units count as linearly dependent."""
+"""Fraction of the largest singular value below which directions of units count as linearly dependent."""
 
 
 class ClassInputs(NamedTuple):
@@ -70,7 +70,7 @@ class ClassInputs(NamedTuple):
         return ClassInputs(thrice(self.fields), thrice(self.fixed), product, thrice(self.c), noise)
 
     def loss(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
-        """Compute the loss of each input."""
+        """Compute the loss of each input at the quadrature nodes."""
         return model.sample_loss(self.fields, self.fixed, a[:, None], self.z, self.c)
 
     def loss_derivative(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:

@@ -51,7 +51,7 @@ MAX_FLOATS_AT_ONCE = 2**23
 FLOATS_PER_NODE = 32
 MAX_ORDER = 32
 KINK_TOLERANCE = 1e-9
-"""Size of a field that counts as being at the kink, for inputs without variance."""
+"""Size up to which a field counts as being at the kink of its unit, for inputs without variance."""
 
 
 class ClassExpectation(Expectation):
@@ -195,7 +195,7 @@ class ClassIntegrals(ClassExpectation):
         return add(remainder, steps), gap
 
     def _grid_orders(self, model) -> tuple[int, ...]:
-        """Return the increasing grid orders, the numbers of nodes on each side of a kink, for the width of the network."""
+        """Return the grid orders (numbers of nodes on each side of a kink) to try in turn, for the network's width."""
         return GRID_ORDERS[model.network.width] if self.orders is None else self.orders
 
     def _risk_order(self, model) -> int:
@@ -309,7 +309,10 @@ def _split_off_steps(model, a, law):
 
 
 def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
-    """Compute the part of the drift's expectations from step functions in closed form, with the loss slope at class means.
+    """Compute the part of the drift's expectations from step functions in closed form, with a fixed loss slope.
+
+    `frozen` is the loss slope at the class means, times the second layer, by unit and class; `mean` has the class means as
+    inputs.
 
     `frozen` is that derivative, times the second layer, by unit and class, and `mean` has the class means as inputs.
     """

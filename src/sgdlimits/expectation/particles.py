@@ -39,7 +39,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
 
 MAX_FLOATS_AT_ONCE = 2**16
-"""Approximate maximum number of floats for the computation of one block of units: half a megabyte."""
+"""Approximate maximum number of floats for one block of units in mean-field expectations: half a megabyte."""
 SMOOTH_LINE_RULES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
 """Quadrature nodes along each fixed direction, by the number of these (1 or 2), if all functions are smooth."""
 PANEL_SETTINGS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}

@@ -32,9 +32,9 @@ from sgdlimits.model.target import Readout
 
 # Each orbit has as many points as the group, so for a given number of nodes a larger group means fewer independent points.
 MAX_GROUP_SIZE = 96
-"""Maximum size of the group of the symmetries that averages must have."""
+"""Maximum size of the symmetry group that quadrature nodes must have."""
 MAX_OPTIONAL_GROUP_SIZE = 8
-"""Maximum size of the group when further symmetries are added to those that averages must have."""
+"""Maximum size of the nodes' symmetry group when symmetries that are not required are added to it."""
 MAX_PERMUTED_UNITS = 4
 MAX_FLIPPED_DIRECTIONS = 8
 TEST_POINTS = 16

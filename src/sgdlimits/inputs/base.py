@@ -108,7 +108,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
-        """Draw the class of each sample."""
+        """Draw the class of each sample from the class probabilities."""
 
     @abc.abstractmethod
     def from_normal(

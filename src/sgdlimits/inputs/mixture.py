@@ -136,4 +136,4 @@ class Mixture(Inputs):
 
 
 Data = Mixture
-"""Former name of `Mixture`, which saved files still use."""
+"""Former name of the class `Mixture`, which saved files still use."""

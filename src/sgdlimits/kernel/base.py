@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from sgdlimits.kernel.random import Stream
 
 MAX_COORDINATE = 1e6
-"""A run has diverged if a coordinate of its state, of order 1 by convention, exceeds this value or is not finite."""
+"""Size of a state's coordinate (of order 1 by convention) above which a run has diverged."""
 
 
 class StepTime(NamedTuple):

@@ -16,9 +16,9 @@ from pathlib import Path
 
 HOUR_SECONDS = 3600.0
 MAX_BYTES = 2**29
-"""Maximum total size of the files in the folder; beyond it the least recently read ones are removed."""
+"""Maximum total size of the cache of compiled code; beyond it the least recently read files are removed."""
 PARTIAL_PREFIX = ".part-"
-"""Prefix of the temporary files to which entries are written before they are renamed; a killed process leaves them behind."""
+"""Prefix of the temporary files to which cache entries are written before they are renamed."""
 
 
 def own_folder() -> Path | None:

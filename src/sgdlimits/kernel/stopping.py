@@ -48,9 +48,9 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 states, to the marks of its lanes, and to their bounds."""
 # at this value erf 2/1 breaks even
 MIN_BOUNDED_COST_RATIO = 0.15
-"""Cost of a stop condition, as a fraction of the cost of a step, above which it is skipped while a ball proves it false."""
+"""Cost of a stop condition, relative to a step, above which it is not evaluated while a bound proves it false."""
 MAX_VALUE_ERROR = 1e-6
-"""Quadrature error in a risk for which stop bounds allow a margin."""
+"""Largest quadrature error of a risk that stop bounds allow for."""
 MAX_BEND_ERROR = 1e-3
 """Amount added to each quadratic coefficient (`bend`) of a stop bound, as an allowance for quadrature errors of slopes."""
 SIGN_MARGIN = 1e-9
@@ -266,7 +266,7 @@ def _answer_call(
         value, (_, *line) = bound.value, evaluate_coefficients(bound, one, moved)
 
     def stops() -> Bool[Array, ""]:
-        """Evaluate the stop condition of the run."""
+        """Return whether the run stops, by evaluating its stop condition."""
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
         memory_row = jax.tree.map(lambda leaf: leaf[None], remembered)
         no_time = jnp.zeros(1)  # conditions that depend on time have no bound

@@ -66,7 +66,7 @@ class ParameterArrays(NamedTuple):
 
     @property
     def concatenated(self) -> np.ndarray:
-        """All parameters, concatenated into one vector."""
+        """All parameters of the process and its stop condition, concatenated into one vector."""
         return np.concatenate([np.zeros(0), *(array.ravel() for array in self.arrays)])
 
     @property
@@ -171,7 +171,7 @@ def _trace_process(
     """
 
     def stops(arrays, state, memory, t):
-        """Evaluate the stop condition of one run."""
+        """Return whether one run stops, by its stop condition."""
         process, until = parameters.rebuild(arrays)
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))  # a batch of one run
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]

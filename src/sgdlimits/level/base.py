@@ -21,7 +21,7 @@ from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
 CONSTANT_COST_BATCH = 64
-"""Batch size up to which a call of a fast process takes about constant time: smaller sizes would only add compilations."""
+"""Batch size up to which a call of a cheap process takes about constant time; smaller sizes only add compilations."""
 
 
 class Clock(NamedTuple):

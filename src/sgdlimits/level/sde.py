@@ -58,9 +58,9 @@ RELATIVE_DIFFERENCE = 1e-6
 Only the order of magnitude of the rate matters.
 """
 RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
+"""Times, beside the knots of schedules, at which the fastest rate of a time-dependent drift is evaluated."""
 DEFAULT_SAMPLE_COUNT = 4
-"""Default number of samples that make the noise of a step, the same for all problems to save compilations."""
+"""Default number of samples from which the noise of a diffusion step is made, the same for all problems."""
 MAX_STATISTICS_FOR_ROOT = 8
 """Number of statistics up to which a matrix root of the noise covariance costs less than the chain steps it replaces."""
 MAX_FLOATS_PER_STEP = 2**16

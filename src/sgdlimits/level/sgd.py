@@ -1,4 +1,4 @@
-"""SGD itself, with its weights in R^d."""
+"""Level of description by SGD itself, with its weights in R^d."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ SHARED_TOLERANCE = 1e-7
 STEPS_PER_LEG = 60
 """Number of solver steps between restarts; runs resume from the state at a restart, and restarting loses no accuracy."""
 STEPS_PER_STIFFNESS_TEST = 300
-"""Steps of DOP853 between tests for stiffness, each of which costs a Jacobian and its eigenvalues."""
+"""Number of steps of the solver DOP853 between tests for stiffness, which cost a Jacobian and its eigenvalues."""
 STIFF_PRODUCT = 4.0
 """Step size times decay rate above which a system counts as stiff. DOP853 is stable up to about 6 on the real axis."""
 CHEBYSHEV_NODES = chebpts2(8)
 """Chebyshev nodes, in a step rescaled to [-1, 1], at which the interpolating polynomials of degree 7 are evaluated."""
 MIDPOINT_WEIGHTS = np.linalg.inv(np.vander(CHEBYSHEV_NODES, increasing=True))[:2]
-"""Weights of the values at the nodes that give the value and the slope of a polynomial in the middle of a step."""
+"""Weights that give a polynomial's value and slope in the middle of a step from its values at the Chebyshev nodes."""
 MAX_DEFECT = 8.0
 """Maximum residual of the ODE on the interpolating polynomial of a step, times half a step, in units of the tolerance."""
 MAX_HALVINGS = 6
@@ -56,9 +56,9 @@ MAX_HALVINGS = 6
 STATES_PER_CALL = 64
 """Number of saved states for which one compiled call evaluates risk and observables."""
 MAX_WAIT_SECONDS = 0.1
-"""Maximum time for which a solved state waits for later states, to be evaluated together in one call."""
+"""Maximum time in seconds for which a solved state waits, so that several states are evaluated in one call."""
 TOLERANCE_DIVISOR = 10
-"""Divisor that gives the solver's tolerance from a small requested one: interpolation is less accurate than steps."""
+"""Divisor of small requested tolerances, since interpolation within a step is less accurate than the step."""
 
 
 def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):

@@ -43,7 +43,7 @@ from sgdlimits.statistics.trees import take_run
 CALL_SECONDS = 0.1
 """Target duration of one kernel call; progress is shown, Ctrl-C obeyed and ended runs removed between calls."""
 COMPILE_SECONDS = 3.0
-"""Assumed minimum time to compile for another batch size; ended runs are removed once they have cost as much."""
+"""Assumed time in seconds to compile for another batch size; ended runs are removed once they have cost as much."""
 MIN_REDUCED_BATCH = 16
 """Minimum batch size after the removal of ended runs; smaller batches would take as long per step."""
 

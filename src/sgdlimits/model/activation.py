@@ -25,7 +25,7 @@ MAX_HERMITE_DEGREE = 12
 MAX_SMOOTH_SCALE = 10.0
 """Largest scale s for which erf(s x) counts as smooth; for larger scales, quadrature with few nodes sees a jump at x = 0."""
 SLOPE_GRID = np.linspace(-30, 30, 20_001)
-"""Grid of fields on which the largest absolute derivatives of an activation are searched for."""
+"""Grid of fields on which the largest derivatives of an activation are searched for."""
 
 
 class Activation(Part):
@@ -57,7 +57,7 @@ class Activation(Part):
 
 
 class FunctionActivation(Activation):
-    """An activation from a user's JAX function.
+    """Activation given by a user's JAX function.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Polynomial(Activation):
 
     @property
     def degree(self) -> int:
-        """The degree of the polynomial."""
+        """Degree of the polynomial activation."""
         return len(self.coefficients) - 1
 
     def __call__(self, fields):
@@ -191,12 +191,12 @@ def _scan_derivatives(unit: Activation) -> tuple[float, float] | None:
 
 
 def sigmoid(field):
-    """The logistic function."""
+    """Evaluate the logistic function 1/(1 + e^-x), as an activation."""
     return jax.nn.sigmoid(field)
 
 
 def tanh(field):
-    """The hyperbolic tangent."""
+    """Evaluate the hyperbolic tangent, as an activation."""
     return jnp.tanh(field)
 
 
@@ -282,7 +282,7 @@ def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
 
 @partial(jax.jit, static_argnums=0)
 def _value_and_slope(fn: Callable, x: Float[Array, " n"]) -> Float[Array, "2 n"]:
-    """Evaluate an elementwise function and its derivative."""
+    """Return the values of an elementwise function and of its derivative."""
     return jnp.stack([fn(x), jax.vmap(jax.grad(lambda x: fn(x[None])[0]))(x)])
 
 

@@ -28,7 +28,10 @@ MAX_NODES_PER_DIRECTION = 64
 ECHELON_TOLERANCE = 1e-6
 """Distance within which a coefficient of a linear combination counts as 0 or 1, since directions are computed on a grid."""
 MAX_LEAP_ORDER = 8
-"""Highest order of a leap that is searched for, and of the polynomials of known directions that are multiplied with it."""
+"""Highest order of a leap that is searched for.
+
+Polynomials of known directions up to this order are multiplied with the Hermite polynomials of new ones.
+"""
 
 
 class Leap(NamedTuple):

@@ -42,7 +42,7 @@ class AnyNetwork(Part):
 
     width: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[Any]
-    """The activation of each unit; None if the network is not a sum of units."""
+    """Activation of each unit; None if the network is not a sum of units."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "p *batch"], a: Scalars) -> Float[Array, "*shape *batch"]:

@@ -45,12 +45,12 @@ class Model(Part):
 
     @property
     def width(self) -> int:
-        """The number of trained directions, p."""
+        """Number of trained directions, p."""
         return self.network.width
 
     @property
     def teachers(self) -> int:
-        """The number of fixed directions, k."""
+        """Number of fixed directions, k."""
         return self.target.teachers
 
     @property

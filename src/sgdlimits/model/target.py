@@ -223,7 +223,7 @@ class Target(Part):
 
     @property
     def teachers(self) -> int:
-        """The number of fixed directions, k."""
+        """Number of fixed directions, k, on which the label depends."""
         return self.gram.shape[-1]
 
     def label(self, fixed: Float[Array, "k *batch"], z: Float[Array, "*batch"], c: Array) -> Float[Array, "*batch"]:

@@ -26,7 +26,7 @@ from sgdlimits.text import count, table
 TABLE_COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
 """Headings of the printed table of claims."""
 FILE_ENDINGS = (".json", ".csv", ".md")
-"""File formats of a saved audit."""
+"""Endings of the files to which an audit can be saved, such as .json."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Audit:
 
     @property
     def complete(self) -> bool:
-        """Whether every selected claim was computed."""
+        """Whether the audit has computed every selected claim."""
         return len(self.judged) == self.chosen
 
     def __repr__(self) -> str:

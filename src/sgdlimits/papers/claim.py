@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MAX_STANDARD_ERRORS = 4.5
-"""Standard errors allowed in a statistical comparison; one number fails by chance with probability 7e-6."""
+"""Number of standard errors allowed in a statistical comparison; one value fails by chance with probability 7e-6."""
 EFFORTS = {"quick": 0.25, "default": 1.0, "full": 16.0}
 """Factors of the number of runs of statistical claims, by effort."""
 
@@ -60,7 +60,7 @@ PAPERS = {
     ),
     "new_results": Paper("New results of this package", "Each with its proof, or measured"),
 }
-"""Papers by the name of the folder that holds their claims."""
+"""Dictionary from folder names to papers, whose claims are in these folders."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Claim:
 
 
 CLAIMS: dict[str, Claim] = {}
-"""All registered claims by name."""
+"""Dictionary of all registered claims by name."""
 
 
 def claim(

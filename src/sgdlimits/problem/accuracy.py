@@ -22,9 +22,9 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
 MAX_SIGNAL_ERROR = 5e-2
-"""Maximum relative error of the drift of small overlaps before the quadrature nodes are refined."""
+"""Maximum relative error of small overlaps' drift, above which the quadrature nodes are refined."""
 MAX_RISK_ERROR = 1e-3
-"""Maximum relative error of the risk before the quadrature nodes are refined."""
+"""Maximum relative error of the risk, above which the quadrature nodes are refined."""
 SMALLEST_NORMAL = float(np.finfo(float).tiny)
 """Smallest positive normal double, added to divisors so that 0/0 gives 0."""
 ROUNDING_ERROR = 1e-12

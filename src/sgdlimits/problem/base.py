@@ -1,4 +1,4 @@
-"""Interface of learning problems."""
+"""Interface of learning problems: statistics of SGD with their drift, covariance and risk."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Coordinates(ProblemView):
     def admissible(self, stats: PyTree) -> PyTree:
         """Project the statistics of a batch of runs to the nearest statistics that some weights have.
 
-        Discretised noise may violate this. The runs are on the last axis.
+        Noise of a discretised diffusion may produce statistics that no weights have. The runs are on the last axis.
         """
         return stats
 

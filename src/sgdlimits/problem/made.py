@@ -24,7 +24,7 @@ from sgdlimits.schedule import Root
 MAKERS: dict[str, Callable] = {}
 """Functions that build the presets, by name; the module `problem.presets` fills this dictionary."""
 PART_NAMES = ("target", "network", "algorithm", "loss", "data", "initial", "base")
-"""Names of the arguments of a problem that are objects, whose own arguments can be replaced too."""
+"""Names of the arguments of a problem that are objects, such as `network`, whose own arguments can be replaced too."""
 
 EQUATIONS_MODULE = "sgdlimits.analysis.equations"
 """Module that writes problems as LaTeX, imported only when a notebook shows one."""

@@ -16,7 +16,7 @@ class ProblemView:
     """
 
     overridable: ClassVar[tuple[str, ...]] = ()
-    """Names of the methods that a problem's class may define itself."""
+    """Names of the methods of this group that a problem's class may define itself."""
 
     def __init__(self, problem: Any) -> None:
         self.problem = problem

@@ -42,7 +42,7 @@ from sgdlimits.statistics.triangular import (
 PSD_TOLERANCE = 1e-9
 """Relative size up to which negative eigenvalues of a start's Gram matrix count as rounding of the user's numbers."""
 RANK_TOLERANCE = 16 * np.finfo(float).eps
-"""Relative size below which eigenvalues and pivots count as zero."""
+"""Relative size below which eigenvalues and pivots of a Gram matrix count as zero."""
 PROJECTION_TOLERANCE = 1e-13
 """Size of negative eigenvalues, relative to the largest, above which `project_to_cone` changes the overlaps."""
 

@@ -33,7 +33,7 @@ class Covariance(NamedTuple):
 
     @property
     def matrix(self) -> Float[Array, "n n"]:
-        """The full covariance matrix, the students first."""
+        """Full covariance matrix of the fields, the students first."""
         return jnp.block([[self.students, self.cross], [self.cross.T, self.fixed]])
 
 
@@ -78,7 +78,7 @@ class FieldLaw(eqx.Module):
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Number of classes of the inputs."""
         return self.weights.shape[0]
 
     @property

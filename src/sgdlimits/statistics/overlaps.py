@@ -105,7 +105,7 @@ class Overlaps(Part):
 
     @property
     def width(self) -> int:
-        """The number of students, p."""
+        """Number of students, p."""
         return self.M.shape[-2] // len(self.names)
 
     def of(self, name: str, other: str | None = None) -> Overlaps:

@@ -46,7 +46,7 @@ class Particles(Part):
 
     @property
     def width(self) -> int:
-        """The number of units, p."""
+        """Number of units, p."""
         return self.a.shape[-1]
 
 

@@ -24,7 +24,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
 
 MAX_COMMUTATOR = 1e-10
-"""Largest norm of a commutator, relative to the norms of the matrices, at which they count as commuting."""
+"""Largest norm of a commutator of two matrices, relative to their norms, at which the matrices count as commuting."""
 # the check of the argument `point`; by name, as the class is defined below
 POINT_CHECK = either(
     "Overlaps, or what end_point returns",
@@ -33,7 +33,7 @@ POINT_CHECK = either(
     instance(__name__, "EndPoint", "", ""),
 )
 MIN_SINGULAR_VALUE = 1e-13
-"""Singular values below this fraction of the largest one count as zero."""
+"""Fraction of the largest singular value below which a singular value of the overlaps M counts as zero."""
 
 
 @checked

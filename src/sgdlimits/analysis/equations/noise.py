@@ -74,7 +74,7 @@ LETTERS = {
     "aQ": (r"\xi", "jlm"),
     "aa": (r"\chi", "jl"),
 }
-"""Symbol and indices of each covariance of the increments without the projection to the sphere."""
+"""LaTeX symbol and indices of each covariance of increments, before any projection to the sphere."""
 
 
 def _covariance_letter(setting: EquationSetting, name: str) -> str:

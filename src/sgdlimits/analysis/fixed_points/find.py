@@ -32,16 +32,16 @@ COSTLY_FLOW_EVERY = 4
 """For costly drifts, one chunk of starts in this many is integrated along the ODE before the search for roots."""
 # order of the rows of the table
 STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
-"""Kinds of stability, in the order in which the table lists them."""
+"""Kinds of stability of fixed points, in the order in which the printed table lists them."""
 MAX_REST_DISTANCE = 0.2
 """Largest distance, relative to 1 plus the norm, of the flow's end from the fixed point to which it is assigned. The bound is
 generous, as the flow slides along kinks."""
 SYMMETRIC_EVERY = 16
 """One start in this many gives a further start: its mean with its image under a symmetry."""
 WEIGHT_SCALES = (0.3, 1.0, 2.0)
-"""Factors of the problem's initial scale of the weights, one of which is drawn at random for each start."""
+"""Factors of the problem's initial weight scale; each start of a search has one of these, drawn at random."""
 DENSE_SHARE = 0.3
-"""Share of the starts in which no unit, direction or orthogonal component is set to zero."""
+"""Share of the starts of a search in which no unit, direction or orthogonal component is set to zero."""
 
 
 @checked

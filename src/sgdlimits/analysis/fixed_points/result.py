@@ -14,7 +14,7 @@ from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.text import count, table
 
 MAX_EIGENVALUES_PRINTED = 3
-"""Number of eigenvalues that a row of the table shows."""
+"""Maximum number of eigenvalues that a row of the table of fixed points shows."""
 # headings of the printed table
 COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "at")
 """Names of the columns of the printed table of fixed points."""

@@ -18,9 +18,9 @@ MAX_STEPS = 60
 ROOT_TOLERANCE = 1e-9
 """Largest norm of the drift at a root, relative to the norm of the Jacobian times (1 + norm of the point)."""
 ROUNDING_DRIFT = 1e-12
-"""Relative size of the drift below which a search ends as soon as a step no longer decreases it."""
+"""Size of the drift, relative to its scale, below which a search for a root ends once a step does not decrease the drift."""
 SNAP_SHARE = 0.04
-"""Fraction of the largest coordinate below which coordinates are set to zero for a second search."""
+"""Fraction of the largest coordinate below which coordinates are set to zero before a search for a root is repeated."""
 MAX_NORM = 1e6
 """Largest norm of a root; a search that ends farther from the origin has diverged."""
 ZERO_EIGENVALUE = 1e-6
@@ -58,7 +58,7 @@ class Roots(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[Roots]) -> Roots:
-        """Concatenate several `Roots`."""
+        """Concatenate several `Roots`, the end points of searches, into one."""
         return cls(*(np.concatenate(leaves) for leaves in zip(*parts, strict=True)))
 
     @classmethod

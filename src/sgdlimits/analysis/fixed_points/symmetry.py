@@ -19,7 +19,7 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.trial import try_function
 
 MAX_ELEMENTS = 1000
-"""Largest order of the symmetry group; generators that would exceed it are left out."""
+"""Largest number of elements of the symmetry group; generators that would exceed it are left out."""
 EQUIVARIANCE_TOLERANCE = 1e-8
 """Largest deviation from equivariance, b(g x) = g b(x) for a drift b, relative to the largest drift."""
 STATES_CHECKED = 3
@@ -41,7 +41,7 @@ class SymmetryGroup:
 
     @property
     def order(self) -> int:
-        """Number of elements of the group."""
+        """Number of elements of the symmetry group."""
         return len(self.elements)
 
     def symmetrise(self, x: np.ndarray, every: int, seed: int) -> np.ndarray:

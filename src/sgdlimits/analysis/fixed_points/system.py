@@ -139,7 +139,7 @@ class System(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number n of free coordinates."""
+        """Number n of free coordinates, the unknowns of a search for fixed points."""
         return len(self.free)
 
     @property
@@ -174,11 +174,11 @@ class System(eqx.Module):
         return jit_bound(f, self, fast_compile=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
-        """Return the statistics with given free coordinates x."""
+        """Return the statistics whose free coordinates are x."""
         return self.problem.from_vector(jnp.asarray(self.fixed).at[np.array(self.free)].set(x), self.like)
 
     def coordinates(self, stats: PyTree) -> Float[Array, " n"]:
-        """Return the free coordinates of statistics."""
+        """Return the free coordinates of given statistics, as a vector."""
         return self.problem.vector(stats)[np.array(self.free)]
 
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -232,7 +232,7 @@ class System(eqx.Module):
         return self._pass_check(self.unflatten_rows(x), len(x)) if len(x) else np.zeros(0, bool)
 
     def _pass_check(self, batch: PyTree, count: int) -> np.ndarray:
-        """Return a mask of the statistics that pass the problem's check: check all at once, and bisect where that fails."""
+        """Return a mask of the statistics that pass the problem's check, found by bisection if a check of all fails."""
         try:
             self.problem.coordinates.check(batch)
         except BadInput:
@@ -275,7 +275,7 @@ def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
     each = system.compile(f) if system.costly else jit_bound(_apply_to_rows, system, f, fast_compile=True)
 
     def many(x: PyTree) -> PyTree:
-        """Apply f to all rows of x."""
+        """Apply f to all rows of x, one chunk of rows after another."""
         x, parts = jax.tree.map(np.asarray, x), []
         count = len(jax.tree.leaves(x)[0])
         for begin in range(0, count, system.chunk):

@@ -26,7 +26,7 @@ STATISTIC_LABELS = {
     "q": ("squared norm", "j"),
     "a": ("second layer", "j"),
 }
-"""Name of each statistic on the vertical axis, and letters of its indices."""
+"""Label of the vertical axis for each statistic, and the letters of the statistic's indices."""
 
 
 @checked

@@ -15,7 +15,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
 SHARED_OPTIONS = ("singles", "band")
-"""Options that apply to both panels."""
+"""Names of the options of `overview` that apply to both panels, risk and overlaps."""
 
 
 @checked

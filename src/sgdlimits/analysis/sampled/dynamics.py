@@ -29,9 +29,9 @@ from sgdlimits.trial import describe_error
 
 Samples = Annotated[int, integer(at_least=64)]
 DEFAULT_SAMPLES = 4096
-"""Default number of samples in an average."""
+"""Default number of samples over which the dynamics is averaged."""
 MAX_DRAWN = 64
-"""Largest number of weights drawn as starting points in the search for weights with the statistics of a grid's points."""
+"""Maximum number of weights drawn as starting points of the search for weights with a grid point's statistics."""
 
 
 @checked

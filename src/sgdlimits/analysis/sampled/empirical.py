@@ -55,7 +55,7 @@ class EmpiricalProblem(Problem):
 
     @property
     def user(self) -> UserLoss:
-        """Loss, sampler and statistics at dimension d."""
+        """User's loss, sampler and statistics at dimension d, as one object."""
         return UserLoss.from_traced(self.loss, self.sample, self.statistics, self.weights, self.d)
 
     def _averages(self, stats: Values) -> tuple[Array, Array, Array, Array]:

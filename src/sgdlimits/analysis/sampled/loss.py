@@ -87,11 +87,11 @@ class UserLoss(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number n of weights."""
+        """Number n of weights of the user's loss."""
         return self.weights.size
 
     def row(self, weights: PyTree) -> Float[Array, " n"]:
-        """Flatten weights to one row, shape (n,)."""
+        """Flatten the user's weights to one row, shape (n,)."""
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(weights)])
 
     def u(self, w: Any) -> Float[Array, " k"]:
@@ -108,7 +108,7 @@ class UserLoss(eqx.Module):
         return jax.tree.map(np.asarray, self.values.values(jnp.asarray(row)))
 
     def draw(self, key: Array) -> PyTree:
-        """Draw one sample."""
+        """Draw one sample by the user's sampler."""
         return self.sample(key, self.d)
 
     def slopes(self, w: Float[Array, " n"], v: Float[Array, " n"]) -> tuple[Float[Array, " k"], Float[Array, " k"]]:

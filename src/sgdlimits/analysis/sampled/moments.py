@@ -18,9 +18,9 @@ from sgdlimits.size import check_memory
 NUMBERS_PER_CHUNK = 2**21
 """Number of floats in a chunk of samples with its gradients: 16 MB, so that it fits into a processor's cache."""
 MAX_CHUNK = 256
-"""Largest number of samples in a chunk."""
+"""Maximum number of samples whose gradients are in memory at a time, in a chunk."""
 GROUPS = 8
-"""Number of groups of samples; products of the mean gradients of two groups are unbiased."""
+"""Number of groups of samples; a product of the mean gradients of two groups has no bias."""
 PILOT_SAMPLES = 64
 """Number of samples for a first estimate of the mean gradient, which centres terms and biases no average."""
 PILOT, MAIN = 0, 1

@@ -89,7 +89,7 @@ class Session:
             self.connection.send(message)
 
     def close(self) -> None:
-        """Kill the session's process."""
+        """Kill the process that simulates for the page of this session."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()

@@ -40,7 +40,7 @@ LIMITS: dict[str, Callable[[str, Any], Any]] = {
     "d": integer(below=10**9 + 1), "runs": integer(below=513), "t_max": number(above=0, below=1e5 + 1),
     "seed": integer(at_least=0, below=2**64), "times": integer(below=65),
 }  # fmt: skip
-"""Checks of values in messages of a page, by name, for values that the page restricts more than the package."""
+"""Checks of values that the page restricts more than the package does, by the names of the values."""
 STARTS: dict[str, tuple[str, float | None]] = {
     name: (number, None if number == "d" else EXAMPLES[number])
     for name in START_CLASSES
@@ -160,7 +160,7 @@ class Setting:
 
     @property
     def start(self) -> Start:
-        """Start of the runs."""
+        """Start of the runs that the page's setting describes."""
         return self._built_parts["start"]
 
     @cached_property

@@ -27,15 +27,15 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.schema import statistics
 
 MAX_SINGLE_RUNS = 24
-"""Maximum number of single runs that the page draws."""
+"""Maximum number of single runs that the explorer's page draws."""
 MAX_QUANTITIES = 12
-"""Maximum number of quantities that the page offers to draw."""
+"""Maximum number of quantities that the explorer's page offers to draw."""
 GRID_POINTS = 17
 """Number of arrows of a phase portrait along each axis."""
 TRACK_POINTS = 400
-"""Number of times of a trajectory in a phase portrait, fixed so that code is compiled for one number only."""
+"""Number of times of each trajectory in a phase portrait; a fixed number needs one compilation only."""
 SEARCH_SECONDS = 30.0
-"""Time limit of the search for fixed points, in seconds."""
+"""Time limit of the search for fixed points that the explorer's page shows, in seconds."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
 """Theories, by their names in the table of exit times, whose predictions are marked in the histogram."""
 

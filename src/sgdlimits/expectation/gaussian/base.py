@@ -22,7 +22,7 @@ from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
 
 RANK_TOLERANCE = 16 * float(np.finfo(float).eps)
-"""Eigenvalues below this fraction of the largest one count as zero."""
+"""Fraction of the largest eigenvalue of a covariance below which an eigenvalue counts as zero."""
 SignedPermutation = tuple[int, ...]
 """Type of a permutation t with signs: new coordinate i is the old coordinate |t_i| - 1, with the sign of t_i."""
 Group = tuple[SignedPermutation, ...]

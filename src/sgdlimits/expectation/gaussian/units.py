@@ -46,7 +46,7 @@ class UnitIntegrals(eqx.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether the integrals are exact up to rounding."""
+        """Whether these Gaussian integrals are exact up to rounding."""
         return True
 
     @property
@@ -101,7 +101,7 @@ def condition_on_pair(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, "
 
 
 ROUNDING_TOLERANCE = 64 * float(np.finfo(float).eps)
-"""Size below which a variance or a squared sine counts as zero."""
+"""Size below which a variance, or the squared sine of an angle between fields, counts as zero."""
 
 
 def safe_root(x: Float[Array, "..."]) -> Float[Array, "..."]:

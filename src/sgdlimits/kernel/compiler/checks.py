@@ -17,7 +17,7 @@ from sgdlimits.kernel.compiler.replica import STOPS, ByBound, EveryStep, Replica
 from sgdlimits.kernel.compiler.vectors import F64, FAST_MATH_FLAGS, I64
 
 Writer = Any
-"""A `sgdlimits.kernel.compiler.llvm.Writer`. That module imports this one, so its class cannot be named here."""
+"""Type of the writer `sgdlimits.kernel.compiler.llvm.Writer`, whose module imports this one."""
 INITIAL_RADIUS = 0.01
 """Radius of the first ball in which a stop condition is known to fail; coordinates are of order 1. Later radii adapt."""
 RADIUS_GROWTH, RADIUS_SHRINKAGE = 2.0, 0.25

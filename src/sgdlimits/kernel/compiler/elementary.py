@@ -25,7 +25,7 @@ HALF_PI_PARTS = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-
 ROUNDING_SHIFT = 6755399441055744.0
 """1.5·2^52: added to a double of moderate size, it rounds the double to an integer, held in the last bits of the sum."""
 ERFC_ZERO_BEYOND = 28.0
-"""Argument beyond which erfc is zero in doubles."""
+"""Argument beyond which erfc underflows to zero in double precision."""
 
 Scalar = Float[Array, ""]
 

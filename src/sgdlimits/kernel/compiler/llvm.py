@@ -174,7 +174,7 @@ class Writer:
         return [self.load(row) for row in self.vector_pointers(answers, count)]
 
     def address(self, pointer: ir.Value, index: Any) -> ir.Value:
-        """Emit the address of an array entry."""
+        """Emit the address of an entry of an array."""
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
 
     def coordinate_pointers(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:

@@ -28,7 +28,7 @@ import numpy as np
 KINDS: dict[str, type] = {
     "f64": np.float64, "f32": np.float32, "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "b1": np.bool_,
 }  # fmt: skip
-"""Scalar types of a flat program by name, and the NumPy type of each."""
+"""Scalar types of a flat program by name, with their NumPy types."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 """Operations of a flat program whose result is a bool (kind b1)."""
 
@@ -42,10 +42,13 @@ _NUMPY_OPERATIONS: dict[str, Callable] = {
     "div": lambda a, b: a / b if a.dtype.kind == "f" else (np.sign(a) * np.sign(b)) * (np.abs(a) // np.abs(b)),
     "rem": np.fmod,
 }  # fmt: skip
-"""NumPy functions that carry out operations on constants. Integer division truncates, as in C and in XLA."""
+"""NumPy functions by which operations of a flat program on constants are carried out.
+
+Integer division truncates, as in C and in XLA.
+"""
 
 ESTIMATE_EXCESS = 1.5
-"""Ratio of an estimated to an actual number of operations; merging equal nodes and dropping zeros rarely saves more."""
+"""Largest plausible ratio of the estimated to the actual number of operations in a flat program."""
 ABSENT_PLACE = 10**12
 """Node index of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
 

@@ -21,7 +21,7 @@ FAST_MATH_FLAGS = ("contract", "nsz")
 rounding."""
 COMPARISON_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 RARE_BRANCH_WEIGHTS = (1, 2000)
-"""Relative frequencies of the two sides of a branch that is rarely taken, for LLVM's block layout."""
+"""Weights of the two sides of a branch that is rarely taken, by which LLVM arranges the code."""
 
 
 class Vectors:

@@ -26,7 +26,7 @@ ELEMENTWISE = {
     **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
     "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
 }  # fmt: skip
-"""Primitives of JAX that apply one operation of a program to each entry, and the names of these operations."""
+"""Operations of a flat program by the JAX primitives that apply them to each entry of an array."""
 REDUCTIONS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",
@@ -36,7 +36,7 @@ REDUCTIONS = {
     "reduce_or": "or",
 }
 EMPTY_REDUCTIONS = {"add": 0, "mul": 1, "and": 1, "or": 0}
-"""Results of reductions over an empty axis, by the operation that reduces."""
+"""Results of reductions over an empty axis, by the reducing operation."""
 PRIMITIVE_RULES: dict[str, PrimitiveRule] = {}
 
 

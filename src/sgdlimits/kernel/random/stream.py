@@ -53,9 +53,9 @@ class Stream(eqx.Module):
     single: bool = eqx.field(static=True, default=False)
     """Whether normal variates are computed in single precision, from the same words."""
     cycle: int | None = eqx.field(static=True, default=None)
-    """Period of the stream, in steps or samples, after which the same variates come again; None for no period."""
+    """Period of the stream, in steps or samples, after which its variates repeat; None if they do not."""
     t: Float[Array, " steps"] | None = None
-    """Time of each step."""
+    """Time of each step of the stream, in samples per dimension."""
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:

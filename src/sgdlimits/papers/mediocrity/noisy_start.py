@@ -34,7 +34,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
 START_POINTS = 4096
-"""Number of starts that represent the normal law."""
+"""Number of starts of the ODE that represent the normal law of overlaps."""
 PATH_TIMES = 65
 """Number of times at which the linear equation of the overlaps M is evaluated."""
 MAX_DOUBLINGS = 8
@@ -44,7 +44,7 @@ MAX_LINEAR_OVERLAP = 0.03
 NOISE_TIME = 5.0
 """Time over which noise is added, in inverse growth rates: later noise is smaller by exp(-10)."""
 MAX_EXIT_TIME = 60.0
-"""Time beyond the linear part, in inverse growth rates, after which a start counts as never exiting."""
+"""Time after the linear part of the path, in inverse growth rates, beyond which a start counts as never exiting."""
 MAX_RATE_CHANGE = 0.02
 """Relative change of the growth rate, as time doubles, below which the rate has settled."""
 ODE_TOLERANCE = 1e-6

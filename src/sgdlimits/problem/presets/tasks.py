@@ -38,7 +38,7 @@ def _check_overlap(name: str, value: Any) -> Any:
 
 Overlap = Annotated[float, _check_overlap]
 START_SPREAD = 0.001
-"""Standard deviation of the initial weights of both layers in `two_tasks`."""
+"""Standard deviation of the initial weights of both layers in the preset `two_tasks`."""
 
 
 @checked

@@ -68,8 +68,6 @@ def fixed_point_count(dataset: xr.Dataset) -> int:
     """Return the number of connected components of fixed points of the ODE of a dataset's problem.
 
     Images of a component under symmetries are counted too.
-
-    Images under symmetries are counted.
     """
     from sgdlimits.analysis.fixed_points import fixed_points
 

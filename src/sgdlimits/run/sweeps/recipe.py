@@ -32,7 +32,7 @@ from sgdlimits.spec import Constructor, Spec
 from sgdlimits.start import as_start
 
 OPTIMISER, FINAL_TIME = "optimiser", "t_max"
-"""Parameters of a sweep beside those of constructors: the optimiser's name, and the final time."""
+"""Names of two parameters of a sweep that belong to no constructor: the optimiser's name, and the final time."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Unit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the work unit's result file."""
+        """Name of the result file of the work unit."""
         return f"{self.key}-{self.first}-{self.last}.nc"
 
     def to_json(self) -> str:

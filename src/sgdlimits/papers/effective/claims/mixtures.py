@@ -18,7 +18,7 @@ from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
 COARSE_QUADRATURE = sl.Sobol(3, 2)
-"""Quadrature for chains whose risk is not used: their paths do not depend on it."""
+"""Quadrature rule with few nodes, for chains whose risk is not used: their paths do not depend on the rule."""
 
 # --- mixtures ----------------------------------------------------------------------------------------------------------------
 
@@ -64,8 +64,6 @@ def compare_mixture_dynamics(effort: Effort) -> Comparison:
     """Compare mean changes of the binary mixture's statistics, sampled in R^200, with the drift (4.3) of Ben Arous et al.
 
     The drift has the parts f and g, of which the corrector g is quadratic in the learning rate.
-
-    The corrector is the part of the drift quadratic in the learning rate.
     """
     return compare_dynamics("binary_mixture", effort.runs(20_000, 10_000))
 
@@ -116,7 +114,7 @@ def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     r"$\dot R^\perp = -2\alpha R^\perp$",
 )
 def compare_noiseless_mixture(effort: Effort) -> Comparison:
-    """Compare the package's drift at infinite signal-to-noise ratio with Proposition 4.2 of Ben Arous et al.
+    """Compare the binary mixture's drift at infinite signal-to-noise ratio with Proposition 4.2 of Ben Arous et al.
 
     The states compared have two units on the same side or on opposite sides of the origin along the class mean.
     """
@@ -175,12 +173,11 @@ def compare_ring_ends(effort: Effort) -> Comparison:
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
 def compare_optima(effort: Effort) -> Comparison:
-    """Compare decay rates at an optimum and growth rates at zero weights with Proposition 4.2 of Ben Arous et al.
+    """Compare the binary mixture's rates at an optimum and at zero weights with Proposition 4.2 of Ben Arous et al.
 
-    The rates are of decay at the optimum and of growth at zero weights.
-
-    The rates are eigenvalues of the differentiated drift. With v the second layer, m the overlap and alpha the ridge, the rates
-    of v - m at the optimum are -2 alpha, and those of v + m follow from the slope of the sigmoid.
+    The rates, of decay at the optimum and of growth at zero weights, are eigenvalues of the differentiated drift. With v the
+    second layer, m the overlap and alpha the ridge, the rates of v - m at the optimum are -2 alpha, and those of v + m follow
+    from the slope of the sigmoid.
     """
     alpha, top, h = 0.1, np.sqrt(np.log(4)), 1e-6
     flat_drift = lambda y, ridge: np.concatenate(

@@ -25,7 +25,7 @@ START_ANGLE = np.pi / 6
 MIN_SHARE_OF_RADIUS = 0.5
 """Overlap, relative to the radius of the ring, above which a unit is taken to have found its class."""
 MAX_END_POINTS = 200
-"""Largest number of end points that are drawn."""
+"""Maximum number of end points of runs that the figure draws."""
 FULL, QUICK, WORDS = sizes(
     d=("dimension", 250),
     runs=("runs of the chain", 1000, 100),

@@ -31,7 +31,7 @@ from sgdlimits.statistics.trees import as_batch
 ODE_STARTS = 256
 """Number of random starts over which the full ODE is averaged at p > 1."""
 MIN_START_WEIGHT = 1e-12
-"""Starts of less quadrature weight are dropped: no run begins there in practice, and some of them never exit."""
+"""Quadrature weight below which a start is dropped: no run begins there in practice, and some such starts never exit."""
 
 
 class ExitParameters(NamedTuple):

@@ -209,8 +209,6 @@ def compare_plateau_correction(effort: Effort) -> Comparison:
     """Compare the 1/d correction of phase retrieval's final risk, from moments of one exact step, with its formula.
 
     The moments are computed by quadrature in dimension d.
-
-    Here d is the dimension.
     """
     rows = []
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):

@@ -33,7 +33,7 @@ from sgdlimits.papers.figure import (
 )
 
 UNITS, NOISE, SPAN = 2, 0.2**2, 5.0
-"""Number of units, variance of the label noise, and samples per dimension."""
+"""Number of units, variance of the label noise, and number of samples per dimension, of the setting with dropout."""
 MAX_DROPOUT, MAX_LR = 0.9, 4.0
 FULL, QUICK, WORDS = sizes(
     pieces=("pieces of a schedule", 50, 10),

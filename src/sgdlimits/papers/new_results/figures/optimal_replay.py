@@ -20,7 +20,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 
 LR = 1.0
 HALF = 0.5
-"""Share of the first task in the second stage of the protocol of two stages."""
+"""Share of samples from the first task in the second stage of the two-stage protocol."""
 MIN_GAIN = 0.01
 """Smallest relative gain over the best constant share at which the caption quotes the optimum's shares."""
 FULL, QUICK, WORDS = sizes(

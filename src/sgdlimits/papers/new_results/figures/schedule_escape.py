@@ -21,7 +21,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 
 NOISE = 1.0
 SHARE = 0.01
-"""Share of the plateau's excess risk that a run must reach."""
+"""Share of the plateau's excess risk at which a run counts as arrived."""
 LATE = 0.9
 """Share of the runs that should have arrived by the time that the schedule for late runs minimises."""
 HALF = np.sqrt(0.5)

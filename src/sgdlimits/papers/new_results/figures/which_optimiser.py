@@ -42,7 +42,7 @@ COARSE_GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
 """Factors by which the best value of `COARSE_GRID` is multiplied in the second search."""
 FOLLOWED_ALGORITHMS = ("SGD", "Normalised", "Muon")
-"""Algorithms that are measured at several dimensions and numbers of units."""
+"""Names of the algorithms that are measured at several dimensions and numbers of units."""
 FULL, QUICK, WORDS = sizes(
     k=("units", 3, 2),
     d=("dimension", 1000, 300),

@@ -26,7 +26,7 @@ from sgdlimits.problem.recognise import recognise_quadratic_network
 from sgdlimits.text import table
 
 MAX_FAMILIES = 10**5
-"""Largest number of families in a table: more take minutes to list."""
+"""Maximum number of families of critical points in a table; more families take minutes to list."""
 # headings of the printed table
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
 

@@ -128,7 +128,7 @@ def compare_fixed_dimension(effort: Effort) -> Comparison:
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def compare_measure(effort: Effort) -> Comparison:
-    """Compare the risk of two merged pairs of units, by quadrature, with the exact formula.
+    """Compare the risk of a wide network merged from two, by quadrature, with the exact formula, quadratic in the measure.
 
     The printed value is the mean of the risks of the two pairs.
     """
