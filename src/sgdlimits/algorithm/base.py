@@ -27,7 +27,7 @@ from sgdlimits.trial import describe_error
 
 
 class StepNeeds(NamedTuple):
-    """Flags of the quantities that a step uses beside the fields of its inputs.
+    """Flags that say which quantities, other than the fields of its inputs, a step of an algorithm uses.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ class Algorithm(Part):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return a method under its former name, with a deprecation warning."""
+            """Return the method that had the given name in earlier versions, with a deprecation warning."""
             return find_renamed_attribute(self, name, renamed=ALGORITHM_MEMBERS)
 
     @abc.abstractmethod
     def step(self, now: StepContext) -> Mapping[str, Any]:
-        """Return the new weights of "student" and of each name in `memory`, and the new value of each name in `numbers`."""
+        """Make one step: return the new weights of "student" and of each array in `memory`, and each new scalar."""
 
     @property
     @abc.abstractmethod

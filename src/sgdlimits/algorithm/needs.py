@@ -82,19 +82,19 @@ def _evaluate_cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds
 
 
 def _is_array(leaf: Any) -> bool:
-    """Return whether a leaf of a pytree is an array of JAX or NumPy."""
+    """Return whether a value in a pytree is an array of JAX or NumPy."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
 def _rebuild_algorithm(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
-    """Rebuild an algorithm from its tree structure and its leaves, `kinds`, with `arrays` in place of array shapes."""
+    """Rebuild an algorithm from its pytree structure and the values `kinds` in it, with `arrays` in place of shapes."""
     remaining = iter(arrays)
     leaves = [next(remaining) if isinstance(kind, jax.ShapeDtypeStruct) else kind for kind in kinds]
     return jax.tree.unflatten(structure, leaves)
 
 
 def _array_shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
-    """Return the shapes and types of the arrays among the leaves `kinds` of an algorithm."""
+    """Return the shapes and types of the arrays among the values `kinds` of an algorithm."""
     return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
 
 
@@ -232,7 +232,7 @@ def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: fl
 
 
 def _solve_coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
-    """Solve for each array in `new` as a linear combination of the known arrays; return None if there is no solution."""
+    """Express each array in `new` as a linear combination of the known arrays; return None if that is not possible."""
     basis = np.stack([each.ravel() for each in known], axis=1)
     targets = new.reshape(len(new), -1).T
     if not np.isfinite(targets).all():

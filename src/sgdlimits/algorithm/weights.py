@@ -58,7 +58,7 @@ class WeightCombination:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute under its former name, with a deprecation warning."""
+            """Return the attribute that had the given name in earlier versions, with a deprecation warning."""
             return find_renamed_attribute(self, name, renamed=STEP_MEMBERS)
 
     def __add__(self, other: WeightCombination) -> WeightCombination:
@@ -213,7 +213,7 @@ class StepContext:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute under its former name, with a deprecation warning."""
+            """Return the attribute that had the given name in earlier versions, with a deprecation warning."""
             return find_renamed_attribute(self, name, renamed=STEP_MEMBERS)
 
     @property
@@ -232,7 +232,7 @@ class StepContext:
         return tuple(self.fields_by_name)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the stored weights, or the stored scalar, with this name."""
+        """Return the stored weights, or the stored scalar, of the given name."""
         if name not in self.weights and name not in self.kept:
             known = ", ".join([*self.weights, *self.kept])
             raise BadInput(f"the algorithm reads {name!r} but stores {known}. Declare {name!r} in its `memory`.")

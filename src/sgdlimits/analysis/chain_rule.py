@@ -63,7 +63,7 @@ class ChosenDynamics(EffectiveDynamics):
         return super().__repr__().replace("EffectiveDynamics of", f"ChosenDynamics{at} of functions of the statistics of", 1)
 
     def at(self, d: int) -> ChosenDynamics:
-        """Return the same dynamics at dimension `d`, with the second-order term of the chain rule evaluated at this d."""
+        """Return the dynamics at dimension `d`, with the second-order term of the chain rule evaluated there."""
         d = check_count("d", d)
         return ChosenDynamics(self._at(d), self.exponent, self.statistics, d)
 
@@ -249,7 +249,7 @@ class Chosen:
 
 
 def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
-    """Return the name of each entry of a tree of arrays, made of dictionary keys and array indices.
+    """Return the name of each entry of a pytree of arrays, made of dictionary keys and array indices.
 
     >>> names_of_numbers({"m": np.zeros(2), "r": 0.0})
     ('m[0]', 'm[1]', 'r')

@@ -55,7 +55,7 @@ class Terms(NamedTuple):
 
 
 class OneSample(eqx.Module):
-    """Law of one sample of a problem, and the terms of its step.
+    """Law of one random sample of a problem, and the change of the statistics by this sample, order by order.
 
     Parameters
     ----------

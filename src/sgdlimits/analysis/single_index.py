@@ -222,7 +222,7 @@ class _Series(NamedTuple):
 
     @classmethod
     def of(cls, problem: ProjectionProblem) -> _Series | None:
-        """Return the series of a problem with squared loss; None for other losses."""
+        """Return the power series of the overlap's drift for a problem with squared loss; None for other losses."""
         target, law = target_function(problem.target, problem.data), problem.initial
         p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):

@@ -184,7 +184,7 @@ class ProcessStepper(Stepper):
         return [self._save_snapshot(carry)] if self.next_steps is None else []
 
     def _save_snapshot(self, carry: Carry) -> Snapshot:
-        """Return the snapshot at the next saved time, and turn to the segment of steps after it."""
+        """Return the snapshot at the next saved time, and advance to the segment of steps after it."""
         self._pass_knots()
         count, size, t, remainder, _ = (part[self.segment] for part in self.segments)
         observed = self._observe_on_host(carry.state, self._run_times(carry, t + count * size + remainder))

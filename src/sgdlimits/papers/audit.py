@@ -167,7 +167,7 @@ def check_word(argument: str, value: Any) -> str:
 
 
 class AuditInterrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during `audit`; the attribute `found` holds the audit of the claims computed so far."""
+    """Exception raised by Ctrl-C during `audit`; its attribute `found` has the audit of the claims computed so far."""
 
     def __init__(self, found: Audit) -> None:
         super().__init__("interrupted; the claims computed so far are in the attribute `found` of this exception")

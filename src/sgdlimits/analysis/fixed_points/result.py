@@ -134,7 +134,7 @@ class FixedPoints(Sequence[FixedPoint]):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Exception when Ctrl-C interrupts `fixed_points`; its attribute `found` has the `FixedPoints` found until then."""
+    """Exception raised by Ctrl-C during `fixed_points`; its attribute `found` has the `FixedPoints` found until then."""
 
     def __init__(self, found: FixedPoints) -> None:
         super().__init__("interrupted; the fixed points found so far are in the attribute `found` of this exception")

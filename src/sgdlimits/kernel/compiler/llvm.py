@@ -18,7 +18,7 @@ from sgdlimits.kernel.compiler.vectors import F64, I64, Vectors
 FUNCTION_NAME = "advance"
 """Name of the compiled function in its LLVM module."""
 MAX_PAIRED_NODES = 2500
-"""Number of nodes below which a program computes two vectors at once, since a single one waits for its own results."""
+"""Number of nodes of a program below which two vectors are computed at once, to hide the latency of each."""
 
 
 def is_optimisation_off() -> bool:

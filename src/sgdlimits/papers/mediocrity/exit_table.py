@@ -134,7 +134,10 @@ class ExitTable:
 
 
 class ExitsInterrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during `exit_table`; the attribute `found` holds the table so far, with unfinished runs censored."""
+    """Exception raised by Ctrl-C during `exit_table`; its attribute `found` has the table so far.
+
+    Unfinished runs count as censored.
+    """
 
     def __init__(self, found: ExitTable) -> None:
         super().__init__("interrupted; the table of the runs so far is in the attribute `found` of this exception")

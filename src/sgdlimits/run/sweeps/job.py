@@ -34,7 +34,7 @@ from sgdlimits.text import count
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 MAX_REASONS = 3
-"""Maximum number of different error messages quoted in the warning about failed work units."""
+"""Maximum number of different error messages that the warning about failed work units quotes."""
 
 
 class SweepStopped(KeyboardInterrupt):

@@ -218,7 +218,7 @@ def compare_large_snr(effort: Effort) -> Comparison:
     right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
 )  # fmt: skip
 def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
-    """Compare the package's noiseless drift of the second layer with its drift at a signal-to-noise ratio of 10^4.
+    """Compare a mixture's noiseless drift of the second layer with its drift at a signal-to-noise ratio of 10^4.
 
     As printed the ratio tends to 0 instead: the printed value is the drift at 10^-4.
     """

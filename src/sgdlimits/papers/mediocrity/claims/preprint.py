@@ -34,7 +34,7 @@ def compare_any_width(effort: Effort) -> Comparison:
     tests="`test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_noise_of_networks(effort: Effort) -> Comparison:
-    """Compare the mean exit time of three units in the exact chain with that of the full ODE.
+    """Compare the mean exit time of phase retrieval by three units, in the exact chain, with that of the full ODE.
 
     The ODE's time is averaged over random starts: as right value with the effect of SGD's noise, as printed value without it.
     """

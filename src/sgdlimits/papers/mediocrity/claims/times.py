@@ -387,7 +387,7 @@ def compare_logarithm(effort: Effort) -> Comparison:
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_noise_matters(effort: Effort) -> Comparison:
-    """Compare the mean exit time at d = 1000, in the exact chain, with that of the full ODE.
+    """Compare the mean exit time of phase retrieval at d = 1000, in the exact chain, with that of the full ODE.
 
     The ODE is solved from random starts, with the effect of SGD's noise (right) and without it (printed).
     """

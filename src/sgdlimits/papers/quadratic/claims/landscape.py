@@ -139,7 +139,10 @@ def compare_rotations(effort: Effort) -> Comparison:
     f"{CRITICAL}",
 )  # fmt: skip
 def compare_families(effort: Effort) -> Comparison:
-    """Compare the number of distinct risks at critical points, found by 80 root searches, with 6 (the paper prints 5)."""
+    """Compare the number of distinct risks at a quadratic network's critical points, by 80 root searches, with 6.
+
+    The paper prints 5.
+    """
     rng, met = np.random.default_rng(0), set()
     for _ in range(80):
         start = rng.normal(size=(2, 5)) * rng.choice([0.0, 0.3, 1.0], size=(2, 1))
@@ -296,7 +299,7 @@ def compare_solutions(effort: Effort) -> Comparison:
 
 @claim("(19)–(21)", "closest solution", r"$\bar S = \rho_0(\rho_0^\top\rho_0)^{-1/2}$ is the closest to the start")
 def compare_closest(effort: Effort) -> Comparison:
-    """Compare the closest solution's distance from the start with that of 2000 random solutions.
+    """Compare the distance of a quadratic network's closest solution from the start with that of 2000 random solutions.
 
     The ratio to the smallest of their distances is below 1. The closest solution's distance agrees to 1e-9 with that of the
     solution from SciPy's polar factor of M.
