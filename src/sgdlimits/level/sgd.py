@@ -66,7 +66,7 @@ class SGD(Level):
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):
-                raise BadInput(f"reuse does not support {type(problem).__name__}. Leave out reuse.")
+                raise BadInput(f"reuse= does not support {type(problem).__name__}. Give SGD(d) without reuse=.")
             process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
         return ProcessEngine(self, problem, max_batch, self.d, process)
 
@@ -141,7 +141,9 @@ class WeightProcess(Process):
         self.problem, self.reuse, algorithm = problem, reuse, problem.algorithm
         self.frame = problem.frame if problem.data.blocks is None else as_floats(np.concatenate(problem.frames, axis=1))
         if reuse is not None and input_count(algorithm, problem.network.width) != algorithm.batch:
-            raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave out reuse.")
+            raise BadInput(
+                f"{type(algorithm).__name__} adds noise of its own, which reuse= cannot repeat. Give SGD(d) without reuse=."
+            )
         self.d = check_drawable(check_dimension(d, problem.target.teachers))
         check_block_sizes(problem, d)
         width = problem.network.width

@@ -294,7 +294,8 @@ class Network(AnyNetwork):
         for name in self.scalars:
             if not isinstance(name, str) or not name.isidentifier() or name in RESERVED_NAMES:
                 raise BadInput(
-                    f"a scalar cannot be called {name!r}: the name is in use, or not an identifier. Give another, say 'scale'."
+                    f"a scalar cannot be called {name!r}: the name is in use, or not an identifier. Give another "
+                    f"name, say 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
         prediction = try_function("the network", fn, on, example_fields(width), self.scalars, shape=None)

@@ -27,7 +27,7 @@ class Coordinates(ProblemView):
     overridable = ("names", "moves", "variables", "from_overlaps", "in_limit", "admissible", "fits", "check")
 
     def vector(self, stats: PyTree) -> Float[Array, " n"]:
-        """Return the entries of one run's statistics that can change as a vector, in the order of `problem.covariance`."""
+        """Return, as a vector, the entries of one run's statistics that can change, in the order of `problem.covariance`."""
         return ravel_pytree(stats)[0]
 
     def from_vector(self, vector: Float[Array, " n"], like: PyTree) -> PyTree:

@@ -146,7 +146,9 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
     """Return the overlaps in a dataset, runs and times first, or raise `BadInput` if the dataset has other statistics."""
     stats = statistics(check_form(dataset))
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Simulate a quadratic network.")
+        raise BadInput(
+            f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Give a dataset of a quadratic network."
+        )
     if stats.has_blocks:
         raise BadInput(
             "inputs with blocks of variances are not supported by this function. Simulate inputs of a single variance."

@@ -23,7 +23,7 @@ from jaxtyping import Array, PyTree
 from sgdlimits.kernel.compiler.program import Untranslated
 
 COMPARISON_SLACK = 1e-12
-"""Tolerance in comparisons of values inside bounds, relative to the values' size and far above rounding."""
+"""Tolerance with which bounds compare two values, relative to the values' size and far above rounding."""
 Pair = tuple[Any, Any]
 
 APPLIED_TO_RADII = (

@@ -28,7 +28,7 @@ class StopCheck:
     """Base class of the emitters of code that checks a stop condition; without a condition it emits nothing."""
 
     pointers = 0
-    """Number of pointer arguments that the compiled function takes for this check."""
+    """Number of pointer arguments of the compiled function that belong to the check of the stop condition."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer

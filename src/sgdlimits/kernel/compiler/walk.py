@@ -129,7 +129,7 @@ class Flattening:
 
 
 def primitive_rule(*names: str) -> Callable[[PrimitiveRule], PrimitiveRule]:
-    """Register a function of (walk, equation, arguments) as the translation of the primitives with these names."""
+    """Register a function of (walk, equation, arguments) that translates the JAX primitives with the given names."""
 
     def register(function: PrimitiveRule) -> PrimitiveRule:
         PRIMITIVE_RULES.update(dict.fromkeys(names, function))

@@ -143,7 +143,7 @@ def compare_rings(effort: Effort) -> Comparison:
         M = np.zeros((units, clusters))
 
         def growth(v: float, preset: str = preset, M: np.ndarray = M) -> float:
-            """Return the growth rate of one unit whose second layer and overlap are both v."""
+            """Return the growth rate of one relu unit on the binary mixture whose second layer and overlap are both v."""
             a = np.zeros(len(M))
             a[0] = M[0, 0] = v
             return float(noiseless_drift(a, M, ridge, preset).a[0]) / v
@@ -159,7 +159,7 @@ def compare_rings(effort: Effort) -> Comparison:
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
 def compare_ring_ends(effort: Effort) -> Comparison:
-    """Compare the number of end points of the rings at which the package's drift vanishes with 4 (the paper prints 0)."""
+    """Compare the number of end points of the binary mixture's rings at which the drift vanishes with 4 (printed: 0)."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
         drift = noiseless_drift(a, a, 0.1)
@@ -229,7 +229,7 @@ def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
 def compare_binary_success_share(effort: Effort) -> Comparison:
-    """Compare the share of runs that end at an optimum, in the exact chain of two classes in d = 250, with 1/2."""
+    """Compare the share of runs of the binary mixture's exact chain that end at an optimum, at d = 250, with 1/2."""
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_QUADRATURE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
@@ -255,7 +255,7 @@ def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
     kind="open",
 )  # fmt: skip
 def compare_rings_at_finite_snr(effort: Effort) -> Comparison:
-    """Measure the ratio of two units' second-layer weights in the exact chain at signal-to-noise ratio 2 and t = 100.
+    """Measure the ratio of two units' second-layer weights on the binary mixture at signal-to-noise ratio 2 and t = 100.
 
     The ratio starts at 4/3.
     """

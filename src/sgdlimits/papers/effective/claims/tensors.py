@@ -116,7 +116,7 @@ def compare_spiked_stability(effort: Effort) -> Comparison:
     tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
 def compare_odd_tensors(effort: Effort) -> Comparison:
-    """Compare the final overlaps of the order-3 ODE from the starts m_star and -m_star with m_star and 0.
+    """Compare where the ODE of order-3 spiked tensors ends from the overlaps m_star and -m_star with m_star and 0.
 
     Here m_star is the overlap of the stable fixed point. The paper prints -m_star for the second end.
     """

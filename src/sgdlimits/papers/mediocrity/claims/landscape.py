@@ -235,7 +235,7 @@ def compare_sphere_landscape(effort: Effort) -> Comparison:
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_flat(effort: Effort) -> Comparison:
-    """Compare the number of zero eigenvalues of the package's Hessian on the sphere at zero overlap with d - 2.
+    """Compare the number of zero eigenvalues of phase retrieval's Hessian on the sphere at zero overlap with d - 2.
 
     The paper prints d - 1.
     """
@@ -246,7 +246,7 @@ def compare_flat(effort: Effort) -> Comparison:
 
 @claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
 def compare_flat_network(effort: Effort) -> Comparison:
-    """Compare the number of null directions per unit of the package's Hessian at the saddle with d - p - 1.
+    """Compare the number of null directions per unit of phase retrieval's Hessian at the saddle with d - p - 1.
 
     Here d is the dimension and p the number of units.
     """

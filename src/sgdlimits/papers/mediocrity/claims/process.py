@@ -57,7 +57,7 @@ def compare_risk(effort: Effort) -> Comparison:
     tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_sign(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlap, for both signs of the error, with minus the risk's gradient along the teacher.
+    """Compare mean increments of phase retrieval's overlap, for both signs of the error, with minus the risk's gradient.
 
     The gradient is computed by finite differences.
     """
@@ -79,7 +79,10 @@ def compare_sign(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_clock(effort: Effort) -> Comparison:
-    """Compare the change of an overlap per unit of the paper's time, from one exact step at d = 1000, with the ODE's drift."""
+    """Compare the change of a phase retrieval overlap per unit of the paper's time, in one exact step, with the drift.
+
+    The step is one in d = 1000 dimensions, and the drift that of the ODE.
+    """
     m, lr, d = 0.4, 0.1, 1000
     after, weights = step_on_sphere(m, lr, 0.0, d)
     right = m * 4 * (1 - 6 * lr) * (1 - m**2)
@@ -365,7 +368,7 @@ def compare_both_rates(effort: Effort) -> Comparison:
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_largest_lr(effort: Effort) -> Comparison:
-    """Compare the learning rate at which the mean exact step at a small overlap changes sign with 2/(12 + noise).
+    """Compare the learning rate at which phase retrieval's mean step at a small overlap changes sign with 2/(12 + noise).
 
     The paper prints 1/6.
     """
@@ -403,7 +406,9 @@ def compare_start_law(effort: Effort) -> Comparison:
     kind="disagreement",
 )  # fmt: skip
 def compare_maximum(effort: Effort) -> Comparison:
-    """Compare the largest excess risk of two units on the sphere, over random weights and over equal ones, with 2.
+    """Compare the largest excess risk of phase retrieval by two units on the sphere with 2.
+
+    The risk is taken over random weights and over equal ones. The paper prints 3/2.
 
     The paper prints 3/2.
     """
@@ -417,7 +422,7 @@ def compare_maximum(effort: Effort) -> Comparison:
     right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
 )  # fmt: skip
 def compare_parameters(effort: Effort) -> Comparison:
-    """Compare the rank of the Jacobian of the statistics (a, m, Q) of p units with p(p + 5)/2.
+    """Compare the number of independent statistics (a, m, Q) of p squared units, as a rank of a Jacobian, with p(p + 5)/2.
 
     The statistics are the second layer, the teacher overlaps and the student overlaps; the Jacobian is computed by finite
     differences. The paper prints p(p + 1).
@@ -426,7 +431,7 @@ def compare_parameters(effort: Effort) -> Comparison:
     start = rng.normal(size=10 * p)
 
     def statistics(y: np.ndarray) -> np.ndarray:
-        """Return the statistics (a, m, Q) as a flat vector, from a flat vector of second layer a and weights.
+        """Return the statistics (a, m, Q) of squared units as a vector, from a vector of second layer a and weights.
 
         Here m has the overlaps with the teacher, and Q those between units.
         """

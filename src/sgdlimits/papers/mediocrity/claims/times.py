@@ -22,7 +22,7 @@ EXIT_TIME_TESTS = "in `tests/unit/papers/test_mediocrity.py`"
 
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
-    """Simulate the exact chain, and return exit times in the paper's time.
+    """Simulate the exact chain of a phase retrieval problem, and return the runs' exit times in the paper's time.
 
     A run exits when its excess risk has fallen by the fraction `threshold`. Starts are random unless `start` is given.
     """
@@ -149,7 +149,9 @@ def compare_quenched_48(effort: Effort) -> Comparison:
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
 def compare_quenched_gap(effort: Effort) -> Comparison:
-    """Compare the gap between quenched and annealed exit times, over sampled random starts, with log(p/2) - psi(p/2).
+    """Compare the gap between phase retrieval's quenched and annealed exit times with log(p/2) - psi(p/2).
+
+    The times are averaged over sampled random starts.
 
     Here p is the number of units and psi the digamma function. The gap is in units of 1/(2 omega_M), with omega_M the growth
     rate of overlaps, at the threshold T = 0.1 and two values of d.
@@ -168,7 +170,7 @@ def compare_quenched_gap(effort: Effort) -> Comparison:
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
 def compare_monotone(effort: Effort) -> Comparison:
-    """Compare ratios of exit times at a larger and a smaller learning rate or noise with the bound 1.
+    """Compare ratios of phase retrieval's exit times at a larger and a smaller learning rate or noise with the bound 1.
 
     The ratios are those of roots of (45), and those of times of the exact chain less 4.5 standard errors.
     """
@@ -182,7 +184,7 @@ def compare_monotone(effort: Effort) -> Comparison:
 
 
 def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
-    """Simulate exits of the exact chain from random starts, and return the mean exit time with its standard error.
+    """Simulate phase retrieval's exact chain from random starts, and return the mean exit time with its standard error.
 
     There are p units, and T is the fraction of the excess risk that is lost at the exit.
     """
@@ -197,7 +199,7 @@ def ratio_bound(one: tuple[float, float], two: tuple[float, float], sign: int) -
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
 def compare_shorter_with_width(effort: Effort) -> Comparison:
-    """Compare ratios of exit times at successive widths with the upper bound 1.
+    """Compare ratios of phase retrieval's exit times at successive widths with the upper bound 1.
 
     The ratios are those of times of the exact chain at widths 1, 2 and 5, plus 4.5 standard errors, and those of the fewest
     samples over all learning rates, by roots of (45), for widths up to 12.
@@ -259,7 +261,7 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
 )
 def compare_best_lr(effort: Effort) -> Comparison:
-    """Compare the learning rate of fastest escape, computed from the linearised ODE, with the paper's gamma_opt.
+    """Compare phase retrieval's learning rate of fastest escape, from the linearised ODE, with gamma_opt of Arnaboldi et al.
 
     The growth time 1/(2 omega) at that rate, with omega the growth rate in the paper's time, is compared with the prefactor
     1/4.
@@ -291,7 +293,7 @@ def compare_gain(effort: Effort) -> Comparison:
     "`tests/unit/papers/test_learning_rates.py`",
 )  # fmt: skip
 def compare_best_lr_learns(effort: Effort) -> Comparison:
-    """Compare the final excess risk of five units in the full ODE with 2 and 0, at two learning rates.
+    """Compare the final excess risk of phase retrieval by five units, at two learning rates in the ODE, with 2 and 0.
 
     They are the published rate and a smaller one.
     """
@@ -368,7 +370,9 @@ def compare_sde(effort: Effort) -> Comparison:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def compare_logarithm(effort: Effort) -> Comparison:
-    """Compare the slope in log d of the exact chain's mean exit time, from d = 256 to 16384, with 1/(2 omega_M).
+    """Compare the slope in log d of phase retrieval's mean exit time, in the exact chain, with 1/(2 omega_M).
+
+    The dimensions are 256 to 16384.
 
     Here omega_M is the growth rate of overlaps with the teacher at the saddle.
     """
@@ -398,7 +402,9 @@ def compare_noise_matters(effort: Effort) -> Comparison:
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
 def compare_second_layer(effort: Effort) -> Comparison:
-    """Compare the ratio of exit times with trained and with fixed second layer, by the exact chain of five units, with 1.
+    """Compare the ratio of phase retrieval's exit times with trained and with fixed second layer, for five units, with 1.
+
+    The exit times are those of the exact chain.
 
     Training delays the exit by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
     """

@@ -97,7 +97,7 @@ def _growing_tensor(k: int, a: float, d: int) -> sl.SpikedTensor:
     proof="[effective dynamics](effective_dynamics.md#the-conditions-and-which-limit-holds)",
 )
 def growing_signal(effort: Effort) -> Comparison:
-    """Compare the measured exponent of the drift of sqrt(n) m with max(a - (k - 2)/2, 0).
+    """Compare the measured exponent of the drift of sqrt(n) m, for spiked tensors, with max(a - (k - 2)/2, 0).
 
     Here m is the overlap with the spike of a tensor of order k in dimension n, whose signal-to-noise ratio grows as n^a.
     """
@@ -118,7 +118,7 @@ def growing_signal(effort: Effort) -> Comparison:
     proof="[targets of several directions](staircase.md#correlated-directions)",
 )
 def correlated_leaps(effort: Effort) -> Comparison:
-    """Compare the orders of the leaps of x1 x2 x3 with 3 for orthogonal directions, and with 1 and 2 for correlated ones.
+    """Compare the leaps of the target x1 x2 x3: of order 3 for orthogonal directions, 1 and 2 for correlated ones.
 
     The first Hermite tensor, computed by quadrature, is compared with the correlation rho times the sum of the directions.
     """

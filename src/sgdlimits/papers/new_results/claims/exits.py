@@ -28,7 +28,7 @@ from sgdlimits.papers.shorthand import make_overlaps, mean_and_error, simulate
     proof="[noise](noise.md#why)",
 )
 def compare_noise_gain(effort: Effort) -> Comparison:
-    """Compare the difference of the mean exit times of exact chain and ODE with the predicted effect of SGD's noise.
+    """Compare phase retrieval's mean exit time, exact chain minus ODE, with the predicted effect of SGD's noise.
 
     The prediction is -log(1 + kappa)/(2 omega_M), with kappa the noise gain and omega_M the growth rate at the saddle.
     """
@@ -50,7 +50,9 @@ def compare_noise_gain(effort: Effort) -> Comparison:
     proof="[noise](noise.md#why)",
 )
 def compare_kappa(effort: Effort) -> Comparison:
-    """Compare the variance of one-sample increments of the overlap at the saddle, by quadrature, with its formula.
+    """Compare the variance of a phase retrieval overlap's one-sample increments at the saddle with its formula.
+
+    The variance is computed by quadrature.
 
     The noise gain of one unit at the optimal learning rate is compared with 1.
     """
@@ -71,7 +73,7 @@ def compare_kappa(effort: Effort) -> Comparison:
     proof="[noise](noise.md#from-a-given-start)",
 )
 def compare_noise_delay(effort: Effort) -> Comparison:
-    """Compare the delay of the mean exit by SGD's noise with the closed formula.
+    """Compare the delay of phase retrieval's mean exit by SGD's noise, from given starts, with the closed formula.
 
     The delay is computed by numerical integration and by the exact chain.
     """
@@ -159,7 +161,7 @@ def compare_part(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
 def compare_usable_gain(effort: Effort) -> Comparison:
-    """Compare the ratio of the escape rates of three units at lr = p/6 and of one unit at its best with its formula.
+    """Compare the ratio of phase retrieval's escape rates, three units at lr = p/6 over one at its best, with a formula.
 
     The escape rates are those of the linearised ODE; p is the number of units.
     """
@@ -289,7 +291,7 @@ def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, no
     proof="[open activations](open_activations.md#answer)",
 )
 def compare_activations(effort: Effort) -> Comparison:
-    """Compare the escape rate and the largest stable learning rate of the cosine activation with their formulas.
+    """Compare the escape rate and the largest stable learning rate of a unit with cosine activation with their formulas.
 
     Both are obtained from the drift of the overlap, computed by quadrature.
     """
@@ -309,7 +311,7 @@ def compare_activations(effort: Effort) -> Comparison:
     proof="[open activations](open_activations.md#answer)",
 )
 def compare_traps(effort: Effort) -> Comparison:
-    """Compare the overlap at which a unit with mismatched Hermite coefficients is trapped with its formula.
+    """Compare the overlap at which a unit is trapped, as its Hermite coefficients differ from the target's, with a formula.
 
     The overlap is a zero of the drift, computed by quadrature.
     """
@@ -380,7 +382,10 @@ def compare_power_law(effort: Effort) -> Comparison:
     proof="[second layer](open_second_layer.md#answer)",
 )
 def compare_second_only(effort: Effort) -> Comparison:
-    """Compare the risk of three fixed orthonormal units with the best second layer, by least squares, with 6/5."""
+    """Compare phase retrieval's risk with the best second layer of three fixed orthonormal units, with 6/5.
+
+    The second layer is found by least squares.
+    """
     # a = 0: the error is the label itself
     s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
     squares = s.fields**2
@@ -395,7 +400,7 @@ def compare_second_only(effort: Effort) -> Comparison:
     proof="measured",
 )
 def compare_sparse(effort: Effort) -> Comparison:
-    """Compare how much less even slowly trained second layers end than fast trained ones with the bound 1.5.
+    """Compare how even second layers of phase retrieval end, slowly trained ones over fast trained ones, with 1.5.
 
     The participation ratios are those of the final second layers of the ODE from six starts: the smallest at a slow second
     layer over the median at a fast one.

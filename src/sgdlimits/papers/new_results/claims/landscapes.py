@@ -291,7 +291,9 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
 def compare_ring_angle(effort: Effort) -> Comparison:
-    """Compare the stationary angle of two units that share a ring, by the exact chain, with its formula.
+    """Compare the stationary angle of two relu units that share a ring of the binary mixture with its formula.
+
+    The angle is measured in the exact chain.
 
     The chain has signal-to-noise ratio 2, ridge 0.1 and d = 1000, and starts from far smaller and far larger angles. The
     tolerance of 10 % covers the next order in the angle.
@@ -336,7 +338,9 @@ def compare_expansion(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md)",
 )
 def compare_exit_law(effort: Effort) -> Comparison:
-    """Compare the Kolmogorov-Smirnov distance of the exact chain's exit times from `exit_law` with 2.3/sqrt(runs).
+    """Compare the distance between phase retrieval's exit times, in the chain, and `exit_law` with 2.3/sqrt(runs).
+
+    The distance is that of Kolmogorov and Smirnov.
 
     The bound is exceeded by chance with probability 5e-5.
     """

@@ -151,7 +151,9 @@ def compare_growth(effort: Effort) -> Comparison:
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
 def compare_decay(effort: Effort) -> Comparison:
-    """Compare the rate of the student overlap Q_12 on the plateau, from linearised gradient flow, with -omega_Q.
+    """Compare the rate of a quadratic network's student overlap Q_12 on the plateau with -omega_Q.
+
+    The rate is that of linearised gradient flow.
 
     Here omega_Q is the paper's decay rate. The printed growth rate is +omega_Q.
     """
@@ -204,7 +206,10 @@ def compare_risk_on_plateau(effort: Effort) -> Comparison:
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
 def compare_optimal(effort: Effort) -> Comparison:
-    """Compare the share of variance in the ODE's best learning rates left by a linear fit in the width with the bound 0.001."""
+    """Compare how far a quadratic network's best learning rates are from linear in the width with the bound 0.001.
+
+    The measure is the share of their variance that a linear fit leaves.
+    """
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
     rest = rates - np.polyval(np.polyfit(widths, rates, 1), widths)
@@ -213,7 +218,10 @@ def compare_optimal(effort: Effort) -> Comparison:
 
 @claim("figure 1", "SGD follows the ODE", "The mean norms of SGD are those of the ODE")
 def compare_follows_ode(effort: Effort) -> Comparison:
-    """Compare the mean squared norm of students in the exact chain at d = 2000, at two times, with the ODE's."""
+    """Compare the mean squared norm of a quadratic network's students, in the chain at d = 2000, with the ODE's.
+
+    There are two times.
+    """
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
     start = make_overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
     norms = (

@@ -102,7 +102,7 @@ def compare_spectra(effort: Effort) -> Comparison:
     right=r"Null eigenvectors of $SS^\top$, and likewise positive ones",
 )  # fmt: skip
 def compare_null_directions(effort: Effort) -> Comparison:
-    """Compare the norm of H u with 0, for the dense Hessian H at a solution and a published null direction u.
+    """Compare the norm of H u with 0, for the Hessian H of a quadratic network's solution and a published null direction u.
 
     Here u is the product of x, a vector over the students, with a direction orthogonal to the teachers; S is the matrix of
     orthonormal columns in the solution (15). In the right form x is a null eigenvector of S S^T, in the printed one the vector
@@ -121,7 +121,9 @@ def compare_null_directions(effort: Effort) -> Comparison:
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
 )  # fmt: skip
 def compare_rotations(effort: Effort) -> Comparison:
-    """Compare the eigenvalues of M M^T at a critical point of three students with 0, 1, 1 (the paper prints 1, 1, 1).
+    """Compare the eigenvalues of M M^T at a critical point of a quadratic network with 0, 1, 1 (printed: 1, 1, 1).
+
+    The network has three students.
 
     Here M has the scaled overlaps with two directions orthogonal to the teachers; the point is found numerically.
     """
@@ -331,7 +333,9 @@ def build_uneven_start() -> np.ndarray:
     f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVED}",
 )  # fmt: skip
 def compare_conserved(effort: Effort) -> Comparison:
-    """Compare the largest change of S = M (M^T M)^(-1/2) in gradient flow in R^9 with that in the ODE (printed: 0).
+    """Compare the change of S = M (M^T M)^(-1/2) in a quadratic network's gradient flow in R^9 with that in its ODE.
+
+    The printed value is 0.
 
     Here M has the overlaps with the teachers. The starts are orthogonal students, first of equal norms, for which the right
     value is 0, and then of different norms, for which it is the change in the ODE of the overlaps.
@@ -354,7 +358,10 @@ def compare_conserved(effort: Effort) -> Comparison:
     f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVED}",
 )  # fmt: skip
 def compare_end_is_closest(effort: Effort) -> Comparison:
-    """Compare the distance of gradient flow's end in R^9 from the closest solution with that of the ODE's end (printed: 0)."""
+    """Compare the distance from the closest solution at which a quadratic network's gradient flow and its ODE end.
+
+    The flow is in R^9. The printed value is 0.
+    """
     U, lr = build_uneven_start(), 0.1
     problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), make_overlaps(np.ones(2), U[:, :2], U @ U.T)
     closest_M = np.asarray(sl.conserved.end_point(problem, stats).stats.M)
@@ -375,7 +382,7 @@ def compare_end_is_closest(effort: Effort) -> Comparison:
     tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
 )  # fmt: skip
 def compare_terminal(effort: Effort) -> Comparison:
-    """Compare the late risk times t^2 in gradient flow of three students and one teacher with its limit (printed: 0).
+    """Compare a quadratic network's late risk times t^2, with three students and one teacher, with its limit (printed: 0).
 
     Here t is the time; the limit is that of the algebraic law of decay.
     """
