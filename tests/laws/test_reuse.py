@@ -63,9 +63,9 @@ def test_gradient_descent_on_the_empirical_risk_ends_at_the_smallest_interpolati
 
 def test_what_cannot_be_reused_is_said():
     private = sl.presets.phase_retrieval(algorithm=sl.Private(sl.OnePassSGD(0.1), norm=1.0, noise=0.1))
-    with pytest.raises(sl.BadInput, match="Private adds noise of its own, which cannot be reused"):
+    with pytest.raises(sl.BadInput, match="Private adds noise of its own, which reuse= cannot repeat"):
         sl.simulate(private, sl.SGD(20, reuse=40), sl.FixedInit(0.3), t_max=1, progress=False)
-    with pytest.raises(sl.BadInput, match="reuse does not support SpikedTensor"):
+    with pytest.raises(sl.BadInput, match="reuse= does not support SpikedTensor"):
         sl.simulate(sl.presets.spiked_tensor(2, 2.0), sl.SGD(20, reuse=40), sl.RandomInit(20), t_max=1, progress=False)
     with pytest.raises(sl.BadInput, match="reuse must be an integer"):
         sl.simulate(sl.presets.phase_retrieval(), sl.SGD(20, reuse=0), sl.FixedInit(0.3), t_max=1, progress=False)
