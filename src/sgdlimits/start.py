@@ -316,7 +316,7 @@ class FixedInit(Start):
             M = np.broadcast_to(self.overlap, (p, k))
         except ValueError:
             raise BadInput(
-                f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give one number, for instance."
+                f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give one number, such as 0.1."
             ) from None
         second = take_run(_initial_second_layer(self.second, problem, 1))
         return repeat_run(Particles(second, as_floats(M), as_floats(np.ones(p))), runs)
@@ -398,7 +398,7 @@ def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
         if np.shape(value) not in ((), np.shape(scalars[name])):
             raise BadInput(
                 f"second[{name!r}] must be one number or of shape {np.shape(scalars[name])}; got shape {np.shape(value)}. "
-                "Give one number, or an array of shape {np.shape(scalars[name])}."
+                f"Give one number, or an array of shape {np.shape(scalars[name])}."
             )
     value = lambda name: np.broadcast_to(np.asarray(given.get(name, scalars[name]), float), np.shape(scalars[name]))
     return {name: np.tile(value(name), (runs, *(1 for _ in np.shape(scalars[name])))) for name in scalars}

@@ -28,7 +28,7 @@ class Decayed(Wrapper):
         if self.base.sphere:
             raise BadInput(
                 "weight decay has no effect on the sphere, where norms stay 1; got a base with "
-                "sphere=True. Give it sphere=False."
+                "sphere=True. Give the base sphere=False."
             )
 
     def step(self, now):

@@ -271,7 +271,7 @@ class StepContext:
         if jnp.shape(coefficients) != (p, b):
             raise BadInput(
                 f"now.along needs a coefficient for each unit and sample, shape ({p}, {b}); got {jnp.shape(coefficients)}. "
-                "Give an array of shape ({p}, {b})."
+                f"Give an array of shape ({p}, {b})."
             )
         noises = self.fixed.shape[1] - b
         inputs = coefficients if noises == 0 else jnp.pad(coefficients, ((0, 0), (0, noises)))

@@ -89,7 +89,7 @@ def _symmetry_group(p: int, k: int, readout: Readout | None, unit: Activation | 
 
 
 def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
-    """Return whether a readout f has f(act(x)) = sign f(x) at random x in R^k; true if f depends on traced values."""
+    """Return whether f(act(x)) = sign · f(x) for a readout f at random x in R^k; true if f depends on traced values."""
     # The group is static, so f is evaluated now even while the caller is being traced.
     with jax.ensure_compile_time_eval():
         points = np.random.default_rng(0).normal(size=(k, TEST_POINTS))

@@ -40,7 +40,7 @@ def risk_6(s: SquaredUnits, rho: float = 1.0) -> float:
 # --- the process and its ODE -------------------------------------------------------------------------------------------------
 
 SECOND_LAYER = np.array([0.7, 1.4])
-"""Second layer of two units, uneven so that misplaced factors a_j show."""
+"""Second layer of two units with different entries, so that a misplaced factor a_j changes the result."""
 
 
 @claim("(6)", "population risk", r"$\mathcal R = \frac{\Delta+3}2 - \frac1p\sum_j a_j(Q_{jj}+2m_j^2) + \dots$")
