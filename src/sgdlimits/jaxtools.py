@@ -45,7 +45,7 @@ def _is_array(leaf: Any) -> bool:
 def _jit_with_static(function: Callable, tree: Any, static: tuple, fast_compile: bool) -> Callable:
     """Return a jitted function with bound arguments, whose arrays stay arguments and whose other values are constants.
 
-    The bound arguments have the structure `tree` and the leaves `static`, which are None for arrays. The cache makes bound
+    The bound arguments have the structure `tree` and the values `static`, which are None for arrays. The cache makes bound
     arguments with equal constants share one jitted function, and so its compiled code.
     """
 

@@ -44,7 +44,7 @@ RANK_TOLERANCE = 1e-9
 class ChosenDynamics(EffectiveDynamics):
     """Effective dynamics of functions of a problem's statistics, made by `effective_dynamics(problem, statistics=...)`.
 
-    The methods `f`, `g` and `h` take the problem's statistics u and return a tree with the structure of `statistics(u)`;
+    The methods `f`, `g` and `h` take the problem's statistics u and return a pytree with the structure of `statistics(u)`;
     `names(u)` lists the entries in the order of the rows and columns of `Sigma`.
 
     Parameters

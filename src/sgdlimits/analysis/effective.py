@@ -67,8 +67,8 @@ def effective_dynamics(
     d : with `problem`, the dimension of the second-order term of the chain rule, None for its limit at infinite d; with
         `loss`, the dimension, None for the length of the longest last axis of the weights
     loss : instead of a problem, a JAX function of weights and of one sample that returns a number
-    sample : with `loss`, a JAX function of a key and of d that draws one sample: an array or a tree of arrays
-    at : with `loss`, weights: an array or a tree of arrays; or a function of a key and of d that draws weights
+    sample : with `loss`, a JAX function of a key and of d that draws one sample: an array or a pytree of arrays
+    at : with `loss`, weights: an array or a pytree of arrays; or a function of a key and of d that draws weights
     lr : with `loss`, the learning rate
     slowed : with `loss`, the power of d by which time is slowed: a unit of time is d^(exponent + slowed) samples
     samples : with `loss`, the number of samples in an average

@@ -121,7 +121,7 @@ class Expectation(Part):
 def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
     """Differentiate the change of n statistics by one sample with respect to products of the sample's gradients and fields.
 
-    Returns `Moments` with leaves of shape (n, ...).
+    Returns `Moments` whose arrays have the shape (n, ...).
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ def _(primals, tangents, *, smooth):
 def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
     """Differentiate the mean of a smooth function over Gaussian fields in their mean and covariance, by Price's theorem.
 
-    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
+    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each array.
     """
     p = len(S)
     fields = nodes.fields(mean, A, square_root(S))
@@ -124,7 +124,7 @@ def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes:
 def _differentiate_by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
     """Differentiate the mean of any function over Gaussian fields in their mean and covariance, by integrating by parts.
 
-    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
+    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each array.
     """
     p = len(S)
     values, vectors = jnp.linalg.eigh(S)

@@ -35,8 +35,8 @@ given up."""
 class ParameterArrays(NamedTuple):
     """Arrays and constants of a process and its stop condition, split into parameters (arrays of doubles) and all others.
 
-    `arrays` are the parameters, which are inputs of a program; `others` has all other leaves of `tree`, with None in the places
-    of `arrays`.
+    `arrays` are the parameters, which are inputs of a program; `others` has all other values of the pytree `tree`, with None in
+    the places of `arrays`.
     """
 
     tree: Any
@@ -88,7 +88,7 @@ def trace_replica(
 
     Parameters
     ----------
-    parameters : parameters and other leaves of the process and its condition
+    parameters : parameters and other values of the process and its condition
     state, memory : shapes of one run's state and of the memory of the stop condition, without an axis of runs
     zero : mask of the state's coordinates that are zero in all runs
     single : whether normal variates are computed in single precision

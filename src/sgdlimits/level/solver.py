@@ -131,8 +131,8 @@ class Solver(Stepper):
 
     Runs leave the system when they stop or diverge. The steps of the solver do not depend on the saved times, at which the
     interpolating polynomial of a step is evaluated; if it is not accurate enough, the step is solved again in two halves, and
-    so on. The solver is restarted after `STEPS_PER_LEG` steps (a leg), and when runs leave. Runs that resume within a leg
-    solve it again from its beginning.
+    so on. The solver is restarted after `STEPS_PER_LEG` steps, and when runs leave. Runs that are resumed continue from the
+    last restart.
     """
 
     def __init__(self, engine: Engine, starts: PyTree, request: Request, state: np.ndarray | None) -> None:
@@ -281,7 +281,7 @@ class Solver(Stepper):
     def _make_step(self, solver: scipy.integrate.OdeSolver) -> list[Snapshot]:
         """Make one step of the solver and return the snapshots that are ready.
 
-        The leg ends if runs stop or diverge, at a knot, and after `STEPS_PER_LEG` steps.
+        The solver is restarted if runs stop or diverge, at a knot of a schedule, and after `STEPS_PER_LEG` steps.
         """
         active = self.active
         before, y_before = solver.t, solver.y.reshape(active.size, -1)

@@ -210,7 +210,7 @@ class Search:
         self.atlas.connect(self.towards)
 
     def _find_basins(self, starts: np.ndarray | None) -> None:
-        """Integrate the ODE from each start, and find the component of fixed points at which it comes to rest."""
+        """Integrate the ODE from each start, and find the component of fixed points at which it ends."""
         if starts is None:
             return
         self.system.watch.show_stage("basins")
