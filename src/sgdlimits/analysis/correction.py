@@ -85,7 +85,9 @@ def expansion(
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
     fix_time(problem, None, "Compare ODE() with Chain(d).")
     if isinstance(problem.data, Blocks):
-        raise BadInput("the expansion in 1/d does not support variances by block or class. Simulate with Chain(d).")
+        raise BadInput(
+            "the expansion in 1/d is not available for inputs with variances by block or class. Simulate with Chain(d)."
+        )
     point = as_start(start).one(problem, seed=seed)
     problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)

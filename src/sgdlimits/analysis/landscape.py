@@ -340,4 +340,6 @@ def _check_problem(problem: Problem) -> None:
             f"the landscape needs a projection problem; got {type(problem).__name__}. Give, say, presets.phase_retrieval()."
         )
     if isinstance(problem.data, Blocks):
-        raise BadInput("the Hessian does not support variances by block or class. Use linearise for the rates of the ODE.")
+        raise BadInput(
+            "the Hessian is not available for inputs with variances by block or class. Use linearise for the rates of the ODE."
+        )

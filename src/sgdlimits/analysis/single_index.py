@@ -250,7 +250,9 @@ class _Drift(NamedTuple):
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
         if isinstance(problem.data, Blocks):
-            raise BadInput("the drift of one overlap does not support variances by block or class. Use problem.drift.")
+            raise BadInput(
+                "the drift of one overlap is not available for inputs with variances by block or class. Use problem.drift."
+            )
         population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 

@@ -134,7 +134,7 @@ def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
     flag = lambda name: params.get(f"{what}_{name}", f"--{name}")
     for name in typed:
         if name not in constructor.parameters:
-            raise BadInput(f"{flag(name)} is not an option of the {what} {title}. Leave it out, or change --{what}.")
+            raise BadInput(f"{flag(name)} is not an option of the {what} {title}. Leave out {flag(name)}, or change --{what}.")
     for name in constructor.required:
         if name not in typed:
             example = f"{flag(name)} {EXAMPLES.get(name, 0.5)}"

@@ -258,7 +258,7 @@ class ClassSums(Expectation):
     def slopes(self, model, a, S):
         if isinstance(model.data, Blocks):
             raise BadInput(
-                "derivatives of the risk in the weights do not support variances by block or class. Use problem.drift."
+                "derivatives of the risk are not available for inputs with variances by block or class. Use problem.drift."
             )
         total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
         keeps, rates = _masks_and_probabilities(model)

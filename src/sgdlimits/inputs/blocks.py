@@ -186,7 +186,7 @@ class Blocks(Inputs):
 def _one_variance_only(what: str) -> BadInput:
     """Return the error of an analysis, named by `what`, that supports only inputs with a single variance."""
     return BadInput(
-        f"{what} supports only inputs with a single variance, not one by block or class. Use ODE(), Chain(d) or SGD(d)."
+        f"{what} needs inputs with a single variance; got variances by block or class. Use ODE(), Chain(d) or SGD(d)."
     )
 
 

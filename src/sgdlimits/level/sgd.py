@@ -301,7 +301,8 @@ def _(problem: ProjectionProblem, d: int) -> WeightProcess:
     on_axes = isinstance(problem.algorithm, Coordinatewise)
     if on_axes and problem.data.blocks is not None:
         raise BadInput(
-            f"{type(problem.algorithm).__name__} treats coordinates separately, which does not support blocks of variances. "
+            f"{type(problem.algorithm).__name__} treats coordinates separately, which is not available for inputs "
+            f"with blocks of variances. "
             "Use inputs of one block, or another algorithm, such as OnePassSGD."
         )
     process: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess

@@ -73,7 +73,8 @@ class Model(Part):
         """Coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
         if self.data.blocks is not None:
             raise BadInput(
-                "this analysis does not support blocks of variances. Use ODE(), SDE(d), Chain(d) or SGD(d), or one block."
+                "this analysis is not available for inputs with blocks of variances. Use ODE(), SDE(d), Chain(d), "
+                "SGD(d), or one block."
             )
         return cholesky_factor(self.target.gram)
 

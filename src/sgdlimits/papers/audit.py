@@ -154,7 +154,7 @@ def check_format(path: str | os.PathLike) -> str | os.PathLike:
     if Path(path).suffix not in FILE_ENDINGS:
         raise BadInput(
             f"out must end in {', '.join(FILE_ENDINGS[:-1])} or {FILE_ENDINGS[-1]}; got {shorten(str(path))}. "
-            "Use one of these endings."
+            "Give, for instance, audit.md."
         )
     return path
 

@@ -98,7 +98,9 @@ def accuracy_over_classes(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -
     if not isinstance(model.data, Blocks):
         return compute_accuracy(model, a, law, rule)
     if model.network.head_count > 1:
-        raise BadInput("the accuracy of several heads does not support variances by block or class. Use one head.")
+        raise BadInput(
+            "the accuracy of several heads is not available for inputs with variances by block or class. Give heads=1."
+        )
     value = error = 0.0
     for part in class_models(model):
         weight = 1.0 if part.i is None else model.data.class_probabilities[part.i]

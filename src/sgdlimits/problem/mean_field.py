@@ -68,7 +68,7 @@ class MeanFieldProblem(Problem):
                 "Use ODE(), or Chain(d)."
             )
         if isinstance(problem.data, Blocks):
-            raise BadInput("MeanField does not support variances by block or class. Use ODE(), or Chain(d).")
+            raise BadInput("MeanField is not available for inputs with variances by block or class. Use ODE(), or Chain(d).")
         if not problem.network.mean:
             raise BadInput(
                 f"MeanField needs a network that is the mean of its units; that of {problem.name} is their sum. Use "

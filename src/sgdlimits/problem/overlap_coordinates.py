@@ -95,7 +95,10 @@ class OverlapCoordinates(Coordinates):
         `n` is the number of trained directions.
         """
         if self.problem.algorithm.sphere:
-            raise BadInput("this analysis does not support blocks of variances for weights on the sphere. Use sphere=False.")
+            raise BadInput(
+                "this analysis is not available for weights on the sphere and inputs with blocks of "
+                "variances. Use sphere=False."
+            )
         gram = np.asarray(self.problem.model.gram)
         there = np.diagonal(gram, axis1=1, axis2=2) > 0
         if any(np.linalg.matrix_rank(P, hermitian=True) < own.sum() for P, own in zip(gram, there, strict=True)):

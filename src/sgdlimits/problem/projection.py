@@ -208,7 +208,8 @@ class ProjectionProblem(ModelProblem):
         check_limit(at_start(other), at_start(self.model))
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
             raise BadInput(
-                f"the limit of {type(other).__name__} does not support variances by block or class. Use Chain(d) or SGD(d)."
+                f"the limit of {type(other).__name__} is not available for inputs with variances by block or class. "
+                f"Use Chain(d) or SGD(d)."
             )
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 

@@ -263,7 +263,7 @@ def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int
         raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give the level and the start the same d.")
     if ended is not None and mine is not None and repeats_random_numbers(ended, seed, runs):
         warnings.warn(
-            f"the runs start where runs with the same seed, {seed}, ended, and repeat their random numbers. "
+            f"the start is the end of runs with the same seed, {seed}, whose random numbers would be repeated. "
             "Give another seed, or continue the runs with resume=dataset.",
             RepeatedWarning,
             stacklevel=5,
