@@ -352,5 +352,6 @@ class Wrapper(Algorithm):
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):
             raise BadInput(
-                f"{_class_name(self)} needs an algorithm as its base; got {type(self.base).__name__}. Give OnePassSGD(lr)."
+                f"{_class_name(self)} needs an algorithm as its base; got {type(self.base).__name__}. Give, say, "
+                f"OnePassSGD(lr=0.1)."
             )

@@ -144,7 +144,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     if found is None or (pieces and not near(found, x)):
         raise BadInput(
             "the ODE from the centre of the start settles nowhere" + ("" if given is None else " near the given plateau")
-            + ", so that there is no plateau. Simulate, and use exit_times."
+            + ", so that there is no plateau. Use exit_times(simulate(...), 0.5)."
         )  # fmt: skip
     _, J, Sigma = linearise_at(problem, stats(found))
     # ordered Schur form of J^T: the first columns of Z span the unstable left eigenspace of J
@@ -165,7 +165,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
 def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
     """Return the limit of the statistics of a start as d grows, where random overlaps vanish."""
     start = as_start(start)
-    check_no_blocks(problem, "the departure from a plateau", "Simulate, and use exit_times.")
+    check_no_blocks(problem, "the departure from a plateau", "Use exit_times(simulate(...), 0.5).")
     if isinstance(start, RandomInit):
         law, (scale, _) = problem.directions.initial, start.scale_and_norm(problem)
         if start.positive is not None or (law.second_spread and start.second is None):

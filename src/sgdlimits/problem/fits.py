@@ -80,7 +80,7 @@ def _check_tasks(data: Inputs, classes: int, target: Target, network: AnyNetwork
         )
     if readouts is not None and readouts != classes:
         raise BadInput(
-            f"readouts must be {classes}, one for each class of the data; got {readouts}. Give one readout for each class."
+            f"readouts must contain {classes}, one for each class of the data; got {readouts}. Give one readout for each class."
         )
     if heads not in (1, classes):
         raise BadInput(

@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
 
 class OverlapCoordinates(Coordinates):
-    """Vectors, names and checks of statistics made of overlaps, network scalars and the algorithm's memory."""
+    """Conversion to vectors, names and checks of statistics: overlaps, network scalars and the algorithm's memory."""
 
     def from_overlaps(self, overlaps):
         """Convert overlaps of a batch of runs to the statistics of the problem's algorithm, which include its memory.

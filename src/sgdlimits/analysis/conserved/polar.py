@@ -267,7 +267,7 @@ def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CH
     if M.shape[-2:] != stats.M.shape[-2:]:
         wanted = stats.M.shape[-2:]
         raise BadInput(
-            f"point= must have M of shape {wanted}, as the dataset; got {M.shape[-2:]}. Take point= from end_point "
+            f"point= must have M of shape {wanted}, as in the dataset; got {M.shape[-2:]}. Take point= from end_point "
             f"for the same problem."
         )
     # M P^-1: coordinates of the weights along the teachers

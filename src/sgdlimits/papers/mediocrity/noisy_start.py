@@ -117,16 +117,18 @@ def _find_saddle(problem: ProjectionProblem) -> Overlaps:
     """
     plain = isinstance(problem, ProjectionProblem) and problem.network.plain
     if not plain or not is_linear(problem.algorithm, problem.network.width):
-        raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
+        raise BadInput("exit_law needs a two-layer network and one-pass SGD. Use exit_times(simulate(...), 0.5).")
     law, (p, k) = problem.initial, (problem.network.width, problem.target.teachers)
     if law.second_spread:
         raise BadInput(
-            "exit_law needs a second layer that starts at fixed values; the problem's is random. Simulate, and use exit_times."
+            "exit_law needs a second layer with a fixed start; the problem's is random. Use exit_times(simulate(...), 0.5)."
         )
     first = Overlaps(np.full(p, law.second), np.zeros((p, k)), float(law.scale) ** 2 * np.eye(p))
     slope = np.abs(problem.drift(first).M).max()
     if slope > 1e-3 * float(problem.algorithm.lr_sample):
-        raise BadInput(f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Simulate, and use exit_times.")
+        raise BadInput(
+            f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Use exit_times(simulate(...), 0.5)."
+        )
     return first
 
 

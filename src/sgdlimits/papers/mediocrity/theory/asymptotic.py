@@ -84,9 +84,9 @@ def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise
 def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate above which phase retrieval by one unit with a free norm has no stable learnt state.
 
-    For :math:`\Delta \ge 4` it is `max_lr`, where the plateau rises continuously to the risk of the saddle, as on the sphere.
-    For less noise, norm and overlap start to oscillate at a smaller rate, the smaller root of
-    :math:`(6\Delta-72)\gamma^2 + (42+\Delta)\gamma - 5 = 0`.
+    Here :math:`\Delta` is the variance of the label noise. For :math:`\Delta \ge 4` the rate is `max_lr`, where the plateau
+    rises continuously to the risk of the saddle, as on the sphere. For less noise, norm and overlap start to oscillate at a
+    smaller learning rate :math:`\gamma`, the smaller root of :math:`(6\Delta-72)\gamma^2 + (42+\Delta)\gamma - 5 = 0`.
 
     >>> free_max_lr([0.0, 1.0, 4.0, 8.0]).round(4)
     array([0.1667, 0.1515, 0.125 , 0.1   ])

@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from sgdlimits.domain import PositiveInTime, Reals, Times, checked
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
@@ -97,7 +97,7 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
     values, vectors = np.linalg.eigh(np.asarray(Q, float))
     if values.shape != (at.p,) or not np.allclose(Q, np.transpose(Q)) or values[0] < -1e-9 * abs(values[-1]):
         raise BadInput(
-            f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Use the overlaps between students."
+            f"Q must be a positive semidefinite matrix of shape ({at.p}, {at.p}); got {shorten(Q)}. Give W @ W.T of students W."
         )
     # gradient flow keeps the null space of Q
     there = values > 1e-14 * values[-1]

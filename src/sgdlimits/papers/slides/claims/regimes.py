@@ -269,7 +269,7 @@ def compare_saad_and_solla(effort: Effort) -> Comparison:
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
 def compare_symmetric_plateau(effort: Effort) -> Comparison:
-    """Compare the escape rate from the symmetric plateau of three erf students, by linearised gradient flow, with a formula."""
+    """Compare the escape rate from three erf students' symmetric plateau, by linearised gradient flow, with a closed form."""
     K, eta = 3, 0.01
     point = make_overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)
