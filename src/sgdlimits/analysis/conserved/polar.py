@@ -228,7 +228,7 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
     R = np.asarray(problem.target.readout.quadratic(k))
     if not (np.allclose(R, R[0, 0] * np.eye(k), rtol=1e-12) and R[0, 0] > 0 and np.ptp(a) == 0 and a.flat[0] > 0):
         raise BadInput(
-            "end_point needs teachers of equal positive weight and units of equal positive weight; "
+            "end_point needs teachers of equal positive weight and a second layer of equal positive weights; "
             f"got {np.diagonal(R).tolist()} and {np.unique(a).tolist()}. Take presets.quadratic_network."
         )
     if p < k and not np.allclose(P, np.eye(k)):
