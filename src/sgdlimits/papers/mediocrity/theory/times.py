@@ -183,8 +183,6 @@ def read_parameters(problem: ProjectionProblem, d, threshold) -> ExitParameters:
         raise BadInput(
             f"threshold must be below 1; got {threshold:g}. Give a relative decrease of the excess risk, such as 0.5."
         )
-            f"threshold, the relative decrease of the excess risk, must be below 1; got {threshold:g}. Give, say, 0.5."
-        )
     return ExitParameters(problem, found.p, found.lr, found.noise, check_count("d", d), float(threshold))
 
 
