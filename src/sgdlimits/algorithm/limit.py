@@ -140,7 +140,7 @@ def free_step_increments(
 
 
 def _combine_terms(rows, i: int, terms):
-    """Return the combination of `terms` with the coefficients in row i of `rows`; by name, if `rows` is a dictionary."""
+    """Return the linear combination of pytrees with row i of a matrix as coefficients; by name, if `rows` is a dictionary."""
     if isinstance(rows, dict):
         return {name: _combine_terms(own, i, [term[name] for term in terms]) for name, own in rows.items()}
     return jax.tree.map(lambda *leaves: sum(c * leaf for c, leaf in zip(rows[i], leaves, strict=True)), *terms)

@@ -198,9 +198,9 @@ def _max_lowering_slope(model: Model, a: Float[Array, " p"], below: Float[Array,
 
 
 def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
-    """Return, by unit and class, a bound on the mean nonlinear part of a unit's change per squared change of its weights.
+    """Return a bound on the mean nonlinear change of a unit's output, over the squared change of the unit's weights.
 
-    The result bounds E|e_i|, for the change e_i of unit i beyond first order, over the squared change of its weights S_i.
+    For each unit i and class it bounds E|e_i|, with e_i the change beyond first order, over the squared change of the row S_i.
     """
     unit, law = cast(Any, model.network).activation, model.coordinates
     centres = law.means.fixed

@@ -33,7 +33,7 @@ class Covariance(NamedTuple):
 
     @property
     def matrix(self) -> Float[Array, "n n"]:
-        """Full covariance matrix of the fields, the students first."""
+        """Full covariance matrix of the fields; the student fields come first, then the fixed fields."""
         return jnp.block([[self.students, self.cross], [self.cross.T, self.fixed]])
 
 

@@ -19,7 +19,7 @@ import sgdlimits as sl
 from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_styles, make_panels, tabulate
 
 LR, NOISE, END = 1.0, 0.01, 4.0
-"""Learning rate, label noise, and end in the paper's time of the committees."""
+"""Learning rate, variance of the label noise, and final time (in the paper's units) of the simulated committees."""
 LEARNT_SHARE, FITTED_RATIOS = 0.5, 3
 """Share of a Hermite component at which it counts as learnt, and number of ratios of learning rates in the fits."""
 # compared statistics with their legends
