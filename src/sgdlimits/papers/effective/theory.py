@@ -30,7 +30,7 @@ SUCCESS_PROBABILITIES = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
 
 
 class FixedOverlaps(NamedTuple):
-    """Overlaps of two fixed points of the ODE correlated with the spike: `m_dagger` (unstable) and `m_star` (stable, larger)."""
+    """Overlaps of fixed points of the ODE correlated with the spike: `m_dagger` (unstable) and `m_star` (stable, larger)."""
 
     m_dagger: float
     m_star: float
