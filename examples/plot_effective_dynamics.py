@@ -2,11 +2,11 @@ r"""
 The step size that keeps its effect
 ===================================
 
-At the step size :math:`\text{lr}\,d^{-s}` the corrector, the effect of SGD's noise on the mean, grows as
-:math:`d^{1-s}`: it has a limit at s = 1, vanishes above, and diverges below. Left: matrix PCA in dimension 1000
-from the same start at three s, with the limits at s = 1 and above (black). Right: the measured exponents that the
-limit theorem bounds, for statistics magnified by powers of d. Fluctuations can be magnified by at most
-:math:`\sqrt d`.
+SGD has learning rate :math:`\text{lr}\,d^{-s}`. The corrector, the effect of SGD's noise on the mean of the statistics,
+grows as :math:`d^{1-s}`: it has a limit at s = 1, vanishes above, and diverges below. Left: matrix PCA in dimension 1000
+from the same start at three values of s, with the limits at s = 1 and above (black). Right: the measured exponents of
+the conditions of the limit theorem, minus the largest ones it allows, for statistics magnified by powers of d. The
+conditions hold below the line, for fluctuations that are magnified by at most :math:`\sqrt d`.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,10 @@ r"""
 Wide networks: the mean-field limit
 ===================================
 
-A committee of increasing width learns two teachers, compared at equal time :math:`\gamma t/p`. Each width has its own
-units; `MeanField` simulates the same ones as if each represented infinitely many. Its gap to the ODE falls as 1/p
-(printed), and a chain at finite d (dotted) agrees with the ODE of its width.
+Committees of increasing width p learn two teachers, and are compared at equal time :math:`\gamma t/p`, where :math:`\gamma`
+is the learning rate. The ODE follows the p units of each committee; `MeanField` follows the same units as if each stood for
+infinitely many. The gap between the two falls as 1/p (printed), and a chain at finite d (dotted) agrees with the ODE of its
+width.
 """
 
 import matplotlib.pyplot as plt

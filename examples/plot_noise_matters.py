@@ -2,9 +2,10 @@ r"""
 SGD's own noise leaves the plateau earlier
 ==========================================
 
-Near the saddle of phase retrieval, noise adds to the random start. At every learning rate the exact chain exits
-:math:`\log(1+\kappa)/2\omega_M` before the ODE averaged over random starts: the dots agree with the solid line, below
-the dashed one. Times are in samples per dimension.
+Near the saddle of phase retrieval, SGD's noise adds to the random overlaps at the start. At every learning rate the exact
+chain exits :math:`\log(1+\kappa)/2\omega_M` before the ODE averaged over random starts, where :math:`\omega_M` is the
+growth rate of the overlaps and :math:`\kappa` the variance of the noise over that of the random start: the dots agree with
+the solid line, below the dashed one. Times are in samples per dimension.
 """
 
 import matplotlib.pyplot as plt

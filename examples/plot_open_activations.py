@@ -2,9 +2,10 @@ r"""
 Traps on the way to the teacher
 ===============================
 
-The student :math:`-\cos\frac32 x` learns :math:`\mathrm{He}_2 + c\,\mathrm{He}_4`. At small rates it leaves zero overlap for
-every c. But from c = 2/9 on the population risk (left) has its minimum at an overlap below 1, and SGD ends there: on the
-right the stable point departs from m = 1.
+A student :math:`-\cos\frac32 x` learns :math:`\mathrm{He}_2 + c\,\mathrm{He}_4` of the projection x on the teacher, and m
+is its overlap with the teacher. At small learning rates the overlap grows from zero for every c. But from c = 2/9 on the
+population risk (left) has its minimum at an overlap below 1, and SGD ends there: on the right the stable point departs from
+m = 1.
 """
 
 import jax.numpy as jnp

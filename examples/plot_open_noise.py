@@ -2,9 +2,10 @@ r"""
 What label noise leaves of the risk
 ===================================
 
-At the end of phase retrieval the excess risk is :math:`g\Delta` to first order, :math:`g = \gamma/p`, for every network.
-Width and constraints matter at second order: on the right all curves start at 1 and then separate, for weights on the
-sphere, free weights, and a trained second layer.
+At the end of phase retrieval the excess risk is :math:`g\Delta` to first order, where :math:`\Delta` is the variance of the
+label noise and :math:`g = \gamma/p` the learning rate over the number of units, for every network. Width and constraints
+matter at second order: on the right all curves start at 1 and then separate, for weights on the sphere, free weights, and a
+trained second layer.
 """
 
 import matplotlib.pyplot as plt

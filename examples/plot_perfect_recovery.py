@@ -1,11 +1,11 @@
-r"""
+"""
 Perfect recovery, to the last digits
 ====================================
 
-Without label noise the risk of phase retrieval falls exponentially for ever. Instead of Q the chain stores
-only a triangular factor of the component orthogonal to the teacher, and computes the risk from this factor. The risk
-then falls below :math:`10^{-25}`. The risk of SGD is computed from its overlaps, numbers close to 1, and stops at their last
-digits.
+Without label noise the risk of phase retrieval falls exponentially for ever. Instead of the overlaps Q between units the
+exact chain stores a triangular factor of the weights' component orthogonal to the teacher, and computes the risk from this
+factor. The risk then falls below :math:`10^{-25}`. The risk of SGD is computed from its overlaps, numbers close to 1, and
+stops at their last digits.
 """
 
 import matplotlib.pyplot as plt

@@ -1,11 +1,11 @@
-r"""
+"""
 A quadratic network leaves its plateau
 ======================================
 
-Two squared units learn two orthonormal teachers, from orthonormal students whose overlaps with the teachers
-are small. All overlaps wait on a plateau and then grow together. A sum of squares is invariant under rotations of the
-teachers, so M tends not to a permutation but to an orthogonal matrix, chosen by the start and, at finite d, by the
-noise: the units specialise to mixtures of the teachers.
+Two squared units learn two orthonormal teachers, from orthonormal students whose overlaps M with the teachers are small.
+All overlaps wait on a plateau and then grow together. A sum of squares is invariant under rotations of the teachers, so M
+tends not to a permutation but to an orthogonal matrix, chosen by the start and, at finite d, by the noise: each unit ends
+as a mixture of the teachers.
 """
 
 import matplotlib.pyplot as plt

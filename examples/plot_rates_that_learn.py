@@ -2,9 +2,9 @@ r"""
 Leaving the plateau is not learning
 ===================================
 
-Three units learn phase retrieval. The rate that leaves the plateau after the fewest samples is above
-:math:`2p/(12+\Delta)`. Beyond this value the final risk is high: without noise perfect recovery is unstable there. Left:
-without noise, the risk is zero up to the dashed line and rises beyond it.
+Three units (p = 3) learn phase retrieval with label noise of variance :math:`\Delta`. The learning rate that leaves the
+plateau after the fewest samples is above :math:`2p/(12+\Delta)`. Beyond this value the final risk is high: without noise
+perfect recovery is unstable there. Left: without noise, the risk is zero up to the dashed line and rises beyond it.
 """
 
 import matplotlib.pyplot as plt

@@ -2,10 +2,10 @@ r"""
 Which limit holds, and where there is none
 ==========================================
 
-With :math:`d^\kappa` units and the learning rate :math:`d^{-\delta}`, gradient flow holds for
-:math:`\kappa+\delta > 0`, and the ODE with its corrector on the line. Below, the noise of SGD dominates: on its own
-clock runs agree as d grows above -1/2, and differ at every d from there on. Here the width is one unit, with 24
-runs of the exact chain at each d.
+With :math:`d^\kappa` units and the learning rate :math:`d^{-\delta}`, SGD follows gradient flow for :math:`\kappa+\delta > 0`,
+and the ODE with its corrector (the effect of noise on the mean) for :math:`\kappa+\delta = 0`. For negative sums the
+noise of SGD dominates, and time is counted in units of its own: runs agree as d grows for sums above -1/2, and differ at
+every d from there on. Here the width is one unit, with 24 runs of the exact chain at each d.
 """
 
 import matplotlib.pyplot as plt

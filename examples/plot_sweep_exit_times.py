@@ -2,9 +2,10 @@ r"""
 A sweep: exit time against width and dimension
 ==============================================
 
-One call simulates phase retrieval at every width and dimension of a grid, keeps only the exit times, and returns one dataset
-with both as dimensions. The white lines are the annealed formula, whose prefactor :math:`p/(2\gamma\omega_M)` contains the
-width and whose logarithm the dimension. It starts from the mean square overlap, and is therefore too early.
+One call simulates phase retrieval at every width p and dimension of a grid, keeps only the exit times, and returns one
+dataset with both as dimensions. The white lines are the annealed formula, :math:`p/(2\gamma\omega_M)` times a logarithm of
+the dimension, where :math:`\gamma` is the learning rate and :math:`\omega_M` the growth rate of the overlaps. The formula
+starts from the mean square overlap, and its times are therefore too early.
 """
 
 from tempfile import TemporaryDirectory

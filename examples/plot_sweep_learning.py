@@ -2,9 +2,10 @@ r"""
 A sweep: which learning rates learn
 ===================================
 
-The final risk of the ODE, in units of that at the start, over learning rate and noise. The grid is coarse, and is refined
-where the risk changes most. One unit learns below :math:`2/(12+\Delta)`. Three units leave the plateau up to a larger rate
-(dashed), but end well only up to the usable one, :math:`2p/(12+\Delta)`.
+The final risk of the ODE, in units of that at the start, over the learning rate and the variance :math:`\Delta` of the
+label noise. The grid is coarse, and is refined where the risk changes most. One unit learns below :math:`2/(12+\Delta)`.
+Three units (p = 3) leave the plateau up to a larger rate (dashed), but end at a small risk only up to
+:math:`2p/(12+\Delta)`.
 """
 
 from tempfile import TemporaryDirectory

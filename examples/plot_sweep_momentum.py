@@ -2,9 +2,9 @@ r"""
 A sweep: rate and momentum
 ==========================
 
-Phase retrieval by heavy-ball SGD over its learning rate and its momentum. Algorithms are parameters like any other. Momentum
-of order 1 changes the limit only through the learning rate, which becomes :math:`\gamma/(1-\beta)`. Runs learn below the
-white line, where this rate is 1/6.
+Phase retrieval by heavy-ball SGD over its learning rate :math:`\gamma` and its momentum :math:`\beta`. Algorithms are
+parameters like any other. Momentum of order 1 changes the limit only through the learning rate, which becomes
+:math:`\gamma/(1-\beta)`. Runs learn below the white line, where this rate is 1/6.
 """
 
 from tempfile import TemporaryDirectory

@@ -3,9 +3,9 @@ A sweep: regimes over exponents
 ===============================
 
 With :math:`p = d^\kappa` units and the learning rate :math:`d^{-\delta}` only :math:`\kappa+\delta` matters (Veiga et al.).
-Here a function builds the problem from the exponents, each point has its own end time, five units of the paper's time
-:math:`\gamma t/p`, and the exact chain runs at :math:`d = 100`. Above the line :math:`\kappa+\delta = 0` the risk falls.
-Below, the noise of SGD dominates, and below :math:`-1/2` there is no limit.
+Here a function builds the problem from the two exponents, each point has its own end time, five units of the paper's time
+:math:`\gamma t/p`, and the exact chain runs at :math:`d = 100`. Where :math:`\kappa+\delta > 0`, above the line, the risk
+falls. Below the line the noise of SGD dominates, and for sums below :math:`-1/2` there is no limit.
 """
 
 from tempfile import TemporaryDirectory

@@ -2,9 +2,9 @@ r"""
 A sweep: recovery of a spiked matrix
 ====================================
 
-The overlap that SGD reaches with the direction of a spiked matrix, over signal-to-noise ratio and dimension, by the exact
-chain. The transition at 1 (white) becomes sharp as d grows: below it the overlap is that of the start, of order
-:math:`d^{-1/2}`, and above it :math:`\sqrt{\lambda-1}`.
+The overlap that SGD reaches with the direction of a spiked matrix, over the signal-to-noise ratio :math:`\lambda` and the
+dimension, by the exact chain. The transition at :math:`\lambda = 1` (white) becomes sharp as d grows: below it the overlap
+is that of the start, of order :math:`d^{-1/2}`, and above it :math:`\sqrt{\lambda-1}`.
 """
 
 from tempfile import TemporaryDirectory

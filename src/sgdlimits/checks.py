@@ -95,7 +95,7 @@ def sized(each: float = 1.0, **bounds: Any) -> Check:
 def flag(name: str, value: Any) -> bool:
     """Check that an argument is True or False, and return it; other values, even 0 and 1, raise `BadInput`."""
     if not isinstance(value, (bool, np.bool_)):
-        raise BadInput(f"{name} must be True or False; got {shorten(value)}. Give one of the two.")
+        raise BadInput(f"{name} must be True or False; got {shorten(value)}. Give True or False.")
     return bool(value)
 
 
@@ -116,7 +116,9 @@ def function(name: str, value: Any) -> Any:
 def mapping(name: str, value: Any) -> Any:
     """Check that an argument is a dictionary whose keys are strings, and return it."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise BadInput(f"{name} must be a dictionary with names as its keys; got {shorten(value)}. Give such a dictionary.")
+        raise BadInput(
+            f"{name} must be a dictionary with names as its keys; got {shorten(value)}. Give, for instance, {{'a': 1.0}}."
+        )
     return value
 
 
@@ -167,7 +169,8 @@ def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -ma
     def check(name: str, value: Any) -> Any:
         numbers = as_numbers(name, value)
         if ndim is not None and numbers.ndim != ndim:
-            raise BadInput(f"{name} must have {ndim} axes; got shape {tuple(numbers.shape)}. Give such an array.")
+            example = np.ones((2,) * ndim).tolist()
+            raise BadInput(f"{name} must have {ndim} axes; got shape {tuple(numbers.shape)}. Give, for instance, {example}.")
         if is_traced(numbers) or not (finite or at_least > -math.inf):
             return value
         if not numbers.size:
@@ -176,7 +179,7 @@ def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -ma
         worst = np.asarray(numbers).flat[int(np.argmax(~np.isfinite(numbers) | (np.asarray(numbers) < at_least)))]
         if not (math.isfinite(worst) and worst >= at_least):
             low = f" of at least {at_least:g}" if at_least > -math.inf else ""
-            raise BadInput(f"{name} must be finite numbers{low}; got {worst:g}. Give such numbers.")
+            raise BadInput(f"{name} must be finite numbers{low}; got {worst:g}. Replace this value by a finite number{low}.")
         return value
 
     return check
@@ -189,7 +192,10 @@ def probabilities(name: str, value: Any) -> Any:
     wrong = ~((rows >= 0).all(1) & np.isclose(rows.sum(1), 1.0, rtol=0.0, atol=1e-9))
     if wrong.any():
         worst = rows[wrong][0].tolist()
-        raise BadInput(f"{name} must be at least 0 and sum to 1; got {worst}. Give such probabilities.")
+        raise BadInput(
+            f"{name} must be probabilities, at least 0, that sum to 1; got {worst}. Divide them by their "
+            f"sum, once none is negative."
+        )
     return value
 
 
@@ -288,9 +294,14 @@ positive, not_negative, real = number(above=0), number(at_least=0), number()
 problem = instance(
     "sgdlimits.problem.base", "Problem", "a Problem", "Take one from sgdlimits.presets, or build a ProjectionProblem."
 )
-algorithm = instance("sgdlimits.algorithm.base", "Algorithm", "an algorithm such as OnePassSGD(lr=0.1)", "Give an instance.")
-level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give an instance of a level.")
-dataset = instance("xarray", "Dataset", "a dataset", "Give a dataset that simulate returned or load read.")
+algorithm = instance(
+    "sgdlimits.algorithm.base",
+    "Algorithm",
+    "an algorithm such as OnePassSGD(lr=0.1)",
+    "Give an instance, with its learning rate.",
+)
+level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give, for instance, ODE().")
+dataset = instance("xarray", "Dataset", "a dataset", "Give a dataset that simulate or load returned.")
 
 target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
 named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
@@ -309,22 +320,22 @@ start = either(
     statistics,
     dataset,
 )
-"""Check of the argument `start` of a simulation; a dataset stands for the last states of its runs."""
+"""Check of the argument `start` of a simulation; of a dataset, the last states of the runs are taken."""
 some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
 axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
 RATE = OverTime(positive, not_negative)
 """Check of a learning rate: above 0, or a schedule whose values are at least 0."""
 rate_or_rates = OverTime(
-    either("a learning rate above 0, or a dictionary of rates", "Give one number.", positive, by_name(optional(RATE))),
+    either("a learning rate above 0, or a dictionary of rates", "Give, for instance, 0.1.", positive, by_name(optional(RATE))),
     not_negative,
 )
-law_of_second = instance("sgdlimits.start", "Bernoulli", "a law", "Give Bernoulli(0.5).")
+law_of_second = instance("sgdlimits.start", "Bernoulli", "a law of random numbers", "Give Bernoulli(0.5).")
 second_layer = either(
-    "one number, one for each unit, a law, or numbers by name", "Give one number.", array(), by_name(array()), law_of_second
+    "one number, one for each unit, a law, or numbers by name", "Give, say, 1.0.", array(), by_name(array()), law_of_second
 )
-flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
+flag_or_rate = either("True, False or a learning rate above 0", "Give, for instance, 0.1.", flag, positive)
 point_or_weights = either(
-    "statistics, or weights",
+    "statistics, or weights (an array)",
     "Give Overlaps(a, M, Q), or an array of shape (p, d).",
     statistics,
     instance("sgdlimits.analysis.landscape", "Weights", "", ""),
@@ -332,5 +343,5 @@ point_or_weights = either(
 )
 some_numbers = array(finite=False)
 scalars = either("numbers, or a dictionary of numbers", "Give an array.", some_numbers, by_name(some_numbers))
-"""Check of a network's scalars: numbers, or arrays by name. Whether the numbers are finite is checked with the problem."""
+"""Check of a network's scalars, such as its second layer: an array, or a dict of arrays; finiteness is checked elsewhere."""
 finite_scalars = either("finite numbers, or a dictionary of numbers", "Give an array.", array(), by_name(array()))

@@ -61,10 +61,10 @@ T = TypeVar("T")
 ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
 """Names of arguments that both presets and algorithms have, such as the learning rate lr."""
 MAX_TEACHERS = 2**12
-"""Maximum number of fixed directions (teachers), whose Gram matrix is factored."""
+"""Maximum number of fixed directions (teachers), which bounds the size of their Gram matrix."""
 
 InTime = float | Any
-"""Number that may change with time: a float, an array, a `Schedule` or a function of t.
+"""Annotation of a number that may change with time: a float, an array, a `Schedule` or a function of t.
 
 Schedules have the same arithmetic as numbers.
 """
@@ -76,23 +76,23 @@ NotNegativeInTime = Annotated[InTime, OverTime(not_negative)]
 Rate = Annotated[InTime, RATE]
 Rates = Annotated[Any, rate_or_rates]
 MomentumInTime = Annotated[InTime, OverTime(number(at_least=0, below=1))]
-"""Momentum coefficient, or decay factor of a moving average: at least 0 and below 1, and may change with time."""
+"""Annotation of a momentum coefficient or decay factor: at least 0 and below 1, possibly changing with time."""
 SignalToNoise = Annotated[InTime, OverTime(number(above=0, infinite=True))]
 Fraction = Annotated[float, check_share]
-"""Number between 0 and 1, both excluded."""
+"""Annotation of a number strictly between 0 and 1."""
 Tolerance = Annotated[float, number(at_least=1e-14, below=1)]
 RealWidth = Annotated[float, number(at_least=1, infinite=True)]
-"""Width of a network in a formula, where it need not be an integer."""
+"""Annotation of a network's width in a formula, where it need not be an integer."""
 
 Count = Annotated[int, integer()]
 Seed = Annotated[int, integer(at_least=0, below=2**64)]
 Size = Annotated[int, sized()]
-"""Number of runs, samples or other objects, checked to fit into this machine's memory."""
+"""Annotation of a number of runs, samples or other objects that must fit into this machine's memory."""
 Width = Annotated[int, sized(8)]
 Teachers = Annotated[int, integer(below=MAX_TEACHERS)]
 
 Reals = Annotated[ArrayLike, array()]
-"""Array of finite numbers, of any shape."""
+"""Annotation of an array of finite numbers, of any shape."""
 RealsInTime = Annotated[Any, OverTime(array())]
 Vector = Annotated[ArrayLike, array(ndim=1)]
 Matrix = Annotated[ArrayLike, array(ndim=2)]
@@ -103,7 +103,7 @@ SavedTimes = Annotated[
 ]
 Function = Annotated[Callable[..., Any], function]
 Statistics = Annotated[Any, statistics]
-"""Statistics of any kind of problem, such as `Overlaps`."""
+"""Annotation of the statistics of any kind of problem, such as `Overlaps`."""
 Unchecked = Annotated[T, None]
 """Annotation of an argument that the function checks itself, although `CHECKS_OF_TYPES` has a check for its type."""
 
@@ -126,7 +126,7 @@ CHECKS_OF_TYPES: dict[str, Check] = {
     "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
     "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
 }  # fmt: skip
-"""Checks of plain types and of classes, by their annotation as a string; the classes are not imported here."""
+"""Checks of plain types and of classes, by their annotation as a string; this module does not import the classes."""
 
 
 def checks_of(thing: Any) -> Mapping[str, Check]:
@@ -189,7 +189,7 @@ def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
     >>> annotated_check("Positive | None", globals())("lr", 0.0)
     Traceback (most recent call last):
         ...
-    sgdlimits.errors.BadInput: lr must be a finite number above 0; got 0. Give such a number.
+    sgdlimits.errors.BadInput: lr must be a finite number above 0; got 0. Give, for instance, 0.1.
     """
     if not isinstance(annotation, str):
         return None
@@ -239,7 +239,7 @@ def checked(thing: Checked, /) -> Checked:
     >>> samples(30, lr="0.1")
     Traceback (most recent call last):
         ...
-    sgdlimits.errors.BadInput: lr must be one number; got '0.1'. Give one number.
+    sgdlimits.errors.BadInput: lr must be one number; got '0.1'. Give a number such as 0.1.
     """
     if isinstance(thing, type):
         cls: Any = thing
@@ -259,7 +259,7 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
         if check is None or value is checks.parameters[name].default:
             return value
         if is_schedule(value) and not isinstance(check, OverTime):
-            raise BadInput(f"{name} cannot change with time; got {shorten(value)}. Give one value.")
+            raise BadInput(f"{name} cannot change with time; got {shorten(value)}. Give a constant.")
         if is_traced(value) and not is_schedule(value):
             return value
         return check(name, value)
@@ -281,7 +281,7 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
 
 
 def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if an argument such as lr would be ignored, as the algorithm given beside it has its own value.
+    """Raise `BadInput` if an argument such as lr would be ignored because the given algorithm has its own value of it.
 
     `given` has the arguments of the call by name, `usual` their defaults, which never conflict.
     """
@@ -298,7 +298,7 @@ def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> No
 
 
 def _algorithm_argument(algorithm: Any, name: str) -> Any:
-    """Return an argument of an algorithm by name, or of the algorithm that it wraps; None if neither has the argument."""
+    """Return an algorithm's argument by name, or that of the algorithm inside a wrapper; None if neither has the argument."""
     inside = "trains_second" if name == "train_second" else name
     while algorithm is not None and not hasattr(algorithm, inside):
         algorithm = getattr(algorithm, "base", None)

@@ -23,11 +23,11 @@ class AccuracyWarning(UserWarning):
 
 
 class RepeatedWarning(UserWarning):
-    """Warning that a simulation from the end of another one has the same seed, and repeats its random numbers."""
+    """Warning that a simulation continues from another one with the same seed, so that it repeats its random numbers."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Exception for Ctrl-C during `simulate`; its attribute `dataset` has the runs up to the time they had reached."""
+    """Exception raised by Ctrl-C during `simulate`; its attribute `dataset` has the runs up to the time they had reached."""
 
     def __init__(self, dataset: xr.Dataset) -> None:
         super().__init__("the simulation was interrupted; its finished part is in the attribute `dataset` of this exception")
@@ -35,7 +35,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def shorten(value: Any) -> str:
-    """Return the source text of a value for a message, on one line of at most 80 characters."""
+    """Return the `repr` of a value on one line of at most 80 characters, for an error message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -63,7 +63,7 @@ def check_number(
     >>> check_number("noise", -1.0, at_least=0)
     Traceback (most recent call last):
         ...
-    sgdlimits.errors.BadInput: noise must be a finite number of at least 0; got -1. Give such a number.
+    sgdlimits.errors.BadInput: noise must be a finite number of at least 0; got -1. Give, for instance, 0.1.
     """
     if is_traced(value):
         return
@@ -76,7 +76,7 @@ def check_number(
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise BadInput(f"{name} must be one number; got {shorten(value)}. Give one number.") from None
+        raise BadInput(f"{name} must be one number; got {shorten(value)}. Give a number such as 0.1.") from None
     low = -math.inf
     text = "a number" if infinite else "a finite number"
     if above is not None:
@@ -87,7 +87,12 @@ def check_number(
         text = f"{text} of at least {at_least:g}"
     text = text if below == math.inf else f"{text} and below {below:g}"
     if not (math.isfinite(number) or (infinite and number == math.inf)) or not (low <= number and (number < below or infinite)):
-        raise BadInput(f"{name} must be {text}; got {number:g}. Give such a number.")
+        raise BadInput(f"{name} must be {text}; got {number:g}. Give, for instance, {_example_between(low, below):g}.")
+
+
+def _example_between(low: float, below: float) -> float:
+    """Return a short number of at least `low` and below `below`, as an example of an admitted value."""
+    return next((each for each in (0.1, 0.5, 1.0, 2.0, 10.0, 100.0) if low <= each < below), low)
 
 
 def check_share(name: str, value: Any) -> float:
@@ -96,11 +101,11 @@ def check_share(name: str, value: Any) -> float:
     >>> check_share("confidence", 95)
     Traceback (most recent call last):
         ...
-    sgdlimits.errors.BadInput: confidence must be between 0 and 1; got 95. Give such a number.
+    sgdlimits.errors.BadInput: confidence must be between 0 and 1; got 95. Give, for instance, 0.5.
     """
     check_number(name, value)
     if not 0 < value < 1:
-        raise BadInput(f"{name} must be between 0 and 1; got {value:g}. Give such a number.")
+        raise BadInput(f"{name} must be between 0 and 1; got {value:g}. Give, for instance, 0.5.")
     return float(value)
 
 
@@ -121,15 +126,15 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
     if fits and whole >= below:
         raise BadInput(f"{name} must be below {below:.3g}; got {shorten(whole)}. Give a smaller number.")
     if not fits:
-        hint = remedy or f"Give a whole number of at least {at_least}."
-        raise BadInput(f"{name} must be a whole number of at least {at_least}; got {shorten(value)}. {hint}")
+        hint = remedy or f"Give, for instance, {10 if at_least <= 10 < below else at_least}."
+        raise BadInput(f"{name} must be an integer of at least {at_least}; got {shorten(value)}. {hint}")
     return whole
 
 
 def check_choice(name: str, value: Any, known: Collection[str]) -> str:
     """Return `value` if it is one of the known names; otherwise raise `BadInput`, which lists them."""
     if not isinstance(value, str) or value not in known:
-        raise BadInput(f"{name} must be one of {', '.join(known)}; got {shorten(value)}. Give one of them.")
+        raise BadInput(f"{name} must be one of {', '.join(known)}; got {shorten(value)}. Choose a name from this list.")
     return value
 
 

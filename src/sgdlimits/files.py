@@ -40,14 +40,15 @@ def atomic_replacement(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(partial, path)
     except OSError as reason:
         raise WriteError(
-            f"{path} could not be written: {reason.strerror or reason}. Make room or give another path; nothing was changed."
+            f"{path} could not be written: {reason.strerror or reason}. Free disk space or give another path; no "
+            f"file was changed."
         ) from reason
     finally:
         partial.unlink(missing_ok=True)
 
 
 def write(path: str | os.PathLike, content: bytes | memoryview) -> Path:
-    """Write bytes to a file atomically, and return the path."""
+    """Write bytes to a file atomically (complete or not at all), and return the path."""
     with atomic_replacement(path) as partial:
         partial.write_bytes(content)
     return Path(path)
@@ -71,7 +72,7 @@ def check_plain_file(path: str | os.PathLike) -> Path:
 
 
 def remove_partial_files(folder: str | os.PathLike, head: str = ".") -> None:
-    """Remove the partial files that processes of this machine, which have ended since, left in a folder.
+    """Remove the partial files left in a folder by processes of this machine that no longer run.
 
     Only files whose names begin with `head` are removed.
     """

@@ -37,15 +37,15 @@ def jit_bound(function: Callable, *fixed: Any, fast_compile: bool = False) -> Ca
 
 
 def _is_array(leaf: Any) -> bool:
-    """Return whether a leaf of a pytree is an array, which compiled code takes as an argument."""
+    """Return whether a value in a pytree is an array, which compiled code takes as an argument."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
 @lru_cache(maxsize=256)
 def _jit_with_static(function: Callable, tree: Any, static: tuple, fast_compile: bool) -> Callable:
-    """Return a jitted function in which the bound arguments are constants, except for their arrays, which are arguments.
+    """Return a jitted function with bound arguments, whose arrays stay arguments and whose other values are constants.
 
-    The bound arguments have the structure `tree` and the leaves `static`, which are None for arrays. The cache makes bound
+    The bound arguments have the structure `tree` and the values `static`, which are None for arrays. The cache makes bound
     arguments with equal constants share one jitted function, and so its compiled code.
     """
 
@@ -101,7 +101,7 @@ def _entry_at(tree: PyTree, index: Any) -> PyTree:
 
 @dataclass(frozen=True)
 class Layout:
-    """Structure of a pytree and shapes of its arrays, by which pytrees of this form are stored as rows of floats."""
+    """Structure of a pytree and shapes of its arrays, used to store such pytrees as rows of floats."""
 
     tree: Any
     shapes: tuple[tuple[int, ...], ...]

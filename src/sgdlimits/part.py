@@ -70,7 +70,7 @@ class Part(eqx.Module):
 
 
 def is_schedule(node: Any) -> bool:
-    """Return whether a node of a pytree is a schedule, a value that changes with time."""
+    """Return whether a value in a pytree is a schedule, that is, changes with time."""
     return isinstance(node, Part) and node.is_schedule
 
 
@@ -80,7 +80,7 @@ def has_schedules(tree: Any) -> bool:
 
 
 def at_start(part: Any) -> Any:
-    """Return an object with its schedules replaced by their values at t = 0; one that cannot have schedules is unchanged."""
+    """Return an object with its schedules replaced by their values at t = 0; objects without schedules are unchanged."""
     return Part.at(part, 0.0) if isinstance(part, Part) else part
 
 
@@ -144,13 +144,13 @@ def _format_numbers(value: Any) -> str:
 
 
 def _hashable_content(module: Any) -> tuple:
-    """Return the content of an object as a hashable value, by which objects are compared."""
+    """Return the content of an object as a hashable value, used to compare objects."""
     leaves, structure = jax.tree.flatten(module)
     return structure, tuple(map(_hashable_leaf, leaves))
 
 
 def _hashable_leaf(leaf: Any) -> Any:
-    """Return a leaf of a pytree as a hashable value: numbers and arrays by shape and values, regardless of dtype."""
+    """Return a value in a pytree as a hashable value: numbers and arrays by shape and values, regardless of dtype."""
     if is_traced(leaf):  # it has no value, and comparing it would give another traced array
         return "traced", id(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float)):

@@ -34,13 +34,13 @@ MODULES = {
     "regimes": "papers.slides.theory",
     "single_index": "analysis.single_index",
 }
-"""Modules of `sgdlimits.theory` by their public names: their paths in the package."""
+"""Paths in the package of the modules of `sgdlimits.theory`, by their public names."""
 PUBLIC_PATHS = {place: f"theory.{name}" for name, place in MODULES.items()} | {
     "problem.presets.networks": "presets",
     "problem.presets.mixtures": "presets",
     "problem.projection": "",
 }
-"""Public paths of modules that are reached under another path, by their paths in the package."""
+"""Public paths of modules, by their paths in the package, where the two differ."""
 PARAMETERS = {"rule": NewName("optimiser", "0.4")}
 """Present names of renamed parameters of sweeps and options of the command line, by the old names."""
 RENAMED_MEMBERS = {
@@ -83,7 +83,7 @@ RENAMED = {
 
 
 def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """Return a function `__getattr__` for a module that finds renamed objects under their old names, with a warning.
+    """Return a module's function `__getattr__`, which finds renamed objects under their old names, with a warning.
 
     The function passes all other names to `others`.
     """
@@ -102,7 +102,7 @@ def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callabl
 
 
 def argument_renamer(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """Return a function that gives the keyword arguments of a call of `fn` their present names; None if none was renamed.
+    """Return a function that replaces old keyword arguments of `fn` by their present names; None if `fn` has none.
 
     That function warns of old names.
     """

@@ -32,7 +32,7 @@ OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }  # by name, so that files can store them
 OPERATOR_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
-"""Sign with which each arithmetic operation of schedules is printed."""
+"""Signs with which arithmetic operations of schedules are printed, by operation."""
 
 
 class Schedule(Part):
@@ -77,7 +77,7 @@ class Schedule(Part):
         return Shifted(self, t)
 
     def examples(self) -> Iterator[Float[np.ndarray, "..."]]:
-        """Yield values of the schedule for constructors to check: at a few times and at its knots; none if JAX traces it."""
+        """Yield values of the schedule, at a few times and its knots, for constructors to check; none if JAX traces it."""
         if not any(map(is_traced, jax.tree.leaves(self))):
             yield from self.values_at((*EXAMPLE_TIMES, *np.asarray(self.knots).tolist()))
 
@@ -156,7 +156,10 @@ class Combined(Schedule):
 
     def __check_init__(self) -> None:
         if self.operation not in OPERATIONS:
-            raise BadInput(f"schedules are combined by {', '.join(OPERATIONS)}; got {self.operation!r}. Give one of these.")
+            raise BadInput(
+                f"schedules are combined by {', '.join(OPERATIONS)}; got {self.operation!r}. Choose an "
+                f"operation from this list."
+            )
 
     def __call__(self, t):
         return jnp.asarray(OPERATIONS[self.operation](value_at(self.left, t), value_at(self.right, t)))
@@ -252,7 +255,7 @@ def schedules_in(tree: PyTree) -> dict[tuple[str, ...], Schedule]:
 
 
 def knots_of(tree: PyTree) -> Any:
-    """Return the knots (kinks and jumps) of all schedules in a pytree, sorted; those at or before 0 are left out.
+    """Return the knots (kinks and jumps) after time 0 of all schedules in a pytree, sorted.
 
     The result is a JAX array if JAX traces any of the knots.
     """
@@ -264,7 +267,7 @@ def knots_of(tree: PyTree) -> Any:
 
 
 def subtract_rounding(times: Any, xp: Any) -> Any:
-    """Return times reduced by the rounding error that a sum of time steps may have.
+    """Return times reduced by the rounding error that a sum of time steps may have, so that a jump at a knot is not missed.
 
     The factor is a power of two, so that NumPy and JAX agree to the last bit.
     """

@@ -15,7 +15,7 @@ from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
 FORMS: dict[str, Callable[..., Schedule]] = {
     "steps": Steps, "linear": Linear, "cosine": Cosine, "power": Power, "warmup": Warmup,
 }  # fmt: skip
-"""Classes of schedules, by their names in the strings that are parsed."""
+"""Classes of schedules, by the names that strings use for them."""
 OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
 """Names of arithmetic operations of schedules, by their classes in Python's syntax tree."""
 EXAMPLE_HINT = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"

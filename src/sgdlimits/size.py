@@ -11,7 +11,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.text import format_bytes
 
 MAX_MEMORY_FRACTION = 0.8
-"""Fraction of the machine's memory that one computation is allowed to take."""
+"""Fraction of the machine's memory that one computation may take."""
 
 
 @cache
@@ -44,7 +44,7 @@ def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
 
 
 def describe_excess(numbers: float) -> str:
-    """Return a phrase that an array of `numbers` floats exceeds the memory, or an empty string if it fits.
+    """Return a phrase that says by how much an array of `numbers` floats exceeds the memory, or "" if it fits.
 
     >>> describe_excess(10)
     ''

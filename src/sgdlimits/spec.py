@@ -76,11 +76,13 @@ class Constructor:
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return [name for name, each in self.own_parameters.items() if name not in self.defaults and each.kind in named]
 
-    def check_complete(self, values: Mapping[str, Any], remedy: str = "Give it.") -> None:
+    def check_complete(self, values: Mapping[str, Any], remedy: str = "") -> None:
         """Raise `BadInput` if a required parameter has no value in `values`."""
         for name in self.required:
             if name not in values:
-                raise BadInput(f"the {self.part} {self.title} needs {name}, which is missing. {remedy}")
+                raise BadInput(
+                    f"the {self.part} {self.title} needs {name}, which is missing. {remedy or f'Give {name} a value.'}"
+                )
 
 
 _CLASSES: dict[str, Mapping[str, Any]] = {"problem": PRESETS, "optimiser": ALGORITHMS, "level": LEVELS, "start": STARTS}
@@ -131,7 +133,7 @@ class Spec:
             if bare in checks:
                 checks[bare](name, value)
 
-    def arguments(self, values: Mapping[str, Any], remedy: str = "Give it.") -> dict[str, dict[str, Any]]:
+    def arguments(self, values: Mapping[str, Any], remedy: str = "") -> dict[str, dict[str, Any]]:
         """Return the arguments of each constructor from parameter values by name.
 
         Defaults are included, except those of the optimiser.

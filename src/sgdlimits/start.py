@@ -1,4 +1,4 @@
-"""Starts of runs: laws of the statistics at time zero."""
+"""Starts of runs: probability laws of the statistics at time zero."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Up to this width the units are bit for bit those of the other levels; beyond it,
 
 
 def _as_second_layer(second: Any) -> Any:
-    """Convert a second layer: one number, an array with one for each unit, a law, or a mapping of scalars by name."""
+    """Convert a second layer to its stored form: one number, an array over units, a law, or a mapping of scalars by name."""
     if isinstance(second, Mapping):
         return as_scalars(second)
     return as_floats(second) if isinstance(second, (list, tuple, np.ndarray, jax.Array)) else second
@@ -92,12 +92,12 @@ class Start(Part):
 
     @checked
     def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
-        """Draw the initial statistics of several runs, as `simulate` does; arrays have the runs on their first axis."""
+        """Draw the initial statistics of several runs, as `simulate` draws them; arrays have the runs on their first axis."""
         check_memory([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
-        """Draw the initial statistics of one run, without an axis of runs, for example to start several levels alike."""
+        """Draw the initial statistics of one run, without an axis of runs, for instance to start several levels alike."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.sample(problem, seed=seed))
 
 
@@ -194,7 +194,7 @@ class RandomInit(Start):
         return Particles(self._draw_second_layer(problem, stream), M, scale**2 * square / size**2)
 
     def scale_and_norm(self, problem) -> tuple[Any, bool]:
-        """Return the scale of the random weights, and whether it is the exact norm of each unit's weights."""
+        """Return the scale of the random weights, and whether each unit's weights have exactly this norm."""
         check_dimension(self.d, problem.directions.fixed)
         law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
@@ -221,7 +221,7 @@ class RandomInit(Start):
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
 
     def _draw_by_law(self, law: Bernoulli, problem, stream) -> Any:
-        """Draw the second layer from a law of its entries."""
+        """Draw the second layer from a probability law of its entries."""
         if problem.directions.scalars is not None or self.positive is not None:
             raise BadInput(
                 "Bernoulli supports neither positive= nor named scalars. Give it low= and high=, or give arrays by name."
@@ -316,7 +316,7 @@ class FixedInit(Start):
             M = np.broadcast_to(self.overlap, (p, k))
         except ValueError:
             raise BadInput(
-                f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
+                f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give one number, such as 0.1."
             ) from None
         second = take_run(_initial_second_layer(self.second, problem, 1))
         return repeat_run(Particles(second, as_floats(M), as_floats(np.ones(p))), runs)
@@ -360,7 +360,7 @@ class Given(Start):
 
 
 STARTS = {"random": RandomInit, "orthogonal": OrthogonalInit, "fixed": FixedInit}
-"""Laws of the initial statistics, by their names on the command line."""
+"""Dictionary from the names of starts on the command line to their classes."""
 
 
 def as_start(start: Start | PyTree) -> Start:
@@ -385,7 +385,8 @@ def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
         each = np.asarray(np.nan if isinstance(one, (str, Part)) else one, float)
         if each.shape not in ((), (width,)) or not np.isfinite(each).all():
             raise BadInput(
-                f"second must be one number or {width} of them, one for each unit, all finite; got {one}. Give such numbers."
+                f"second must be one number or {width} of them, one for each unit, all finite; got {one}. Give, for "
+                f"instance, second=1.0."
             )
         return np.tile(np.broadcast_to(each, (width,)), (runs, 1))
     given = {} if second is None else second if isinstance(second, dict) else {"a": second}
@@ -397,7 +398,7 @@ def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
         if np.shape(value) not in ((), np.shape(scalars[name])):
             raise BadInput(
                 f"second[{name!r}] must be one number or of shape {np.shape(scalars[name])}; got shape {np.shape(value)}. "
-                "Give one number, or an array of that shape."
+                f"Give one number, or an array of shape {np.shape(scalars[name])}."
             )
     value = lambda name: np.broadcast_to(np.asarray(given.get(name, scalars[name]), float), np.shape(scalars[name]))
     return {name: np.tile(value(name), (runs, *(1 for _ in np.shape(scalars[name])))) for name in scalars}

@@ -8,9 +8,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 NUMBER_WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
-"""Words that tables print for NaN and infinite numbers."""
+"""Words that tables print in place of NaN and infinite numbers."""
 SCHEDULE_TEXT = re.compile(r"\(|\bt\b")
-"""Pattern that tells a string that is meant as a schedule from a number or a name: a bracket, or the time t."""
+"""Pattern by which a string is recognised as a schedule, not a number or a name: a bracket, or the time t."""
 
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:

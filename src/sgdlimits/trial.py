@@ -81,7 +81,7 @@ def _evaluate_on_sample(what: str, fn: Callable, on: str, sample: tuple) -> Any:
 
 
 def describe_error(reason: Exception) -> str:
-    """Return an explanation and a remedy for an exception that a user's function raised."""
+    """Return an explanation of an exception that a user's function raised, with a remedy."""
     first = (str(reason).strip().split("\n")[0] or type(reason).__name__)[:200].rstrip(".")
     remedy = "Use a smaller index" if isinstance(reason, IndexError) else "Write it with jax.numpy"
     return ERROR_EXPLANATIONS.get(type(reason).__name__, f"{first}. {remedy}.")

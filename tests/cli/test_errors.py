@@ -18,8 +18,8 @@ RUN = "run phase_retrieval --d 30 --quiet"
 COMMANDS = [command.name for command in ALL_COMMANDS]
 BAD = {
     "negative noise": (f"{RUN} --noise -1", "--noise must be a finite number of at least 0; got -1"),
-    "no units": (f"{RUN} --width 0", "--width must be a whole number of at least 1; got 0"),
-    "half a unit": (f"{RUN} --width 1.5", "--width must be a whole number"),
+    "no units": (f"{RUN} --width 0", "--width must be an integer of at least 1; got 0"),
+    "half a unit": (f"{RUN} --width 1.5", "--width must be an integer"),
     "learning rate of zero": (f"{RUN} --lr 0", "--lr must be"),
     "not a number": (f"{RUN} --lr fast", "'fast' is not a number"),
     "infinite number": (f"{RUN} --lr nan", "--lr must be a finite number"),
@@ -51,15 +51,15 @@ BAD = {
     "no file to run again": ("rerun x.nc", "there is no file x.nc"),
     "no threshold": ("exit-time --threshold 0", "--threshold must be a finite number above 0; got 0"),
     "all of the risk": ("exit-time --threshold 1", "--threshold must be below 1; got 1"),
-    "no dimension for exits": ("exit-time --d 0", "--d must be a whole number of at least 2; got 0"),
-    "exits on a line": ("exit-time --d 1", "--d must be a whole number of at least 2; got 1"),
-    "no runs to exit": ("exit-time --runs 0", "--runs must be a whole number of at least 1"),
-    "negative runs of SGD": ("exit-time --sgd-runs -1", "--sgd-runs must be a whole number of at least 0"),
+    "no dimension for exits": ("exit-time --d 0", "--d must be an integer of at least 2; got 0"),
+    "exits on a line": ("exit-time --d 1", "--d must be an integer of at least 2; got 1"),
+    "no runs to exit": ("exit-time --runs 0", "--runs must be an integer of at least 1"),
+    "negative runs of SGD": ("exit-time --sgd-runs -1", "--sgd-runs must be an integer of at least 0"),
     "table that is there": ("exit-time --out text.nc", "text.nc exists already"),
     "no picture of exits": ("exit-time --plot x.nc", "Use .png, .svg or .pdf"),
     "no figure": ("figure", "the NAME of a figure is missing. The figures are committee-classical, committee-high-d, demo"),
     "unknown figure": ("figure mediocrity-1-lefd", "Did you mean mediocrity-1-left? The figures are"),
-    "negative seed of a figure": ("figure mediocrity-2 --seed -1", "--seed must be a whole number of at least 0"),
+    "negative seed of a figure": ("figure mediocrity-2 --seed -1", "--seed must be an integer of at least 0"),
     "folder that is a file": ("demo --out text.nc --quick", "text.nc cannot be created"),
 }
 

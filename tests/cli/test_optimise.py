@@ -34,7 +34,7 @@ ridge = 3
 runs = 3
 """
 BAD = {
-    "no file": (None, ["there is no file rate.toml. Give the file of an optimisation"]),
+    "no file": (None, ["there is no file rate.toml. Give the path of a TOML file for an optimisation"]),
     "no TOML": ("t_max = = 1", ["rate.toml is not TOML"]),
     "many": (MANY, [
         "11 mistakes", "t_max must be a finite number above 0; got -1", "objective must be risk, exit", "check.d is missing",

@@ -51,7 +51,7 @@ BAD = {
     "no TOML": ("runs = = 1", ["x.toml is not TOML", "line 1"]),
     "many": (MANY, [
         "x.toml has 6 mistakes", "preset must be one of phase_retrieval", "Did you mean phase_retrieval?",
-        "levl is not a key of a sweep. Did you mean level?", "runs must be a whole number of at least 1; got 0",
+        "levl is not a key of a sweep. Did you mean level?", "runs must be an integer of at least 1; got 0",
         "keep must name values to store; got 'final_rsk'", "points Input should be a valid list",
     ]),
     "values": (GOOD.replace("0.5, 1]", "-1]\nwidht = [1]\nsnr = {from = 1, to = 2}"), [

@@ -205,7 +205,7 @@ def test_coordinatewise_algorithms_follow_their_ode_as_d_grows(algorithm, say):
     say(f"gaps {gaps[0]:.4f} at d = 40, {gaps[1]:.4f} at d = 400")
     for name, error in errors.items():
         assert (np.abs(space[name].mean("run") - ode[name]) < 5 * error + 2e-3).all()
-    with pytest.raises(sl.BadInput, match="no Markov chain"):
+    with pytest.raises(sl.BadInput, match="not a Markov chain"):
         sl.simulate(problem, sl.Chain(40), START, t_max=1.0)
 
 

@@ -228,7 +228,7 @@ def test_presets_take_batches_and_refuse_what_is_none():
     assert sl.presets.single_index("he2", batch=3).numerics.samples_per_step == 3
     assert float(sl.presets.committee(2, lr=0.8, batch=8).rate) == pytest.approx(0.05)
     for wrong in (0, -1, 1.5, "many"):
-        with pytest.raises(sl.BadInput, match="batch must be a whole number of at least 1"):
+        with pytest.raises(sl.BadInput, match="batch must be an integer of at least 1"):
             sl.presets.committee(batch=wrong)
     with pytest.raises(sl.BadInput, match=r"at least one step, 3/d = 0\.3"):
         sl.simulate(sl.presets.single_index("he2", batch=3), sl.Chain(10), sl.FixedInit(0.1), t_max=0.1)

@@ -292,7 +292,7 @@ FINE = sl.Overlaps(np.ones(3), 0.1 * np.eye(3)[:, :2], np.eye(3))
         (lambda: conserved.end_point(network(), sl.Overlaps(np.ones(3), np.ones((3, 2)) / 9, np.eye(3))), "full rank"),
         (lambda: conserved.end_point(network(), sl.Overlaps([1.0, 2.0, 1.0], FINE.M, FINE.Q)), "second layer"),
         (lambda: conserved.end_point(sl.presets.committee(3, 2), FINE), "squared units"),
-        (lambda: conserved.end_point(sl.presets.phase_retrieval(3), FINE), "without sphere, ridge and trained second layer"),
+        (lambda: conserved.end_point(sl.presets.phase_retrieval(3), FINE), "sphere=False, ridge=0 and a fixed second layer"),
         (
             lambda: conserved.end_point(network(1, gram=[[1, 0.5], [0.5, 1]]), sl.Overlaps([1.0], [[0.1, 0.2]], [[1.0]])),
             "orthonormal",

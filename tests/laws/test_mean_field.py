@@ -253,5 +253,5 @@ def test_finite_dimension_needs_a_grid():
         sl.BadInput, match=r"MeanField\(outside=...\) needs a smooth activation and at most 2 fixed directions; got 1"
     ):
         sl.MeanField(outside=5).view(sl.presets.committee(2, 1, "relu"))
-    with pytest.raises(sl.BadInput, match="outside must be a whole number"):
+    with pytest.raises(sl.BadInput, match="outside must be an integer"):
         sl.MeanField(outside=0).view(sl.presets.committee(2, 1, "erf"))

@@ -84,7 +84,7 @@ def test_a_way_out_of_the_region_of_a_fit_is_told():
     """For x' = x the ODE from 0.5 leaves the region up to 1, and with its margin ends at 1.2."""
     slopes = np.array([[0.0], [1.0]])
     problem = sl.Surrogate(("x",), Polynomials(1, np.ones(1)), slopes, 0 * slopes, 0 * slopes, np.zeros(2), [-1], [1])
-    with pytest.raises(sl.BadInput, match=r"not finite on the way of the ODE .* from t = 0.8"):
+    with pytest.raises(sl.BadInput, match=r"reaches a drift that is not finite, at t = 0.8"):
         find_plateau(problem, problem.state(x=0.5))
 
 

@@ -39,7 +39,9 @@ def test_nodes_are_added_until_small_overlaps_are_resolved():
     refined = problem().numerics.refined(start)
     assert refined.expectation.rule.log2_points in (12, 14)
     with pytest.warns(
-        sl.AccuracyWarning, match=r"have a relative error of about .* was asked for. Give the problem expectation=Sobol"
+        sl.AccuracyWarning,
+        match=r"have a relative error of about .*, above the requested .*. Give the problem "
+        "expectation=Sobol",
     ):
         assert problem(sl.Sobol(6)).numerics.refined(start).expectation.rule == sl.Sobol(6)
 

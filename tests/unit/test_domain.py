@@ -42,7 +42,7 @@ def test_each_argument_has_the_check_of_its_annotation():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"count": 0}, "count must be a whole number of at least 1; got 0"),
+        ({"count": 0}, "count must be an integer of at least 1; got 0"),
         ({"count": 1, "rate": -1}, "rate must be a finite number above 0; got -1"),
         ({"count": 1, "flag": 1}, "flag must be True or False; got 1"),
         ({"count": 1, "width": 9}, "width must be below 9; got 9"),
@@ -83,7 +83,7 @@ class Damped(Descent):
     [
         ({"lr": 0.1, "damping": 3}, "damping must be a finite number of at least 2 and below 3; got 3"),
         ({"lr": -0.1}, "lr must be a finite number above 0; got -0.1"),
-        ({"lr": 0.1, "batch": 0}, "batch must be a whole number of at least 1; got 0"),
+        ({"lr": 0.1, "batch": 0}, "batch must be an integer of at least 1; got 0"),
     ],
 )
 def test_a_new_optimiser_says_itself_what_its_arguments_may_be(arguments, words):

@@ -62,7 +62,7 @@ def test_only_plain_files_are_replaced(kind, tmp_path):
 def test_a_full_disk_is_one_sentence_and_keeps_the_old_file(tmp_path):
     """The device that is always full stands for a disk, through a link in place of the partial file."""
     path = write(tmp_path / "a.txt", b"old")
-    with pytest.raises(sl.BadInput, match=r"could not be written: No space left on device\. Make room"):
+    with pytest.raises(sl.BadInput, match=r"could not be written: No space left on device\. Free disk space"):
         write_to_full_disk(path)
     assert path.read_bytes() == b"old"
     assert not leftovers(tmp_path)

@@ -104,7 +104,11 @@ def test_a_disk_that_fills_up_keeps_the_old_file(small_disk):
     for size in (0, 100_000, 150_000, 200_000):
         room.write_bytes(bytes(size))
         large = small.assign(wide=(("run", "t", "x"), np.random.default_rng(0).normal(size=(1, 2, 12_000))))
-        with pytest.raises(sl.BadInput, match=r"could not be written: .* Make room or give another path; nothing was changed"):
+        with pytest.raises(
+            sl.BadInput,
+            match=r"could not be written: .* Free disk space or give another path; no "
+            "file was changed",
+        ):
             sl.save(large, path)
         assert path.read_bytes() == before
         assert {entry.name for entry in small_disk.iterdir()} == {"x.nc", "room"}

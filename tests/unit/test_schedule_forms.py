@@ -157,7 +157,7 @@ def test_functions_of_time_are_schedules():
         (lambda: sl.presets.committee(lr=lambda t: "fast"), "lr fails on a time"),
         (lambda: sl.presets.committee(lr=lambda t: -1.0 - t), "lr must be a finite number of at least 0; got -1"),
         (lambda: sl.presets.committee(lr=lambda t: jnp.ones(2)), "lr must be one number"),
-        (lambda: sl.presets.committee(width=lambda t: 2), "width must be one number|width must be a whole number"),
+        (lambda: sl.presets.committee(width=lambda t: 2), "width must be one number|width must be an integer"),
         (lambda: sl.Muon(0.1, beta=2 * LINE), "beta must be .* below 1; got 1"),
         (lambda: sl.presets.phase_retrieval(rho=LINE), "rho cannot change with time"),
         (lambda: sl.OnePassSGD(0.1, lr_second={"a": LINE - 1}), "lr_second"),

@@ -36,4 +36,4 @@ ALGORITHMS = {
     "sign_sgd": SignSGD,
     "adam": Adam,
 }
-"""Algorithms by their names on the command line."""
+"""Dictionary from the names of optimisers on the command line to their classes."""

@@ -1,4 +1,4 @@
-"""Averages of the weights over the trajectory."""
+"""Wrapper of optimisers that stores an average of the weights over the trajectory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import as_floats
 
 MIN_ELAPSED = 1e-9
-"""Number added to the elapsed time, so that the mean over an empty trajectory is the initial value instead of 0/0."""
+"""Small number added to the elapsed time, so that the average at the start is the initial value instead of 0/0."""
 
 
 @checked
@@ -40,7 +40,7 @@ class Averaged(Wrapper):
     decay: MomentumInTime | None = eqx.field(converter=as_floats, default=None)
     rate: PositiveInTime | None = eqx.field(converter=as_floats, default=None, kw_only=True)
     elapsed: Any = eqx.field(init=False, default_factory=Time)
-    """Time since the start, used for the mean of all weights: a schedule, which `at(t)` replaces by a number."""
+    """Time since the start, as needed for the mean of all weights: a schedule, which `at(t)` replaces by a number."""
 
     linear = delegate_to_base("linear")
 
@@ -48,11 +48,13 @@ class Averaged(Wrapper):
         if "average" in self.base.memory:
             raise BadInput("Averaged cannot average an algorithm that is averaged already. Give a base without Averaged.")
         if self.decay is not None and self.rate is not None:
-            raise BadInput("Averaged takes decay or rate, not both. Give one of the two, or neither for the mean.")
+            raise BadInput(
+                "Averaged takes decay or rate, not both. Leave out one of the two, or both for the plain mean over time."
+            )
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Initial values of the groups of directions stored beside the students, by name: the average begins as their copy."""
+        """Stored arrays of weights by name, with their initial value: `average` starts as a copy of the students' weights."""
         return {**self.base.memory, "average": "copy"}
 
     def step(self, now):

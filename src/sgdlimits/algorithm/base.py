@@ -27,7 +27,7 @@ from sgdlimits.trial import describe_error
 
 
 class StepNeeds(NamedTuple):
-    """Flags of the quantities that a step uses beside the fields of its inputs.
+    """Flags that say which quantities, other than the fields of its inputs, a step of an algorithm uses.
 
     Parameters
     ----------
@@ -64,17 +64,17 @@ class Algorithm(Part):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return a method under its former name, with a deprecation warning."""
+            """Return the method that had the given name in earlier versions, with a deprecation warning."""
             return find_renamed_attribute(self, name, renamed=ALGORITHM_MEMBERS)
 
     @abc.abstractmethod
     def step(self, now: StepContext) -> Mapping[str, Any]:
-        """Return the new weights of "student" and of each name in `memory`, and the new value of each name in `numbers`."""
+        """Make one step: return the new weights of "student" and of each array in `memory`, and each new scalar."""
 
     @property
     @abc.abstractmethod
     def batch(self) -> int:
-        """Number of samples in a step."""
+        """Number of samples in one step of the algorithm, the batch size."""
 
     @property
     @abc.abstractmethod
@@ -107,12 +107,12 @@ class Algorithm(Part):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all groups of directions: "student", then those in `memory`."""
+        """Names of all arrays of weights that a step updates: "student", then those in `memory`."""
         return (STUDENT, *self.memory)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names of all groups of directions in the order of update: memory that begins at zero, students, copies of students.
+        """Names of all arrays of weights in the order of update: memory that starts at zero, students, copies of students.
 
         In this order, the update of a group mostly depends on groups before it: the matrix A that multiplies the old directions
         is then lower triangular, which makes the step of the chain cheaper.
@@ -133,7 +133,7 @@ class Algorithm(Part):
 
 
 class Update(eqx.Module):
-    """New weights of one group of directions after a step, as coefficients of the old weights and of the inputs.
+    """New value of one array of weights (the students, or stored memory) after a step, as coefficients of weights and inputs.
 
     A step maps all directions W to AW + CX with inputs X and coefficient matrices A and C.
 
@@ -154,7 +154,7 @@ class Update(eqx.Module):
 
 
 def compute_updates(algorithm: Algorithm, now: StepContext) -> tuple[tuple[Update, ...], dict[str, Array]]:
-    """Make one step, check its result, and return the update of each group of directions and the new stored scalars."""
+    """Run one step of an algorithm, check its result, and return the update of each array of weights and the new scalars."""
     step, p = try_step(algorithm, now), now.fields_by_name[STUDENT].shape[0]
     wanted = {*now.names, *now.kept}
     if not isinstance(step, Mapping) or set(step) != wanted:
@@ -192,7 +192,7 @@ def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
-    """Raise `BadInput` if names in `memory` or `numbers` are taken in datasets, or if their initial values are unknown."""
+    """Raise `BadInput` if names in `memory` or `numbers` are in use in datasets, or if their initial values are not known."""
     function(f"{_class_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
@@ -213,7 +213,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
 
 
 def _as_update(name: str, weights: WeightCombination, p: int) -> Update:
-    """Convert the weights that a step returned for one group of directions to an `Update`."""
+    """Convert the new value that a step returned for one array of weights to an `Update`."""
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
     return Update(name, weights.past, inputs, weights.updated_scalars, weights.is_unit)
 
@@ -224,7 +224,7 @@ def _class_name(algorithm: Algorithm) -> str:
 
 
 def has_lower_triangular_past(updates: Sequence[Update]) -> bool:
-    """Return whether the matrix that multiplies the old directions in the updates of many runs is lower triangular.
+    r"""Return whether the matrix A in the updates :math:`W \leftarrow AW + CX` of many runs is lower triangular.
 
     The matrix is lower triangular if no group of directions depends on later groups, nor on itself through a matrix.
     """
@@ -234,7 +234,7 @@ def has_lower_triangular_past(updates: Sequence[Update]) -> bool:
 
 
 def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Multiply an array of directions by the matrix that multiplies the old directions in the updates of many runs.
+    r"""Multiply directions by the matrix A in the updates :math:`W \leftarrow AW + CX` of the weights W of many runs.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: in
 
 
 def _multiply_rows(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) -> Float[Array, "... runs"]:
-    """Multiply the directions on `axis` of X by the coefficient c of each run: a scalar, one per direction, or a matrix."""
+    """Multiply each run's directions, on `axis` of X, by the run's coefficient c: a scalar, one per direction, or a matrix."""
     if c.ndim == 1:  # the only axis is that of runs
         return c * X
     rows = jnp.moveaxis(X, axis, 0)
@@ -309,7 +309,7 @@ class Descent(Algorithm):
         return eqx.tree_at(lambda own: jax.tree.leaves((own.lr, own.lr_second)), self, [factor * rate for rate in rates])
 
     def gradient_step(self, now: StepContext, at: WeightCombination | None = None) -> WeightCombination:
-        """Return minus the learning rates times the gradient of loss and ridge, divided by d, at the students or at `at`."""
+        """Return the step of gradient descent on loss and ridge penalty, with the gradient at the weights `at`."""
         return self.scale_by_minus_lr(now.gradient(at) + (self.ridge * now.inv_d) * (now.student if at is None else at))
 
     def scale_by_minus_lr(self, slope: WeightCombination) -> WeightCombination:
@@ -352,5 +352,6 @@ class Wrapper(Algorithm):
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):
             raise BadInput(
-                f"{_class_name(self)} needs an algorithm as its base; got {type(self.base).__name__}. Give OnePassSGD(lr)."
+                f"{_class_name(self)} needs an algorithm as its base; got {type(self.base).__name__}. Give, say, "
+                f"OnePassSGD(lr=0.1)."
             )

@@ -33,7 +33,7 @@ from sgdlimits.statistics.products import Moments
 
 
 class BlockMoments(NamedTuple):
-    """Coefficients that convert moments with the total fields of one class to moments with the fields of each block.
+    """Coefficients that convert moments of a class's total fields (sums over blocks of coordinates) to those in each block.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class BlockMoments(NamedTuple):
 
     @classmethod
     def of_class(cls, inputs: Blocks, stats: Overlaps, gram: Float[Array, "blocks k k"], i: int | None) -> BlockMoments:
-        """Compute the coefficients of class i, or of all classes for None, at statistics with a block axis.
+        """Compute the `BlockMoments` of class i, or of all classes if i is None, from statistics with an axis of blocks.
 
         `gram` is the Gram matrix of the fixed directions in each block.
         """
@@ -77,7 +77,7 @@ class BlockMoments(NamedTuple):
         return cls(noisy, np.asarray(inputs.shares), coefficients, same * own[:, :, None] - explained, means)
 
     def spread(self, moments: Moments, mean_gradient: Any) -> Moments:
-        """Convert products with total fields to products with the fields in each block, on a first axis.
+        """Convert products of gradients and total fields to products with the fields in each block, on a new first axis.
 
         Products of gradients are multiplied by the variance and the share of each block. `mean_gradient`, the
         mean of the gradient in the total fields, multiplies the mean fields; trailing axes of samples are kept.
@@ -96,12 +96,12 @@ class BlockMoments(NamedTuple):
 
 
 def with_block_axis(stats: Overlaps) -> Overlaps:
-    """Return the overlaps with an axis of blocks, which is added to overlaps of a single block."""
+    """Return the overlaps with an axis of blocks of coordinates; overlaps of a single block get an axis of length one."""
     return stats if stats.has_blocks else Overlaps(stats.a, stats.M[None], stats.Q[None], stats.kept, stats.names)
 
 
 def without_block_axis(stats: Overlaps) -> Overlaps:
-    """Return the overlaps in the only block, without an axis of blocks."""
+    """Return the overlaps without their axis of blocks of coordinates, which has length one."""
     return Overlaps(stats.a, stats.M[0], stats.Q[0], stats.kept, stats.names)
 
 
@@ -131,6 +131,6 @@ def block_increments(
 
 
 def _change_of_all_blocks(part: Overlaps) -> Overlaps:
-    """Return the changes of the overlaps in all blocks, with one change of the scalars, which is the same in each block."""
+    """Return the changes of the overlaps in all blocks, and the change of the scalars, which all blocks have in common."""
     a, kept = jax.tree.map(lambda leaf: leaf[0], (part.a, part.kept))
     return Overlaps(a, part.M, part.Q, kept, part.names)

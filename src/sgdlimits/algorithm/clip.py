@@ -1,4 +1,4 @@
-"""Gradient clipping, and differentially private SGD."""
+"""Optimisers with gradient clipping, and differentially private SGD."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ class Private(Wrapper):
 
     def __check_init__(self) -> None:
         if self.base.trains_second:
-            raise BadInput("Private adds noise to the first layer only. Give a base that does not train the second layer.")
+            raise BadInput(
+                "Private adds noise to the first layer only; got a base that trains the second. Leave "
+                "out lr_second in the base."
+            )
 
     def step(self, now):
         # noise is added to the mean of the batch, hence the division by its size

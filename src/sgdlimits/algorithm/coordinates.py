@@ -42,7 +42,8 @@ class Coordinatewise(Descent):
 
     def step(self, now):
         raise BadInput(
-            f"{type(self).__name__} treats coordinates one by one, so the overlaps are no Markov chain, as Chain(d) needs. "
+            f"{type(self).__name__} treats coordinates one by one, so the overlaps are not a Markov chain, which "
+            f"Chain(d) needs. "
             "Use SGD(d), or ODE() and SDE(d) for diffuse weights."
         )
 

@@ -1,4 +1,4 @@
-"""Decoupled weight decay."""
+"""Wrapper of optimisers with decoupled weight decay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class Decayed(Wrapper):
 
     def __check_init__(self) -> None:
         if self.base.sphere:
-            raise BadInput("weights on the sphere do not decay. Give a base with sphere=False.")
+            raise BadInput(
+                "weight decay has no effect on the sphere, where norms stay 1; got a base with "
+                "sphere=True. Give the base sphere=False."
+            )
 
     def step(self, now):
         step = dict(self.base.step(now))

@@ -37,18 +37,18 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, repeat_for_samples
 
 MAX_CLASS_COMBINATIONS = 256
-"""Maximum number of assignments of the samples of a batch to classes; an average over a step sums over all of them."""
+"""Maximum number of assignments of a batch's samples to classes, over all of which a step is averaged."""
 MAX_UNROLLED_COMBINATIONS = 16
-"""Maximum number of terms of a sum over classes that are traced one by one; a longer sum is a loop, which compiles once."""
+"""Maximum number of terms up to which a sum over classes is unrolled; a longer sum is a loop, compiled once."""
 MAX_JUMP = 1e-12
-"""Maximum change of the weights, due to rounding, by which a step at 1/d = 0 counts as the identity."""
+"""Maximum change of the weights in a step at 1/d = 0 that counts as rounding, so that the step has a limit as d grows."""
 
 
 # --- steps that are linear in the gradient -----------------------------------------------------------------------------------
 
 
 class StepRates(NamedTuple):
-    """Coefficients per sample of a step that is linear in the gradient, for each group of directions of an algorithm.
+    """Coefficients, per sample, of an algorithm's step that is linear in the gradient, for each array of weights it updates.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class StepRates(NamedTuple):
 
 
 def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
-    """Return the coefficients of a step at time t that is linear in the gradient, found from one step of a single unit."""
+    """Return the coefficients, at time t, of an algorithm's step that is linear in the gradient, measured on a single unit."""
     names, b = algorithm.names, algorithm.batch
     one, basis = jnp.ones((1, 1)), np.eye(len(names) + 1)
     unit: list[bool] = []
@@ -140,7 +140,7 @@ def free_step_increments(
 
 
 def _combine_terms(rows, i: int, terms):
-    """Sum the terms with the coefficients in row i of `rows`, separately for each name if `rows` is a dictionary."""
+    """Return the linear combination of pytrees with row i of a matrix as coefficients; by name, if `rows` is a dictionary."""
     if isinstance(rows, dict):
         return {name: _combine_terms(own, i, [term[name] for term in terms]) for name, own in rows.items()}
     return jax.tree.map(lambda *leaves: sum(c * leaf for c, leaf in zip(rows[i], leaves, strict=True)), *terms)
@@ -306,7 +306,7 @@ def check_limit(algorithm: Algorithm, model: Model) -> None:
 
 @eqx.filter_jit
 def measure_jumps(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, ""]]:
-    """Measure how far a step at 1/d = 0 is from the identity, for each group of directions and each stored scalar."""
+    """Measure by how much a step at 1/d = 0 changes each array of weights and each stored scalar."""
     updates, numbers, stats = _make_trial_step(algorithm, model, jnp.zeros(()))
     largest = lambda *leaves: jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in leaves]).max()
 
@@ -340,7 +340,7 @@ def _make_trial_step(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[
 
 
 def _has_limits_as_bases(algorithm: Algorithm) -> bool:
-    """Return whether all algorithms that a wrapper contains are their own limits as d grows."""
+    """Return whether each algorithm inside a wrapper is its own limit as d grows."""
     base = getattr(algorithm, "base", None)
     return base is None or (base.limit is base and _has_limits_as_bases(base))
 
@@ -382,7 +382,7 @@ class StepAverages(NamedTuple):
         return self.rule.nodes(*self._node_space()).weights.size
 
     def _node_space(self) -> tuple[int, Group | None]:
-        """Return the number of random variables in the inputs of a step, and the symmetries that the nodes should have."""
+        """Return the number of random variables in the inputs of a step, and the symmetries for quadrature nodes."""
         model, algorithm, L = self.model, self.algorithm, input_count(self.algorithm, self.model.width)
         dim = L * (len(algorithm.names) * model.width + model.teachers + 1)
         if algorithm.batch < L or len(algorithm.names) > 1:

@@ -1,4 +1,4 @@
-"""Momentum: heavy ball and Nesterov."""
+"""Optimisers with momentum: heavy ball and Nesterov."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Muon: momentum with orthogonalised steps."""
+"""Muon, an optimiser with momentum and orthogonalised steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Muon(Descent):
 
     beta: MomentumInTime = eqx.field(converter=as_floats)
     remembers: bool = eqx.field(static=True, init=False)
-    """Whether a velocity is stored; this must not depend on a traced value."""
+    """Whether the algorithm stores a velocity, that is, beta is not zero; this does not depend on traced values."""
 
     def __init__(
         self, lr: Rate, beta: MomentumInTime = 0.0, *, lr_second: Rates | None = None, ridge: NotNegativeInTime = 0.0,
@@ -47,7 +47,7 @@ class Muon(Descent):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Initial values of the groups of directions stored beside the students, by name: the velocity begins at zero."""
+        """Stored arrays of weights by name, with their initial value: `velocity` starts at zero."""
         return {"velocity": "zero"} if self.remembers else {}
 
     def step(self, now):
@@ -63,5 +63,8 @@ class Muon(Descent):
     @property
     def limit(self) -> Algorithm:
         if self.remembers:
-            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), at any d.")
+            raise BadInput(
+                f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), "
+                f"which supports every beta."
+            )
         return self

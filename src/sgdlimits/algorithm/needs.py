@@ -1,4 +1,4 @@
-"""Properties of a step that are found by running it: use of noise and of products of inputs, and linearity.
+"""Tests of an algorithm's step: whether it uses noise or products of inputs, and whether it is linear in the gradient.
 
 The use of noise and of products of inputs is recorded while the step is traced once on abstract arrays. Linearity is probed on
 random values. Algorithms of this package declare whether they are linear, and a test compares the declaration with the probe.
@@ -82,19 +82,19 @@ def _evaluate_cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds
 
 
 def _is_array(leaf: Any) -> bool:
-    """Return whether a leaf of a pytree is an array of JAX or NumPy."""
+    """Return whether a value in a pytree is an array of JAX or NumPy."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
 def _rebuild_algorithm(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
-    """Rebuild an algorithm from its tree structure and its leaves, `kinds`, with `arrays` in place of array shapes."""
+    """Rebuild an algorithm from its pytree structure and the values `kinds` in it, with `arrays` in place of shapes."""
     remaining = iter(arrays)
     leaves = [next(remaining) if isinstance(kind, jax.ShapeDtypeStruct) else kind for kind in kinds]
     return jax.tree.unflatten(structure, leaves)
 
 
 def _array_shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
-    """Return the shapes and types of the arrays among the leaves `kinds` of an algorithm."""
+    """Return the shapes and types of the arrays among the values `kinds` of an algorithm."""
     return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
 
 
@@ -123,7 +123,7 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
 
 
 class _Probe(NamedTuple):
-    """Values of all quantities in the context of a step: random ones, or mere shapes inside a trace."""
+    """Random values of all quantities in the context of a step, or only their shapes while JAX traces the step."""
 
     fields: dict[str, Array]
     fixed: Array
@@ -174,7 +174,7 @@ class _Probe(NamedTuple):
 
 
 class _StepCoefficients(NamedTuple):
-    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient in order 1/d, and of the trained scalars."""
+    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient at order 1/d, and of the trained scalars."""
 
     past: np.ndarray
     gradient: np.ndarray
@@ -182,7 +182,7 @@ class _StepCoefficients(NamedTuple):
 
 
 def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
-    """Return whether steps on random values of several sizes have the same coefficients."""
+    """Return whether an algorithm's steps on random values of several sizes have the same coefficients, so are linear."""
     if _trace_needs(structure, kinds, width).noise:  # which the gradient knows nothing of
         return False
     rng = np.random.default_rng(0)
@@ -232,7 +232,7 @@ def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: fl
 
 
 def _solve_coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
-    """Solve for each array in `new` as a linear combination of the known arrays; return None if there is no solution."""
+    """Express each array in `new` as a linear combination of the known arrays; return None if that is not possible."""
     basis = np.stack([each.ravel() for each in known], axis=1)
     targets = new.reshape(len(new), -1).T
     if not np.isfinite(targets).all():

@@ -1,4 +1,4 @@
-"""Several steps with each batch."""
+"""Wrapper of optimisers that makes several steps with each batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Repeated(Wrapper):
 
     @property
     def limit(self) -> Algorithm:
-        """The algorithm itself: its steps depend on the velocity that earlier steps with the same batch have created."""
+        """Limit of the algorithm as d grows: itself, as a step depends on the velocity from steps with the same batch."""
         return self
 
     def step(self, now):

@@ -1,4 +1,4 @@
-"""Learning rates that change with time."""
+"""Wrapper of optimisers whose learning rates rise and fall with time."""
 
 from __future__ import annotations
 

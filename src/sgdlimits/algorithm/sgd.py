@@ -1,4 +1,4 @@
-"""One-pass SGD."""
+"""One-pass SGD, the plain optimiser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Weights as linear combinations, whose coefficients come from the step of an algorithm as it is written in R^d.
+r"""Weights as linear combinations of old weights and inputs, with coefficients computed by an algorithm's step.
 
 Every algorithm that does not single out coordinates maps its directions W (p students, and p for each name in its memory) and
 the L vectors X of one step to
@@ -31,9 +31,9 @@ from sgdlimits.statistics.overlaps import STUDENT
 from sgdlimits.statistics.trees import add
 
 Coefficient = Any
-"""Coefficient of p directions: a number, a number for each row (p,), or a matrix (p, p)."""
+"""Type of a coefficient of p directions: a number, a number for each row (p,), or a matrix (p, p)."""
 SampleGradients = Callable[["WeightCombination"], tuple[Float[Array, "p b"], PyTree]]
-"""Function of weights that returns the gradients of the samples: with respect to their fields, and to the scalars."""
+"""Type of a function that returns the gradients of the samples at given weights, for the fields and for the scalars."""
 
 
 class WeightCombination:
@@ -58,7 +58,7 @@ class WeightCombination:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute under its former name, with a deprecation warning."""
+            """Return the attribute that had the given name in earlier versions, with a deprecation warning."""
             return find_renamed_attribute(self, name, renamed=STEP_MEMBERS)
 
     def __add__(self, other: WeightCombination) -> WeightCombination:
@@ -104,7 +104,7 @@ class WeightCombination:
         inputs = None if now.inputs is None else apply_coefficient(directions, now.inputs)
 
         def scale(tree: PyTree) -> PyTree:
-            """Multiply a tree of scalars by the factor `scalars`, or by that of its name."""
+            """Multiply trained scalars by the factor `scalars`; if this is a dictionary, each by the factor of its name."""
             if tree is None:
                 return None
             if isinstance(scalars, dict):
@@ -134,7 +134,7 @@ class WeightCombination:
         return sum((apply_coefficient(coefficient, now.fields_by_name[name]) for name, coefficient in w.past.items()), moved)
 
     def gram(self) -> Float[Array, "p p"]:
-        """Return the Gram matrix of the p directions."""
+        """Return the Gram matrix of the weights, whose p rows are the directions of the p units."""
         inner = self._past_gram()
         return inner if self.inputs is None else inner + self.now.inv_d * self._inputs_gram_part()
 
@@ -151,7 +151,7 @@ class WeightCombination:
         return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonalise(self) -> WeightCombination:
-        r"""Return the orthonormal rows nearest to those of V, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
+        r"""Return the polar factor :math:`(VV^\top)^{-1/2}V/\sqrt d` of the weights V: the nearest orthonormal rows."""
         return self.left_multiply(inverse_root(self.scaled_gram()))
 
     def _past_gram(self) -> Float[Array, "p p"]:
@@ -213,7 +213,7 @@ class StepContext:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute under its former name, with a deprecation warning."""
+            """Return the attribute that had the given name in earlier versions, with a deprecation warning."""
             return find_renamed_attribute(self, name, renamed=STEP_MEMBERS)
 
     @property
@@ -228,11 +228,11 @@ class StepContext:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all groups of directions: "student", then those in the algorithm's memory."""
+        """Names of all arrays of weights that a step updates: "student", then those in the algorithm's memory."""
         return tuple(self.fields_by_name)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the stored weights, or the stored scalar, with this name."""
+        """Return the stored weights, or the stored scalar, of the given name."""
         if name not in self.weights and name not in self.kept:
             known = ", ".join([*self.weights, *self.kept])
             raise BadInput(f"the algorithm reads {name!r} but stores {known}. Declare {name!r} in its `memory`.")
@@ -255,13 +255,14 @@ class StepContext:
             return slope
         if self._gradients_with_extra:
             raise BadInput(
-                "Private draws one noise vector for each batch, but its base takes several gradients. Give another base."
+                "Private draws one noise vector for each batch, but its base takes several gradients. Give a base "
+                "such as OnePassSGD(lr)."
             )
         self._gradients_with_extra.append(True)
         return slope + self.extra
 
     def mean_gradient(self, G: Float[Array, "p b"], slopes: PyTree) -> WeightCombination:
-        """Return the batch mean of gradients, G in the fields and `slopes` in the scalars, divided by d, as weights."""
+        """Return the batch mean of sample gradients (G for the fields, `slopes` for the scalars), over d, as weights."""
         return self.along(G / self.batch, jax.tree.map(lambda leaf: leaf.mean(-1), slopes))
 
     def along(self, coefficients: Float[Array, "p b"], slopes: PyTree = None) -> WeightCombination:
@@ -270,7 +271,7 @@ class StepContext:
         if jnp.shape(coefficients) != (p, b):
             raise BadInput(
                 f"now.along needs a coefficient for each unit and sample, shape ({p}, {b}); got {jnp.shape(coefficients)}. "
-                "Give an array of that shape."
+                f"Give an array of shape ({p}, {b})."
             )
         noises = self.fixed.shape[1] - b
         inputs = coefficients if noises == 0 else jnp.pad(coefficients, ((0, 0), (0, noises)))
@@ -342,7 +343,7 @@ def _small_matmul(left: Float[Array, "n m"], right: Float[Array, "m l"]) -> Floa
 
 
 def _add_or_none(left: Any, right: Any) -> Any:
-    """Return the sum of two arrays, trees or weights; None stands for zero."""
+    """Return the sum of two arrays, pytrees or weights; None stands for zero."""
     if left is None or right is None:
         return right if left is None else left
     return left + right if isinstance(left, WeightCombination) else add(left, right)

@@ -34,9 +34,9 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.trial import try_function
 
 CLOSED_SHARE = 1e-5
-"""Largest share of a drift's derivative along directions that change no statistic, at which this share counts as rounding."""
+"""Share of a drift's derivative along directions that change no statistic, up to which it counts as a rounding error."""
 RANK_TOLERANCE = 1e-9
-"""Singular values of a Jacobian below this fraction of the largest count as zero."""
+"""Fraction of the largest singular value of a Jacobian below which a singular value counts as zero."""
 
 
 @checked
@@ -44,7 +44,7 @@ RANK_TOLERANCE = 1e-9
 class ChosenDynamics(EffectiveDynamics):
     """Effective dynamics of functions of a problem's statistics, made by `effective_dynamics(problem, statistics=...)`.
 
-    The methods `f`, `g` and `h` take the problem's statistics u and return a tree with the structure of `statistics(u)`;
+    The methods `f`, `g` and `h` take the problem's statistics u and return a pytree with the structure of `statistics(u)`;
     `names(u)` lists the entries in the order of the rows and columns of `Sigma`.
 
     Parameters
@@ -63,12 +63,12 @@ class ChosenDynamics(EffectiveDynamics):
         return super().__repr__().replace("EffectiveDynamics of", f"ChosenDynamics{at} of functions of the statistics of", 1)
 
     def at(self, d: int) -> ChosenDynamics:
-        """Return the same dynamics at dimension `d`, with the second-order term of the chain rule evaluated at this d."""
+        """Return the dynamics at dimension `d`, with the second-order term of the chain rule evaluated there."""
         d = check_count("d", d)
         return ChosenDynamics(self._at(d), self.exponent, self.statistics, d)
 
     def f(self, stats: PyTree) -> PyTree:
-        """Return f for the chosen statistics, where -f is their drift under gradient descent on the population loss."""
+        """Return the term f of h = -f + g: -f is the drift of the chosen statistics under population gradient descent."""
         problem, one = self._here(stats)
         return one.tree(self._population(problem, one, stats))
 
@@ -154,7 +154,7 @@ class ChosenDynamics(EffectiveDynamics):
         return self._corrector(problem, one, stats) - self._population(problem, one, stats)
 
     def _measure_leak(self, problem: Problem, stats: PyTree) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
-        """Return names, shares and derivatives of the chosen statistics' drifts along directions that change none of them.
+        """Return how much the drift of each chosen statistic varies along directions in which no chosen statistic changes.
 
         The share of a statistic is the norm of its drift's derivatives along these directions, relative to the norm of all
         derivatives of its drift at this state.
@@ -182,18 +182,18 @@ class ChosenDynamics(EffectiveDynamics):
         return one.names, share, np.abs(pull).max(1)
 
     def _here(self, stats: PyTree) -> tuple[Problem, Chosen]:
-        """Return the problem and its `Chosen` statistics, after evaluating them once at the state `stats`."""
+        """Return the problem and the `Chosen` statistics, checked by evaluating them at the state `stats`."""
         problem = self._one()
         problem.coordinates.fits(stats)
         needs_d = takes_d(self.statistics)
         if needs_d and self.d is None:
-            raise BadInput("statistics= depends on d, but no d is given. Choose one, for instance dynamics.at(1000).h.")
+            raise BadInput("statistics= depends on d, but no d is given. Choose d, for instance dynamics.at(1000).h.")
         fn = (lambda u: self.statistics(u, self.d)) if needs_d else self.statistics
         return problem, Chosen.of(fn, problem, stats)
 
 
 class Chosen:
-    """User's function of a problem's statistics, converted to a function of vectors, with derivatives and names of entries."""
+    """User's function of a problem's statistics as a function of vectors, with its derivatives and the names of its entries."""
 
     def __init__(self, fn: Callable[[Any], Array], names: tuple[str, ...], tree: Callable[[Any], PyTree]) -> None:
         self.fn, self.names, self.tree = fn, names, tree
@@ -244,12 +244,12 @@ class Chosen:
     def _finite(self, value: Any) -> Any:
         if not isinstance(value, jax.core.Tracer) and not np.isfinite(value).all():
             bad = self.names[int(np.argmin(np.isfinite(value).reshape(len(self.names), -1).all(1)))]
-            raise BadInput(f"statistics= has no finite derivative of {bad} at this state. Give a state where it is smooth.")
+            raise BadInput(f"statistics= has no finite derivative of {bad} at this state. Give a state where {bad} is smooth.")
         return value
 
 
 def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
-    """Return the name of each entry of a tree of arrays, made of dictionary keys and array indices.
+    """Return the name of each entry of a pytree of arrays, made of dictionary keys and array indices.
 
     >>> names_of_numbers({"m": np.zeros(2), "r": 0.0})
     ('m[0]', 'm[1]', 'r')

@@ -28,7 +28,7 @@ STAGES = DOP853.n_stages
 A, B, C = DOP853.A[:STAGES, :STAGES], DOP853.B, DOP853.C[:STAGES]
 """Matrix, weights and nodes of the Runge-Kutta method of order 8 by Dormand and Prince."""
 END_ROUNDING = 2.0**-42
-"""Relative distance of an interval's last stage from the interval's end; larger than the rounding of a schedule's knots."""
+"""Relative distance before an interval's end at which its last Runge-Kutta stage is taken, beyond rounding of the knots."""
 
 
 class Knob(Steps):
@@ -45,7 +45,7 @@ class Knob(Steps):
 
 
 class Held(Schedule):
-    """Schedule replaced by its value at one time."""
+    """Schedule whose value is frozen at its value at one time."""
 
     value: Float[Array, "..."]
 

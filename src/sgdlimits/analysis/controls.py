@@ -16,7 +16,7 @@ from sgdlimits.schedule_forms import Steps
 from sgdlimits.text import suggest_name
 
 BISECTIONS = 60
-"""Number of bisections for the Lagrange multiplier of a budget, enough for double precision."""
+"""Number of bisections that find the Lagrange multiplier of a budget to double precision."""
 
 
 @checked
@@ -125,7 +125,7 @@ class FeasibleSet:
         return np.linspace(0.0, self.t_max, self.controls[name].pieces + 1)[1:-1]
 
     def constant(self, levels: np.ndarray) -> np.ndarray:
-        """Return the scaled vector of constant controls; `levels` has one scaled value for each control."""
+        """Return the scaled vector of controls that are constant in time; `levels` has one scaled value for each control."""
         return np.repeat(levels, [b - a for _, a, b in self.slices])
 
     @property

@@ -44,9 +44,9 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
 
 TOLERANCE = 1e-5
-"""Relative tolerance of the ODE solver; corrections to the mean are needed to few digits only."""
+"""Relative tolerance of the ODE solver for 1/d corrections, which are needed to few digits only."""
 MAX_RELATIVE_CORRECTION = 0.25
-"""Largest standard deviation and correction of the mean, relative to a statistic's size, at which the expansion holds."""
+"""Largest standard deviation and correction of a mean, relative to the statistic's size, for a valid 1/d expansion."""
 
 
 @checked
@@ -184,7 +184,7 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     """
     start_d = getattr(start, "d", None)
     if start_d is not None and start_d != d:
-        raise BadInput(f"start= has d = {start_d}, but d= is {d}. Give both the same d.")
+        raise BadInput(f"start= has d = {start_d}, but d= is {d}. Give d={start_d}.")
     path = expansion(problem, start, t_max, seed=seed)
     names = [*path.statistic.values.tolist(), "risk"]
     with np.errstate(all="ignore"):

@@ -57,7 +57,7 @@ class EffectiveDynamics:
         return EffectiveDynamics(self._at(check_count("d", d)), self.exponent)
 
     def f(self, stats: PyTree) -> PyTree:
-        """Return f, where -f is the drift of the statistics under gradient descent on the population loss, for any exponent."""
+        """Return the term f of h = -f + g: -f is the drift of the statistics under population gradient descent."""
         return jax.tree.map(lambda leaf: -leaf, self._one().drift_parts(stats)[0])
 
     def g(self, stats: PyTree) -> PyTree:
@@ -125,7 +125,7 @@ class EffectiveDynamics:
 
     def _one(self) -> Problem:
         if not isinstance(self.problem, Problem):
-            raise BadInput("problem= is a function of d, but no d is given. Choose one, for instance dynamics.at(1000).f.")
+            raise BadInput("problem= is a function of d, but no d is given. Choose d, for instance dynamics.at(1000).f.")
         return self.problem
 
     def _need_limit(self, name: str) -> None:

@@ -67,8 +67,8 @@ def effective_dynamics(
     d : with `problem`, the dimension of the second-order term of the chain rule, None for its limit at infinite d; with
         `loss`, the dimension, None for the length of the longest last axis of the weights
     loss : instead of a problem, a JAX function of weights and of one sample that returns a number
-    sample : with `loss`, a JAX function of a key and of d that draws one sample: an array or a tree of arrays
-    at : with `loss`, weights: an array or a tree of arrays; or a function of a key and of d that draws weights
+    sample : with `loss`, a JAX function of a key and of d that draws one sample: an array or a pytree of arrays
+    at : with `loss`, weights: an array or a pytree of arrays; or a function of a key and of d that draws weights
     lr : with `loss`, the learning rate
     slowed : with `loss`, the power of d by which time is slowed: a unit of time is d^(exponent + slowed) samples
     samples : with `loss`, the number of samples in an average
@@ -122,9 +122,9 @@ def effective_dynamics(
 
 
 def _of_loss(problem, loss, sample, statistics, at, lr, d, exponent, slowed, samples, seed) -> SampledDynamics:
-    """Return the dynamics of a loss, or raise `BadInput` if it comes with a problem, or without an argument it needs."""
+    """Return the effective dynamics of a user's loss; raise `BadInput` if an argument is missing or a problem is given too."""
     if problem is not None:
-        raise BadInput("problem= and loss= are both given. Give one of them.")
+        raise BadInput("problem= and loss= are both given. Leave out one of the two.")
     for name, value in (("sample", sample), ("statistics", statistics), ("at", at), ("lr", lr)):
         if value is None:
             raise BadInput(f"loss= needs {name}=, which is missing. Give loss=, sample=, statistics=, at= and lr=.")

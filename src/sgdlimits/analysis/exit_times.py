@@ -67,7 +67,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
 
 
 def _condition_margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
-    """Return the margin by which each run satisfies the exit condition at each saved time; bools for a boolean condition."""
+    """Return by how much each run satisfies the exit condition at each saved time; bools for a boolean condition."""
     if dataset.t.values[0] > 0:
         raise BadInput(
             f"exit times need the start of the runs, but the first saved time is {dataset.t.values[0]:g}. "
@@ -121,7 +121,7 @@ def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) ->
 
 
 def _explains_stops(beyond: np.ndarray, t: np.ndarray, t_end: np.ndarray, stopped: np.ndarray) -> bool:
-    """Return whether a boolean condition can have stopped the runs: false before the end of each run, true where runs stopped.
+    """Return whether a boolean condition is consistent with where the runs stopped: false before, and true at the stops.
 
     `beyond` has the condition for each run at each saved time `t`; `stopped` marks the runs that were stopped, at `t_end`.
     """

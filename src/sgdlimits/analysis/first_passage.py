@@ -22,14 +22,14 @@ from sgdlimits.statistics.trees import take_run
 
 # never reached unless a law is extremely narrow for its interval
 MAX_TERMS = 4096
-"""Maximum number of terms in the cosine series of a law."""
+"""Maximum number of terms in the cosine series of a law of exit times."""
 NEGLIGIBLE_TRANSFORM = 1e-9
 """Size of a law's Laplace transform at which its cosine series is cut, after some 200 terms for an escape from a saddle."""
 INTERPOLATION_DEGREE = 16
 """Degree in time of the interpolant of the risk over a solver's step: more than twice the order of the solver, so that the
 interpolant is exact for risks quadratic in the state."""
 MAX_COORDINATE = 1e6
-"""Size of a coordinate of the state beyond which a run has diverged."""
+"""Size of a coordinate of the state beyond which a run of the ODE has diverged."""
 
 
 class FirstPassage:
@@ -116,12 +116,12 @@ class FirstPassage:
 
     @cached_property
     def _mean_at_nodes(self) -> np.ndarray:
-        """Mean exit time from each Chebyshev node."""
+        """Mean exit time from each Chebyshev node of the interval."""
         return self._solve_backward_equation(np.full(self.x.size, -1.0))
 
     @cached_property
     def _variance_at_nodes(self) -> np.ndarray:
-        """Variance of the exit time from each Chebyshev node."""
+        """Variance of the exit time from each Chebyshev node of the interval."""
         return self._solve_backward_equation(-2 * self._mean_at_nodes) - self._mean_at_nodes**2
 
     def _solve_backward_equation(self, right: np.ndarray) -> np.ndarray:

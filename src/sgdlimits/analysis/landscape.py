@@ -66,7 +66,7 @@ class Weights:
 
 
 def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
-    """Convert a point of the landscape to a triple (a, units, axes); raise `BadInput` if the point does not fit the problem.
+    """Convert a point of the landscape to a triple (a, units, axes); raise `BadInput` if the problem does not admit it.
 
     `a` : second layer, or the scalars by name; `units` : coordinates of the units in an orthonormal frame, shape (p, n);
     `axes` : the frame in R^d, shape (n, d), or None if the point is given by statistics.
@@ -109,7 +109,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
 
 
 def _uses_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
-    """Return whether to use the geometry of the sphere: `sphere`, or the problem's own choice if None.
+    """Return whether to use the geometry of the sphere: the argument `sphere`, or the problem's own choice if it is None.
 
     The rows of `S` are the coordinates of the units. Raise `BadInput` if the result is true and the norm of a unit is not 1.
     """
@@ -333,7 +333,7 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
         raise BadInput(f"{problem.name} starts from a random second layer. Give Weights a second layer a= of {p} numbers.")
     a = as_scalars(problem.network.initial(problem.initial.second) if at.a is None else at.a)
     if problem.network.one_array and (a.shape != (p,) or not np.isfinite(a).all()):
-        raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one per unit.")
+        raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one number for each unit.")
     if not problem.network.one_array:
         problem.coordinates.check(as_batch(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a

@@ -20,9 +20,9 @@ from sgdlimits.statistics.trees import as_batch
 from sgdlimits.text import table
 
 NEUTRAL_TOLERANCE = 1e-6
-"""Fraction of the largest rate below which the real part of a rate counts as zero: errors of rounding or of quadrature."""
+"""Fraction of the largest rate below which a rate's real part counts as zero, because of rounding or quadrature."""
 RANK_TOLERANCE = 1e-8
-"""Fraction of the largest eigenvalue of the noise below which an eigenvalue counts as zero."""
+"""Fraction of the largest eigenvalue of the noise matrix below which an eigenvalue counts as zero."""
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.text import table
 
 SLACK = 0.1
-"""Largest excess of a measured exponent over the allowed exponent at which a condition still counts as satisfied."""
+"""Largest excess of a measured exponent over the exponent that a condition allows at which the condition still holds."""
 ERRORS = 2
-"""Number of standard errors by which a measured exponent may deviate."""
+"""Number of standard errors by which a measured exponent may exceed the exponent that a condition allows."""
 FLAT = 1e-3
-"""Relative change over the largest dimensions up to which a quantity counts as constant."""
+"""Relative change of a quantity over the largest dimensions up to which the quantity counts as constant."""
 FAR, FARTHEST = 14.0, 20.0
 """Norms of normal vectors: vectors longer than the first do not occur in samples, and a moment that depends on vectors with
 norms between the two counts as infinite."""
@@ -63,7 +63,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Growth:
-    """Exponent of d with which a quantity grows, -inf for a quantity that is zero, and the exponent's standard error."""
+    """Power of d with which a quantity grows, -inf if the quantity is zero, and the standard error of this exponent."""
 
     exponent: float
     error: float = 0.0
@@ -181,7 +181,8 @@ def measure(
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
         raise BadInput(
-            f"dimensions must be at least {laws[0].span}, the number of directions; got {dimensions[0]}. Give larger ones."
+            f"dimensions must be at least {laws[0].span}, the number of directions; got {dimensions[0]}. Give "
+            f"larger dimensions."
         )
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
@@ -195,7 +196,7 @@ def measure(
 
 
 def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray) -> PyTree:
-    """Return the states `points` with deviations from the state `around` multiplied by one factor for each statistic."""
+    """Return the states `points` with their deviations from the state `around` scaled by one factor for each statistic."""
     problem.coordinates.fits(around)
     middle = problem.vector(around)
     return jax.vmap(lambda one: problem.from_vector(middle + scale * (problem.vector(one) - middle), one))(points)
@@ -204,7 +205,7 @@ def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray)
 def _compare(
     sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
 ) -> Localizability:
-    """Return the report on measured sizes, with dimensions as the first axis, for statistics multiplied by d^powers."""
+    """Compare measured sizes (dimensions first) of statistics times d^powers with what the conditions allow."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
     is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE
@@ -290,7 +291,7 @@ def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""
 
 
 def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
-    """Return the power of d by which each statistic is multiplied."""
+    """Return, for each statistic, the power of d by which it is magnified."""
     if not isinstance(magnify, Mapping):
         check_number("magnify", magnify, at_least=0)
         return np.full(len(names), float(magnify))

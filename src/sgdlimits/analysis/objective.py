@@ -92,7 +92,7 @@ class ExitTime(Objective):
 
     @property
     def until(self):
-        """Stop condition for simulations: the exit."""
+        """Stop condition with which simulations end at the exit whose time is minimised."""
         return self.exits
 
     def of_runs(self, problem, dataset):

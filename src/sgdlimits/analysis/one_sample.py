@@ -47,7 +47,7 @@ class Draws(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Terms of first and second order in the step size of each sample's step, and its gradient in a basis of the span."""
+    """Change of the statistics by each sample's step, in first and second order of the step size, and the sample's gradient."""
 
     first: Float[Array, "n samples"]
     second: Float[Array, "n samples"]
@@ -55,7 +55,7 @@ class Terms(NamedTuple):
 
 
 class OneSample(eqx.Module):
-    """Law of one sample of a problem, and the terms of its step.
+    """Law of one random sample of a problem, and the change of the statistics by this sample, order by order.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class OneSample(eqx.Module):
 
     @abc.abstractmethod
     def derivatives(self, stats: PyTree) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return norms, or upper bounds of norms, of each statistic's second and third derivatives by the weights."""
+        """Return norms, or upper bounds, of the second and third derivatives of each statistic with respect to the weights."""
 
     def draw_classes(self, stream: Stream) -> Int[Array, " samples"]:
         """Draw the class of each sample."""
@@ -94,7 +94,7 @@ class OneSample(eqx.Module):
 @singledispatch
 def one_sample(problem: Problem) -> OneSample:
     """Return the law of one sample of a problem; register a function for a new kind of problem."""
-    raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register one with one_sample.")
+    raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register a law with one_sample.")
 
 
 class ProjectionSample(OneSample):

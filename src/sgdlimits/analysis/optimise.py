@@ -37,21 +37,21 @@ from sgdlimits.run.simulate import simulate
 from sgdlimits.start import Start, as_start
 
 STEP_TOLERANCE = 1e-8
-"""Largest relative error of statistics integrated with fixed steps; the problem's tolerance replaces it if larger."""
+"""Largest relative error of statistics integrated with fixed steps; a larger tolerance of the problem replaces it."""
 MAX_STEPS_PER_INTERVAL = 256
-"""Largest number of steps on each interval; a drift that needs more is stiff."""
+"""Maximum number of solver steps on each interval of time; a drift that needs more is too stiff."""
 STEPS_OF_DIVERGENCE = 32
 """Number of steps per interval from which a path that is not finite counts as diverging; with fewer, the steps are too long."""
 TRIAL_CONSTANTS = (0.03, 0.1, 0.3, 0.7)
-"""Constant values of the controls, scaled to [0, 1], from which the search for the best constants begins."""
+"""Constant values of the controls, scaled to [0, 1], from which the search for the best constants starts."""
 SHARE_OF_CONSTANTS = 0.2
-"""Largest share of the gradients that the search for the best constants may take."""
+"""Largest share of the allowed gradient evaluations that the search for the best constant controls may take."""
 RELATIVE_CHANGE = 1e-9
 """Relative change of the objective in one iteration at which SciPy's optimisers stop."""
 RESCALING_FRACTION = 0.5
 """Fraction of its initial value below which an objective is rescaled, and its search restarted."""
 LBFGS_UPDATES = 30
-"""Number of updates in the approximate Hessian of L-BFGS-B."""
+"""Number of updates that the approximate Hessian of the optimiser L-BFGS-B keeps."""
 
 
 @checked
@@ -139,7 +139,9 @@ def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
     try:
         inspect.signature(make).bind(**dict.fromkeys(names))
     except TypeError as reason:
-        raise BadInput(f"make cannot be called with the controls {', '.join(names)}: {reason}. Name its arguments.") from None
+        raise BadInput(
+            f"make cannot be called with the controls {', '.join(names)}: {reason}. Give its arguments these names."
+        ) from None
     except ValueError:  # a builtin without a signature
         pass
     for level, word in ((0.0, "lower"), (1.0, "upper")):
@@ -208,7 +210,7 @@ class _Search:
         self._compile(max(self.steps_needed(z) for z in trials))
 
     def _compile(self, per_interval: int) -> None:
-        """Compile the objective and its gradient for a number of steps per interval."""
+        """Compile the objective of the control problem and its gradient, for a number of steps per interval."""
         self.per_interval = per_interval
         self.gradient = jit_bound(value_and_gradient, self.disc, self.goal, per_interval, fast_compile=True)
 
@@ -252,7 +254,7 @@ class _Search:
 
     @property
     def size(self) -> int:
-        """Number of entries of the statistics."""
+        """Number of entries of the statistics as one vector."""
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.disc.start))
 
     def best_constants(self) -> np.ndarray:

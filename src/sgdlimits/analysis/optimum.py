@@ -137,7 +137,7 @@ class Optimum:
         The result is also appended to `checks`. The mean of the chain differs from the ODE by O(1/d), besides sampling errors.
         """
         if runs < 2:
-            raise BadInput(f"runs must be at least 2 for a standard error; got {runs}. Give more runs.")
+            raise BadInput(f"runs must be at least 2 for a standard error; got {runs}. Give runs=2 or more.")
         samples = []
         for offset, problem in enumerate((self.problem, self.baseline_problem)):
             dataset = simulate_path(problem, Chain(d), self.start, self.ends, self.objective, runs, seed + offset, progress)

@@ -42,13 +42,13 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import take_run
 
 ZERO_RATE = 1e-6
-"""Rates below this fraction of the largest count as zero."""
+"""Fraction of the largest rate of the linearised ODE below which a rate counts as zero."""
 MAX_DRIFT = 1e-9
-"""Largest drift, relative to the fastest rate, of a point found by Newton's method."""
+"""Largest drift, relative to the fastest rate, at which the end of Newton's method counts as a fixed point."""
 MAX_DISTANCE = 0.05
-"""Largest distance of the plateau from the end of the path, relative to the norm of the plateau."""
+"""Largest distance of the plateau from the end of the ODE's path, relative to the norm of the plateau."""
 MAX_DOUBLINGS = 12
-"""Largest number of times that the length of the path is doubled in the search for the plateau."""
+"""Maximum number of times that the ODE's path is doubled in length in the search for the plateau."""
 MAX_NEWTON_STEPS = 30
 """Largest number of Newton steps to a fixed point; convergence is quadratic."""
 MAX_GROWTH = 12.0
@@ -56,7 +56,7 @@ MAX_GROWTH = 12.0
 PATH_TOLERANCE = 1e-7
 """Relative tolerance of the ODEs for the path and for its adjoint, far below the method's error of order 1/sqrt(d)."""
 NODE_COUNT = 4
-"""Number of Gauss-Legendre nodes for the noise on each piece of the path; a piece is as long as all before it."""
+"""Number of Gauss-Legendre nodes for the noise on each piece of the path; each piece is as long as all earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     b, J = slopes(base[free])
     fastest = np.abs(np.linalg.eigvals(J)).max() + np.abs(b).max()
     if not fastest > 0:
-        raise BadInput("all rates vanish at the centre of the start, so that runs do not escape from it. Give a larger lr.")
+        raise BadInput(
+            "at the centre of the start the linearised ODE has no growing mode, so that runs do not escape. Give a larger lr."
+        )
     given = None if point is None else np.asarray(problem.vector(problem.coordinates.in_limit(point)))[free]
     pieces: list[Any] = []
     # follow the ODE, each piece as long as all before, until Newton's method finds a fixed point near its end
@@ -127,7 +129,8 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
         piece = solve_ivp(drift, (t, t + span), x, "DOP853", dense_output=True, rtol=PATH_TOLERANCE, atol=PATH_TOLERANCE / 100)
         if not piece.success:
             raise BadInput(
-                f"the drift is not finite on the way of the ODE from the centre of the start, from t = {piece.t[-1]:.3g} on. "
+                f"the ODE's solution from the centre of the start reaches a drift that is not finite, at t = "
+                f"{piece.t[-1]:.3g}. "
                 "Give another start; with fitted functions, start=problem.state(...) within their region."
             )
         pieces.append(piece)
@@ -141,7 +144,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     if found is None or (pieces and not near(found, x)):
         raise BadInput(
             "the ODE from the centre of the start settles nowhere" + ("" if given is None else " near the given plateau")
-            + ", so that there is no plateau. Simulate, and use exit_times."
+            + ", so that there is no plateau. Use exit_times(simulate(...), 0.5)."
         )  # fmt: skip
     _, J, Sigma = linearise_at(problem, stats(found))
     # ordered Schur form of J^T: the first columns of Z span the unstable left eigenspace of J
@@ -150,7 +153,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
         largest = float(np.linalg.eigvals(J).real.max())
         raise BadInput(
             f"the ODE from the centre of the start ends at a point without unstable directions (largest rate {largest:.3g}), "
-            "which runs do not leave at a rate. Give a smaller lr, or another start; or simulate, and use exit_times."
+            "so that runs do not leave it exponentially. Give a smaller lr or another start, or simulate and use exit_times."
         )
     L, A = Z[:, :unstable].T, T[:unstable, :unstable].T
     ell, noise = _integrate_back(problem, slopes, stats, pieces, free, L, A, Sigma)
@@ -162,7 +165,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
 def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
     """Return the limit of the statistics of a start as d grows, where random overlaps vanish."""
     start = as_start(start)
-    check_no_blocks(problem, "the departure from a plateau", "Simulate, and use exit_times.")
+    check_no_blocks(problem, "the departure from a plateau", "Use exit_times(simulate(...), 0.5).")
     if isinstance(start, RandomInit):
         law, (scale, _) = problem.directions.initial, start.scale_and_norm(problem)
         if start.positive is not None or (law.second_spread and start.second is None):
@@ -209,12 +212,12 @@ def _drift_and_jacobian(problem: Problem, stats: PyTree) -> Any:
 
 
 def _drift(problem: Problem, stats: PyTree) -> Any:
-    """Return the drift of a problem at given statistics as a vector."""
+    """Return the drift of a problem at statistics given as a vector, as a vector."""
     return problem.vector(problem.drift(stats))
 
 
 def _covariance(problem: Problem, stats: PyTree) -> Any:
-    """Return the covariance of the increments of one sample, times d."""
+    """Return the covariance of a problem's one-sample increments, times d, at statistics given as a vector."""
     return problem.covariance(stats)
 
 
@@ -234,7 +237,7 @@ def _find_fixed_point(slopes: Any, x: np.ndarray, fastest: float) -> np.ndarray 
 def _integrate_back(
     problem: Problem, slopes: Any, stats: Any, pieces: list, free: np.ndarray, L: np.ndarray, A: np.ndarray, Sigma: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Solve the module's equation for :math:`\ell` backwards along the path; return :math:`\ell(0)` and the noise matrix K.
+    r"""Integrate the unstable modes :math:`\ell` back along the path; return :math:`\ell(0)` and their noise covariance K.
 
     The integral of :math:`L\Sigma L^\top` at the plateau is exact; the difference on the path is integrated by quadrature.
     """

@@ -26,15 +26,15 @@ from sgdlimits.start import RandomInit, Start, as_start
 from sgdlimits.text import table
 
 LAW = "noisy law"
-"""Name, among the sources of the table, of the law of exit times of the ODE from starts with noise added."""
+"""Name, in the table of exit times, of the law obtained from the ODE with noise added to its starts."""
 STATISTICS = ("mean", "10 %", "median", "90 %")
-"""Statistics of the exit time, the rows of the printed table."""
+"""Names of the statistics of exit times, the rows of the printed table."""
 LAW_STARTS = 1024
-"""Number of starts of the ODE, with noise added, that represent the law: a mean is known to 3 % of the standard deviation."""
+"""Number of noisy starts of the ODE that represent the noisy law, enough for a mean within 3 % of the standard deviation."""
 MAX_EXIT_DELAY = 40.0
-"""Delay, in inverse growth rates after the exit of the linearised ODE, after which a run from a noisy start never exits."""
+"""Delay after the linearised ODE's exit, in inverse growth rates, beyond which a noisy start counts as never exiting."""
 END_FACTOR = 1.5
-"""End time of the simulations, relative to the last exit time of the noisy law."""
+"""End time of the simulations, as a multiple of the last exit time of the noisy law."""
 LAW_TOLERANCE = 1e-6
 """Relative tolerance of the ODE from noisy starts, far below the method's error of order 1/sqrt(d)."""
 
@@ -155,7 +155,7 @@ def plateau_exits(
 
 
 def law_times(problem: Problem, saddle: Departure, start: Start, d: int, risk: float, seed: int = 0) -> np.ndarray:
-    """Return the times at which the ODE from starts with noise added falls to a risk: samples of the noisy law."""
+    """Return samples of the exit time by the noisy law: when the ODE from starts with noise added falls to a given risk."""
     starts = noisy_starts(problem, saddle, start, d, LAW_STARTS, seed)
     floor = float(problem.floor)
     excess = np.asarray(jax.vmap(problem.risk)(starts)) - floor

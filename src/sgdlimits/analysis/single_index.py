@@ -136,8 +136,8 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if (population <= 0).any():
         raise BadInput(
-            f"the overlap does not grow beyond {way[population <= 0][0]:.3g} at any learning rate, and so does not come to "
-            f"{overlap:g}. Give a smaller overlap, or the student the target's activation."
+            f"the overlap does not grow beyond {way[population <= 0][0]:.3g} at any learning rate, so that it never reaches "
+            f"{overlap:g}. Give a smaller overlap, or a student with the target's activation."
         )
     return float(problem.algorithm.lr_sample * problem.algorithm.batch) * float((population / (-2 * corrector)).min())
 
@@ -192,7 +192,7 @@ def exit_time(
     variance = _interpolate(increment_variance(problem, jnp.asarray(_interpolation_nodes(end))), end) if noise else None
 
     def time_at(d, overlap, start):
-        """Return the time for one dimension, end and start."""
+        """Return the exit time for one dimension d, one final overlap and one initial overlap."""
         d = check_count("d", d, at_least=2)
         if start is None:
             start = _growing_sign(drift, d**-0.5) * d**-0.5
@@ -223,7 +223,7 @@ class _Series(NamedTuple):
 
     @classmethod
     def of(cls, problem: ProjectionProblem) -> _Series | None:
-        """Return the series of a problem with squared loss; None for other losses."""
+        """Return the power series of the overlap's drift for a problem with squared loss; None for other losses."""
         target, law = target_function(problem.target, problem.data), problem.initial
         p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):
@@ -241,7 +241,7 @@ class _Series(NamedTuple):
 
 
 class _Drift(NamedTuple):
-    """Drift of the overlap m with the teacher that all students have in common, interpolated between -end and end."""
+    """Drift of the overlap m that all students have with the teacher, interpolated on [-end, end]."""
 
     population: Callable[[np.ndarray], np.ndarray]
     corrector: Callable[[np.ndarray], np.ndarray]
@@ -252,7 +252,9 @@ class _Drift(NamedTuple):
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
         refuse_noise(problem.data, "the drift of one overlap")
         if isinstance(problem.data, Blocks):
-            raise BadInput("the drift of one overlap does not support variances by block or class. Use problem.drift.")
+            raise BadInput(
+                "the drift of one overlap is not available for inputs with variances by block or class. Use problem.drift."
+            )
         population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
@@ -328,7 +330,7 @@ def _growing_sign(drift: _Drift, start: float) -> int:
             return sign
     raise BadInput(
         f"the overlap does not grow from {start:.3g} at any learning rate: {_explain_no_growth(drift.series)}. "
-        "Give the student another activation, or its second layer the other sign."
+        "Give the student another activation, or change the sign of its second layer."
     )
 
 
@@ -376,7 +378,7 @@ def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: 
 
 
 def _slope_coefficients(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
-    r"""Return G and g in :math:`-\theta' = G\theta - g` for the mean exit time :math:`\theta`, on the side of `end`.
+    r"""Return G and g in the equation :math:`-\theta' = G\theta - g` of the mean exit time, on one side of the start.
 
     G and g follow by recursion from the end inwards. In a cell of the width h, in which the drift b and the noise variance a
     are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and :math:`\theta` decreases by :math:`e w + f`, with

@@ -41,12 +41,12 @@ class HessianSpectrum(NamedTuple):
 
     @property
     def index(self) -> Index:  # type: ignore[override]
-        """Numbers of negative, zero and positive eigenvalues."""
+        """Numbers of negative, zero and positive eigenvalues of the Hessian."""
         return Index(*(int(self.multiplicities[np.sign(self.eigenvalues) == sign].sum()) for sign in (-1, 0, 1)))
 
     @property
     def size(self) -> int:
-        """Number of eigenvalues, counted with multiplicity."""
+        """Number of eigenvalues of the Hessian, counted with multiplicity."""
         return int(self.multiplicities.sum())
 
     def __repr__(self) -> str:

@@ -55,10 +55,14 @@ class OrderedTimes(NamedTuple):
                 t = np.asarray(exits, float)
             except (TypeError, ValueError):
                 what = type(exits).__name__
-                raise BadInput(f"exit times must be a dataset or an array; got a {what}. Use exit_times.") from None
+                raise BadInput(
+                    f"exit times must be a dataset or an array; got a {what}. Compute them with exit_times."
+                ) from None
             censored = np.zeros(t.shape, bool)
         if t.ndim != 1 or not t.size or not np.isfinite(t).all() or (t < 0).any():
-            raise BadInput(f"exit times must be a row of finite numbers of at least 0; got shape {t.shape}. Use exit_times.")
+            raise BadInput(
+                f"exit times must be a row of finite numbers of at least 0; got shape {t.shape}. Compute them with exit_times."
+            )
         # by time, and exits before censored runs among equal times
         order = np.lexsort((censored, t))
         return cls(t[order], ~censored[order])
@@ -75,7 +79,7 @@ class SurvivalCurve(NamedTuple):
 
 
 def evaluate_survival(exited: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the Kaplan-Meier survival function after each of the ordered times, the i-th of which occurs counts[i] times."""
+    """Return the Kaplan-Meier survival function after each ordered time; `counts` says how often each time occurs."""
     # runs at risk just before each time
     left = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
     return np.cumprod(1 - np.where(exited, counts, 0) / np.maximum(left, 1), axis=-1)
@@ -201,7 +205,7 @@ def summarise(
 
 
 def _mean_and_quantiles(times: OrderedTimes, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
-    """Return mean and quantiles of resampled runs, shape (rows, 1 + shares).
+    """Return mean and quantiles of the exit times of resampled runs, shape (rows, 1 + shares).
 
     Each row of `counts` says how often each of the ordered times occurs.
     """
@@ -217,7 +221,7 @@ def _mean_and_quantiles(times: OrderedTimes, counts: np.ndarray, shares: Sequenc
 def _bootstrap_mean_and_quantiles(
     times: OrderedTimes, shares: Sequence[float], resamples: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return mean and quantiles of bootstrap resamples of the runs, shape (resamples, 1 + shares).
+    """Return mean and quantiles of exit times in bootstrap resamples of the runs, shape (resamples, 1 + shares).
 
     A few resamples at a time are computed.
     """

@@ -15,7 +15,7 @@ from sgdlimits.errors import BadInput, check_count
 Task = Annotated[int, integer(at_least=0)]
 Switch = Annotated[float, number(at_least=0)]
 MIN_WEIGHT_FALL = 1e-9
-"""Minimum fall of a task's probability that counts as the switch to another task; above rounding."""
+"""Minimum fall of a task's probability, above rounding, that counts as the switch to another task."""
 
 
 @checked
@@ -131,7 +131,7 @@ def _task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
 
 
 def _switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
-    """Return the first saved time at which the probability of a task has fallen, or, for the sign -1, risen."""
+    """Return the first saved time at which the probability of a task has fallen, or has risen if the sign is -1."""
     if "weights" not in dataset.coords:
         raise BadInput("the weights of the tasks do not change with time. Give the time of the switch, such as switch=10.0.")
     weight = sign * dataset.weights.values[:, task]
@@ -143,7 +143,7 @@ def _switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
 
 
 def _change_since(risk: xr.DataArray, switch: float) -> xr.DataArray:
-    """Return the risk minus its value at the last saved time up to the switch, from that time on."""
+    """Return the risk minus its value at the last saved time up to the switch between tasks, from that time on."""
     t = risk.t.values
     before = np.flatnonzero(t <= switch * (1 + 1e-9))
     if not before.size or before[-1] == t.size - 1:

@@ -1,4 +1,4 @@
-"""Command line of the package. JAX, xarray and matplotlib are imported only by commands that use them: `--help` is fast."""
+"""Command line of the package. JAX, xarray and matplotlib are imported only by commands that use them, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Main(Group):
 @click.group(cls=Main, context_settings=CONTEXT_SETTINGS, epilog=EPILOG)
 @click.version_option(package_name="sgdlimits", message="%(prog)s %(version)s")
 def main() -> None:
-    """Simulate and analyse one-pass SGD in high dimension: write a problem down once, and look at it at every level.
+    """Simulate and analyse one-pass SGD in high dimension: define a problem once, and study it at every level.
 
     The levels: sgd, the weights in R^d; chain, the exact law of their overlaps, at a cost without d; sde, its
     diffusion for large d; ode, the limit; mean-field, that of infinite width; second-moments, the exact means of least
@@ -114,6 +114,6 @@ ALL_COMMANDS = (
     check,
     explore,
 )
-"""All commands, in the order in which the help page lists them."""
+"""Commands of `sgdlimits`, in the order in which the help page lists them."""
 for command in ALL_COMMANDS:
     main.add_command(command)

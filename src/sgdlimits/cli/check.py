@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_results")
 
 
-@click.command(cls=Command, short_help="Audit the papers: every claim that can be computed, judged.")
+@click.command(cls=Command, short_help="Audit the papers: compute and judge their claims.")
 @click.option(
     "--effort", type=click.Choice(["quick", "default", "full"]), default="default", show_default=True,
     help="runs of statistical claims: a quarter, the usual number (about two minutes of one core), or 16 times as many",
 )  # fmt: skip
 @click.option("--paper", type=click.Choice(PAPERS), help="the claims of one paper, or the package's own")
 @click.option("--only", help="claims whose name, place or title contains this word, such as (55) or plateau")
-@click.option("--out", type=File(), help="a file of the table: .json, .csv or .md")
+@click.option("--out", type=File(), help="file to which the table is written: .json, .csv or .md")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar")
 def check(effort: str, paper: str | None, only: str | None, out: str | None, force: bool, quiet: bool) -> None:
     """Check every claim of the papers that can be computed, by an independent computation, and print a verdict for each.
 
-    For each claim: where it stands, the number, its interval or tolerance, what the paper says, what is right where that
-    is something else, and the verdict: holds, misprint, disagreement or open. The exit code is 1 where a verdict is not
-    the one on record. Ctrl-C keeps what was found.
+    The table has, for each claim, its place in the paper, the computed number with its interval or tolerance, the paper's
+    value, the right value if it differs, and the verdict: holds, misprint, remark, disagreement or open. The exit code is 1
+    if a verdict differs from the recorded one. Ctrl-C stops the check and prints the verdicts so far.
 
     \b
     Example:

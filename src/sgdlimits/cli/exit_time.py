@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sgdlimits.problem import ProjectionProblem
 
 DEFAULT_PRESET = "phase_retrieval"
-"""Preset whose table of exit times has every level and every formula."""
+"""Preset of `sgdlimits exit-time` by default, for which the table has every level and every formula."""
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 OPTIONS = [
     Option(
@@ -45,14 +45,14 @@ OPTIONS = [
     number_option("--runs", RUNS, "runs of chain, SDE and ODE", default=400),
     number_option("--sgd-runs", RUNS, "runs of SGD on the weights, whose cost is proportional to d", default=0),
     number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
-    Option("--out", type=File(), heading=RESULTS, help="a netCDF file of the table"),
-    Option("--plot", type=File(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
+    Option("--out", type=File(), heading=RESULTS, help="netCDF file to which the table is saved"),
+    Option("--plot", type=File(), heading=RESULTS, help="figure of the share of runs that have not exited (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
     Option("--json", "as_json", is_flag=True, heading=RESULTS, help="print the table as JSON"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
 ]  # fmt: skip
 PHASE_RETRIEVAL_OPTIONS = ("width", "lr", "noise", "sgd_runs")
-"""Options that only the table of phase retrieval has."""
+"""Options of `sgdlimits exit-time` that apply to phase retrieval only."""
 
 
 class ExitTimeCommand(Command):
@@ -85,15 +85,15 @@ def read_preset(args: list[str]) -> str:
 
 
 @click.command(
-    "exit-time", cls=ExitTimeCommand, params=OPTIONS, short_help="Exit times of a plateau: levels and theory in one table."
+    "exit-time", cls=ExitTimeCommand, params=OPTIONS, short_help="Compute exit times of a plateau, by simulation and theory."
 )
 def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet, **given) -> None:
     """Compute how long one-pass SGD stays on a plateau: for phase retrieval, every level and formula in one table.
 
     SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
-    Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:
-    noisy has SGD's own noise near the plateau, ode the full drift, noisy_ode both, backward the whole law of the SDE
-    at width 1. Times are t, samples per dimension; samples = t d; the paper's time is lr t / width.
+    The table also has the formulas of "Escaping mediocrity" with their equation numbers, and formulas with effects
+    that they leave out: noisy has SGD's own noise near the plateau, ode the full drift, noisy_ode both, backward the law of
+    the full SDE at width 1. Times are t, in samples per dimension; the number of samples is t d, the paper's time lr t / width.
 
     For other presets the table has chain, SDE, ODE and the linear noisy law as columns; the exit is at the share T of
     the plateau's excess risk.
@@ -140,7 +140,7 @@ def print_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, 
 
 
 def print_saved(out: Path | None, plot: Path | None, as_json: bool) -> None:
-    """Print the paths of the saved table and the saved figure."""
+    """Print where the table and the figure were saved."""
     if out or plot:
         echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.", err=as_json)
 

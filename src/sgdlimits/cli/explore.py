@@ -9,7 +9,12 @@ from sgdlimits.errors import BadInput
 
 OPTIONS = [
     number_option("--port", "Options", "port to listen on; 0 takes a free one", default=8321),
-    Option("--host", default="127.0.0.1", show_default=True, help="address to listen on; others let other machines in"),
+    Option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        help="address to listen on; any address but the default lets other machines connect",
+    ),
     Option("--browser/--no-browser", default=True, show_default=True, help="whether to open the page in a browser"),
 ]
 
@@ -20,11 +25,11 @@ class ServerCommand(Command):
     computes = False
 
 
-@click.command(cls=ServerCommand, params=OPTIONS, short_help="Open a page on which runs are watched.")
+@click.command(cls=ServerCommand, params=OPTIONS, short_help="Open an interactive page of running simulations in the browser.")
 def explore(port: int, host: str, browser: bool) -> None:
     """Open a local page with sliders, on which runs of SGD are shown together with their limits. Ctrl-C ends it.
 
-    It listens on this machine only, unless another --host is given, and lets in whoever has the printed address with its
+    The server listens on this machine only, unless another --host is given. Access needs the printed address, which contains a
     token.
 
     \b

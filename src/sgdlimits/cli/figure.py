@@ -16,23 +16,23 @@ from sgdlimits.text import among, suggest_name, table
 
 
 class LazyCommand(Command):
-    """Command that sets up JAX itself, since some of its uses only list names."""
+    """Command that sets up JAX when its work begins, since some of its uses only list names."""
 
     computes = False
 
 
-@click.command(cls=LazyCommand, short_help="Make a figure of the papers again.")
+@click.command(cls=LazyCommand, short_help="Reproduce figures of the papers.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listed", is_flag=True, help="list all figures, with a line each")
-@click.option("--quick", is_flag=True, help="a small version, in about a minute or less: its caption ends with what is smaller")
+@click.option("--quick", is_flag=True, help="a smaller version, in about a minute or less; the caption says what is smaller")
 @click.option("--out", type=File(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
-@click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the starts and of all runs")
+@click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="seed of the starts and of all runs")
 def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: int) -> None:
     """Reproduce figures of the papers: for each a picture, a caption with numbers, and the datasets behind it.
 
     Each figure becomes NAME.png, NAME.svg, NAME.txt and NAME-*.nc in the folder; files of an earlier time are replaced.
-    Several names, or all of them as the word all: the others are made where one fails, and index.html shows every figure of
-    the folder with its caption.
+    Give several names, or the word all for all figures. If one fails, the others are still made. index.html shows every
+    figure of the folder with its caption.
 
     \b
     Example:
@@ -73,21 +73,21 @@ def make_figures(names: list[str], out: str, quick: bool, seed: int) -> None:
 
 
 def _file_stamps(folder: str) -> dict[str, tuple[int, int]]:
-    """Return the inode and modification time of each file in a folder, by name; both change when a file is rewritten."""
+    """Return the inode and modification time of each file in a folder, by file name; a rewritten file has new ones."""
     if not os.path.isdir(folder):
         return {}
     return {item.name: (item.inode(), item.stat().st_mtime_ns) for item in os.scandir(folder) if item.is_file()}
 
 
-@click.command(cls=Command, short_help="All four levels on one figure, in about a minute.")
+@click.command(cls=Command, short_help="Draw SGD, chain, SDE and ODE in one figure, in about a minute.")
 @click.option("--out", type=File(), default="sgdlimits-demo", show_default=True, help="the folder for all files")
 @click.option("--quick", is_flag=True, help="a small version, in a few seconds: d = 300 and fewer runs")
-@click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the start and of all runs")
+@click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="seed of the start and of all runs")
 def demo(out: str, quick: bool, seed: int) -> None:
     """Show the escape from mediocrity at four levels of description, in about a minute.
 
     Phase retrieval in dimension 3000 from one random start: SGD on the weights, the exact chain of the overlap, its
-    diffusion and its limit on one figure, with a table of what each says and costs. A second table has the mean exit
+    diffusion and its limit in one figure, with a table of the results and costs of each level. A second table has the mean exit
     times from random starts, simulated and by the formulas of the paper. Files of an earlier demo in the folder are
     replaced.
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-@click.command(cls=Command, short_help="Say what is in a dataset.")
+@click.command(cls=Command, short_help="Describe a dataset.")
 @click.argument("file", type=File())
-@click.option("--json", "as_json", is_flag=True, help="print it as JSON")
+@click.option("--json", "as_json", is_flag=True, help="print the description as JSON")
 def info(file: str, as_json: bool) -> None:
     """Describe a dataset: its problem, level and start, how its runs ended, and how to make it again.
 
@@ -100,16 +100,16 @@ def _format_stored(value: Any) -> str:
     return f"{value['class'].rpartition(':')[2]}({', '.join(fields)})"
 
 
-@click.command(cls=Command, short_help="Simulate again what a dataset came from.")
+@click.command(cls=Command, short_help="Repeat the simulation that made a dataset.")
 @click.argument("file", type=File())
-@click.option("--out", type=File(), help="the new netCDF file; by default FILE's name with -again")
-@click.option("--seed", type=Number(whole=True), help="another seed")
-@click.option("--runs", type=Number(whole=True), help="another number of runs")
-@click.option("--t-max", type=Number(), help="another end, in samples per dimension")
+@click.option("--out", type=File(), help="netCDF file for the new dataset; by default FILE's name with -again")
+@click.option("--seed", type=Number(whole=True), help="seed, if another than in FILE")
+@click.option("--runs", type=Number(whole=True), help="number of runs, if another than in FILE")
+@click.option("--t-max", type=Number(), help="end of the runs in samples per dimension, if another than in FILE")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar and no table")
 def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float | None) -> None:
-    """Simulate a dataset again, from what its file says about itself.
+    """Repeat the simulation that made a dataset, with the problem, level, start and seed recorded in its file.
 
     Without changes the numbers are the same to the last digit on the same machine; the command says whether they are.
 
@@ -133,16 +133,28 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
     echo(f"Saved {path}.")
 
 
-@click.command(cls=Command, short_help="Plateau, escape, descent and tail of the runs in a dataset.")
+@click.command(cls=Command, short_help="Find plateau, escape, descent and tail of the runs in a dataset.")
 @click.argument("file", type=File())
-@click.option("--band", type=Number(), default=0.02, show_default=True, help="how flat a plateau is, as a share of its risk")
-@click.option("--fall", type=Number(), default=0.5, show_default=True, help="share of its risk that is lost in the escape")
+@click.option(
+    "--band",
+    type=Number(),
+    default=0.02,
+    show_default=True,
+    help="half-width of the band in which the risk stays on a plateau, as a share of it",
+)
+@click.option(
+    "--fall",
+    type=Number(),
+    default=0.5,
+    show_default=True,
+    help="share of the plateau's excess risk that is lost in the escape",
+)
 @click.option("--floor", type=Number(), help="risk at which learning ends  [default: the problem's floor]")
 def phases(file: str, band: float, fall: float, floor: float | None) -> None:
     """Find the phases of the runs in a dataset: norm learning, plateau, escape, descent and tail, with times and risks.
 
-    Times and rates are in samples per dimension, medians over runs, beside theory where there is one. Save some tens of
-    times on the plateau.
+    The table has medians over runs, with times and rates in samples per dimension, and theoretical values where they are known.
+    The runs should have some tens of saved times on the plateau.
 
     \b
     Example:
@@ -158,13 +170,13 @@ def phases(file: str, band: float, fall: float, floor: float | None) -> None:
 @click.command(cls=Command, short_help="Plot datasets.")
 @click.argument("files", type=File(), nargs=-1, required=True)
 @click.option("--what", type=click.Choice(["both", "risk", "overlaps"]), default="both", show_default=True, help="what to plot")
-@click.option("--out", type=File(), help="the figure (.png, .svg, .pdf); by default the first FILE's name with .png")
+@click.option("--out", type=File(), help="file of the figure (.png, .svg, .pdf); by default the first FILE's name with .png")
 @click.option(
     "--clock", type=click.Choice(["t", "paper", "samples"]), default="t", show_default=True,
-    help="t: samples per dimension; paper: the time of the problem's paper; samples: their number",
+    help="unit of time. t: samples per dimension; paper: time of the problem's paper; samples: number of samples",
 )  # fmt: skip
-@click.option("--log", is_flag=True, help="a logarithmic scale for the risk")
-@click.option("--excess", type=Number(), help="a floor to subtract from the risk")
+@click.option("--log", is_flag=True, help="plot the risk on a logarithmic scale")
+@click.option("--excess", type=Number(), help="risk that is subtracted from all risks, such as the noise floor")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bool, excess: float | None, force: bool) -> None:
     """Plot one or several datasets on the same axes: thick lines for means over runs, thin ones for single runs.

@@ -82,7 +82,7 @@ def class_options(
         first = typed_parameters(known[titles[0]])[name]
         said = [describe(known[title]).parameters.get(name, "") for title in titles]
         words = [text for text in said if not text.startswith("as for")] or said
-        text = max(words, key=len).replace("None", "leaving it out")
+        text = max(words, key=len).replace(". None", ". The default").replace("None", "the default")
         yield make_option(
             f"{what}_{name}",
             first.annotation,
@@ -126,7 +126,7 @@ def make_start(given: dict[str, Any]) -> Start:
 
 
 def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if a typed parameter is not one of the constructor, or if a required parameter is missing."""
+    """Raise `BadInput` if an option does not belong to the chosen class, or if a required option of this class is missing."""
     from sgdlimits.spec import EXAMPLES
 
     what, title = constructor.part, constructor.title
@@ -134,7 +134,7 @@ def check_typed(constructor: Constructor, typed: Mapping[str, Any]) -> None:
     flag = lambda name: params.get(f"{what}_{name}", f"--{name}")
     for name in typed:
         if name not in constructor.parameters:
-            raise BadInput(f"{flag(name)} is not an option of the {what} {title}. Leave it out, or change --{what}.")
+            raise BadInput(f"{flag(name)} is not an option of the {what} {title}. Leave out {flag(name)}, or change --{what}.")
     for name in constructor.required:
         if name not in typed:
             example = f"{flag(name)} {EXAMPLES.get(name, 0.5)}"

@@ -15,7 +15,9 @@ from sgdlimits.cli.work import INTERRUPTED_CODE, check_output, json_text
 
 @click.command(cls=Command, short_help="Find optimal schedules of a learning rate and other numbers.")
 @click.argument("file", type=File())
-@click.option("--out", type=File(), help="a .json file of the result, or a .nc file of the ODE with the optimal schedules")
+@click.option(
+    "--out", type=File(), help=".json file for the result, or .nc file for the ODE's dataset with the optimal schedules"
+)
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar")
 def optimise(file: str, out: str | None, force: bool, quiet: bool) -> None:
@@ -49,7 +51,7 @@ def optimise(file: str, out: str | None, force: bool, quiet: bool) -> None:
     if path and path.suffix not in (".json", ".nc"):
         from sgdlimits.errors import BadInput
 
-        raise BadInput(f"--out must end in .json or .nc; got {path}. Give such a name.")
+        raise BadInput(f"--out must end in .json or .nc; got {path}. Give, for instance, --out schedule.json.")
     from sgdlimits.analysis.optimise import optimise as search
 
     found = search(**job.arguments, progress=not quiet)

@@ -17,7 +17,7 @@ OPTIMISER_HEADING = "The optimiser"
 
 
 def optimiser_options(taken: set[str]) -> Iterator[Option]:
-    """Yield the option `--optimiser`, and an option for each parameter that an optimiser has but SGD has not."""
+    """Yield the option `--optimiser`, and an option for each parameter of optimisers that plain SGD does not have."""
     from sgdlimits.algorithm import ALGORITHMS
     from sgdlimits.spec import INHERITED_ARGUMENTS
 
@@ -30,7 +30,7 @@ def optimiser_options(taken: set[str]) -> Iterator[Option]:
 
 
 def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
-    """Return the problem trained by the chosen optimiser, with the rates and other options of the preset's SGD."""
+    """Return the problem trained by the chosen optimiser, which takes learning rates and batch size from the preset's SGD."""
     from sgdlimits import spec
 
     name, typed = given["optimiser"], typed_options("optimiser", given)
@@ -38,7 +38,7 @@ def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
     return spec.with_optimiser(problem, spec.Constructor.of("optimiser", name), typed, refusal, check_typed)
 
 
-@click.command(cls=Command, short_help="List the algorithms.")
+@click.command(cls=Command, short_help="List the optimisers.")
 def optimisers() -> None:
     """List the optimisers that the option --optimiser of sgdlimits run takes, with one line each.
 
@@ -55,5 +55,5 @@ def optimisers() -> None:
 
 
 rules = copy.copy(optimisers)
-"""The command `optimisers` under its former name."""
+"""Command `optimisers` under its former name."""
 rules.name, rules.hidden = "rules", True

@@ -92,7 +92,7 @@ class Command(click.Command):
     """Command with options under headings in its help page, and with errors that name options as they are typed."""
 
     computes: ClassVar[bool] = True
-    """Whether the command uses JAX in its own process, and therefore sets it up first."""
+    """Whether the command computes with JAX in its own process, so that JAX is set up before the command runs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [self._rename_old_option(arg) for arg in args])

@@ -22,8 +22,13 @@ RUN_OPTIONS = [
     number_option("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
     number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
     number_option("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
-    Option("--out", type=PATH_TYPE, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
-    Option("--plot", type=PATH_TYPE, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
+    Option(
+        "--out",
+        type=PATH_TYPE,
+        heading=RESULTS,
+        help="netCDF file for the dataset; by default named by preset, level, d, lr and seed",
+    ),
+    Option("--plot", type=PATH_TYPE, heading=RESULTS, help="file for a figure of risk and overlaps (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bar and no table"),
 ]
@@ -69,7 +74,7 @@ class Presets(Group):
         return self.commands.get(name)
 
     def _build_command(self, preset: Callable) -> click.Command:
-        """Build the command of a preset."""
+        """Build the command of a preset from the preset's signature and docstring."""
         words, parameters, own = describe(preset), typed_parameters(preset), preset_options(preset)
         needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
         line = " ".join(["sgdlimits", str(self.name), preset.__name__, *needed, self.example])

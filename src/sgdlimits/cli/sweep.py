@@ -19,20 +19,22 @@ from sgdlimits.text import count, table
 PLACE, ACTION = "Where it is computed", "What is done"
 OPTIONS: list[click.Parameter] = [
     Option("--workers", type=click.IntRange(min=1), heading=PLACE, help="number of processes on this machine"),
-    Option("--shard", metavar="I/N", heading=PLACE, help="the I-th of N parts, for job arrays; the first is 1/N"),
+    Option("--shard", metavar="I/N", heading=PLACE, help="compute the I-th of N parts only, for job arrays; the first is 1/N"),
     Option("--cluster", metavar="WHERE", heading=PLACE,
-           help="through dask: local, slurm, or the address of a scheduler such as tcp://host:8786"),
-    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=PLACE, help="jobs of --cluster slurm"),
+           help="compute through dask: local, slurm, or the address of a scheduler such as tcp://host:8786"),
+    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=PLACE, help="number of jobs "
+    "of --cluster slurm"),
     Option("--job", multiple=True, metavar="KEY=VALUE", heading=PLACE,
            help="a setting of the jobs of --cluster slurm, such as queue=cpu, walltime=08:00:00, memory=4GB or cores=2"),
     Option("--folder", type=File(), heading=ACTION, help="folder of the results, instead of the one in FILE"),
     Option("--dry-run", is_flag=True, heading=ACTION, help="print size and estimated time only; with slurm, the job script"),
     Option("--status", is_flag=True, heading=ACTION, help="print the progress of a sweep, also while others compute it"),
-    Option("--retry", is_flag=True, heading=ACTION, help="try units again that failed before"),
-    Option("--export", type=File(), heading=ACTION, help="write all results to one file .nc or .zarr afterwards"),
-    Option("--plot", type=File(), heading=ACTION, help="a diagram of the first stored value over the first two parameters"),
-    Option("--force", is_flag=True, heading=ACTION, help="replace a picture that exists"),
-    Option("--quiet", is_flag=True, heading=ACTION, help="no progress and no table"),
+    Option("--retry", is_flag=True, heading=ACTION, help="try the work units again that failed before"),
+    Option("--export", type=File(), heading=ACTION, help="write all results to one .nc or .zarr file after the sweep"),
+    Option("--plot", type=File(), heading=ACTION, help="file for a diagram of the first stored value over the first "
+    "two parameters"),
+    Option("--force", is_flag=True, heading=ACTION, help="replace a diagram that exists"),
+    Option("--quiet", is_flag=True, heading=ACTION, help="no progress bar and no table"),
 ]  # fmt: skip
 
 
@@ -120,7 +122,7 @@ def _choose_executor(given: dict[str, Any]) -> Any:
 
 
 def _format_ranges(dataset: Any) -> str:
-    """Format, for each value that a sweep stores, its range over the points."""
+    """Return lines of text with the range over the points of each value that a sweep stores."""
     rows = []
     for name, values in dataset.data_vars.items():
         if values.dtype.kind in "fi" and "t" not in values.dims and "time" not in values.dims:

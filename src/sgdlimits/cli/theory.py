@@ -21,8 +21,13 @@ OPTIONS = [
         "--count", SEARCH_HEADING, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"
     ),
     number_option("--seed", SEARCH_HEADING, "an integer; the same seed gives the same answer", default=0),
-    Option("--each", is_flag=True, heading=SEARCH_HEADING, help="list images under symmetries one by one"),
-    Option("--gradient-flow", is_flag=True, heading=SEARCH_HEADING, help="leave out the effect of the step size"),
+    Option("--each", is_flag=True, heading=SEARCH_HEADING, help="list all images of a fixed point under symmetries"),
+    Option(
+        "--gradient-flow",
+        is_flag=True,
+        heading=SEARCH_HEADING,
+        help="use gradient flow, without the drift terms quadratic in the learning rate",
+    ),
     number_option(
         "--basins", SEARCH_HEADING, "dimension d of random starts, which are followed to find the basins of attraction"
     ),
@@ -38,18 +43,22 @@ OPTIONS = [
 ]
 
 
-@click.command(cls=Command, short_help="Information exponent of a target, the learning rate it asks for, and samples.")
+@click.command(cls=Command, short_help="Compute a target's information exponent, learning rate and samples.")
 @click.argument("target")
-@click.option("--activation", help="the student's, where it is not the target's: erf, relu, tanh, square, he1, he2, ...")
+@click.option(
+    "--activation", help="activation of the student, if it differs from TARGET: erf, relu, tanh, square, he1, he2, ..."
+)
 @click.option("--noise", type=Number(), default=0, show_default=True, help="variance of the label noise")
-@click.option("--d", type=Number(whole=True), default=1000, show_default=True, help="dimension")
-@click.option("--overlap", type=Number(), default=0.5, show_default=True, help="where learning ends")
+@click.option("--d", type=Number(whole=True), default=1000, show_default=True, help="dimension of the inputs")
+@click.option(
+    "--overlap", type=Number(), default=0.5, show_default=True, help="overlap with the teacher up to which samples are counted"
+)
 def exponent(target: str, activation: str | None, noise: float, d: int, overlap: float) -> None:
     """Compute how hard TARGET(w*·x) is to learn for one unit: information exponent, learning rate and number of samples.
 
     TARGET is erf, erf_plain, relu, abs, tanh, sigmoid, linear, square, he1, he2, ... (Hermite polynomials). The exponent
-    is the order m of its first Hermite coefficient c_m = E[g(z) He_m(z)] that is not zero, from 1 on. The way goes from
-    1/sqrt(d), the typical overlap of a random start, to --overlap.
+    is the order m >= 1 of the first nonzero Hermite coefficient c_m = E[g(z) He_m(z)] of the target g. Samples are counted from
+    the overlap 1/sqrt(d), typical of a random start, to --overlap.
 
     \b
     Example:
@@ -79,17 +88,20 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     echo(f"To see it: sgdlimits run single_index {line} --t-max {3 * max(times.values()):.3g}")
 
 
-@click.command("critical-points", cls=Command, short_help="Critical points of a quadratic network, and their Hessians.")
-@click.option("--width", type=Number(whole=True), default=2, show_default=True, help="p, units of the student")
-@click.option("--teachers", type=Number(whole=True), default=1, show_default=True, help="p*, orthonormal teacher directions")
+@click.command("critical-points", cls=Command, short_help="List the critical points of a quadratic network and their Hessians.")
+@click.option("--width", type=Number(whole=True), default=2, show_default=True, help="p, number of units of the student")
+@click.option(
+    "--teachers", type=Number(whole=True), default=1, show_default=True, help="p*, number of orthonormal teacher directions"
+)
 @click.option("--noise", type=Number(), default=0, show_default=True, help="variance of the label noise")
-@click.option("--d", type=Number(whole=True), help="dimension; without it counts are functions of d")
+@click.option("--d", type=Number(whole=True), help="dimension of the inputs; without it the counts are functions of d")
 @click.option("--spectra", is_flag=True, help="print the eigenvalues of each Hessian too, in dimension --d")
 def critical_points(width: int, teachers: int, noise: float, d: int | None, spectra: bool) -> None:
     """List all critical points of the population risk of a quadratic network, by risk.
 
-    Each row is a family with s directions in the span of the teachers and r outside. index: negative directions of the
-    Hessian; dimension: of the family; symmetry and flat: null directions along the family, and the others.
+    Each row is a family whose network has learnt s directions in the span of the teachers and r orthogonal ones. index is the
+    number of negative directions of the Hessian, and dimension that of the family; symmetry counts the null directions along
+    the family, flat all other null directions.
 
     \b
     Example:
@@ -149,7 +161,7 @@ def _statistics_as_dict(point: Any) -> dict[str, Any]:
 
 
 @click.group(
-    "fixed-points", cls=Presets, short_help="Fixed points of a preset's ODE: stability, eigenvalues, copies, basins.",
+    "fixed-points", cls=Presets, short_help="Find the fixed points of a preset's ODE, their stability and basins.",
     work=print_fixed_points, options=lambda taken: OPTIONS, example="--count 256",
 )  # fmt: skip
 def fixed_points() -> None:
@@ -193,7 +205,7 @@ class LatexCommand(Command):
 
 @click.group(
     cls=Presets,
-    short_help="The ODE of a preset as LaTeX.",
+    short_help="Print the ODE of a preset as LaTeX.",
     work=print_equations,
     options=latex_options,
     example="--width 2",

@@ -105,7 +105,7 @@ class FieldIntegrals(Expectation):
         return max(1, MAX_FLOATS_AT_ONCE // self._integrals(model).floats_at_once)
 
     def slopes(self, model, a, S):
-        """Assemble the gradient and the Hessian of the risk, in the coordinates S of the units, from moments of pairs of units.
+        """Compute gradient and Hessian of the risk in the units' weights, from moments of pairs of units.
 
         If the moments have no closed form, a second quadrature rule with fewer nodes estimates their error, and users are
         warned of a large error.
@@ -173,7 +173,7 @@ def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
 
 @singledispatch
 def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
-    """Return the Gaussian integrals for p students of one activation and k teachers of another, or None if there are none.
+    """Return the Gaussian integrals for p students of one activation and k teachers of another, or None if none are known.
 
     A class of activations with closed integrals registers them here, for two activations of that class. `order` is the number
     of quadrature nodes per dimension for activations without closed integrals.
@@ -211,7 +211,7 @@ def choose_covariance_rule(model: Any) -> Rule:
 
 
 def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> RiskDerivatives:
-    r"""Assemble the gradient and the Hessian of the risk from moments of pairs of units, for a squared loss.
+    r"""Assemble the gradient and the Hessian of the risk in the weights from moments of pairs of units, for a squared loss.
 
     With the residual :math:`D = \sum_jc_js_j`, units :math:`s_j` with coefficients :math:`c_j`, and the weight w of the loss,
     the gradient in field j is :math:`G_j = 2wc_js_j'D`, and its derivative in field l is :math:`l_{jl} = 2w(c_jc_ls_j's_l' +

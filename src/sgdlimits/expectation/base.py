@@ -21,7 +21,7 @@ from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.products import Moments
 
 Increment = Callable[[Moments], Float[Array, "n samples"]]
-"""Function from products of the samples' gradients and fields (samples last) to changes of the statistics; it is affine."""
+"""Function that maps products of the samples' gradients and fields to changes of the statistics; it is affine."""
 
 
 class Expectation(Part):
@@ -33,11 +33,11 @@ class Expectation(Part):
     """
 
     needs: ClassVar[str] = ""
-    """Description of the supported models, for error messages."""
+    """Description of the models that this expectation supports, for error messages."""
     closed_covariance: ClassVar[bool] = False
-    """Whether the covariance has a closed form."""
+    """Whether this expectation has a closed form of the covariance of increments."""
     risk_uses_factor: ClassVar[bool] = True
-    """Whether `risk_of_factor` is another computation than `risk`, more accurate where the risk is small."""
+    """Whether `risk_of_factor` differs from `risk` by a formula that is more accurate where the risk is small."""
 
     def __call__(self, *stats: Any, **how: Any) -> Any:
         raise BadInput("problem.expectation(stats) is now problem.moments(stats). Call problem.moments(stats).")
@@ -48,7 +48,7 @@ class Expectation(Part):
 
     @abc.abstractmethod
     def moments(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
-        """Compute the expectations that give the drift of one run, from its network scalars `a` and the law of its fields."""
+        """Compute the expectations that give the drift of one run, from the network's scalars `a` and the law of its fields."""
 
     @abc.abstractmethod
     def covariance(self, model: Model, a: Scalars, law: FieldLaw, increment: Increment) -> Float[Array, "n n"]:
@@ -63,10 +63,10 @@ class Expectation(Part):
 
     @abc.abstractmethod
     def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> RiskDerivatives:
-        """Compute gradient and Hessian of the risk in the weights of units, whose coordinates S are in an orthonormal frame."""
+        """Compute gradient and Hessian of the risk in the units' weights, whose coordinates in an orthonormal basis are S."""
 
     def gradient(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
-        """Compute the gradient of the risk in the weights of the units, whose coordinates S are in an orthonormal frame."""
+        """Compute the gradient of the risk in the units' weights, whose coordinates in an orthonormal basis are S."""
         return self.slopes(model, a, S).gradient
 
     def risk(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
@@ -84,7 +84,7 @@ class Expectation(Part):
         return self
 
     def finer(self) -> Expectation | None:
-        """Return this expectation with more quadrature nodes; None if it uses no nodes or already the maximum."""
+        """Return this expectation with more quadrature nodes, or None if that is impossible or it has no nodes."""
         return None
 
     def error(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
@@ -93,11 +93,11 @@ class Expectation(Part):
         return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, a, law)))
 
     def estimate(self, model: Model, a: Scalars, law: FieldLaw) -> tuple[Moments, Moments]:
-        """Return the result of `moments` and estimates of its absolute errors."""
+        """Return the expectations computed by `moments` with estimates of their absolute errors."""
         return self.moments(model, a, law), self.error(model, a, law)
 
     def risk_error(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
-        """Estimate the absolute error of `risk`."""
+        """Estimate the absolute quadrature error of `risk`."""
         return self.error(model, a, law).loss
 
     def tolerance(self, model: Model) -> float:
@@ -119,9 +119,9 @@ class Expectation(Part):
 
 
 def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
-    """Differentiate the change of n statistics by one sample with respect to each product of its gradients and fields.
+    """Differentiate the change of n statistics by one sample with respect to products of the sample's gradients and fields.
 
-    Returns `Moments` with leaves of shape (n, ...).
+    Returns `Moments` whose arrays have the shape (n, ...).
 
     Parameters
     ----------

@@ -49,11 +49,11 @@ from sgdlimits.statistics.products import Moments
 # A kink of a constant field is placed here, beyond all nodes; finite, so that derivatives stay finite.
 KINK_AT_INFINITY = 1e3
 RANK_TOLERANCE = 1e-7
-"""Relative singular value below which directions of units count as linearly dependent."""
+"""Fraction of the largest singular value below which directions of units count as linearly dependent."""
 
 
 class ClassInputs(NamedTuple):
-    """Quadrature nodes of inputs: student fields, fixed fields, weights that sum to 1, classes and label noise."""
+    """Inputs at quadrature nodes: their student fields, fixed fields, classes and label noise, and weights that sum to 1."""
 
     fields: Float[Array, "p n"]
     fixed: Float[Array, "k n"]
@@ -70,7 +70,7 @@ class ClassInputs(NamedTuple):
         return ClassInputs(thrice(self.fields), thrice(self.fixed), product, thrice(self.c), noise)
 
     def loss(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
-        """Compute the loss of each input."""
+        """Compute the loss of each input at the quadrature nodes."""
         return model.sample_loss(self.fields, self.fixed, a[:, None], self.z, self.c)
 
     def loss_derivative(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
@@ -88,7 +88,7 @@ class ClassInputs(NamedTuple):
         return jax.grad(lambda fields: model.network(fields, a[:, None]).sum())(self.fields)
 
     def products(self, G: Float[Array, "p n"], second: Float[Array, "p n"]) -> Moments:
-        """Compute the products of the gradients (G in the fields, `second` in the second layer) and fields of each input.
+        """Compute the products of each input's gradients and fields, which are those that determine the drift.
 
         The loss is set to zero.
         """
@@ -96,7 +96,7 @@ class ClassInputs(NamedTuple):
         return Moments(zero, G[:, None] * self.fixed, G[:, None] * self.fields, G[:, None] * G, second)
 
     def average_products(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
-        """Average the product of each row of `rows` with each row of `columns` over the inputs, the columns of both."""
+        """Average over the inputs the product of each row of the array `rows` with each row of the array `columns`."""
         return (self.weights * rows) @ columns.T
 
 
@@ -147,7 +147,7 @@ def _nodes_in_wedges(
 
 
 class ClassPlane(NamedTuple):
-    """The fields in rotated coordinates (t, s) of the plane that the fields of two units span.
+    """Coordinates (t, s) of the plane of two units' fields, rotated so that s crosses the kinks of both units.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class ClassPlane(NamedTuple):
     crossing: Float[Array, " classes"]
 
     def kinks(self, rows: Float[Array, "m *shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-        """Return the two values of s at which a unit has its kink, in increasing order, given the fields at s = 0."""
+        """Return the two values of s at which two units have their kinks, in increasing order, given their fields at s = 0."""
         first, second = (find_kink(rows[i], self.root[i, 1]) for i in range(2))
         return jnp.minimum(first, second), jnp.maximum(first, second)
 
@@ -237,7 +237,7 @@ def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
 
 
 def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the Hessian of the risk of piecewise linear units, in the frame and along any direction orthogonal to it.
+    """Compute the Hessian of the risk of piecewise linear units, within the span of all directions and orthogonal to it.
 
     Returns arrays of shapes (p, n, p, n) and (p, p), for second layer a and coordinates S of the units in an orthonormal frame.
     """
@@ -248,7 +248,7 @@ def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"
 
 @eqx.filter_jit
 def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
-    """Integrate both terms of the Hessian: the smooth one over a grid, and the delta functions at the kinks of the units.
+    """Compute the Hessian of the risk as a smooth part, averaged on a grid, and delta functions at the units' kinks.
 
     `inverse` is the pseudo-inverse of S, the coordinates of the units.
     """

@@ -54,7 +54,7 @@ CLASS_INDEPENDENT_READOUTS = (CommitteeReadout, QuadraticReadout, FunctionReadou
 
 
 class OneClassReadout(Readout):
-    """The readout of one class i, from a readout that depends on the class."""
+    """Readout of one class i, taken from a readout that depends on the class."""
 
     base: Readout
     i: int = eqx.field(static=True)
@@ -64,14 +64,14 @@ class OneClassReadout(Readout):
 
 
 class ClassModel(NamedTuple):
-    """Model of class i, or of all classes if i is None, without dropout; `turn` is the matrix T applied to the fixed fields."""
+    """Model of class i without dropout, or of all classes if i is None, with fixed fields transformed by the matrix `turn`."""
 
     i: int | None
     turn: Float[Array, "k k"] | None
     model: Model
 
     def law(self, law: FieldLaw) -> FieldLaw:
-        """Return the law of the student fields and the transformed fixed fields of this class, from that of all classes."""
+        """Return the Gaussian law of this class's student fields and transformed fixed fields, from that of all classes."""
         if self.i is None:
             return law
         T, i = self.turn, slice(self.i, self.i + 1)
@@ -109,7 +109,7 @@ def invert_turn(T: Any) -> Any:
 
 
 def is_split(model: Model) -> bool:
-    """Return whether classes or dropout make the expectations of a model sums over classes or masks."""
+    """Return whether the expectations of a model are sums over classes or dropout masks."""
     by_class = has_tasks(model) or isinstance(model.target.readout, ClassReadouts)
     return by_class or isinstance(model.data, Blocks) or model.network.mask_rate is not None
 
@@ -159,7 +159,7 @@ def _class_model(model: Model, network: Any, i: int) -> ClassModel:
 
 
 def _isotropic(model: Model) -> Model:
-    """Return a model with the same law of the fixed fields, whose inputs have the same variance in all directions."""
+    """Return a model with the same law of the fixed fields, but with inputs of equal variance in all directions."""
     assert isinstance(model.data, Blocks)
     data, gram = model.data.isotropic(model.gram, None)
     target = eqx.tree_at(lambda target: target.gram, model.target, gram)
@@ -258,7 +258,7 @@ class ClassSums(Expectation):
     def slopes(self, model, a, S):
         if isinstance(model.data, Blocks):
             raise BadInput(
-                "derivatives of the risk in the weights do not support variances by block or class. Use problem.drift."
+                "derivatives of the risk are not available for inputs with variances by block or class. Use problem.drift."
             )
         total, k = RiskDerivatives(0.0, 0.0, 0.0), model.teachers  # type: ignore[arg-type]
         keeps, rates = _masks_and_probabilities(model)
@@ -328,7 +328,7 @@ class ClassSums(Expectation):
 
     @staticmethod
     def _average_over_masks(model, a, law, pair, f, back, selects=False) -> PyTree:
-        """Average the function f of `_average` over the masks, for one pair of the model of a class and its expectation."""
+        """Average a function of the scalars over dropout masks, for one class's model and its expectation."""
         (part, own), (keeps, weights) = pair, _masks_and_probabilities(model)
         of_class = part.law(law)
 
@@ -374,7 +374,7 @@ def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Sc
 
 
 def _pull_back(select: Callable, a: Scalars, second: Scalars) -> Scalars:
-    """Pull derivatives in selected scalars back to derivatives in all scalars `a`; `second` may have trailing sample axes."""
+    """Convert derivatives in the selected scalars to derivatives in all scalars `a`; `second` may have trailing sample axes."""
     back = jax.vjp(select, jax.tree.map(lambda leaf: jnp.asarray(leaf, float), a))[1]
     first = jax.tree.leaves(second)
     extra = first[0].ndim - jax.tree.leaves(jax.eval_shape(select, a))[0].ndim if first else 0

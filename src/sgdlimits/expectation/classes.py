@@ -40,7 +40,7 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
 GRID_ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
-"""Nodes on each side of a kink, by width; a later order is used only where the two before it disagree."""
+"""Numbers of nodes on each side of a kink, by width of the network; a later entry is used if the two before it disagree."""
 
 MAX_WEDGE_WIDTH = 2
 """Largest width at which each wedge between two kinks has nodes of its own."""
@@ -51,7 +51,7 @@ MAX_FLOATS_AT_ONCE = 2**23
 FLOATS_PER_NODE = 32
 MAX_ORDER = 32
 KINK_TOLERANCE = 1e-9
-"""Size of a field that counts as being at the kink, for inputs without variance."""
+"""Size up to which a field counts as being at the kink of its unit, for inputs without variance."""
 
 
 class ClassExpectation(Expectation):
@@ -195,7 +195,7 @@ class ClassIntegrals(ClassExpectation):
         return add(remainder, steps), gap
 
     def _grid_orders(self, model) -> tuple[int, ...]:
-        """Return the increasing grid orders, the numbers of nodes on each side of a kink, for the width of the network."""
+        """Return the grid orders (numbers of nodes on each side of a kink) to try in turn, for the network's width."""
         return GRID_ORDERS[model.network.width] if self.orders is None else self.orders
 
     def _risk_order(self, model) -> int:
@@ -282,7 +282,7 @@ def _moments_in_wedges(model, a, law, order: int) -> Moments:
 
 
 def _split_off_steps(model, a, law):
-    """Split the expectations in the drift into steps, integrated in closed form, and a remainder to integrate on a grid.
+    """Split the expectations in the drift into step functions, integrated in closed form, and a remainder for a grid.
 
     Returns a function of the grid order that integrates the remainder, and the moments of the steps.
     """
@@ -309,7 +309,10 @@ def _split_off_steps(model, a, law):
 
 
 def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
-    """Compute the expectations in the drift in closed form, with the loss derivative fixed at its value at class means.
+    """Compute the part of the drift's expectations from step functions in closed form, with a fixed loss slope.
+
+    `frozen` is the loss slope at the class means, times the second layer, by unit and class; `mean` has the class means as
+    inputs.
 
     `frozen` is that derivative, times the second layer, by unit and class, and `mean` has the class means as inputs.
     """

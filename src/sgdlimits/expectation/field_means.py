@@ -49,14 +49,14 @@ class FieldNodes(eqx.Module):
         return mean[:, None] + A @ self.x + R @ self.z
 
     def mean(self, values: PyTree, *factors: Float[Array, "..."]) -> PyTree:
-        """Average the values at the nodes (last axis of each leaf), times optional factors of shape (n,)."""
+        """Average the values at the nodes (last axis of each array in a pytree), times optional factors of shape (n,)."""
         weights = self.weights
         for factor in factors:
             weights = weights * factor
         return jax.tree.map(lambda leaf: leaf @ weights, values)
 
     def average_with_x(self, values: PyTree) -> PyTree:
-        """Average the values at the nodes times 1 and times each coordinate of x, stacked on a new first axis of each leaf."""
+        """Average the values at the nodes times 1 and times each coordinate of x, stacked on a new first axis of each array."""
         x = jnp.concatenate([jnp.ones_like(self.x, shape=(1, self.x.shape[1])), self.x])
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * x).T, -1, 0), values)
 
@@ -104,7 +104,7 @@ def _(primals, tangents, *, smooth):
 def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
     """Differentiate the mean of a smooth function over Gaussian fields in their mean and covariance, by Price's theorem.
 
-    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
+    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each array.
     """
     p = len(S)
     fields = nodes.fields(mean, A, square_root(S))
@@ -124,7 +124,7 @@ def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes:
 def _differentiate_by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
     """Differentiate the mean of any function over Gaussian fields in their mean and covariance, by integrating by parts.
 
-    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
+    Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each array.
     """
     p = len(S)
     values, vectors = jnp.linalg.eigh(S)

@@ -179,12 +179,12 @@ def _mean_over_nodes(f, model, a, law, nodes: Nodes):
 
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
-    """Compute the products of gradients and fields of each sample; `fields` comes last, for use in a `Partial`."""
+    """Compute the products of gradients and fields of each sample; `fields` is the last argument, for use in a `Partial`."""
     return model.products(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 
 def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
-    """Compute the loss of each sample; `fields` comes last, for use in a `Partial`."""
+    """Compute the loss of each sample; `fields` is the last argument, for use in a `Partial`."""
     return model.sample_loss(fields, fixed, repeat_for_samples(a, fields.shape[1]), z, c)
 
 

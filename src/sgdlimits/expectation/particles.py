@@ -39,7 +39,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
 
 MAX_FLOATS_AT_ONCE = 2**16
-"""Approximate maximum number of floats for the computation of one block of units: half a megabyte."""
+"""Approximate maximum number of floats for one block of units in mean-field expectations: half a megabyte."""
 SMOOTH_LINE_RULES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
 """Quadrature nodes along each fixed direction, by the number of these (1 or 2), if all functions are smooth."""
 PANEL_SETTINGS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
@@ -100,19 +100,19 @@ class UnitBatch(NamedTuple):
     mean: Float[Array, "p classes"]
 
     def conditional_means(self, grid: FixedFieldGrid) -> Float[Array, "p n"]:
-        """Compute the mean of the field of each unit given the fixed fields, at each quadrature node."""
+        """Compute the mean of each unit's field, given the fixed fields at each quadrature node."""
         return self.A @ grid.x + self.mean[:, grid.c]
 
 
 class FixedFieldGrid(NamedTuple):
-    """Quadrature nodes of the fixed fields, the standard normal points x they come from, their classes and weights."""
+    """Quadrature nodes of the fixed fields, with their standard normal points x, classes and weights."""
 
     x: Float[Array, "k n"]
     fixed: Float[Array, "k n"]
     c: Int[Array, " n"]
     weights: Float[Array, " n"]
     length: Float[Array, " n"] | float = 1.0
-    """Length of the input outside the frame, in units of its root mean square."""
+    """Length of the input's part orthogonal to the fixed directions, in units of its root mean square."""
 
 
 class GridExpectation(ParticleExpectation):
@@ -147,7 +147,7 @@ class GridExpectation(ParticleExpectation):
         return grid.weights @ model.loss.probability_correct(prediction, model.target.readout(grid.fixed, grid.c))
 
     def _network_output(self, model, units: UnitBatch, grid: FixedFieldGrid) -> Float[Array, " n"]:
-        """Evaluate the network at the nodes, one block of units at a time."""
+        """Compute the network's output at the nodes, a block of units at a time."""
 
         def add_block(total, block: UnitBatch):
             means = self._activation_means(model.network.activation, block, grid)
@@ -179,7 +179,7 @@ class GridExpectation(ParticleExpectation):
         return FixedFieldGrid(x, model.frame @ inside, c, jnp.asarray(law.weights)[c] * jnp.tile(product, law.classes))
 
     def _activation_means(self, activation: Activation, units: UnitBatch, grid: FixedFieldGrid) -> ActivationMeans:
-        """Average the activation over the part of each unit's field that is independent of the fixed fields, at each node."""
+        """Average each unit's activation over the part of its field that is independent of the fixed fields, at each node."""
         return average_activation(activation, units.conditional_means(grid), units.outside[:, None])
 
     def _block_size(self, model, grid: FixedFieldGrid) -> int:
@@ -257,7 +257,7 @@ class PairwiseExpectation(ParticleExpectation):
         return self._risk(model, stats, map_blocks(lambda block: sums(block)[0], rows, self._block_size(rows)))
 
     def _risk(self, model, stats, value):
-        """Compute the population risk from `value`, the mean of each unit times the residual."""
+        """Compute the population risk from `value`, the mean of each unit's output times the residual."""
         return model.loss.weight * (self._residual_coefficients(model, stats) @ value + model.target.noise)
 
     @staticmethod
@@ -266,13 +266,13 @@ class PairwiseExpectation(ParticleExpectation):
         return jnp.concatenate([stats.a / stats.width, -model.target.readout.weights(model.target.teachers)])
 
     def _field_features(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
-        """Return the coefficients of all fields in normal coordinates of the frame, and their `UnitIntegrals.features`."""
+        """Return the coefficients of all fields in standard normal coordinates, and their `UnitIntegrals.features`."""
         law = unit_laws(model, stats)
         variances = jnp.concatenate([law.variance, jnp.diagonal(law.fixed)])
         return jnp.concatenate([law.A, jnp.asarray(law.L)]), self._integrals(model).features(variances)
 
     def _pair_sums(self, model, stats):
-        """Return a function that computes, for each unit of a block, its sums over all units.
+        """Return a function that computes, for each unit of a block, its sums of Gaussian integrals over all other units.
 
         With the activation s, fields x and coefficients c of the units in the residual, unit i has the sums over l of c_l times
         E[s(x_i) s(x_l)], E[s''(x_i) s(x_l)], and E[s'(x_i) s'(x_l)] times the covariances of x_l with the fixed fields and x_i.
@@ -302,7 +302,7 @@ class PairwiseExpectation(ParticleExpectation):
 
 
 class UnitLaws(NamedTuple):
-    """The Gaussian law of the field of each unit, jointly with the fixed fields.
+    """Gaussian law of each unit's field, jointly with the fixed fields.
 
     The fields L and `fixed` are common to all units (see `ConditionalLaw` and `Covariance`).
     """
@@ -348,7 +348,7 @@ def panel_rule(count: int, order: int, reach: float) -> LineRule:
 
 
 def split_into_blocks(units: PyTree, size: int, mode: str = "constant") -> PyTree:
-    """Split the first axis of each leaf, the units, into equal blocks of at most `size` units.
+    """Split the first axis of each array in a pytree, that of the units, into equal blocks of at most `size` units.
 
     The last block is padded with zeros or, in the mode "edge", with its last unit.
     """
@@ -365,7 +365,7 @@ def split_into_blocks(units: PyTree, size: int, mode: str = "constant") -> PyTre
 
 
 def map_blocks(f, units: PyTree, size: int) -> PyTree:
-    """Apply f to blocks of at most `size` units, one block after the other, and concatenate the results."""
+    """Apply the function f to blocks of at most `size` units, one block after the other, and concatenate the results."""
     # Padding repeats a row rather than zeros, at which f need not be finite.
     rows = jax.tree.leaves(units)[0].shape[0]
     done = jax.lax.map(f, split_into_blocks(units, size, mode="edge"))

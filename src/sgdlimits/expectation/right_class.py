@@ -26,7 +26,7 @@ from sgdlimits.statistics.trees import repeat_for_samples
 MAX_NODES_PER_BLOCK = 1024
 MAX_CLOSED_WIDTH = 2
 LINE_ORDER = 32
-"""Nodes on each side of the kink of the first of two units."""
+"""Number of quadrature nodes on each side of the kink of the first of two units."""
 
 
 @eqx.filter_jit
@@ -130,7 +130,7 @@ def _conditional_accuracy(
 
 
 def _probability_both_positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
-    """Compute P(x > 0, rest + slope x > 0) for a normal variate x, counting half where rest + slope x is zero."""
+    """Compute P(x > 0, rest + slope x > 0) for a normal variate x; where rest + slope x is zero, half of it counts."""
     flat = slope == 0
     # `where` twice: a quotient by zero in the unused branch would make its derivative NaN.
     change = jnp.maximum(-rest / jnp.where(flat, 1.0, slope), 0.0) * jnp.ones_like(mean)

@@ -1,4 +1,4 @@
-r"""The gradient and the Hessian of the population risk in the frame of the statistics.
+r"""Gradient and Hessian of the population risk in the weights, in an orthonormal basis of the span of all directions.
 
 With the input x, the student fields :math:`\lambda_j`, the loss l of one sample, :math:`G_j = \partial l/\partial\lambda_j` and
 :math:`l_{jl} = \partial G_j/\partial\lambda_l`, the derivatives of the risk R in the weights of units j and l are
@@ -43,7 +43,7 @@ TEST_LABELS = (-1.0, 0.0, 1.0)
 
 
 class RiskDerivatives(NamedTuple):
-    """Gradient and Hessian of the risk: within the frame, and as a p-by-p block along any direction orthogonal to it."""
+    """Gradient and Hessian of the risk within the span of all directions, and the Hessian's block orthogonal to it."""
 
     gradient: Float[np.ndarray, "p n"]
     span: Float[np.ndarray, "p n p n"]
@@ -72,7 +72,7 @@ def autodiff_slopes(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) 
 
 @eqx.filter_jit
 def _grad_and_hessian(risk: Callable, model: Model, a: Array, S: Array) -> tuple[Array, Array]:
-    """Compute the gradient and the Hessian of the risk in the coordinates S of the units."""
+    """Compute the gradient and the Hessian of the risk in the units' coordinates S in an orthonormal basis."""
     risk_at = lambda S: risk(model, a, model.law(overlaps_from_coordinates(a, S, model.frame)))
     return jax.grad(risk_at)(S), jax.hessian(risk_at)(S)
 
@@ -94,12 +94,12 @@ def _gradient_products(moments: Callable, model: Model, stats: Overlaps) -> Floa
 
 
 def pad_units(model: Model, S: np.ndarray, more: int = 0) -> np.ndarray:
-    """Pad the coordinates of units with zeros to p + k + `more` columns, so that all ranks share one compiled function."""
+    """Pad the units' coordinates with zeros to p + k + `more` columns, so that all ranks share one compiled function."""
     return np.pad(S, ((0, 0), (0, model.width + model.teachers + more - S.shape[1])))
 
 
 def check_stein(model: Model, S: np.ndarray, slopes: RiskDerivatives, accuracy: float, remedy: str) -> RiskDerivatives:
-    r"""Return gradient and Hessian unchanged, after a warning if they violate Stein's lemma by more than `accuracy`.
+    r"""Return gradient and Hessian of the risk unchanged, after a warning if they violate Stein's lemma beyond `accuracy`.
 
     Outside the fixed directions the lemma is :math:`E[G_jx] = \sum_l\sigma^2E[l_{jl}]u_l`, for inputs x of variance
     :math:`\sigma^2`, units of weights :math:`u_l`, and first and second derivatives :math:`G_j, l_{jl}` of the loss in the
@@ -123,7 +123,7 @@ def warn_if_inaccurate(error: np.ndarray, value: np.ndarray, tolerance: float, r
 
 
 class FrameNodes(eqx.Module):
-    """Quadrature nodes of inputs in a frame, at which gradients and Hessians of the loss are averaged.
+    """Quadrature nodes of inputs in an orthonormal basis of the directions' span, for mean gradients and Hessians of the loss.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class FrameNodes(eqx.Module):
 
     @classmethod
     def of_frame(cls, a: Scalars, units: Float[np.ndarray, "p n"], rule: Rule) -> FrameNodes:
-        """Place the nodes of a quadrature rule in all dimensions of the frame and of the label noise."""
+        """Place the nodes of a quadrature rule in all coordinates of the inputs and in the label noise."""
         n = units.shape[1]
         points, weights = rule.nodes(n + 1)
         return cls(jax.tree.map(jnp.asarray, a), jnp.asarray(units), jnp.eye(n), points[:-1], points[-1], weights)
@@ -155,7 +155,7 @@ class FrameNodes(eqx.Module):
         return cls(jnp.asarray(a), jnp.asarray(units), span, points, 0 * weights, weights)
 
     def inputs(self, model: Model, c: Array) -> tuple[Array, Array, Array]:
-        """Return the inputs of class `c` in the frame, their student fields and their fixed fields, at the nodes."""
+        """Return the inputs of class `c` at the nodes, with their student fields and fixed fields."""
         k, law = model.teachers, model.coordinates
         x = (jnp.sqrt(law.variance) * self.directions @ self.points).at[:k].add(law.means.fixed[:, c][:, None])
         return x, self.units @ x, model.frame @ x[:k]
@@ -199,7 +199,7 @@ def _is_smooth_loss(loss: Loss, outputs: tuple[int, ...]) -> bool:
 
 @eqx.filter_jit
 def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
-    """Average the gradient of the loss in the weights of the units over quadrature nodes, in coordinates of the frame."""
+    """Average the gradient of the loss in the units' weights over quadrature nodes, in an orthonormal basis."""
     law = model.coordinates
 
     def gradient_in_class(c):

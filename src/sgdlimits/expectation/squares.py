@@ -48,7 +48,7 @@ class Squares(Expectation):
         )
 
     def risk(self, model, a, law):
-        """Compute the population risk in closed form, from traces of products of the residual's form and the covariance.
+        """Compute the population risk in closed form, from traces of products of two matrices: residual form and covariance.
 
         With the residual D, the matrix K of its quadratic form and the covariance C of the fields, it is the loss weight times
         E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise. It is written out in elementwise sums, which cost less than products of small
@@ -97,7 +97,7 @@ class Squares(Expectation):
         return model.loss.weight * series.moment(2)
 
     def slopes(self, model, a, S):
-        r"""Compute gradient and Hessian of the risk in closed form, in the coordinates of the frame.
+        r"""Compute gradient and Hessian of the risk in the units' weights in closed form, in an orthonormal basis.
 
         For inputs of variance v and loss weight w the excess risk is :math:`wv^2[(\mathrm{tr}K)^2 + 2\,\mathrm{tr}K^2]` with
         :math:`K = \sum_jb_js_js_j^\top - B^\top RB`, where unit j has the coefficient :math:`b_j` in the output and the

@@ -32,9 +32,9 @@ from sgdlimits.model.target import Readout
 
 # Each orbit has as many points as the group, so for a given number of nodes a larger group means fewer independent points.
 MAX_GROUP_SIZE = 96
-"""Maximum size of the group of the symmetries that averages must have."""
+"""Maximum size of the symmetry group that quadrature nodes must have."""
 MAX_OPTIONAL_GROUP_SIZE = 8
-"""Maximum size of the group when further symmetries are added to those that averages must have."""
+"""Maximum size of the nodes' symmetry group when symmetries that are not required are added to it."""
 MAX_PERMUTED_UNITS = 4
 MAX_FLIPPED_DIRECTIONS = 8
 TEST_POINTS = 16
@@ -89,7 +89,7 @@ def _symmetry_group(p: int, k: int, readout: Readout | None, unit: Activation | 
 
 
 def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
-    """Return whether f(act(x)) = sign f(x) at random x in R^k; true if f depends on traced values and cannot be evaluated."""
+    """Return whether f(act(x)) = sign · f(x) for a readout f at random x in R^k; true if f depends on traced values."""
     # The group is static, so f is evaluated now even while the caller is being traced.
     with jax.ensure_compile_time_eval():
         points = np.random.default_rng(0).normal(size=(k, TEST_POINTS))
@@ -101,14 +101,14 @@ def _is_invariant(f: Callable, act: Callable, k: int, sign: int) -> bool:
 
 
 def _flip_signs(signed: np.ndarray, flipped: list[int] | np.ndarray) -> np.ndarray:
-    """Negate the given entries of a signed permutation."""
+    """Return a signed permutation with the signs of the given entries reversed."""
     changed = signed.copy()
     changed[flipped] *= -1
     return changed
 
 
 def _permute_entries(signed: np.ndarray, to: list[int] | np.ndarray, origin: list[int] | np.ndarray) -> np.ndarray:
-    """Permute entries of a signed permutation: those at `origin` are copied to `to`."""
+    """Return a signed permutation in which the entries at `origin` are copied to the positions `to`."""
     changed = signed.copy()
     changed[to] = signed[origin]
     return changed

@@ -30,7 +30,7 @@ LINE_RANGE = 9.0
 
 
 class UnitPlane(NamedTuple):
-    """Orthonormal directions that span the weights of each student and each unit, and the coordinates of their fields.
+    """Orthonormal basis of the plane spanned by the weights of a student and another unit, and the coordinates of both fields.
 
     The fields of student j and unit m are x_j = A z_1 and x_m = B z_1 + C z_2, with coordinates z of the input along the
     directions e_1 and e_2; `own`, `along` and `across` are A, B and C. The third axis of `directions` holds e_1 and e_2, which
@@ -44,7 +44,7 @@ class UnitPlane(NamedTuple):
 
 
 class PairSpread(NamedTuple):
-    """Second moments of the input, weighted with functions of two fields: an isotropic coefficient and a 2-by-2 tensor.
+    """Second moments of the input weighted with functions of two fields: an isotropic coefficient and a 2-by-2 tensor.
 
     For functions g and h of the fields of two units, which depend on the input y along the directions e_1 and e_2, `mean` is w
     and `tensor` is K in E[g h y y^T] = w 1 + sum_ab K_ab e_a e_b^T.
@@ -55,7 +55,7 @@ class PairSpread(NamedTuple):
 
 
 class PairMoments(NamedTuple):
-    """Expectations for pairs of units, student j and unit m, from which gradient and Hessian of the risk are assembled.
+    """Expectations for pairs of student j and unit m, from which gradient and Hessian of the risk are assembled.
 
     With activations s and coordinates z of the input in the plane of both units, `first` is E[s_j' s_m z]; `slopes` and
     `curvature` are the `PairSpread` of s_j' s_m' (students only) and of s_j'' s_m.
@@ -67,7 +67,7 @@ class PairMoments(NamedTuple):
 
 
 def unit_planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
-    """Return the plane that each student spans with each unit; `rows` has the coefficients of the fields in the input."""
+    """Return the plane spanned by the weights of each student and each unit; `rows` has the coefficients of the fields."""
     own = np.linalg.norm(rows[:students], axis=1)
     first = _normalise_rows(rows[:students], own)
     along = first @ rows.T

@@ -1,4 +1,4 @@
-"""The interface of inputs: the law of their fields, samples of their coordinates in a frame, and sample vectors."""
+"""Interface of inputs: the law of their fields, samples of their coordinates along all directions, and sample vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sgdlimits.text import count
 
 
 class StepSizes(NamedTuple):
-    """Numbers of samples, inputs, directions and orthogonal components in one step.
+    """Numbers of samples, input vectors, directions and orthogonal components in one step of SGD.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def classes(self) -> int:
-        """The number of classes."""
+        """Number of classes."""
 
     @property
     @abc.abstractmethod
@@ -58,16 +58,16 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def on_means(self) -> bool:
-        """Whether every input equals the mean of its class."""
+        """Whether every input equals the mean of its class, that is, has no variance."""
 
     @property
     @abc.abstractmethod
     def squared_length(self) -> Float[Array, ""]:
-        r"""The limit of :math:`|x|^2/d` for inputs x in R^d as d grows."""
+        r"""Limit of :math:`|x|^2/d` for inputs x in R^d as d grows."""
 
     @property
     def blocks(self) -> int | None:
-        """The number of blocks of coordinates with their own variances; None for statistics without a block axis."""
+        """Number of blocks of coordinates with their own variances; None for statistics without a block axis."""
         return None
 
     @property
@@ -104,11 +104,11 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def law(self, stats: Overlaps, gram: Float[Array, "k k"]) -> FieldLaw:
-        """Compute the law of the fields at the statistics of one run; `gram` is the Gram matrix of the fixed directions."""
+        """Compute the Gaussian law of the fields at the statistics of one run; `gram` is the fixed directions' Gram matrix."""
 
     @abc.abstractmethod
     def law_of_factor(self, F: FieldFactor, gram: Float[Array, "k k"]) -> FieldLaw:
-        """Compute the law of the fields from coordinates F of all directions.
+        """Compute the Gaussian law of the fields from coordinates F of all directions in an orthonormal basis.
 
         The first k coordinates are those along an orthonormal basis of the span of the fixed directions, whose Gram matrix is
         `gram`.
@@ -122,13 +122,13 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
-        """Draw the class of each sample."""
+        """Draw the class of each sample from the class probabilities."""
 
     @abc.abstractmethod
     def from_normal(
         self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]
     ) -> Float[Array, "s *batch"]:
-        """Map standard normal points to coordinates of inputs of the classes `c` in an orthonormal frame.
+        """Map standard normal points to coordinates of inputs of the classes `c` in an orthonormal basis of the span.
 
         The fixed directions are the rows of B in the first k coordinates of the frame, and zero in the others.
         """
@@ -139,7 +139,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def place(self, variates: StepCoordinates, B: Float[Array, "k k"]) -> StepCoordinates:
-        """Map the random variates of one step, from `draw`, to coordinates of its inputs in an orthonormal frame.
+        """Map the random variates of one step, from `draw`, to coordinates of its inputs in an orthonormal basis.
 
         The fixed directions are the rows of B in the first k coordinates of the frame, and zero in the others.
         """

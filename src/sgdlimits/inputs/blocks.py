@@ -137,7 +137,7 @@ class Blocks(Inputs):
         return (self.variances(i)[:, None, None] * jnp.reshape(gram, (len(self.shares), *np.shape(gram)[-2:]))).sum(0)
 
     def isotropic(self, gram: Float[Array, "*blocks k k"], i: int | None) -> tuple[Mixture, Float[Array, "k k"]]:
-        """Return standard normal inputs and a Gram matrix for which the fixed fields have the same law as in class i.
+        """Return standard normal inputs, and a Gram matrix for which the fixed fields have the same law as those of class i.
 
         With i None the law is that of all classes, whose variances must then be equal.
         """
@@ -237,12 +237,12 @@ class Blocks(Inputs):
 def _one_variance_only(what: str) -> BadInput:
     """Return the error of an analysis, named by `what`, that supports only inputs with a single variance."""
     return BadInput(
-        f"{what} supports only inputs with a single variance, not one by block or class. Use ODE(), Chain(d) or SGD(d)."
+        f"{what} needs inputs with a single variance; got variances by block or class. Use ODE(), Chain(d) or SGD(d)."
     )
 
 
 def block_grams(data: Inputs, gram: Any) -> Any:
-    """Return the Gram matrix of the fixed directions in each block: as given, or split by the shares of the blocks.
+    """Return the Gram matrix of the fixed directions in each block: as given, or split in proportion to the blocks' shares.
 
     Inputs without a block axis have one Gram matrix, which is returned unchanged.
     """

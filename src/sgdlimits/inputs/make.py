@@ -83,7 +83,10 @@ def mixture(
     own: Any = variance
     if len(shape) == 1:
         if is_schedule(variance):
-            raise BadInput(f"a variance that changes with time has the shape {shape}. Give it the shape ({len(rows)}, 1).")
+            raise BadInput(
+                f"a variance that changes with time must have one column for each block; got shape "
+                f"{shape}. Give shape ({len(rows)}, 1)."
+            )
         own = as_floats(variance)[:, None]
     if shares is None and len(shape) == 2 and shape[1] > 1:
         raise BadInput(f"variance has {shape[1]} blocks, but shares is missing. Give the share of each block, shares=[...].")
@@ -122,10 +125,10 @@ def add_noise(data: Inputs, scale: NotNegativeInTime) -> Inputs:
 
 
 def _one_variance(weights: Any, means: Any, variance: Any, shares: Any) -> Mixture:
-    """Return a mixture of classes with the same variance in all coordinates."""
+    """Return a mixture of Gaussian classes with the same variance in all coordinates."""
     if shares is not None:
         raise BadInput(
-            "shares are those of blocks, but variance is one number. "
+            "shares= are the sizes of blocks of coordinates, but variance= is one number, without blocks. "
             "Leave shares out, or give a variance for each class and block."
         )
     OverTime(not_negative)("variance", variance)

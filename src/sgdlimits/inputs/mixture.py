@@ -76,13 +76,13 @@ class Mixture(Inputs):
         return FieldLaw(self.weights, mean, unit, None, factor, shape)
 
     def centre(self, B: Float[Array, "k k"], c: Array) -> Float[Array, "k *batch"]:
-        """Return the coordinates of the mean of class `c` in the frame of the fixed directions."""
+        """Return the mean of class `c` in coordinates along an orthonormal basis of the fixed directions' span."""
         if self.means is None:
             return jnp.zeros((B.shape[0], *jnp.shape(c)))
         return jnp.moveaxis((self.means @ B)[c], -1, 0)
 
     def of_class(self, i: int, turn: Float[Array, "k k"] | None = None) -> Mixture:
-        """Return the inputs of class i alone, with the coefficients of its mean multiplied by a matrix if one is given."""
+        """Return inputs of class i alone, whose mean's coefficients are multiplied by a matrix if one is given."""
         means = None if self.means is None else self.means[i : i + 1]
         if means is not None and turn is not None:
             means = means @ turn
@@ -136,4 +136,4 @@ class Mixture(Inputs):
 
 
 Data = Mixture
-"""Former name of `Mixture`, which saved files still use."""
+"""Former name of the class `Mixture`, which saved files still use."""

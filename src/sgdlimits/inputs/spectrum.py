@@ -30,7 +30,7 @@ def as_shares(shares: Any, blocks: int) -> tuple[float, ...]:
     """Convert the shares of the dimensions in each block to a tuple; raise `BadInput` unless all are positive and sum to 1."""
     values = np.asarray(shares, float)
     if values.shape != (blocks,):
-        raise BadInput(f"shares must be {blocks} numbers, one for each block; got shape {values.shape}. Give that many.")
+        raise BadInput(f"shares must be {blocks} numbers, one for each block; got shape {values.shape}. Give {blocks} shares.")
     probabilities("shares", values)
     if not (values > 0).all():
         raise BadInput(f"shares must be positive; got {values.tolist()}. Leave out empty blocks.")

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from sgdlimits.kernel.random import Stream
 
 MAX_COORDINATE = 1e6
-"""A run has diverged if a coordinate of its state, of order 1 by convention, exceeds this value or is not finite."""
+"""Size of a state's coordinate (of order 1 by convention) above which a run has diverged."""
 
 
 class StepTime(NamedTuple):
@@ -104,10 +104,10 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
-        """Make the steps of `span` for the runs with indices `runs`, and return their new carry."""
+        """Make the steps of `span` for the runs with indices `runs`, and return their new state, a `Carry`."""
 
     def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
-        """Make the steps of `span` for several batches, whose kernels have equal keys; return the new carry of each batch."""
+        """Make the steps of `span` for several batches whose kernels have equal keys; return the new `Carry` of each batch."""
         return [batch.kernel.advance(batch.carry, batch.seed, batch.runs, span) for batch in batches]
 
     def advance_through(self, batch: RunBatch, spans: Sequence[StepRange]) -> tuple[Carry, list[RunStates]]:

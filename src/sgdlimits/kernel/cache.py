@@ -25,7 +25,7 @@ HASH_BYTES = 32
 """Length in bytes of the hash that authenticates a cache entry, and of the secret key. Entries with a wrong hash are
 compiled again."""
 KEY_FILE = ".key"
-"""Name of the file that holds the secret key of the hashes."""
+"""Name of the file with the secret key that authenticates entries of the cache of compiled code."""
 
 
 def cache_folder() -> Path | None:

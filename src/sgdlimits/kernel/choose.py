@@ -89,7 +89,7 @@ def is_gpu_available() -> bool:
 
 
 def _make_kernel(name: str, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool) -> Kernel:
-    """Construct the kernel with a given name; raise `Untranslated` if it does not support the process."""
+    """Construct the kernel with a given name; raise `Untranslated` if that kernel does not support the process."""
     if name == "xla":
         return XLA(process, until, single)
     if name == "lanes":

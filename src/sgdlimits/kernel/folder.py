@@ -16,9 +16,9 @@ from pathlib import Path
 
 HOUR_SECONDS = 3600.0
 MAX_BYTES = 2**29
-"""Maximum total size of the files in the folder; beyond it the least recently read ones are removed."""
+"""Maximum total size of the cache of compiled code; beyond it the least recently read files are removed."""
 PARTIAL_PREFIX = ".part-"
-"""Prefix of the temporary files to which entries are written before they are renamed; a killed process leaves them behind."""
+"""Prefix of the temporary files to which cache entries are written before they are renamed."""
 
 
 def own_folder() -> Path | None:
@@ -46,8 +46,9 @@ def _prepare_folder(folder: Path, own: bool) -> Path | None:
         _restrict_access(folder)
     if not is_private(folder):
         warnings.warn(
-            f"compiled code is not kept in {folder}, where others can write. Run chmod 700 on it once it is empty, "
-            "or name another folder in SGDLIMITS_CACHE.",
+            f"compiled code is not cached in {folder}, which other users can write to. Empty this folder and run "
+            f"chmod 700 on it, "
+            "or set SGDLIMITS_CACHE to another folder.",
             stacklevel=3,
         )
         return None

@@ -26,9 +26,9 @@ from sgdlimits.kernel.trace import ParameterArrays, trace_replica
 MAX_STATE_SIZE = 2048
 """Maximum number of coordinates of a state that a flat program unrolls into scalar variables."""
 PIECES_PER_CORE = 4
-"""Number of pieces of work per core: more than one, so that all cores finish at about the same time."""
+"""Number of pieces of work per processor core; with more than one, all cores finish at about the same time."""
 MIN_THREADED_OPERATIONS = 2**25
-"""Number of operations of a call (about 0.4 ms) below which it runs on a single thread."""
+"""Number of operations of a kernel call (about 0.4 ms) below which the call runs on a single thread."""
 
 
 class CompiledCode(NamedTuple):
@@ -57,7 +57,7 @@ class FlatKernel(Kernel):
 
     recompiles = False
     xp: Any = np
-    """Module of the arrays: NumPy, or CuPy on a GPU."""
+    """Module with the array functions of this kernel: NumPy, or CuPy on a GPU."""
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         if process.runs_axis != -1:
@@ -93,7 +93,7 @@ class FlatKernel(Kernel):
 
     @abc.abstractmethod
     def run(self, arrays: KernelArrays, span: StepRange) -> None:
-        """Make the steps of `span` for packed runs, and write the results into `arrays`."""
+        """Make the steps of `span` for runs packed into vectors, and write the results into `arrays`."""
 
     def to_kernel(self, leaf: Any) -> Any:
         """Copy an array of a carry to the device of this kernel, where it may be modified."""
@@ -268,7 +268,7 @@ class Lanes(FlatKernel):
 
 
 class ProgramSpec:
-    """Specification of a flat program: everything on which its code depends. Equal specifications need the same program.
+    """Specification of everything on which a flat program's code depends; equal specifications need the same program.
 
     Parameters are those of `sgdlimits.kernel.trace.trace_replica`, and a `key` for comparisons.
     """

@@ -1,4 +1,4 @@
-r"""Stop conditions in compiled code, without evaluating an expensive condition after each step.
+r"""Stop conditions in compiled code, which avoid evaluating an expensive condition after each step.
 
 There are three ways, in the order in which `flatten_check` tries them:
 
@@ -48,15 +48,13 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 states, to the marks of its lanes, and to their bounds."""
 # at this value erf 2/1 breaks even
 MIN_BOUNDED_COST_RATIO = 0.15
-"""Cost of a stop condition, as a fraction of the cost of a step, above which it is skipped while a ball proves it false."""
+"""Cost of a stop condition, relative to a step, above which it is not evaluated while a bound proves it false."""
 MAX_VALUE_ERROR = 1e-6
-"""Quadrature error in a risk for which stop bounds allow a margin."""
+"""Largest quadrature error of a risk that stop bounds allow for."""
 MAX_BEND_ERROR = 1e-3
-"""Increase of every quadratic coefficient (`bend`) of a bound. It allows for an error of a slope up to twice the root of its
-product with `MAX_VALUE_ERROR`."""
+"""Amount added to each quadratic coefficient (`bend`) of a stop bound, as an allowance for quadrature errors of slopes."""
 SIGN_MARGIN = 1e-9
-"""Size of a bound's value, far above rounding, beyond which its sign decides whether the run stops, without the condition
-itself."""
+"""Size of a stop bound's value, far above rounding, beyond which its sign alone decides whether a run stops."""
 DOUBLE_SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
 
@@ -143,7 +141,7 @@ def flatten_check(
 
 
 def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
-    """Add a stop condition to a flat program, and return the node index of its value."""
+    """Add the operations of a stop condition to a flat program, and return the node index of its value."""
     jaxpr = jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR)
     walk.program.check_size(estimate_operations(jaxpr))
     return int(walk.call(jaxpr, places)[0])
@@ -199,7 +197,7 @@ def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, 
 
 
 class HostBounds:
-    """Store of the stop bounds of a kernel's runs, and the callback by which compiled code asks Python for new ones.
+    """Store of the stop bounds of a kernel's runs, with the callback by which compiled code asks Python for new bounds.
 
     A row of coefficients stays valid while the memory of the condition is the same, so rows are kept between calls of the
     kernel.
@@ -259,7 +257,7 @@ class HostBounds:
 def _answer_call(
     process: ProcessLike, until: StopCondition, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array
 ) -> Array:
-    """Return whether one run stops, and its new bound; evaluate the stop condition only where the bound is near zero."""
+    """Return whether one run stops, and its new stop bound; evaluate the condition itself only if the bound is near zero."""
     one, remembered = state.values(row), memory.values(own)
     register = find_bound(process, until)
     bound = None if register is None else register(process, one, remembered, False)
@@ -268,7 +266,7 @@ def _answer_call(
         value, (_, *line) = bound.value, evaluate_coefficients(bound, one, moved)
 
     def stops() -> Bool[Array, ""]:
-        """Evaluate the stop condition of the run."""
+        """Return whether the run stops, by evaluating its stop condition."""
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
         memory_row = jax.tree.map(lambda leaf: leaf[None], remembered)
         no_time = jnp.zeros(1)  # conditions that depend on time have no bound
@@ -279,7 +277,7 @@ def _answer_call(
 
 
 def evaluate_coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
-    """Return the value of a bound at a state and its coefficients, lowered by the quadrature error that is allowed for."""
+    """Return the value of a stop bound at a state and its coefficients, lowered by the tolerated quadrature error."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     x, slope, bend = map(flat, (state, bound.slope, bound.bend))
     value = bound.value - MAX_VALUE_ERROR

@@ -33,10 +33,10 @@ given up."""
 
 
 class ParameterArrays(NamedTuple):
-    """Leaves of the pytree of a process and its stop condition, split into parameters (arrays of doubles) and other leaves.
+    """Arrays and constants of a process and its stop condition, split into parameters (arrays of doubles) and all others.
 
-    `arrays` are the parameters, which are inputs of a program; `others` has all other leaves of `tree`, with None in the places
-    of `arrays`.
+    `arrays` are the parameters, which are inputs of a program; `others` has all other values of the pytree `tree`, with None in
+    the places of `arrays`.
     """
 
     tree: Any
@@ -45,7 +45,7 @@ class ParameterArrays(NamedTuple):
 
     @classmethod
     def of(cls, fixed: PyTree) -> ParameterArrays:
-        """Split the leaves of the pytree of a process and its stop condition."""
+        """Split the values in a process and its stop condition into parameters and all others."""
         leaves, tree = jax.tree.flatten(fixed)
         real = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype == np.float64 for leaf in leaves]
         arrays = [np.asarray(leaf) for leaf, is_real in zip(leaves, real, strict=True) if is_real]
@@ -59,14 +59,14 @@ class ParameterArrays(NamedTuple):
 
     @property
     def process(self) -> ParameterArrays:
-        """Leaves of the process alone, without its stop condition."""
+        """Parameters and constants of the process alone, without its stop condition."""
         tree = self.tree.children()[0]
         others = self.others[: tree.num_leaves]
         return ParameterArrays(tree, others, self.arrays[: others.count(None)])
 
     @property
     def concatenated(self) -> np.ndarray:
-        """All parameters, concatenated into one vector."""
+        """All parameters of the process and its stop condition, concatenated into one vector."""
         return np.concatenate([np.zeros(0), *(array.ravel() for array in self.arrays)])
 
     @property
@@ -88,7 +88,7 @@ def trace_replica(
 
     Parameters
     ----------
-    parameters : parameters and other leaves of the process and its condition
+    parameters : parameters and other values of the process and its condition
     state, memory : shapes of one run's state and of the memory of the stop condition, without an axis of runs
     zero : mask of the state's coordinates that are zero in all runs
     single : whether normal variates are computed in single precision
@@ -171,7 +171,7 @@ def _trace_process(
     """
 
     def stops(arrays, state, memory, t):
-        """Evaluate the stop condition of one run."""
+        """Return whether one run stops, by its stop condition."""
         process, until = parameters.rebuild(arrays)
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))  # a batch of one run
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]
@@ -221,10 +221,10 @@ class _HashableArray:
 
 
 def _wrap_hashable(leaf: Any) -> Any:
-    """Wrap an array so that it can be part of a cache key; return other leaves unchanged."""
+    """Wrap an array so that it can be part of a cache key; return other values unchanged."""
     return _HashableArray(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
 
 
 def _unwrap(leaf: Any) -> Any:
-    """Return the leaf that `_wrap_hashable` wrapped."""
+    """Return the value that `_wrap_hashable` wrapped."""
     return leaf.array if isinstance(leaf, _HashableArray) else leaf

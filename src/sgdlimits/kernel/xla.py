@@ -42,7 +42,7 @@ def _advance_groups(
     """
 
     def advance_group(part: tuple[Carry, Array]) -> Carry:
-        """Advance one group of runs."""
+        """Advance one group of runs by the steps of the call."""
         some, indices = part
         # The number of steps is a traced value: a group that has ended makes none, without another compilation.
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
@@ -85,7 +85,7 @@ def _advance_runs(
         return lax.fori_loop(0, steps, put, before) if each else draw(first, process.block)
 
     def advance_block(index, both: tuple[Carry, PyTree]) -> tuple[Carry, PyTree]:
-        """Make the steps of one block."""
+        """Make the steps of one block, whose random variates are drawn together."""
         begin = index * process.block
         steps = jnp.minimum(process.block, span.steps - begin)
         variates = draw_block(span.first + begin, steps, both[1])

@@ -1,4 +1,4 @@
-"""Interface of levels of description: a level binds to a problem and a start, and the engine creates steppers of runs."""
+"""Interface of levels of description: a level binds to a problem and a start, as an engine that creates steppers of runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
 CONSTANT_COST_BATCH = 64
-"""Batch size up to which a call of a fast process takes about constant time: smaller sizes would only add compilations."""
+"""Batch size up to which a call of a cheap process takes about constant time; smaller sizes only add compilations."""
 
 STATES_PER_CALL = 64
 """Maximum number of saved states whose risk and observables one compiled call evaluates."""
@@ -187,7 +187,7 @@ class Engine(eqx.Module):
 
     @abc.abstractmethod
     def stepper(self, starts: PyTree, request: Request, state: Float[np.ndarray, "runs floats"] | None = None) -> Stepper:
-        """Create the stepper that simulates one batch of runs.
+        """Create the stepper that simulates one batch of runs of this problem and level.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class Level(Part):
     shared_batch: ClassVar[int | None] = None
     """Fixed batch size of `simulate_runs` if rounding in a run depends on the other runs of its batch; otherwise None."""
     leaves_cone: ClassVar[bool] = False
-    """Whether discretised noise may give overlaps that no weights have, outside the cone of Gram matrices."""
+    """Whether discretised noise may give overlaps that no weights have (a matrix that is not positive semi-definite)."""
 
     @abc.abstractmethod
     def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:
@@ -223,7 +223,7 @@ class Level(Part):
         return start.batch(self.view(problem), stream)
 
     def view(self, problem: Problem) -> Problem:
-        """Convert a problem to the statistics with which this level describes it, such as those of the limit of large d."""
+        """Convert a problem to the statistics with which this level describes it, such as those of large d."""
         return problem
 
 

@@ -80,7 +80,7 @@ def chain_process(problem: Problem, d: int) -> Process:
 
 
 class FrameChain(Process):
-    r"""Markov chain of the overlaps of a projection problem, stored as coordinates in a frame of the fixed directions.
+    r"""Markov chain of the overlaps of a projection problem, as coordinates in an orthonormal basis of all directions.
 
     The n trained directions have coordinates m along the k fixed directions, and the rows of the triangular matrix T orthogonal
     to these. The b inputs X of a step have coordinates g (k-by-b) along the fixed directions, h (n-by-b) along the directions
@@ -125,7 +125,7 @@ class FrameChain(Process):
 
     @property
     def check_interval(self):
-        """Number of steps between checks for divergence: those in a sixteenth of a unit of t."""
+        """Number of steps between checks for divergence: the steps in 1/16 of a unit of t."""
         return self.d / (16 * self.problem.algorithm.batch)
 
     @property
@@ -140,7 +140,7 @@ class FrameChain(Process):
 
     @property
     def max_rank(self) -> Any:
-        """Maximum rank, by block, of the trained directions' components orthogonal to the fixed directions; d limits it."""
+        """Largest rank that the trained directions' components orthogonal to the fixed ones can have, in each block."""
         if self.problem.data.blocks is not None:
             full = np.full(self.problem.data.blocks, self._direction_count)
             return full if self.free is None else np.asarray(self.free).sum(1).astype(int)
@@ -166,7 +166,7 @@ class FrameChain(Process):
 
     @property
     def _leaves_span(self) -> bool | Float[Array, " blocks"]:
-        """Whether inputs have components outside the span of all directions, in each block if that differs."""
+        """Whether inputs have components orthogonal to all directions, for each block of coordinates if that differs."""
         if self.free is None or self.problem.data.blocks is None:
             return self.free is None
         return self.free.all(axis=1)
@@ -199,7 +199,7 @@ class FrameChain(Process):
 
 
 class FactorChain(FrameChain):
-    """Chain of a projection problem that computes the risk from the triangular factor of the overlaps.
+    """Markov chain of a projection problem that computes the risk from the triangular factor of the overlaps.
 
     Near perfect recovery this risk is more accurate than the risk from the overlaps.
     """
@@ -225,7 +225,7 @@ def projection_chain(problem: ProjectionProblem, d: int) -> Process:
 
 
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
-    """Return the chain of a projection problem in dimension d, which uses the most accurate form of the risk available."""
+    """Return the Markov chain of a projection problem's overlaps in dimension d, with the most accurate form of its risk."""
     by_factor = risk_expectation(problem).risk_uses_factor and not isinstance(problem.data, Blocks)
     chain: type[FrameChain] = FactorChain if by_factor else FrameChain
     return chain(problem, d)

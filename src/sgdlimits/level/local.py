@@ -33,7 +33,7 @@ from sgdlimits.problem.over_time import fix_time
 from sgdlimits.statistics.trees import as_batch, runs_first
 
 STEP_TIMES_RATE = 0.025
-"""Default time between evaluations of the stop condition, times the fastest rate of the drift at the fixed point."""
+"""Default time between evaluations of the stop condition, in units of the inverse of the drift's fastest rate."""
 ZERO_COORDINATE = 1e-12
 """Size up to which coordinates count as zero, so that rounding does not decide on which side of a kink a field is."""
 
@@ -110,7 +110,7 @@ class LocalEngine(SteppingEngine):
         return ProcessStepper(self._process(segments.sizes, block), starts, request, segments, state)
 
     def _process(self, sizes: np.ndarray, block: int) -> LinearDiffusion:
-        """Return the linear diffusion with the transition matrices of all step sizes that occur."""
+        """Return the linear diffusion with the transition matrices of all step sizes that the saved times need."""
         sizes = np.unique(sizes)
         factors, kicks = map(np.stack, zip(*(compute_transition(self.J, self.Sigma, size) for size in sizes), strict=True))
         point = self.level.point

@@ -38,7 +38,8 @@ def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken:
     for name, fn in functions.items():
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(
-                f"observe cannot use the name {name!r}: it is in use, or not an identifier. Give another, such as 'largest'."
+                f"observe cannot use the name {name!r}: it is in use, or not an identifier. Give another name, such "
+                f"as 'largest'."
             )
         if not hasattr(try_function(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
             raise BadInput(f"observe {name!r} must return one array; got several. Stack them, or observe each by its own name.")

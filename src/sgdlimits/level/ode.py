@@ -19,7 +19,7 @@ from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import take_run
 
 MAX_STEPS = 2**16
-"""Maximum number of solver steps in `flow`; diffrax lays out its checkpointed loop for this number, 16 to the power of 4."""
+"""Maximum number of solver steps in `flow`: a power of 16, as the memory of diffrax's checkpoints is laid out for it."""
 
 
 @checked

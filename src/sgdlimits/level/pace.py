@@ -1,4 +1,4 @@
-"""The number of steps that one kernel call makes."""
+"""Adaptive number of steps per kernel call, so that each call takes about the same time."""
 
 from __future__ import annotations
 

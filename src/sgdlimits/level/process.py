@@ -19,7 +19,7 @@ from sgdlimits.level.base import Clock, Engine
 from sgdlimits.problem.base import Problem
 
 MAX_STEPS = 2.0**53
-"""Maximum number of steps: doubles, in which some step counts are stored, are exact integers up to this number."""
+"""Maximum number of steps of a simulation, up to which doubles count steps exactly."""
 
 
 class Process(eqx.Module):

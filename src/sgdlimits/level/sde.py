@@ -51,16 +51,16 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_first, runs_last
 
 STEP_TIMES_RATE = 0.025
-"""Default step size in t, multiplied by the fastest rate of the drift at the start."""
+"""Default step size in t, in units of the inverse of the drift's fastest rate at the start."""
 RELATIVE_DIFFERENCE = 1e-6
 """Step of the central differences for the fastest rate, relative to the coordinate if that exceeds 1, else absolute.
 
 Only the order of magnitude of the rate matters.
 """
 RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
+"""Times, beside the knots of schedules, at which the fastest rate of a time-dependent drift is evaluated."""
 DEFAULT_SAMPLE_COUNT = 4
-"""Default number of samples that make the noise of a step, the same for all problems to save compilations."""
+"""Default number of samples from which the noise of a diffusion step is made, the same for all problems."""
 MAX_STATISTICS_FOR_ROOT = 8
 """Number of statistics up to which a matrix root of the noise covariance costs less than the chain steps it replaces."""
 MAX_FLOATS_PER_STEP = 2**16

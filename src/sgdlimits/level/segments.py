@@ -11,7 +11,7 @@ GRID_ROUNDING = 1e-9
 
 
 class Segments(NamedTuple):
-    """Steps to make from each saved time, or knot of a schedule, to the next: numbers, sizes in t and initial times.
+    """Steps to make from each saved time, or knot of a schedule, to the next: their numbers, sizes in t and initial times.
 
     A saved time may lie a fraction of a step after the last whole step of its segment: `remainders` has the length of that
     fraction in t, or zero. `saved` is true for segments that end at a saved time, and false for those that end at a knot.
@@ -25,12 +25,12 @@ class Segments(NamedTuple):
 
     @classmethod
     def between(cls, counts: np.ndarray, sizes: np.ndarray, begins: np.ndarray) -> Segments:
-        """Return segments of whole steps, each of which ends at a saved time."""
+        """Return the numbers of whole SGD steps from each saved time to the next."""
         return cls(counts, sizes, begins, np.zeros(counts.size), np.ones(counts.size, bool))
 
     @classmethod
     def on_grid(cls, times: np.ndarray, size: float, knots: np.ndarray) -> Segments:
-        """Return the segments between saved times on a time grid that no saved time changes.
+        """Return the steps between saved times on a fixed time grid, which does not depend on the saved times.
 
         The grid is that of equal steps from each knot to the next, the longest that are not above `size`, and of steps of
         `size` after the last knot. Without knots it is 0, `size`, 2 `size`, ...

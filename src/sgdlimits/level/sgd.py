@@ -1,4 +1,4 @@
-"""SGD itself, with its weights in R^d."""
+"""Level of description by SGD itself, with its weights in R^d."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import as_floats, runs_first, runs_last
 
 GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
-"""Number of runs per group, by the smallest dimension for which it is used; smaller groups cost more per run."""
+"""Number of runs per group by dimension d: an entry holds from its dimension on; smaller groups cost more per run."""
 
 
 @checked
@@ -101,7 +101,7 @@ def steps_per_block(d: int, inputs: int, rows: int) -> int:
 def check_drawable(d: int) -> int:
     """Return the dimension d, or raise `BadInput` if it is too large to draw an input from one step's random stream."""
     if d >= MAX_NORMALS:
-        raise BadInput(f"SGD goes up to d = {MAX_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
+        raise BadInput(f"SGD supports d up to {MAX_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
     return d
 
 
@@ -197,7 +197,7 @@ class WeightProcess(Process):
         return jnp.split(rows, np.cumsum(self.sizes)[:-1], axis=-1)
 
     def _shift_in_frame(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
-        """Shift inputs by vectors given by their coordinates in the orthonormal frame of the fixed directions."""
+        """Add to inputs the vectors with given coordinates in an orthonormal basis of the fixed directions' span."""
         if self.problem.data.blocks is not None:
             return jnp.asarray(x).at[..., self._axes].add(centre)
         return jnp.asarray(x).at[..., : self.frame.shape[0]].add(centre)
@@ -217,7 +217,7 @@ class WeightProcess(Process):
         return WeightState(at.a, W, at.kept, stats.names)
 
     def _start_in_blocks(self, stats: Overlaps) -> WeightState:
-        """Return weights with the given overlaps in each block, along the first axes of the block."""
+        """Return weights with given overlaps in each block of coordinates, placed along the first axes of the block."""
         n, k = stats.M.shape[-2:]
         sizes = self.sizes
         rooms = np.minimum(n, np.array(sizes) - k)

@@ -42,9 +42,9 @@ STATUSES = (FINISHED, STOPPED, DIVERGED)
 SHARED_TOLERANCE = 1e-7
 """Maximum relative tolerance for solving runs as one system: above it the error of a run visibly depends on the other runs."""
 STEPS_PER_LEG = 60
-"""Steps of the solver between restarts (a leg). Runs resume from the state at a restart; restarting loses no accuracy."""
+"""Number of solver steps between restarts; runs resume from the state at a restart, and restarting loses no accuracy."""
 STEPS_PER_STIFFNESS_TEST = 300
-"""Steps of DOP853 between tests for stiffness, each of which costs a Jacobian and its eigenvalues."""
+"""Number of steps of the solver DOP853 between tests for stiffness, which cost a Jacobian and its eigenvalues."""
 STIFF_PRODUCT = 4.0
 """Step size times decay rate above which a system counts as stiff. DOP853 is stable up to about 6 on the real axis."""
 CHEBYSHEV_NODES = chebpts2(8)
@@ -54,7 +54,7 @@ MIDPOINT_WEIGHTS = np.linalg.inv(np.vander(CHEBYSHEV_NODES, increasing=True))[:2
 MAX_HALVINGS = 6
 """Maximum number of times a step is halved to make its interpolating polynomial accurate."""
 TOLERANCE_DIVISOR = 10
-"""Divisor that gives the solver's tolerance from a small requested one: interpolation is less accurate than steps."""
+"""Divisor of small requested tolerances, since interpolation within a step is less accurate than the step."""
 
 
 def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
@@ -125,7 +125,7 @@ def _observe_states(
 
 
 class StoppedRuns(NamedTuple):
-    """Runs that stop within one step of the solver: their indices, stopping times, and states at these times."""
+    """Indices of the runs that stop within one step of the solver, with their stopping times and states."""
 
     runs: np.ndarray
     t: np.ndarray
@@ -137,8 +137,8 @@ class Solver(Stepper):
 
     Runs leave the system when they stop or diverge. The steps of the solver do not depend on the saved times, at which the
     interpolating polynomial of a step is evaluated; if it is not accurate enough, the step is solved again in two halves, and
-    so on. The solver is restarted after `STEPS_PER_LEG` steps (a leg), and when runs leave. Runs that resume within a leg
-    solve it again from its beginning.
+    so on. The solver is restarted after `STEPS_PER_LEG` steps, and when runs leave. Runs that are resumed continue from the
+    last restart.
     """
 
     def __init__(self, engine: Engine, starts: PyTree, request: Request, state: np.ndarray | None) -> None:
@@ -165,7 +165,7 @@ class Solver(Stepper):
         self.t, self.steps, self.stride, self.method = request.clock.t[0], 0, np.nan, 0
         self.knots, self.just_before = knots_of(self.problem), np.inf
         self.saved = 1
-        """Number of saved times whose snapshots have been returned, including `initial`."""
+        """Number of saved times whose snapshots have been returned, the initial one included."""
         self.waiting: list[np.ndarray] = []
         """Solved states at the next saved times whose risk and observables are not evaluated yet."""
         self.observed_at = time.perf_counter()
@@ -264,7 +264,7 @@ class Solver(Stepper):
         ]
 
     def _project_to_cone(self, y: np.ndarray) -> np.ndarray:
-        """Project states to the nearest statistics that some weights have, for use in snapshots only.
+        """Project states to the nearest statistics that some weights have, for snapshots only.
 
         Errors of the solver may make overlaps slightly indefinite.
         """
@@ -275,7 +275,7 @@ class Solver(Stepper):
 
     @cached_property
     def _frame_matrix(self) -> np.ndarray:
-        """Matrix B whose rows are the fixed directions in an orthonormal frame."""
+        """Matrix B whose rows are the fixed directions' coordinates in an orthonormal basis of their span."""
         return block_factor(np.asarray(self.problem.directions.gram))
 
     def _start_leg(self) -> None:
@@ -289,7 +289,7 @@ class Solver(Stepper):
     def _make_step(self, solver: scipy.integrate.OdeSolver | CompiledSolver) -> list[Snapshot]:
         """Make one step of the solver and return the snapshots that are ready.
 
-        The leg ends if runs stop or diverge, at a knot, and after `STEPS_PER_LEG` steps.
+        The solver is restarted if runs stop or diverge, at a knot of a schedule, and after `STEPS_PER_LEG` steps.
         """
         active = self.active
         before, y_before = solver.t, solver.y.reshape(active.size, -1)

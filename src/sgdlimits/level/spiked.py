@@ -44,7 +44,7 @@ class Polar(eqx.Module):
 
     @property
     def spike(self) -> Spike:
-        """The state as statistics: the overlap m and the squared norm r^2."""
+        """State as statistics: the overlap m with the spike, and the squared norm r² of the orthogonal component."""
         return Spike(self.m, self.r**2)
 
 
@@ -79,7 +79,7 @@ class SpikeChain(Process):
 
     @property
     def check_interval(self):
-        """Number of steps between checks for divergence: those in a sixteenth of a unit of t."""
+        """Number of steps between checks for divergence: the steps in 1/16 of a unit of t."""
         return self.d / 16
 
     def start(self, stats: Spike) -> Polar:

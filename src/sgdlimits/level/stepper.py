@@ -145,7 +145,7 @@ class ProcessStepper(Stepper):
 
     @property
     def next_steps(self) -> StepRange | None:
-        """Steps up to the next saved time, or the fraction of a step that is left before it; None if no run needs a step."""
+        """Steps up to the next saved time, or the last fraction of a step before it; None if no run needs a step."""
         if self.finished or not np.asarray(self.carry.moving).any():
             return None
         count, size, t, remainder, _ = (part[self.segment] for part in self.segments)
@@ -155,7 +155,7 @@ class ProcessStepper(Stepper):
         return StepRange(end, 1, t + count * size, remainder) if remainder else None
 
     def _pass_knots(self) -> None:
-        """Turn to the next segment where the present one ends at a knot and no run has steps left in it."""
+        """Advance to the next segment of time where this one ends at a schedule's knot and no run has steps left."""
         still = not np.asarray(self.carry.moving).any()
         while not self.finished and not self.segments.saved[self.segment]:
             end = self.first + int(self.segments.counts[self.segment])
@@ -202,7 +202,7 @@ class ProcessStepper(Stepper):
 
     @classmethod
     def advance_many(cls, steppers: Sequence[Any]) -> list[list[Snapshot]]:
-        """Advance several steppers in one kernel call, by the smallest number of steps that one of them allows for it."""
+        """Advance several steppers in one kernel call, by the smallest number of steps that any of them can make."""
         wanted = steppers[0].next_steps
         if wanted is None:
             return [stepper._save_state(stepper.carry) for stepper in steppers]
@@ -223,7 +223,7 @@ class ProcessStepper(Stepper):
         return self._save_state(carry) if self.next_steps is None else self._take_ready()
 
     def _save_state(self, carry: Carry | RunStates) -> list[Snapshot]:
-        """Store the state at the next saved time, turn to the segment of steps after it, and return snapshots that are due."""
+        """Store the state at the next saved time, advance to the segment of steps after it, and return the snapshots due."""
         self._pass_knots()
         saved = SavedState(carry.state, self._run_times(carry, self._times_of_saves()[0]))
         end = self.first + int(self.segments.counts[self.segment])
@@ -345,7 +345,7 @@ class ProcessStepper(Stepper):
         return jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
 
     def _drop(self, few: np.ndarray) -> None:
-        """Remove all runs from the computation but those at the positions `few` in the present batch."""
+        """Remove all runs from the computation except those at the positions `few` in the present batch."""
         everything = self._carry_of_all_runs()
         leaves = [jnp.take(leaf, few, axis=axis) for leaf, axis in self._carry_leaves(self.carry)]
         carry = jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
@@ -365,7 +365,7 @@ class ProcessStepper(Stepper):
 
 
 def strengthen_types(state: PyTree) -> PyTree:
-    """Convert arrays of weak type to strong types, so that the kernel is not compiled again for its own output."""
+    """Convert arrays of JAX's weak types to strong types, so that the kernel is not compiled again for its own output."""
     return jax.tree.map(
         lambda leaf: lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf, state
     )

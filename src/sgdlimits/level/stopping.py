@@ -61,11 +61,11 @@ from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import STUDENT, rows_of
 
 MIN_FIELD = 1e-8
-"""Minimum size of noiseless fields in a bound; smaller ones change within the margin that bounds leave for rounding."""
+"""Smallest size of noiseless fields for which a bound on the risk is used; smaller fields may change sign by rounding."""
 MAX_ACCURATE_WIDTH = 2
 """Maximum network width at which the risk by quadrature and its derivatives are accurate in all states."""
 MAX_GRID_ERROR = 1e-5
-"""Maximum amount by which quadrature on a grid underestimates the risk of wider networks; reached where units coincide."""
+"""Maximum amount by which a grid underestimates the risk of networks wider than `MAX_ACCURATE_WIDTH`."""
 
 
 @register_bound(Exits, ProjectionProblem)
@@ -93,7 +93,7 @@ def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic 
 def risk_bound(
     expectation: Expectation, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"], cheap: bool
 ) -> Quadratic | None:
-    """Return a quadratic lower bound on the risk as a function of the weights, around given ones; None if none is known.
+    """Return a quadratic lower bound on the risk as a function of the weights, around given weights; None if none is known.
 
     Register a function for a new kind of expectation.
 
@@ -189,7 +189,7 @@ def _input_mean_squares(law: FieldLaw) -> Float[Array, " classes"]:
 
 
 def _max_lowering_slope(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]) -> Float[Array, "p classes"]:
-    """Return the maximum slope of the loss, by unit and class, in the direction in which the kink of a unit lowers the risk.
+    """Return the largest slope of the loss, by unit and class, in the direction in which a unit's kink lowers the risk.
 
     The slope is between -`below` and 1 - `below`. The direction is the sign of a times the change of slope at the kink.
     """
@@ -198,9 +198,9 @@ def _max_lowering_slope(model: Model, a: Float[Array, " p"], below: Float[Array,
 
 
 def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
-    """Return, by unit and class, a bound on the mean nonlinear part of a unit's change per squared change of its weights.
+    """Return a bound on the mean nonlinear change of a unit's output, over the squared change of the unit's weights.
 
-    The result bounds E|e_i|, for the change e_i of unit i beyond first order, over the squared change of its weights S_i.
+    For each unit i and class it bounds E|e_i|, with e_i the change beyond first order, over the squared change of the row S_i.
     """
     unit, law = cast(Any, model.network).activation, model.coordinates
     centres = law.means.fixed

@@ -25,11 +25,11 @@ MAX_HERMITE_DEGREE = 12
 MAX_SMOOTH_SCALE = 10.0
 """Largest scale s for which erf(s x) counts as smooth; for larger scales, quadrature with few nodes sees a jump at x = 0."""
 SLOPE_GRID = np.linspace(-30, 30, 20_001)
-"""Grid of fields on which the largest absolute derivatives of an activation are searched for."""
+"""Grid of fields on which the largest derivatives of an activation are searched for."""
 
 
 class Activation(Part):
-    """A function that each unit applies to its field, entry by entry."""
+    """Function that each unit applies to its field, the scalar product of its weights with the input, entry by entry."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -57,7 +57,7 @@ class Activation(Part):
 
 
 class FunctionActivation(Activation):
-    """An activation from a user's JAX function.
+    """Activation given by a user's JAX function.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Polynomial(Activation):
 
     @property
     def degree(self) -> int:
-        """The degree of the polynomial."""
+        """Degree of the polynomial activation."""
         return len(self.coefficients) - 1
 
     def __call__(self, fields):
@@ -191,12 +191,12 @@ def _scan_derivatives(unit: Activation) -> tuple[float, float] | None:
 
 
 def sigmoid(field):
-    """The logistic function."""
+    """Evaluate the logistic function 1/(1 + e^-x), as an activation."""
     return jax.nn.sigmoid(field)
 
 
 def tanh(field):
-    """The hyperbolic tangent."""
+    """Evaluate the hyperbolic tangent, as an activation."""
     return jnp.tanh(field)
 
 
@@ -213,7 +213,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 SIGN = Erf(1e6)
-"""The function erf(1e6 x), which stands for the sign in labels; its expectations with erf units are known in closed form.
+"""Activation erf(1e6 x), which stands for the sign in labels; its expectations with erf units are known in closed form.
 
 These expectations differ from those of the sign by about 1e-6, the inverse of the scale; at much larger scales derivatives
 would be lost in rounding. The function has no useful slope as the activation of a trained unit.
@@ -227,7 +227,7 @@ NAMED_FUNCTIONS = {
     jax.nn.relu: "relu",
     jax.nn.sigmoid: "sigmoid",
 }
-"""Functions of JAX, each with the name of the equal activation of this module, which replaces it."""
+"""Dictionary from functions of JAX to the names of the equal activations of this module, which replace them."""
 
 
 def as_activation(activation: str | Callable | Activation) -> Activation:
@@ -282,7 +282,7 @@ def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
 
 @partial(jax.jit, static_argnums=0)
 def _value_and_slope(fn: Callable, x: Float[Array, " n"]) -> Float[Array, "2 n"]:
-    """Evaluate an elementwise function and its derivative."""
+    """Return the values of an elementwise function and of its derivative."""
     return jnp.stack([fn(x), jax.vmap(jax.grad(lambda x: fn(x[None])[0]))(x)])
 
 

@@ -145,7 +145,7 @@ def expand_in_hermite(activation: Activation, n: int) -> tuple[Float[np.ndarray,
 
 @np.errstate(all="ignore")
 def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
-    """Compute normalised Hermite coefficients up to order n and E|s| of an activation s, halving panels until both converge."""
+    """Compute normalised Hermite coefficients up to order n and E|s| of an activation s, on panels halved until convergence."""
     edges = np.concatenate([-PANEL_EDGES[:0:-1], PANEL_EDGES])
     low, high = edges[:-1], edges[1:]
     coarse = _integrate_panels(activation, n, low, high)
@@ -168,14 +168,14 @@ def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"]
     value, rest = total + coarse.sum(1), error[bad].sum() + beyond
     if not (np.isfinite(rest) and rest <= TOTAL_TOLERANCE * size):
         raise BadInput(
-            f"the Hermite coefficients do not converge: E[fn] came to {value[0]:.6g} with an error of about "
+            f"the Hermite coefficients do not converge: the estimate of E[fn] is {value[0]:.6g} with an error of about "
             f"{np.nan_to_num(rest, nan=np.inf):.2g}. Give a function that grows slower than exp(x^2/4) and has few jumps."
         )
     return value[:-1], float(value[-1])
 
 
 def _integrate_panels(activation: Activation, n: int, low: np.ndarray, high: np.ndarray) -> Float[np.ndarray, "n+2 panels"]:
-    """Integrate an activation s, times each normalised Hermite polynomial and the normal density, over panels.
+    """Integrate an activation s, times each normalised Hermite polynomial and the normal density, over intervals (panels).
 
     The panels are the intervals from `low` to `high`. The last row has the integral of |s| times the density.
     """

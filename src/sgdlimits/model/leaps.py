@@ -28,11 +28,14 @@ MAX_NODES_PER_DIRECTION = 64
 ECHELON_TOLERANCE = 1e-6
 """Distance within which a coefficient of a linear combination counts as 0 or 1, since directions are computed on a grid."""
 MAX_LEAP_ORDER = 8
-"""Highest order of a leap that is searched for, and of the polynomials of known directions that are multiplied with it."""
+"""Highest order of a leap that is searched for.
+
+Polynomials of known directions up to this order are multiplied with the Hermite polynomials of new ones.
+"""
 
 
 class Leap(NamedTuple):
-    r"""One stage of learning, in which one-pass SGD finds new directions.
+    r"""One stage of learning, a leap, in which one-pass SGD finds new directions of the target.
 
     Parameters
     ----------
@@ -57,7 +60,7 @@ class Leap(NamedTuple):
 
     @property
     def sums(self) -> list[str]:
-        """The combinations of the fixed directions as strings, such as "e1 - e3"."""
+        """New directions as strings of combinations of the fixed directions, such as "e1 - e3"."""
         return [_format_combination(row) for row in self.combinations]
 
 

@@ -43,7 +43,7 @@ class Loss(Part):
         )
 
     def check(self, data: Any, target: Any, outputs: tuple[int, ...]) -> None:
-        """Raise `BadInput` if the loss does not support the labels of the target or the shape of the outputs."""
+        """Raise `BadInput` if the loss does not support the target's labels or the shape of the network's outputs."""
 
     def floor(self, law: Any, target: Any) -> Float[Array, ""] | None:
         """Compute the noise floor, the mean loss of predicting each label without its noise; None without a closed form.
@@ -187,7 +187,7 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
 
 
 def _sample_labels(target: Any) -> np.ndarray:
-    """Return the distinct labels that a target gives to a few fixed inputs."""
+    """Return the distinct labels that a target gives to a few fixed inputs, on which a loss is tried."""
     # Arbitrary but fixed inputs, so that the check gives the same answer in every process.
     fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
     with jax.ensure_compile_time_eval():

@@ -31,7 +31,7 @@ RESERVED_NAMES = {
 
 
 Dropout = Annotated[InTime, OverTime(number(at_least=0, below=1))]
-"""A dropout probability, or a schedule of it."""
+"""Annotation of a dropout probability, or a schedule of one."""
 
 
 class AnyNetwork(Part):
@@ -42,7 +42,7 @@ class AnyNetwork(Part):
 
     width: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[Any]
-    """The activation of each unit; None if the network is not a sum of units."""
+    """Activation of each unit; None if the network is not a sum of units."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "p *batch"], a: Scalars) -> Float[Array, "*shape *batch"]:
@@ -92,7 +92,7 @@ class AnyNetwork(Part):
         return self
 
     def select_head(self, a: Scalars, c: Array | int) -> Scalars:
-        """Select the scalars `a` of the second layer that predicts the labels of class `c`."""
+        """Select the scalars `a` of the second layer (head) that predicts the labels of class `c`."""
         return a
 
     def apply_mask(self, a: Scalars, kept: Array | None) -> Scalars:
@@ -147,7 +147,7 @@ class TwoLayer(AnyNetwork):
     dropout: Any
 
     omitted_in_files: ClassVar[dict[str, Any]] = {"heads": 1, "dropout": None}
-    """Arguments that files omit at these defaults, so that networks without them are written as by earlier versions."""
+    """Names of arguments that files omit where they have their default, as files of earlier versions do."""
 
     def __init__(
         self,
@@ -164,12 +164,13 @@ class TwoLayer(AnyNetwork):
         self.mean, self.bias = bool(mean), bool(bias)
         if heads > 1 and outputs > 1:
             raise BadInput(
-                f"a network has several heads or several outputs, not both; got heads={heads}, outputs={outputs}. Set one to 1."
+                f"a network has several heads or several outputs, not both; got heads={heads}, outputs={outputs}. "
+                f"Give heads=1 or outputs=1."
             )
         drops = is_schedule(dropout) or is_traced(dropout) or bool(dropout)
         self.dropout = as_floats(dropout) if drops else None
         if drops and width > MAX_MASKED_WIDTH:
-            raise BadInput(f"dropout supports networks of at most {MAX_MASKED_WIDTH} units; got {width}. Use fewer.")
+            raise BadInput(f"dropout supports networks of at most {MAX_MASKED_WIDTH} units; got {width}. Use fewer units.")
 
     @property
     def factor(self) -> float:
@@ -293,7 +294,8 @@ class Network(AnyNetwork):
         for name in self.scalars:
             if not isinstance(name, str) or not name.isidentifier() or name in RESERVED_NAMES:
                 raise BadInput(
-                    f"a scalar cannot be called {name!r}: the name is in use, or not an identifier. Give another, say 'scale'."
+                    f"a scalar cannot be called {name!r}: the name is in use, or not an identifier. Give another "
+                    f"name, say 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
         prediction = try_function("the network", fn, on, example_fields(width), self.scalars, shape=None)
@@ -337,7 +339,7 @@ class Network(AnyNetwork):
         return each.reshape(*each.shape[:-1], *batch)
 
     def _looks_smooth(self) -> bool:
-        """Test smoothness numerically along a random line through the fields, at random scalars."""
+        """Return whether the network's function is smooth, by a test along a random line through the fields."""
         rng = np.random.default_rng(0)
         line = rng.normal(size=self.width)
         scalars = {name: rng.normal(size=np.shape(value)) for name, value in self.scalars.items()}

@@ -45,12 +45,12 @@ class Model(Part):
 
     @property
     def width(self) -> int:
-        """The number of trained directions, p."""
+        """Number of trained directions, p."""
         return self.network.width
 
     @property
     def teachers(self) -> int:
-        """The number of fixed directions, k."""
+        """Number of fixed directions, k."""
         return self.target.teachers
 
     @property
@@ -70,10 +70,11 @@ class Model(Part):
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """The coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
+        """Coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
         if self.data.blocks is not None:
             raise BadInput(
-                "this analysis does not support blocks of variances. Use ODE(), SDE(d), Chain(d) or SGD(d), or one block."
+                "this analysis is not available for inputs with blocks of variances. Use ODE(), SDE(d), Chain(d), "
+                "SGD(d), or one block."
             )
         return cholesky_factor(self.target.gram)
 
@@ -88,7 +89,7 @@ class Model(Part):
         return self.frame if self.data.blocks is None else block_factor(self.gram)
 
     def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
-        """Assemble the Gram matrix of all directions, the trained ones first.
+        """Assemble the Gram matrix of all directions, the trained ones first, from the overlaps M, Q and P.
 
         Within a class the fields have sigma^2 times this matrix as covariance, with sigma the standard deviation of the inputs.
         """
@@ -96,11 +97,11 @@ class Model(Part):
         return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
 
     def law(self, stats: Overlaps) -> FieldLaw:
-        """Compute the law of the fields at the statistics of one run."""
+        """Compute the Gaussian law of the fields at the statistics of one run."""
         return self.data.law(stats, self.gram)
 
     def law_of_factor(self, F: FieldFactor) -> FieldLaw:
-        """Compute the law of the fields from coordinates F of all directions.
+        """Compute the Gaussian law of the fields from coordinates F of all directions in an orthonormal basis.
 
         The first k coordinates are those along an orthonormal basis of the span of the fixed directions.
         """
@@ -108,7 +109,7 @@ class Model(Part):
 
     @property
     def coordinates(self) -> FieldLaw:
-        """The law of the coordinates of an input along an orthonormal basis of the fixed directions."""
+        """Gaussian law of the coordinates of an input along an orthonormal basis of the fixed directions."""
         # The axes themselves as fixed directions: their fields are the coordinates.
         k = self.teachers
         return self.law_of_factor(FieldFactor(jnp.zeros((0, k)), jnp.eye(k)))

@@ -81,7 +81,7 @@ class CommitteeReadout(Readout):
 
 
 def check_square(name: str, value: Any) -> Any:
-    """Return a value as a matrix, or raise `BadInput` if it is not square."""
+    """Return a value as a square matrix, or raise `BadInput` if it is not square."""
     array(ndim=2)(name, value)
     if len(shape := np.shape(value)) == 2 and shape[0] != shape[1]:
         raise BadInput(f"{name} must have as many rows as columns; got shape {shape}. Give a square matrix.")
@@ -214,7 +214,7 @@ class Target(Part):
         gram: Reals | None = None,
     ) -> None:
         if gram is not None and np.ndim(gram) not in (2, 3):
-            raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give a k-by-k one.")
+            raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give a k-by-k matrix.")
         teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[-1]) if teachers is None else teachers)
         self.gram = as_floats(np.eye(teachers) if gram is None else gram)
         self.noise = as_floats(noise)
@@ -223,7 +223,7 @@ class Target(Part):
 
     @property
     def teachers(self) -> int:
-        """The number of fixed directions, k."""
+        """Number of fixed directions, k, on which the label depends."""
         return self.gram.shape[-1]
 
     def label(self, fixed: Float[Array, "k *batch"], z: Float[Array, "*batch"], c: Array) -> Float[Array, "*batch"]:

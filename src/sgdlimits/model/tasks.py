@@ -28,7 +28,7 @@ MIN_SINGULAR_VALUE_RATIO = 1e-9
 
 
 def _check_readout(name: str, value: Any) -> Readout:
-    """Return the value if it is a readout, or raise `BadInput`."""
+    """Return the value if it is a `Readout` (a label as a function of fields), or raise `BadInput`."""
     if not isinstance(value, Readout):
         raise BadInput(
             f"{name} must be readouts, such as CommitteeReadout('erf'); got {shorten(value)}. Give a readout for each class."
@@ -77,7 +77,7 @@ class ClassReadouts(Readout):
         return all(each.smooth for each in self.readouts)
 
     def turn_fields(self, fixed: Float[Array, "k *batch"], i: int) -> Float[Array, "k *batch"]:
-        """Apply the matrix of class i in `turns`, if there is one, to the fixed fields."""
+        """Apply the matrix of class i in `turns`, if `turns` is given, to the fixed fields."""
         if self.turns is None:
             return fixed
         if is_schedule(self.turns):
@@ -115,7 +115,10 @@ def _check_turns(turns: Any, classes: int) -> None:
         return
     shape = tuple(turns.shape)
     if len(shape) != 3 or shape[0] != classes or shape[1] != shape[2]:
-        raise BadInput(f"turns must have shape ({classes}, k, k), a matrix for each class; got {shape}. Give such matrices.")
+        raise BadInput(
+            f"turns must have shape ({classes}, k, k), a matrix for each class; got {shape}. Give one "
+            f"k-by-k matrix for each class."
+        )
     for each in turns.examples() if is_schedule(turns) else [] if is_traced(turns) else [turns]:
         values = np.linalg.svd(np.asarray(each), compute_uv=False)
         if not (values[:, -1] > MIN_SINGULAR_VALUE_RATIO * values[:, 0]).all():

@@ -26,12 +26,12 @@ from sgdlimits.text import count, table
 TABLE_COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
 """Headings of the printed table of claims."""
 FILE_ENDINGS = (".json", ".csv", ".md")
-"""File formats of a saved audit."""
+"""Endings of the files to which an audit can be saved, such as .json."""
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """Claim together with its comparison, its verdict, the CPU seconds it took, and the error if it failed."""
+    """Claim of a paper with its computed comparison, verdict, CPU seconds, and the error if the computation failed."""
 
     claim: Claim
     verdict: str
@@ -96,7 +96,7 @@ class Audit:
 
     @property
     def complete(self) -> bool:
-        """Whether every selected claim was computed."""
+        """Whether the audit has computed every selected claim."""
         return len(self.judged) == self.chosen
 
     def __repr__(self) -> str:
@@ -154,7 +154,7 @@ def check_format(path: str | os.PathLike) -> str | os.PathLike:
     if Path(path).suffix not in FILE_ENDINGS:
         raise BadInput(
             f"out must end in {', '.join(FILE_ENDINGS[:-1])} or {FILE_ENDINGS[-1]}; got {shorten(str(path))}. "
-            "Use one of these endings."
+            "Give, for instance, audit.md."
         )
     return path
 
@@ -167,7 +167,7 @@ def check_word(argument: str, value: Any) -> str:
 
 
 class AuditInterrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during `audit`; the attribute `found` holds the audit of the claims computed so far."""
+    """Exception raised by Ctrl-C during `audit`; its attribute `found` has the audit of the claims computed so far."""
 
     def __init__(self, found: Audit) -> None:
         super().__init__("interrupted; the claims computed so far are in the attribute `found` of this exception")
@@ -175,7 +175,7 @@ class AuditInterrupted(KeyboardInterrupt):
 
 
 def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
-    """Return the claims, of one paper or of all, whose name, place or title contains the string `only`."""
+    """Return the claims, of one paper or of all papers, whose name, place or title contains the string `only`."""
     for file in PAPER_OF_MODULE:
         # importing a module registers its claims
         import_module(f"{PAPERS_PACKAGE}.{file}")

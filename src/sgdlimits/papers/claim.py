@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MAX_STANDARD_ERRORS = 4.5
-"""Standard errors allowed in a statistical comparison; one number fails by chance with probability 7e-6."""
+"""Number of standard errors allowed in a statistical comparison; one value fails by chance with probability 7e-6."""
 EFFORTS = {"quick": 0.25, "default": 1.0, "full": 16.0}
-"""Number of runs of statistical claims at each effort, relative to the usual number."""
+"""Factors of the number of runs of statistical claims, by effort."""
 
 
 class Paper(NamedTuple):
@@ -60,7 +60,7 @@ PAPERS = {
     ),
     "new_results": Paper("New results of this package", "Each with its proof, or measured"),
 }
-"""Papers by the name of the folder that holds their claims."""
+"""Dictionary from folder names to papers, whose claims are in these folders."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Comparison:
 
     @property
     def worst(self) -> dict[str, float]:
-        """Return the values by name at the entry that misses the printed formula most.
+        """Return the compared values by name, at the entry that is farthest from the printed formula.
 
         If the printed formula is not given, the right one takes its place.
         """
@@ -184,7 +184,7 @@ PAPER_OF_MODULE = {
     "new_results.claims.landscapes": "new_results",
     "new_results.claims.dynamics": "new_results",
 }
-"""Paper of the claims in each module, by module, in printing order."""
+"""Name of the paper whose claims a module has, by module, in printing order."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Claim:
 
 
 CLAIMS: dict[str, Claim] = {}
-"""All registered claims by name."""
+"""Dictionary of all registered claims by name."""
 
 
 def claim(

@@ -32,7 +32,7 @@ class Size(SimpleNamespace):
 
 
 def sizes(**rows: tuple[Any, ...]) -> tuple[Size, Size, dict[str, str]]:
-    """Return the full size, the quick size and the words of a figure for its parameters.
+    """Return a figure's parameters at full size and at quick size, and the words that describe the parameters.
 
     Each parameter is given as `name=(word, full value, quick value if it differs)`.
 

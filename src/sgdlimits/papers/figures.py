@@ -44,7 +44,7 @@ FIGURE_NAMES = {
         scaling-exponents scaling-frontier scaling-momentum scaling-schedule
     """,
 }
-"""Names of the figures by the folder of their paper."""
+"""Names of the figures, by the folder of their paper."""
 FIGURES = {
     name: f"sgdlimits.papers.{paper}.figures.{name.replace('-', '_')}"
     for name, paper in sorted((name, paper) for paper, names in FIGURE_NAMES.items() for name in names.split())

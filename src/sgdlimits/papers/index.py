@@ -11,7 +11,7 @@ from pathlib import Path
 from sgdlimits.papers.figures import FIGURES
 
 QUICK_NOTE = "Made with --quick:"
-"""Beginning of the caption's sentence on what is smaller than in the full figure."""
+"""First words of the caption's sentence on what is smaller than in the full figure."""
 PAGE_TEMPLATE = """<!doctype html>
 <html lang="en">
 <head>

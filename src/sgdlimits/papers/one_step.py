@@ -46,7 +46,7 @@ class SquaredUnits:
         self.error = (self.fixed**2).mean(0) + np.sqrt(noise) * points[-1] - (self.a @ self.fields**2) / len(self.W)
 
     def mean(self, values: np.ndarray) -> np.ndarray:
-        """Average an array over its last axis, the grid of inputs."""
+        """Average an array over its last axis, that of the grid of inputs."""
         return values @ self.weights
 
     @property
@@ -56,7 +56,7 @@ class SquaredUnits:
 
     @cached_property
     def M(self) -> np.ndarray:
-        """Increments of the overlaps with the teachers in one step, in units of the step, at each input of the grid."""
+        """Return increments of the overlaps with teachers in one step, in units of the step, at each input of the grid."""
         return 2 * self.error * (self.a[:, None] * self.fields)[:, None] * self.fixed
 
     def Q(self, step: float) -> np.ndarray:

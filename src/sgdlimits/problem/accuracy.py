@@ -22,11 +22,11 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
 MAX_SIGNAL_ERROR = 5e-2
-"""Maximum relative error of the drift of small overlaps before the quadrature nodes are refined."""
+"""Maximum relative error of small overlaps' drift, above which the quadrature nodes are refined."""
 MAX_RISK_ERROR = 1e-3
-"""Maximum relative error of the risk before the quadrature nodes are refined."""
+"""Maximum relative error of the risk, above which the quadrature nodes are refined."""
 SMALLEST_NORMAL = float(np.finfo(float).tiny)
-"""Lower bound on divisors, so that 0/0 is 0."""
+"""Smallest positive normal double, added to divisors so that 0/0 gives 0."""
 ROUNDING_ERROR = 1e-12
 """Relative error below which an error estimate is attributed to rounding."""
 
@@ -79,7 +79,7 @@ def _warn_if_inaccurate(problem: Any, reached: float, tolerance: float, stacklev
     """Warn that the expectations of a problem are inaccurate if their relative error is above the tolerance or NaN."""
     if not reached <= tolerance:
         warnings.warn(
-            f"the {what} of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was asked for. "
+            f"the {what} of this problem have a relative error of about {reached:.1e}, above the requested {tolerance:.1e}. "
             f"{problem.expectation.remedy}",
             AccuracyWarning,
             stacklevel=stacklevel,
@@ -94,7 +94,7 @@ def _estimate_expectations(problem: Any, stats: Overlaps) -> tuple[Moments, Mome
 
 
 def _relative_error(estimate: Estimate) -> float:
-    """Return the largest error of an estimate of expectations, divided by the largest expectation."""
+    """Return the largest estimated error of a problem's expectations, relative to the largest expectation."""
     largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))
     return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
 

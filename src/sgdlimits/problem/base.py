@@ -1,4 +1,4 @@
-"""Interface of learning problems."""
+"""Interface of learning problems: statistics of SGD with their drift, covariance and risk."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Problem(PrintableProblem):
         return at_time(self, t)._risk(stats)
 
     def vector(self, stats: PyTree) -> Float[Array, " n"]:
-        """Return the entries of one run's statistics that can change as a vector, in the order of `covariance`."""
+        """Return, as a vector, the entries of one run's statistics that can change, in the order of `covariance`."""
         return self.coordinates.vector(stats)
 
     def from_vector(self, vector: Float[Array, " n"], like: PyTree) -> PyTree:

@@ -16,11 +16,11 @@ from sgdlimits.statistics.trees import as_floats
 
 
 class Basis(Part):
-    """Basis of functions of k numbers, whose linear combinations are fitted."""
+    """Set of functions of k numbers, whose linear combinations are fitted to data."""
 
     @abc.abstractmethod
     def features(self, u: Float[Array, " k"]) -> Float[Array, " terms"]:
-        """Evaluate each function of the basis at u."""
+        """Evaluate each function of the basis at the k numbers u."""
 
 
 class Polynomials(Basis):

@@ -71,7 +71,7 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
 
 
 def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
-    """Return moments of zero, except for the given products of gradients and fields of all directions in each block."""
+    """Return `Moments` of zero, except for the given products of gradients and fields of all directions in each block."""
     each = jnp.swapaxes(fields, 1, 2)[..., None]
     n = each.shape[2] - zero.gradient_fixed.shape[1]
     both = jnp.zeros((len(each), *zero.gradient_gradient.shape))
@@ -97,7 +97,7 @@ def class_parts(model: Model, expectation: Expectation, students: Overlaps) -> l
 
 
 def models_by_class(model: Model) -> list[Model]:
-    """Return the models whose mean accuracy is that of the model: one for each class if variances differ, else the model."""
+    """Return the models to average for the accuracy: one for each class if variances differ, else the model itself."""
     return [part.model for part in class_models(model)] if isinstance(model.data, Blocks) else [model]
 
 
@@ -106,7 +106,9 @@ def accuracy_over_classes(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -
     if not isinstance(model.data, Blocks):
         return compute_accuracy(model, a, law, rule)
     if model.network.head_count > 1:
-        raise BadInput("the accuracy of several heads does not support variances by block or class. Use one head.")
+        raise BadInput(
+            "the accuracy of several heads is not available for inputs with variances by block or class. Give heads=1."
+        )
     value = error = 0.0
     for part in class_models(model):
         weight = 1.0 if part.i is None else model.data.class_probabilities[part.i]

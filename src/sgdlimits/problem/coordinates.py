@@ -27,7 +27,7 @@ class Coordinates(ProblemView):
     overridable = ("names", "moves", "variables", "from_overlaps", "in_limit", "admissible", "fits", "check")
 
     def vector(self, stats: PyTree) -> Float[Array, " n"]:
-        """Return the entries of one run's statistics that can change as a vector, in the order of `problem.covariance`."""
+        """Return, as a vector, the entries of one run's statistics that can change, in the order of `problem.covariance`."""
         return ravel_pytree(stats)[0]
 
     def from_vector(self, vector: Float[Array, " n"], like: PyTree) -> PyTree:
@@ -39,7 +39,7 @@ class Coordinates(ProblemView):
         return tuple(type(stats).dims)
 
     def moves(self, stats: PyTree) -> np.ndarray:
-        """Return a mask of the vector's entries that training changes: all but, for weights on the sphere, their norms."""
+        """Return a mask of the statistics vector: true for entries that training changes, false for norms on the sphere."""
         return np.ones(len(self.names(stats)), bool)
 
     def variables(self, stats: PyTree) -> dict[str, tuple[tuple[str, ...], Any]]:
@@ -55,14 +55,14 @@ class Coordinates(ProblemView):
         return stats
 
     def admissible(self, stats: PyTree) -> PyTree:
-        """Project the statistics of a batch of runs to statistics that some weights have.
+        """Project the statistics of a batch of runs to the nearest statistics that some weights have.
 
-        Discretised noise may violate this. The runs are on the last axis.
+        Noise of a discretised diffusion may produce statistics that no weights have. The runs are on the last axis.
         """
         return stats
 
     def fits(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless the statistics of one run have the right type, the right shapes and finite entries."""
+        """Raise `BadInput` unless the statistics of one run have the problem's type and shapes, and finite entries."""
         statistics("stats", stats)
         for name, (axes, leaf) in self.variables(stats).items():
             if np.ndim(leaf) != len(axes):
@@ -74,12 +74,12 @@ class Coordinates(ProblemView):
                 raise BadInput(f"{name} must be finite; got {np.asarray(leaf)[~np.isfinite(leaf)][0]}. Give finite statistics.")
 
     def check(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless some weights have the statistics, for each run of a batch."""
+        """Raise `BadInput` unless weights with these statistics exist, for each run of a batch."""
         for i in range(len(jax.tree.leaves(stats)[0])):
             self.fits(jax.tree.map(lambda leaf, i=i: leaf[i], stats))
 
     def check_one(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless some weights have the statistics of one run; traced statistics are checked for shape only."""
+        """Raise `BadInput` unless weights with one run's statistics exist; of traced statistics only shapes are checked."""
         self.fits(stats)
         # whether weights with the statistics exist depends on values, which traced arrays do not have
         if not any(map(is_traced, jax.tree.leaves((self.problem, stats)))):
@@ -101,7 +101,7 @@ def check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
         if value.shape[1:] != shape:
             raise BadInput(
                 f"{name} must have shape {shape} for width {width} and {count(fixed, 'fixed direction')}; "
-                f"got {value.shape[1:]}. Give {what} of that shape."
+                f"got {value.shape[1:]}. Reshape {what} to {shape}."
             )
         if not np.isfinite(value).all():
             raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite {what}.")

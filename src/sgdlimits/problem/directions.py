@@ -57,7 +57,7 @@ class Directions(NamedTuple):
 
     @property
     def fixed(self) -> int:
-        """Number of fixed directions."""
+        """Number of fixed directions of the problem, k."""
         return self.gram.shape[-1]
 
 

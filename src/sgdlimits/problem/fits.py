@@ -46,7 +46,9 @@ def _check_blocks(data: Inputs, target: Target, network: AnyNetwork) -> None:
     """Raise `BadInput` if the blocks of the inputs do not fit the Gram matrix of the fixed directions, or the network."""
     shape = np.shape(target.gram)
     if len(shape) == 3 and shape[0] != (data.blocks or 1):
-        raise BadInput(f"gram has {shape[0]} blocks, and the inputs have {data.blocks or 1}. Give one matrix a block.")
+        raise BadInput(
+            f"gram has {shape[0]} blocks, and the inputs have {data.blocks or 1}. Give one Gram matrix for each block."
+        )
     if len(shape) == 3 and data.blocks is None:
         raise BadInput("gram has an axis of blocks, and the inputs have none. Give the k-by-k Gram matrix.")
     if data.blocks is not None and not network.one_array:
@@ -66,17 +68,24 @@ def _check_blocks(data: Inputs, target: Target, network: AnyNetwork) -> None:
 
 
 def _check_tasks(data: Inputs, classes: int, target: Target, network: AnyNetwork) -> None:
-    """Raise `BadInput` if readouts or heads by class do not match the classes of the data."""
+    """Raise `BadInput` if the numbers of readouts or heads do not match the number of classes of the data."""
     readout, heads = target.readout, network.head_count
     readouts, turns = (readout.classes, readout.turns) if isinstance(readout, ClassReadouts) else (None, None)
     if readouts is None and heads == 1:
         return
     if not isinstance(data, (Mixture, Blocks)):
-        raise BadInput(f"readouts and heads of classes need a mixture; got {type(data).__name__}. Make it with mixture(means).")
+        raise BadInput(
+            f"a readout or head for each class needs a mixture as inputs; got {type(data).__name__}. "
+            f"Make it with mixture(means)."
+        )
     if readouts is not None and readouts != classes:
-        raise BadInput(f"readouts must be {classes}, one for each class of the data; got {readouts}. Give one a class.")
+        raise BadInput(
+            f"readouts must contain {classes}, one for each class of the data; got {readouts}. Give one readout for each class."
+        )
     if heads not in (1, classes):
-        raise BadInput(f"heads must be 1, or {classes}, the number of classes of the data; got {heads}. Give 1 or that number.")
+        raise BadInput(
+            f"heads must be 1, or {classes}, the number of classes of the data; got {heads}. Give heads=1 or heads={classes}."
+        )
     if turns is not None and turns.shape[1] != target.teachers:
         k, rows = target.teachers, turns.shape[1]
         raise BadInput(

@@ -23,14 +23,14 @@ from sgdlimits.renamed import rename_changes
 from sgdlimits.schedule import Root
 
 MAKERS: dict[str, Callable] = {}
-"""Functions that build the presets, by name; `problem.presets`, which imports this module, fills the dictionary."""
+"""Functions that build the presets, by name; the module `problem.presets` fills this dictionary."""
 PART_NAMES = ("target", "network", "algorithm", "loss", "data", "initial", "base")
-"""Names of the arguments of a problem that are objects, whose own arguments can be replaced too."""
+"""Names of the arguments of a problem that are objects, such as `network`, whose own arguments can be replaced too."""
 
 EQUATIONS_MODULE = "sgdlimits.analysis.equations"
 """Module that writes problems as LaTeX, imported only when a notebook shows one."""
 ALWAYS_PRINTED = ("order", "width", "teachers", "lr", "noise", "snr", "ridge", "sphere")
-"""Arguments that are printed even if they have their default."""
+"""Arguments of presets that are printed even where they have their default."""
 
 
 class PrintableProblem(Part):
@@ -137,7 +137,7 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
         None if np.array_equal(problem.target.gram, np.eye(problem.target.teachers)) else problem.target.gram
     ),
 }
-"""Functions that read preset arguments from a problem; all other arguments are its attributes or its algorithm's."""
+"""Functions that read preset arguments from a problem, by argument name; other arguments are attributes of the problem."""
 
 
 def find_preset_call(problem: Any) -> PresetCall | None:
@@ -208,7 +208,7 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def _rebuild_with(part: Any, changes: dict[str, Any]) -> Any:
-    """Build an object again with some constructor arguments, its own or those of its parts, replaced by `changes`."""
+    """Build an object again with some arguments of its constructor, or of its parts' constructors, replaced by `changes`."""
     own = dict(constructor_arguments(part))
     new = {name: changes[name] for name in changes if name in own}
     rest = {name: value for name, value in changes.items() if name not in own}

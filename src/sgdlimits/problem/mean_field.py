@@ -25,7 +25,7 @@ from sgdlimits.statistics.particles import Particles
 MAX_IMPLICIT_SIZE = 256
 """Maximum number of entries of a state for the implicit solver, whose Jacobian is dense."""
 EXISTENCE_TOLERANCE = 1e-9
-"""Tolerance for deciding whether some weights have given statistics."""
+"""Tolerance with which it is decided whether weights with given statistics exist."""
 
 
 class MeanFieldProblem(Problem):
@@ -76,7 +76,8 @@ class MeanFieldProblem(Problem):
             )
         if not problem.network.mean:
             raise BadInput(
-                f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
+                f"MeanField needs a network that is the mean of its units; that of {problem.name} is their sum. Use "
+                f"ODE() or Chain(d)."
             )
         self.problem = problem.limit  # d grows before p does
         algorithm = self.problem.algorithm

@@ -22,7 +22,7 @@ CHECKED_TIME_COUNT = 1025
 SCHEDULE_NAMES = {"spread": "sigma"}
 """Names of schedules in results, by the name of the attribute that holds the schedule, where these names differ."""
 VALUE_CHECKS: dict[str, Check] = {"sigma": not_negative, "weights": probabilities}
-"""Checks of schedule values that replace those of the constructor argument.
+"""Checks of a schedule's values where the check of the constructor argument does not apply.
 
 For example, mixtures store sigma, while users give a variance or an snr.
 """
@@ -110,7 +110,7 @@ def _times_to_check(schedule: Schedule, t_max: float) -> np.ndarray:
 
 
 def _raise_at_first_time(name: str, check: Check, times: np.ndarray, values: np.ndarray) -> None:
-    """Raise `BadInput` for the first time at which the value of a schedule fails its check."""
+    """Raise `BadInput` for the first time at which the value of a schedule fails a check."""
     for t, value in zip(times, values, strict=True):
         try:
             check(name, value)

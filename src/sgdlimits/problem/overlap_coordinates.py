@@ -1,4 +1,4 @@
-"""Coordinates of the overlaps of a projection problem: vectors, names of entries, and checks that such weights exist."""
+"""Coordinates of the overlaps of a projection problem: vectors, names of entries, and checks that weights exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
 
 class OverlapCoordinates(Coordinates):
-    """Vectors, names and checks of statistics made of overlaps, network scalars and the algorithm's memory."""
+    """Conversion to vectors, names and checks of statistics: overlaps, network scalars and the algorithm's memory."""
 
     def from_overlaps(self, overlaps):
         """Convert overlaps of a batch of runs to the statistics of the problem's algorithm, which include its memory.
@@ -77,7 +77,7 @@ class OverlapCoordinates(Coordinates):
         return take_run(limit.coordinates.from_overlaps(as_batch(jax.tree.map(np.asarray, stats))))
 
     def moves(self, stats):
-        """Return a mask of the vector's entries that training changes: all but the norms of students on the sphere."""
+        """Return a mask of the statistics vector: true for entries that training changes, false for norms on the sphere."""
         *blocks, n, k = stats.M.shape
         free = np.ones(len(self.names(stats)), bool)
         if blocks:
@@ -90,12 +90,15 @@ class OverlapCoordinates(Coordinates):
         return free
 
     def _moving_overlaps(self, n: int) -> np.ndarray:
-        """Return a mask of the entries of M, by block: false for fixed directions that have no components in the block.
+        """Return a mask of the entries of M, by block: false for fixed directions that vanish in the block of coordinates.
 
         `n` is the number of trained directions.
         """
         if self.problem.algorithm.sphere:
-            raise BadInput("this analysis does not support blocks of variances for weights on the sphere. Use sphere=False.")
+            raise BadInput(
+                "this analysis is not available for weights on the sphere and inputs with blocks of "
+                "variances. Use sphere=False."
+            )
         gram = np.asarray(self.problem.model.gram)
         there = np.diagonal(gram, axis1=1, axis2=2) > 0
         if any(np.linalg.matrix_rank(P, hermitian=True) < own.sum() for P, own in zip(gram, there, strict=True)):
@@ -166,7 +169,7 @@ def check_names(algorithm: Any, stats: Overlaps) -> None:
 def _check_type(problem: Any, stats: Any) -> None:
     """Raise `BadInput` unless `stats` are overlaps with the second-layer scalars of the problem's network."""
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give Overlaps.")
+        raise BadInput(f"the statistics must be Overlaps; got {shorten(stats)}. Give Overlaps(a, M, Q).")
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
     if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
         got = "one array" if plain else ", ".join(stats.a)

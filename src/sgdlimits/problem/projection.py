@@ -81,12 +81,12 @@ class ModelProblem(Problem):
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """Square matrix whose rows are the fixed directions in an orthonormal basis of their span."""
+        """Coordinates of the fixed directions, in rows, in an orthonormal basis of their span: a square matrix."""
         return self.model.frame
 
     @property
     def frames(self) -> Float[Array, "*blocks k k"]:
-        """Matrix `frame` of the fixed directions, or the stack of these matrices for each block of variances of the inputs."""
+        """Coordinates of the fixed directions in an orthonormal basis of their span: one matrix, or one for each block."""
         return self.model.frames
 
     @property
@@ -219,7 +219,8 @@ class ProjectionProblem(ModelProblem):
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
             refuse_noise(self.data, f"the limit of {type(other).__name__}")
             raise BadInput(
-                f"the limit of {type(other).__name__} does not support variances by block or class. Use Chain(d) or SGD(d)."
+                f"the limit of {type(other).__name__} is not available for inputs with variances by block or class. "
+                f"Use Chain(d) or SGD(d)."
             )
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 

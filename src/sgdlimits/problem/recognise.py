@@ -16,7 +16,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 class PhaseRetrieval(NamedTuple):
-    """Parameters of a phase retrieval problem: width p, learning rate per sample, label noise variance, and two options."""
+    """Parameters of a phase retrieval problem: width, learning rate per sample, label noise variance, and two options."""
 
     p: int
     lr: float
@@ -35,7 +35,7 @@ class QuadraticNetwork(NamedTuple):
 
 
 def recognise_phase_retrieval(problem: Any) -> PhaseRetrieval | None:
-    """Return the parameters of a problem equal to a `presets.phase_retrieval`, or None if it is another problem.
+    """Return the parameters of a problem that equals a `presets.phase_retrieval`, or None for any other problem.
 
     >>> import sgdlimits as sl
     >>> recognise_phase_retrieval(sl.presets.single_index("square", lr=0.1, batch=2))
@@ -49,7 +49,7 @@ def recognise_phase_retrieval(problem: Any) -> PhaseRetrieval | None:
 
 
 def recognise_quadratic_network(problem: Any) -> QuadraticNetwork | None:
-    """Return the parameters of a problem equal to a `presets.quadratic_network`, or None if it is another problem."""
+    """Return the parameters of a problem that equals a `presets.quadratic_network`, or None for any other problem."""
     if not _is_square_committee(problem, weight=1.0) or problem.sphere or problem.trains_second:
         return None
     lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)

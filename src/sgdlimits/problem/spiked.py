@@ -65,7 +65,7 @@ class SpikedTensor(Problem):
     name: str = eqx.field(static=True, default="spiked_tensor", kw_only=True)
 
     def gradient_coefficients(self, stats: Spike) -> tuple[Float[Array, "*runs"], Float[Array, "*runs"]]:
-        """Return the coefficients (inward, along) with which the gradient of the population loss is inward x - along v."""
+        """Return (inward, along): the population gradient at the estimate x of the spike v is inward x - along v."""
         k = self.order
         return 2 * k * stats.squared_norm ** (k - 1) + self.ridge, 2 * k * self.snr * stats.m ** (k - 1)
 
@@ -130,14 +130,20 @@ class SpikeCoordinates(Coordinates):
 
     def fits(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
-            raise BadInput(f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give a Spike.")
+            raise BadInput(
+                f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give, "
+                f"for instance, Spike(0.1, 1.0)."
+            )
         super().fits(stats)
         if not is_traced(stats.r2) and float(stats.r2) < 0:
             raise BadInput(f"r2 must be at least 0; got {float(stats.r2):g}. Give the squared length of x outside v.")
 
     def check(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
-            raise BadInput(f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give a Spike.")
+            raise BadInput(
+                f"statistics of a spiked tensor must be Spike(m, r2); got {type(stats).__name__}. Give, "
+                f"for instance, Spike(0.1, 1.0)."
+            )
         for name in Spike.dims:
             value = np.asarray(getattr(stats, name))
             if value.ndim != 1:

@@ -58,7 +58,7 @@ class Surrogate(Problem):
     name: str = eqx.field(static=True, default="surrogate", kw_only=True)
 
     def features(self, stats: Values) -> Float[Array, " terms"]:
-        """Evaluate the features at the statistics; NaN outside the region and its margin."""
+        """Evaluate the fitted features at the statistics; NaN outside the fitted region and its margin."""
         u = jnp.asarray(stats.u)
         margin = RELATIVE_MARGIN * (self.high - self.low)
         inside = ((u >= self.low - margin) & (u <= self.high + margin)).all()
@@ -96,7 +96,10 @@ class Surrogate(Problem):
     def state(self, **values: Any) -> Values:
         """Return the statistics with values given by name, as a start or as an argument of `drift`."""
         if set(values) != set(self.names):
-            raise BadInput(f"the statistics are {', '.join(self.names)}; got {', '.join(values) or 'none'}. Give each of them.")
+            raise BadInput(
+                f"the statistics are {', '.join(self.names)}; got {', '.join(values) or 'none'}. Give "
+                f"one value for each statistic."
+            )
         return Values(jnp.stack([jnp.asarray(values[name], float) for name in self.names]))
 
 
@@ -108,7 +111,7 @@ def check_values(stats: Any, names: tuple[str, ...], remedy: str, runs: bool = F
 
 
 class SurrogateCoordinates(Coordinates):
-    """Names and checks of the statistics of a `Surrogate`, which must lie in its region."""
+    """Names and checks of the statistics of a `Surrogate`, which must lie in the region of the fit."""
 
     problem: Surrogate
 
@@ -116,7 +119,7 @@ class SurrogateCoordinates(Coordinates):
         return self.problem.names
 
     def from_overlaps(self, overlaps: Overlaps) -> Values:
-        """Map random overlaps to points spread over the region, since no weights define these statistics."""
+        """Map random overlaps to points spread over the fitted region, as no weights define a surrogate's statistics."""
         share = 0.5 + 0.5 * lax.erf(jnp.asarray(overlaps.M[..., 0] * np.sqrt((1 + len(self.problem.names)) / 2)))
         return Values(self.problem.low + (self.problem.high - self.problem.low) * share)
 

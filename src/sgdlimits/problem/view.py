@@ -1,4 +1,4 @@
-"""Views of a problem: groups of its methods with defaults, which a problem of another form may define itself."""
+"""Groups of a problem's methods (coordinates, numerics) with defaults that a problem's class may replace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 
 class ProblemView:
-    """Base class of groups of a problem's methods, with defaults that the problem's class can override.
+    """Base class of groups of a problem's methods, such as `problem.numerics`; the problem's class can override each of them.
 
     A method of the same name on the problem's class takes precedence.
 
@@ -16,7 +16,7 @@ class ProblemView:
     """
 
     overridable: ClassVar[tuple[str, ...]] = ()
-    """Names of the methods that a problem's class may define itself."""
+    """Names of the methods of this group that a problem's class may define itself."""
 
     def __init__(self, problem: Any) -> None:
         self.problem = problem

@@ -79,8 +79,8 @@ def load(path: str | os.PathLike) -> xr.Dataset:
     """Read a dataset from a file that `save` wrote, and check it; warn if the file is of a newer version of the package."""
     if not os.path.isfile(path):
         if os.path.exists(path):
-            raise BadInput(escape_controls(f"{path} is not a regular file. Give the path of a dataset that was saved."))
-        raise BadInput(escape_controls(f"there is no file {path}. Give the path of a dataset that was saved."))
+            raise BadInput(escape_controls(f"{path} is not a regular file. Give the path of a file that sgdlimits.save wrote."))
+        raise BadInput(escape_controls(f"there is no file {path}. Give the path of a file that sgdlimits.save wrote."))
     with explain_read_errors(path):
         dataset = _read_checked(path)
     if _newer_version_note(dataset):
@@ -102,7 +102,7 @@ def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
         words = " ".join(str(reason).split())[:200] or type(reason).__name__
         raise BadInput(
             escape_controls(
-                f"{path} is not a netCDF file that can be read: {words}. Give the path of a dataset that was saved."
+                f"{path} is not a netCDF file that can be read: {words}. Give the path of a file that sgdlimits.save wrote."
             )
         ) from reason
 
@@ -151,10 +151,10 @@ def problem_of(dataset: xr.Dataset) -> Problem:
     """
     text = dataset.attrs.get("problem")
     if not isinstance(text, str):
-        raise BadInput("the dataset does not record how it was made. Give a dataset of simulate or load.")
+        raise BadInput("the dataset does not record how it was made. Give a dataset that simulate or load returned.")
     found = from_json(text)
     if not isinstance(found, Problem):
-        raise BadInput(f"the dataset records {shorten(found)} as its problem. Give a dataset of simulate or load.")
+        raise BadInput(f"the dataset records {shorten(found)} as its problem. Give a dataset that simulate or load returned.")
     return found
 
 
@@ -169,7 +169,10 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
     """
     known = inspect.signature(simulate).parameters
     if unknown := [name for name in changes if name not in known]:
-        raise BadInput(f"{unknown[0]} is not an argument of simulate. Give some of {', '.join(known)}, or use problem.replace.")
+        raise BadInput(
+            f"{unknown[0]} is not an argument of simulate. The arguments are {', '.join(known)}; use "
+            f"problem.replace to change the problem."
+        )
     attributes = check_form(dataset).attrs
     if _newer_version_note(dataset) and not changes.keys() >= {"problem", "level", "start"}:
         raise BadInput(f"the dataset cannot be simulated again: {_newer_version_note(dataset)}")

@@ -52,9 +52,9 @@ JAX_FUNCTIONS = frozenset([
 """Functions of JAX that files may refer to by name: functions of one number without side effects."""
 
 _registered_objects: dict[str, Any] = {}
-"""Functions and classes that the user has passed to `register`, by name."""
+"""Dictionary of the functions and classes that the user has passed to `register`, by name."""
 _named_objects: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Functions and classes of the user that `to_json` has written by name, for as long as they exist."""
+"""Dictionary of the user's functions and classes that `to_json` has written by name, for as long as they exist."""
 
 
 def to_json(thing: Any) -> str:
@@ -87,7 +87,7 @@ def explain_decoding_errors() -> Iterator[None]:
 
 
 def register(thing: Any) -> Any:
-    """Make a function or class of yours known by name, so that `load`, `rerun` and the command line can use it.
+    """Register a function or class of yours by name, so that `load`, `rerun` and the command line can use it.
 
     A function that you pass to `simulate` is known while it exists. Register it before you read a file of another process.
 
@@ -108,7 +108,8 @@ def register(thing: Any) -> Any:
     name = public_name(thing) if callable(thing) else ""
     if not name or "<" in name:
         raise BadInput(
-            f"only functions and classes with a name can be registered; got {thing!r}. Define it at the top of a module."
+            f"only functions and classes with a name can be registered; got {thing!r}. Define it with def or class "
+            f"at the top level of a module."
         )
     _named_objects.pop(name, None)  # which would count before
     _registered_objects[name] = thing
@@ -194,7 +195,7 @@ def public_name(thing: Any) -> str:
 
 
 def find_named_object(name: str) -> Any:
-    """Return the class or function that a file refers to by name, without importing or executing anything.
+    """Return the class or function to which a file refers by name, without importing or executing anything.
 
     In files of earlier versions, the module comes before the public name of a class of the package; the name alone counts.
     """

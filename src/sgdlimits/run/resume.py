@@ -14,7 +14,7 @@ from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, resume_st
 
 
 class BatchCheckpoint(NamedTuple):
-    """State from which one batch of runs resumes.
+    """State from which one batch of runs resumes, with the times saved before and the times still to save.
 
     `dataset` has the saved times so far, `rows` the state of the stepper in a row of floats for each run, `clock` the time of
     the checkpoint and the saved times after it, and `ended` marks the runs that had stopped or diverged.
@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
     def for_runs(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
-        """Return the checkpoint of the runs with the given indices, or None if these runs begin at the start.
+        """Return the checkpoint of the runs with the given indices, or None if these runs start at time zero.
 
         `clock` has all saved times of the simulation.
         """

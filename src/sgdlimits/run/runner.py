@@ -103,7 +103,7 @@ class Runner:
         return [self.stepper.initial] if self.stepper.request.save_start else []
 
     def _append_snapshot(self, snapshot: Snapshot) -> None:
-        """Append the snapshot at the next saved time to the list from which the next dataset is built."""
+        """Append the snapshot at the next saved time to those for the next dataset."""
         self.unsent.append((self.index + 1, snapshot))
         self.index += 1
 
@@ -114,7 +114,7 @@ class Runner:
         return dataset
 
     def interrupted_dataset(self) -> xr.Dataset | None:
-        """Build the dataset of the times saved since the last dataset, and of the present time.
+        """Build the dataset of the times saved since the last dataset, and of the time at which the run was interrupted.
 
         The result is None if nothing is new.
         """

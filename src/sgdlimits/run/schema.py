@@ -48,7 +48,7 @@ ATTRIBUTES = (
 TEXT_ATTRIBUTES = ("level", "level_parameters", "problem", "problem_name", "statistics", "start", "save", "until", "version")
 """Attributes of a dataset that are strings; all others are numbers, or strings that can be read as a number."""
 COORDINATES = {"step": ("t",), "status": ("run",), "t_end": ("run",)}
-"""Coordinates that every dataset has besides run and t, with the names of their dimensions."""
+"""Names of the coordinates that every dataset has besides run and t, with the names of their dimensions."""
 PSD_TOLERANCE = 1e-4
 """Relative size of negative eigenvalues of Q - M P^-1 M^T that `check` still attributes to solver errors.
 
@@ -95,7 +95,7 @@ RESERVED_VARIABLES = {
 """Names of variables and dimensions of datasets, which observables and schedules cannot have."""
 
 _AXES = {"task_risk": ("task",)}
-"""Names of the axes, beside runs and times, of observables that are arrays."""
+"""Names of the axes of array-valued observables, other than those of runs and times."""
 
 
 class ResumeState(NamedTuple):
@@ -188,7 +188,7 @@ def plain_variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attribu
 
 @checked
 def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Join the pieces of a `stream` into one dataset; runs with fewer times than others are extended by their last state.
+    """Join the pieces that `stream` yields into one dataset; ended runs are extended by their last state.
 
     >>> import sgdlimits as sl
     >>> go = sl.stream(sl.presets.phase_retrieval(), sl.Chain(d=50), sl.RandomInit(d=50), t_max=1, runs=3, save=4)
@@ -213,7 +213,7 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
 
 
 def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dataset:
-    """Join pieces of a stream as they arrive: along t for the same batch of runs, then all batches along run.
+    """Join the pieces of a `stream` as they arrive: along t for the same batch of runs, then all batches along run.
 
     If the total number of `runs` is given, arrays of the result are allocated once and filled batch by batch, so that the peak
     memory is that of the result and one batch.
@@ -321,7 +321,7 @@ def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
 
 
 def _may_leave_cone(dataset: xr.Dataset) -> bool:
-    """Return whether the noise at a dataset's level may give overlaps that no weights have; False for unknown levels."""
+    """Return whether a dataset's level has noise that may give overlaps of no weights; False for unknown levels."""
     try:
         level = find_named_object(json.loads(dataset.attrs["level_parameters"])["class"])
     except (ValueError, KeyError, TypeError, BadInput):
@@ -330,7 +330,7 @@ def _may_leave_cone(dataset: xr.Dataset) -> bool:
 
 
 def check_form(dataset: Any) -> xr.Dataset:
-    """Check the form of a dataset (dimensions, variables, attributes, values) and return it.
+    """Check the dimensions, variables, attributes and values of a dataset, and return the dataset.
 
     Unlike `check`, this function does not check that some weights have the statistics.
     """
@@ -426,6 +426,6 @@ def final_statistics(dataset: xr.Dataset) -> PyTree:
 
 
 def reserved_names(problem: Problem, stats: PyTree) -> set[str]:
-    """Return the names that a dataset of given statistics uses, and that observables therefore cannot have."""
+    """Return the names that datasets of the given statistics use, and that observables cannot have."""
     found = problem.coordinates.variables(stats)
     return RESERVED_VARIABLES | set(found) | {axis for axes, _ in found.values() for axis in axes}

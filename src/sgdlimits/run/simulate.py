@@ -197,7 +197,7 @@ def _prepare_runs(problem, level, start, indices: range, *, t_max: float, seed: 
 
 
 def _join_arriving(simulation: Simulation, datasets: Iterator[xr.Dataset]) -> xr.Dataset:
-    """Join the datasets of a simulation as they arrive; raise `KeyboardInterrupt` if Ctrl-C came before the first one."""
+    """Join the datasets of a simulation as they arrive; raise `KeyboardInterrupt` after Ctrl-C if none has arrived."""
     begin = next(datasets, None)
     if begin is None:  # interrupted before the first step
         raise KeyboardInterrupt
@@ -260,20 +260,20 @@ def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int
     """
     mine, theirs = getattr(level, "d", None), getattr(start, "d", None)
     if mine is not None and theirs is not None and mine != theirs:
-        raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give both the same d.")
+        raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give the level and the start the same d.")
     if ended is not None and mine is not None and repeats_random_numbers(ended, seed, runs):
         warnings.warn(
-            f"the runs start where runs with the same seed, {seed}, ended, and repeat their random numbers. "
-            "Give another seed, or go on with resume=dataset.",
+            f"the start is the end of runs with the same seed, {seed}, whose random numbers would be repeated. "
+            "Give another seed, or continue the runs with resume=dataset.",
             RepeatedWarning,
             stacklevel=5,
         )
 
 
 def _count_saved_times(save: int | np.ndarray) -> int:
-    """Return the number of saved times for the argument `save`, a number of times or an array of times."""
+    """Return the number of saved times given by the argument `save`, a number of times or an array of times."""
     if np.ndim(save) == 0:
-        return check_count("save", save, at_least=2, remedy="Give a number of times, or an array of times.")
+        return check_count("save", save, at_least=2, remedy="Give a number of times, such as save=200, or an array of times.")
     return np.size(save)
 
 
@@ -284,7 +284,10 @@ def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
     times = np.unique(np.asarray(save, float))
     # Times are often computed as multiples of a step, so that the last may exceed t_max by rounding.
     if not times.size or not np.isfinite(times).all() or times[0] < 0 or times[-1] > t_max * (1 + 1e-12):
-        raise BadInput(f"save must hold times from 0 to t_max = {t_max:g}; got {np.asarray(save).tolist()}. Give such times.")
+        raise BadInput(
+            f"save must hold times from 0 to t_max = {t_max:g}; got {np.asarray(save).tolist()}. Leave "
+            f"out the times outside this interval."
+        )
     # A dataset needs an end: if only t = 0 was asked for, t_max is saved as well.
     return np.unique(np.concatenate([times, [t_max]])) if times[-1] <= 0 else times
 

@@ -1,4 +1,4 @@
-"""Summary statistics of the weights, their coordinates in a frame, and the law of the fields that follows from them."""
+"""Summary statistics of the weights, as overlaps or as coordinates in an orthonormal basis, and the law of the fields."""
 
 import sgdlimits._x64
 from sgdlimits.statistics.overlaps import Overlaps, weights

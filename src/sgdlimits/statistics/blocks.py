@@ -1,4 +1,4 @@
-r"""Overlaps in blocks of coordinates: frames, factors and checks, with the blocks on the first axis of one run.
+r"""Overlaps of inputs with blocks of variances: coordinates, factors and checks, with blocks on the first axis of a run.
 
 In block b the fixed directions have the Gram matrix :math:`P_b = B_bB_b^\top`, which is singular where they have no
 components. They are combinations, with coefficients :math:`B_b`, of k orthonormal axes of the block, along which the trained
@@ -33,11 +33,11 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_floats
 
 MIN_SHARE = 1e-12
-"""Relative size below which eigenvalues of a Gram matrix count as zero."""
+"""Relative size below which eigenvalues of a Gram matrix count as zero, in each block."""
 
 
 def block_factor(gram: Any) -> Any:
-    """Return B with `gram` = B B^T: the Cholesky factor of one matrix, or for several blocks a root of each, maybe singular."""
+    """Return B with `gram` = B Bᵀ: the Cholesky factor of one matrix, or a possibly singular root for each block."""
     if np.ndim(gram) == 2:
         return cholesky_factor(gram)
     values, vectors = array_module(gram).linalg.eigh(gram)
@@ -45,29 +45,29 @@ def block_factor(gram: Any) -> Any:
 
 
 def inverse_factor(B: Any) -> Any:
-    """Compute the pseudo-inverse of the factor of the Gram matrix of each block."""
+    """Compute the pseudo-inverse of the factor B of the Gram matrix P = B Bᵀ of each block."""
     return array_module(B).linalg.pinv(B, MIN_SHARE**0.5)
 
 
 def _to_axes(stats: Overlaps, B: Any, runs_first: bool) -> Overlaps:
-    """Replace overlaps with fixed directions by coordinates along the orthonormal axes of each block."""
+    """Convert overlaps with fixed directions to coordinates along orthonormal axes in each block."""
     indices = "...bnr,bsr->...bns" if runs_first else "bnr...,bsr->bns..."
     return _with(stats, array_module(stats.M).einsum(indices, stats.M, inverse_factor(B)), stats.Q)
 
 
 def _from_axes(stats: Overlaps, B: Any, runs_first: bool) -> Overlaps:
-    """Replace coordinates along the orthonormal axes of each block by overlaps with fixed directions; invert `_to_axes`."""
+    """Convert coordinates along orthonormal axes in each block to overlaps with fixed directions; invert `_to_axes`."""
     indices = "...bns,brs->...bnr" if runs_first else "bns...,brs->bnr..."
     return _with(stats, array_module(stats.M).einsum(indices, stats.M, B), stats.Q)
 
 
 def _with(stats: Overlaps, M: Any, Q: Any) -> Overlaps:
-    """Return a copy of statistics in which M and Q replace the overlaps."""
+    """Return a copy of statistics whose overlaps are replaced by M and Q."""
     return Overlaps(stats.a, M, Q, stats.kept, stats.names)
 
 
 def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: Any) -> Frame:
-    """Factor overlaps of a batch of runs, runs first, into coordinates of the trained directions in a frame of each block.
+    """Factor overlaps of a batch of runs into coordinates of the trained directions in an orthonormal basis of each block.
 
     In each block, B has the coordinates of the fixed directions, and `max_ranks` is the number of dimensions outside their
     span. Raises `BadInput` if no weights have these overlaps.
@@ -78,8 +78,8 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
     back = _from_axes(inside, np.asarray(B), runs_first=True).M
     if not np.allclose(back, stats.M, atol=1e-9 * max(1.0, float(np.abs(stats.M).max()))):
         raise BadInput(
-            "the start has overlaps M in a block where the fixed directions have no such components. "
-            "Give M with zeros there, or another gram."
+            "the start has nonzero overlaps M in a block of coordinates in which the fixed directions are zero. "
+            "Set M to zero in this block, or give another gram=."
         )
     one: Any = np.eye(k)
     frames = [
@@ -108,7 +108,7 @@ def _use_free_axes(m: Any, Q: Any, B: Float[Array, "k k"], max_rank: int) -> Flo
 
 
 def overlaps_by_block(frame: Frame, B: Float[Array, "*blocks k k"]) -> Overlaps:
-    """Compute the overlaps in each block from coordinates of trained directions (`frame`) and of fixed ones (B), runs last."""
+    """Compute the overlaps in each block of coordinates from factors of trained directions (`frame`) and fixed ones (B)."""
     if frame.blocks is None:
         return overlaps_of(frame, B)
     M, Q = frame.map_blocks(lambda m, T, B: (lambda o: (o.M, o.Q))(overlaps_of(Frame(frame.a, m, T, {}, frame.names), B)), B)
@@ -116,7 +116,7 @@ def overlaps_by_block(frame: Frame, B: Float[Array, "*blocks k k"]) -> Overlaps:
 
 
 def admissible_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], unit: int = 0) -> Overlaps:
-    """Replace overlaps that no weight vectors have by admissible ones, with norm 1 for the first `unit` trained directions.
+    """Replace overlaps that no weights have by overlaps that some have, with norm 1 for the first `unit` trained directions.
 
     The runs are on the last axis, and B has the coordinates of the fixed directions in each block.
     """
@@ -141,7 +141,7 @@ def block_field_factors(stats: Overlaps, B: Float[Array, "blocks k k"]) -> Field
 
 @singledispatch
 def cone_by_block(stats: PyTree, B: Float[np.ndarray, "*blocks k k"]) -> PyTree:
-    """Project statistics to the nearest ones that some weight vectors have; types without such constraints are unchanged."""
+    """Project statistics, block by block, to the nearest statistics that some weights have; other types are unchanged."""
     return project_to_cone(stats, B)
 
 

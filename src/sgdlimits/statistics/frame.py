@@ -1,4 +1,4 @@
-r"""Statistics as coordinates in an orthonormal frame: the stable form of the overlaps.
+r"""Coordinates of weights in an orthonormal basis of all directions: the numerically stable form of the overlaps.
 
 The k fixed directions have Gram matrix :math:`P = BB^\top` and span an orthonormal frame in which they are the rows of B.
 The p trained directions in R^d have coordinates `m` in that frame and T along min(p, d - k) further directions, with T lower
@@ -40,15 +40,15 @@ from sgdlimits.statistics.triangular import (
 )
 
 PSD_TOLERANCE = 1e-9
-"""Relative size up to which negative eigenvalues of a start's Gram matrix are accepted, as rounding in a user's computation."""
+"""Relative size up to which negative eigenvalues of a start's Gram matrix count as rounding of the user's numbers."""
 RANK_TOLERANCE = 16 * np.finfo(float).eps
-"""Relative size below which eigenvalues and pivots count as zero."""
+"""Relative size below which eigenvalues and pivots of a Gram matrix count as zero."""
 PROJECTION_TOLERANCE = 1e-13
-"""Relative size of negative eigenvalues from which on `project_to_cone` changes the overlaps."""
+"""Size of negative eigenvalues, relative to the largest, above which `project_to_cone` changes the overlaps."""
 
 
 class StepCoordinates(NamedTuple):
-    """The inputs of one step in the frame of all directions: coordinates, orthogonal components, label noise and classes.
+    """Inputs of one step as coordinates in an orthonormal basis of all directions, with label noise and classes.
 
     The components of the b inputs orthogonal to the frame enter through r linear combinations only: r = b if the algorithm
     needs products of inputs or has noise of its own, otherwise r = min(b, n), with n trained directions. The Gram matrix of
@@ -73,18 +73,18 @@ class StepCoordinates(NamedTuple):
     clean: Float[Array, "*block k b runs"] | None = None
 
     def gram(self) -> Float[Array, "b b"]:
-        """Compute the Gram matrix of the inputs of one run; there must be as many orthogonal components as inputs."""
+        """Compute the Gram matrix of the inputs of one step and run; it needs as many orthogonal components as inputs."""
         return sum_blocks(self._block_gram(*self[:4]) if self.inside.ndim == 2 else jax.vmap(self._block_gram)(*self[:4]), 2)
 
     @staticmethod
     def _block_gram(inside, along, outside, below) -> Float[Array, "b b"]:
-        """Compute the Gram matrix of the inputs in one block."""
+        """Compute the Gram matrix of the inputs of one step in one block of coordinates."""
         A = bartlett_factor(outside, below)
         return inside.T @ inside + along.T @ along + A @ A.T
 
 
 class Frame(eqx.Module):
-    """Coordinates of the trained directions of a batch of runs in an orthonormal frame, with the runs on the last axis.
+    """Coordinates of trained directions in an orthonormal basis: m along the fixed directions, and a triangular factor T.
 
     If the inputs have several blocks of variances, there is a frame in each block, on the first axis of m and T. A step is the
     same in all blocks: fields are sums over blocks, and all blocks are updated with the same coefficients.
@@ -106,11 +106,11 @@ class Frame(eqx.Module):
 
     @property
     def blocks(self) -> int | None:
-        """The number of covariance blocks of the inputs, the length of the first axis of m; None for one block without axis."""
+        """Number of blocks of input variances, the length of the first axis of m; None if m has no axis of blocks."""
         return len(self.m) if self.m.ndim == 4 else None
 
     def map_blocks(self, f: Callable, *trees: PyTree) -> PyTree:
-        """Apply `f(m, T, *trees)` to the coordinates in each block of inputs; leaves of `trees` have the same block axis."""
+        """Apply `f(m, T, *trees)` to the coordinates m and T of each block; arrays in `trees` have the same block axis."""
         return f(self.m, self.T, *trees) if self.blocks is None else jax.vmap(f)(self.m, self.T, *trees)
 
     def gram(self, rows: slice, others: slice) -> Float[Array, "p q"]:
@@ -130,12 +130,12 @@ def fixed_fields(inside: Float[Array, "*block k b runs"], B: Float[Array, "*bloc
 
 
 def sum_blocks(leaf: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
-    """Sum an array over the first axis, the blocks, if it has more than `ndim` axes; otherwise return it unchanged."""
+    """Sum an array over its first axis, that of the blocks, if it has more than `ndim` axes; otherwise return it unchanged."""
     return leaf if leaf.ndim == ndim else leaf.sum(0)
 
 
 def _fields_in_block(m, T, inside, along, outside) -> tuple[Float[Array, "n b runs"], RotatedFactor | None]:
-    """Compute the fields of the inputs in one block, and the rotated factor if there is a single input."""
+    """Compute the fields of the inputs in one block of coordinates, and the rotated factor T if there is a single input."""
     # For a single input the rotation gives the fields as a by-product, and the update then needs one sweep only.
     rotated = rotate(T, along[:, 0], outside[0]) if along.shape[1] == 1 < len(m) else None
     outer = sum_products(T[:, :, None], along[:, None]) if rotated is None else rotated.Th[:, None]
@@ -143,7 +143,7 @@ def _fields_in_block(m, T, inside, along, outside) -> tuple[Float[Array, "n b ru
 
 
 class ProjectedFrame(NamedTuple):
-    """A frame together with the inputs of one step and their fields along trained and fixed directions.
+    """Coordinates of the trained directions, with the inputs of one step and their fields along all directions.
 
     For a single input it also has T, rotated so that one axis is along the input.
     """
@@ -201,7 +201,7 @@ class ProjectedFrame(NamedTuple):
 def _update_factor(
     past, C, lower: bool, T, along, outside, below, rotated: RotatedFactor | None, rounding: float
 ) -> Float[Array, "n n runs"]:
-    """Compute the triangular factor of a block after a step whose inputs have components outside the span of all directions."""
+    """Compute a block's triangular factor T after a step with inputs that leave the span of all directions."""
     if C.shape[0] == C.shape[1] == 1:  # T is a length
         return jnp.sqrt((past(T, 1) + C * along) ** 2 + C**2 * outside)
     if rotated is not None and lower:
@@ -215,7 +215,7 @@ def _update_factor(
 
 
 def _update_within_span(past: Callable, C, T, along) -> Float[Array, "n n runs"]:
-    """Compute the part of the updated directions along the old axes of the triangular factor, in one block.
+    """Compute the part of the updated directions along the axes of the old triangular factor T, in one block.
 
     The new directions are AW + CX with old directions W and inputs X.
     """
@@ -224,7 +224,7 @@ def _update_within_span(past: Callable, C, T, along) -> Float[Array, "n n runs"]
 
 
 class FieldFactor(NamedTuple):
-    """A factor F of the covariance F F^T of the fields: it maps standard normal coordinates to student and fixed fields."""
+    """Factor F of the fields' covariance F F^T, which maps standard normal coordinates to student and fixed fields."""
 
     student: Float[Array, "p n"]
     fixed: Float[Array, "k n"]
@@ -236,7 +236,7 @@ def cholesky_factor(gram: Any) -> Any:
 
 
 def pad_frame(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
-    """Pad the coordinates B of the fixed directions with zeros to n dimensions."""
+    """Pad the coordinates B of the fixed directions with columns of zeros to n dimensions."""
     return np.pad(np.asarray(B), ((0, 0), (0, n - len(B))))
 
 
@@ -249,7 +249,7 @@ def overlaps_from_coordinates(a: Scalars, S: Float[Array, "p n"], B: Float[Array
 
 
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
-    """Compute the overlaps of the trained directions from their coordinates in a frame, with the runs on the last axis."""
+    """Compute the overlaps of trained directions from their coordinates in an orthonormal basis, with runs on the last axis."""
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
     Q = _add_outer_products((frame.m[:, None] * frame.m[None]).sum(2), frame.T)
     return Overlaps(frame.a, M, Q, frame.kept, frame.names)
@@ -262,7 +262,7 @@ def _add_outer_products(Q: Float[Array, "p p runs"], T: Float[Array, "p p runs"]
 
 
 def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
-    """Factor the overlaps of a batch of runs, runs first, into coordinates of the trained directions in a frame.
+    """Factor the overlaps of a batch of runs (runs first) into coordinates of the trained directions in an orthonormal basis.
 
     The rows of B are the fixed directions, with the Gram matrix P = B B^T; M and Q are the overlaps. Raises `BadInput` if
     Q - M P^-1 M^T is not positive semi-definite or has a rank above `max_rank`, the number of dimensions outside the span of
@@ -302,7 +302,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
 
 @singledispatch
 def project_to_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
-    """Project statistics to the nearest ones that some weight vectors have; types without such constraints are unchanged."""
+    """Project statistics to the nearest statistics that some weights have; types without such constraints are unchanged."""
     return stats
 
 
@@ -357,7 +357,7 @@ def factor_fields(stats: Overlaps, B: Float[Array, "k k"]) -> FieldFactor:
 
 
 def make_admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
-    """Replace overlaps that no weight vectors have by admissible ones, with norm 1 for the first `unit` trained directions.
+    """Replace overlaps that no weights have by overlaps that some have, with norm 1 for the first `unit` directions.
 
     Runs are on the last axis. Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are
     set to zero, where m has the coordinates of the trained directions along those of the fixed ones (rows of B).

@@ -25,7 +25,7 @@ from sgdlimits.statistics.frame import FieldFactor, cholesky_columns, cholesky_f
 
 
 class Covariance(NamedTuple):
-    """The covariance of student and fixed fields, in three blocks."""
+    """Covariance of student and fixed fields, in three blocks: student-student, student-fixed and fixed-fixed."""
 
     students: Float[Array, "p p"]
     cross: Float[Array, "p k"]
@@ -33,12 +33,12 @@ class Covariance(NamedTuple):
 
     @property
     def matrix(self) -> Float[Array, "n n"]:
-        """The full covariance matrix, the students first."""
+        """Full covariance matrix of the fields; the student fields come first, then the fixed fields."""
         return jnp.block([[self.students, self.cross], [self.cross.T, self.fixed]])
 
 
 class ConditionalLaw(NamedTuple):
-    """The law of the student fields given the fixed ones.
+    """Gaussian law of the student fields given the fixed fields.
 
     Centred fields are Ax + Rz for students, with R R^T = `rest`, and Lx for fixed directions, with standard normal x and z.
     """
@@ -48,7 +48,7 @@ class ConditionalLaw(NamedTuple):
     L: Float[Array, "k k"]
 
     def factor(self, root: Float[Array, "p p"]) -> FieldFactor:
-        """Return a factor of the covariance of all fields, given a root of the conditional covariance `rest`."""
+        """Return a factor of the covariance of all fields, given a root of the conditional covariance of the student fields."""
         return FieldFactor(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
 
 
@@ -78,7 +78,7 @@ class FieldLaw(eqx.Module):
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Number of classes of the inputs."""
         return self.weights.shape[0]
 
     @property
@@ -98,7 +98,7 @@ class FieldLaw(eqx.Module):
 
     @property
     def blocks(self) -> Covariance:
-        """The covariance of the fields, in blocks: as given, computed from the factor, or zero."""
+        """Covariance of the fields in three blocks: as given, computed from the factor, or zero."""
         if self.covariance is not None:
             return self.covariance
         student, fixed = self.factor or FieldFactor(*(jnp.zeros((rows, 0)) for rows in self.shape))
@@ -124,7 +124,7 @@ class FieldLaw(eqx.Module):
         return split.factor(self._lower_factor(split.rest))
 
     def student_factor(self, order: Array) -> Float[Array, "p p"]:
-        """Return the triangular factor of the covariance of the student fields, taken in the given order."""
+        """Return the triangular factor of the covariance of the student fields, with these in the given order."""
         return self._lower_factor(self.blocks.students[order][:, order])
 
     def _lower_factor(self, C: Float[Array, "n n"]) -> Float[Array, "n n"]:

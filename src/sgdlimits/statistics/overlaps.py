@@ -22,7 +22,7 @@ from sgdlimits.statistics.trees import as_floats
 
 STUDENT = "student"
 Scalars = Any
-"""The scalars of a network: an array of shape (p,), or arrays by name."""
+"""Type of the scalars of a network: an array of shape (p,), or arrays by name."""
 
 
 def as_scalars(value: Any) -> Scalars:
@@ -45,7 +45,7 @@ def replace_scalars(scalars: Scalars, new: Scalars) -> Scalars:
 
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:
-    """Return the names of groups of directions as a tuple, or raise `BadInput`, for the argument `name`, if there are none."""
+    """Return the names of arrays of directions as a tuple; raise `BadInput`, naming the argument `name`, if there are none."""
     if not (names := each_of(text)(name, value)):
         raise BadInput(f"{name} is empty. Give ('student',), or leave it out.")
     return names
@@ -105,11 +105,11 @@ class Overlaps(Part):
 
     @property
     def width(self) -> int:
-        """The number of students, p."""
+        """Number of students, p."""
         return self.M.shape[-2] // len(self.names)
 
     def of(self, name: str, other: str | None = None) -> Overlaps:
-        """Return the overlaps of the group of directions `name`, with Q between it and `other` (by default itself)."""
+        """Return the overlaps of one array of directions, such as "student", with Q between it and `other`."""
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
         # Memory of scalars under the same name, such as their velocity, takes the place of the scalars.
         own = self.kept.get(name, ())
@@ -127,7 +127,7 @@ class Overlaps(Part):
             axes |= {name: ("block", *axes[name]) for name in "MQ"}
 
         def scalar_variables(tree: Scalars, prefix: str = "") -> dict[str, tuple[tuple[str, ...], Any]]:
-            """Return the dataset arrays of a tree of network scalars, with a prefix for their names."""
+            """Return the dataset arrays of network scalars, with a prefix for their names."""
             by_name = tree if isinstance(tree, dict) else {"a": tree}
             return {f"{prefix}{name}": (axes.get(name, ()), leaf) for name, leaf in by_name.items()}
 
@@ -145,7 +145,7 @@ class Overlaps(Part):
         return arrays
 
     def reorder(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
-        """Select the named groups of directions, in this order, and the scalar memory named in `kept` (None for all)."""
+        """Return the overlaps of the named arrays of directions, in this order, with the scalar memory named in `kept`."""
         remembered = self.kept if kept is None else {name: self.kept[name] for name in self.kept if name in kept}
         if names == self.names:  # no indexing, which would add operations to every step
             return Overlaps(self.a, self.M, self.Q, remembered, names)
@@ -177,12 +177,12 @@ def weights(W: Matrix, E: Matrix, a: Annotated[ArrayLike | Mapping[str, Any], fi
 
 
 def select_students(stats: Any) -> Any:
-    """Remove the algorithm's memory from statistics, of one run or with runs first, before users' functions see them."""
+    """Return statistics without the algorithm's memory, for users' functions."""
     return stats.of(STUDENT) if isinstance(stats, Overlaps) and len(stats.names) > 1 else stats
 
 
 def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
-    """Return the slice of the rows of M and Q that belong to the group `name`; each group has `width` rows."""
+    """Return the slice of the rows of M and Q that belong to the directions called `name`; each name has `width` rows."""
     if name not in names:
         raise BadInput(f"there are no directions of {name!r} in the statistics. Give one of {', '.join(names)}.")
     first = names.index(name) * width

@@ -19,7 +19,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class Particles(Part):
-    r"""Statistics of p units u_j without overlaps between units: the particles of the mean-field limit.
+    r"""Statistics of p units u_j in the mean-field limit (particles), without overlaps between units.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ class Particles(Part):
 
     @property
     def width(self) -> int:
-        """The number of units, p."""
+        """Number of units, p."""
         return self.a.shape[-1]
 
 
 def particles_of(stats: Overlaps | Particles) -> Particles:
-    """Convert overlaps to particles, which keep the diagonal of Q only; particles are unchanged."""
+    """Convert overlaps to particles, which keep only the diagonal of Q; particles are returned unchanged."""
     if isinstance(stats, Particles):
         return stats
     return Particles(stats.a, stats.M, as_floats(np.diagonal(stats.Q, axis1=-2, axis2=-1)))

@@ -10,7 +10,7 @@ from sgdlimits.statistics.overlaps import Scalars
 
 
 class Moments(NamedTuple):
-    """Loss of one sample, products of its gradient with fields and itself, and derivative in `a`; or their expectations.
+    """Loss of one sample, products of its gradient with fields and with itself, and derivative in the scalars `a`; or means.
 
     For the loss l of student fields lambda and fixed fields lambda*, with the gradient G = dl/d lambda, the five attributes are
     l, G lambda*^T, G lambda^T, G G^T and dl/da, where a are the network scalars.

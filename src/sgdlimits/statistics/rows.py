@@ -15,7 +15,7 @@ ROWS_PER_PRODUCT = 8
 
 
 def row_products(a: Float[Array, "... d"], b: Float[Array, "... d"]) -> Float[Array, "..."]:
-    """Compute the scalar product of each row of `a` with the same row of `b`.
+    """Compute the scalar product of each row of `a` with the same row of `b`, in an order of summation that is fixed.
 
     Each row is split into eight parts of equal length, which a product with a vector of ones sums; the remainder is added.
 

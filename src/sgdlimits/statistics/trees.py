@@ -1,4 +1,4 @@
-"""Operations on pytrees of arrays: conversion, arithmetic leaf by leaf, and the axis of runs."""
+"""Operations on pytrees of arrays: conversion, arithmetic array by array, and the axis of runs."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ def as_floats(value: Any) -> Any:
 
 
 def repeat_for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
-    """Broadcast each leaf over `count` samples, on a new axis at position `axis`."""
+    """Broadcast each array of a pytree over `count` samples, on a new axis at position `axis`."""
     at = lambda shape: (*shape[: len(shape) + axis + 1], count, *shape[len(shape) + axis + 1 :])
     return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.expand_dims(leaf, axis), at(jnp.shape(leaf))), scalars)
 
 
 def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -> PyTree:
-    """Add `factor` times `change` to `state`, leaf by leaf."""
+    """Add `factor` times the pytree `change` to the pytree `state`, array by array."""
     return jax.tree.map(lambda value, more: value + factor * more, state, change)
 
 
 def runs_last(tree: PyTree) -> PyTree:
-    """Move the axis of runs from the front to the back."""
+    """Move the axis of runs of each array in a pytree from the front to the back."""
     return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, 0, -1), tree)
 
 
 def runs_first(tree: PyTree) -> PyTree:
-    """Move the axis of runs from the back to the front."""
+    """Move the axis of runs of each array in a pytree from the back to the front."""
     return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, -1, 0), tree)
 
 
 def take_run(batch: PyTree, index=0) -> PyTree:
-    """Select one run of a batch with runs first, or several by an array of indices."""
+    """Select one run of a batch whose first axis is that of the runs, or several runs by an array of indices."""
     return jax.tree.map(lambda leaf: leaf[index], batch)
 
 
 def as_batch(one: PyTree) -> PyTree:
-    """Convert the statistics of one run to a batch of one run, runs first."""
+    """Convert the statistics of one run to a batch of one run, with the runs on the first axis."""
     return jax.tree.map(lambda leaf: leaf[None], one)
 
 

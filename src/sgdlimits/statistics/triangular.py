@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 ROUNDING = 2.0**-46
-"""Pivots below this fraction of their row, 64 units of rounding, are set to zero.
+"""Fraction of its row below which a pivot of a triangular factor is set to zero: 64 units of rounding.
 
 Velocities (of momentum methods) that start at zero are parallel after one sample. The remainder of a row is then rounding
 error, which differs between kernels and would choose a different axis in each. The Gram matrix changes by rounding only.
@@ -22,7 +22,7 @@ error, which differs between kernels and would choose a different axis in each. 
 
 
 def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs"]) -> Float[Array, "r n runs"]:
-    r"""Return a factor K, by columns, of the Gram matrix K K^T of the parts of n increments outside the old span.
+    r"""Return a factor K, by columns, of the Gram matrix K Kᵀ of n increments' components orthogonal to the old directions.
 
     The increments are combinations of b inputs with coefficients C. The components of the inputs outside the span of the old
     directions have Bartlett's triangular factor A. Given C, the parts of the increments are n Gaussian vectors with covariance
@@ -36,7 +36,7 @@ def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs
 
 
 def bartlett_factor(squares: Float[Array, "r *runs"], below: Float[Array, "n *runs"]) -> Float[Array, "r r *runs"]:
-    """Assemble a triangular factor from its squared diagonal (`squares`) and its entries `below` the diagonal, row by row."""
+    """Assemble a triangular factor (Bartlett's) from its squared diagonal `squares` and its entries `below` the diagonal."""
     r = squares.shape[0]
     A = jnp.zeros((r, *squares.shape)).at[np.diag_indices(r)].set(jnp.sqrt(squares))
     return A.at[np.tril_indices(r, -1)].set(below)
@@ -75,7 +75,7 @@ def sum_products(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> F
 
 
 class RotatedFactor(NamedTuple):
-    """A triangular factor in coordinates rotated so that one axis points along an input.
+    """Triangular factor in coordinates rotated so that one axis points along an input.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Floa
 
 
 def append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
-    """Return the triangular factor of T T^T + v v^T for a triangular factor T and a vector v, by one rotation per column.
+    """Return the triangular factor of T Tᵀ + v vᵀ for a triangular factor T and a vector v, by one rotation for each column.
 
     Exact zeros stay zero. A pivot smaller than `rounding` times its row is set to zero.
     """

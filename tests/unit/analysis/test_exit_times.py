@@ -293,7 +293,7 @@ BAD = {
     "exit times must be a row of finite numbers of at least 0; got shape (1, 2)": lambda: sl.summarise([[1.0, 2.0]]),
     "quantiles must be between 0 and 1; got 50": lambda: sl.summarise(**TWO, quantiles=[50]),
     "confidence must be between 0 and 1; got 95": lambda: sl.summarise(**TWO, confidence=95),
-    "resamples must be a whole number of at least 1; got 0": lambda: sl.summarise(**TWO, resamples=0),
+    "resamples must be an integer of at least 1; got 0": lambda: sl.summarise(**TWO, resamples=0),
     "factor must be a finite number above 0; got 0": lambda: sl.summarise(**TWO).scaled(0),
 }
 

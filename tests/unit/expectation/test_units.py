@@ -317,7 +317,7 @@ def test_an_expectation_that_does_not_converge_says_so():
     kinked = sl.presets.committee(1, 1, lambda x: jnp.clip(x, -1, 1), lr=0.2)
     start = sl.FixedInit(0.2).one(kinked)
     with pytest.warns(
-        sl.AccuracyWarning, match=r"error of about .*e-0\d, and 1.0e-09 was asked for. Give the problem expectation=Sobol"
+        sl.AccuracyWarning, match=r"error of about .*e-0\d, above the requested 1.0e-09. Give the problem expectation=Sobol"
     ):
         kinked.moments(start, tolerance=1e-9)
     tanh = sl.presets.committee(1, 1, "tanh", lr=0.2)

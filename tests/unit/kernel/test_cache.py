@@ -102,7 +102,7 @@ def test_the_folder_of_compiled_code_is_closed_to_others_or_not_used(asked, tmp_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("SGDLIMITS_CACHE", str(place) if asked else "")
     if asked:
-        with pytest.warns(UserWarning, match="where others can write"):
+        with pytest.warns(UserWarning, match="which other users can write to"):
             assert folder.own_folder() is None
     else:
         assert folder.own_folder() == place

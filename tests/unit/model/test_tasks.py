@@ -73,7 +73,7 @@ def test_masks_by_their_numbers():
         (lambda: sl.TwoLayer(2, dropout=1.0), "below 1; got 1"),
         (lambda: sl.TwoLayer(2, heads=2, outputs=3), "several heads or several outputs"),
         (lambda: problem(heads=2), "heads must be 1, or 1, the number of classes of the data; got 2"),
-        (lambda: problem(sl.ClassReadouts([ERF, ERF])), "readouts must be 1, one for each class of the data; got 2"),
+        (lambda: problem(sl.ClassReadouts([ERF, ERF])), "readouts must contain 1, one for each class of the data; got 2"),
         (lambda: problem(sl.ClassReadouts([ERF], [np.eye(2)])), "turns must be matrices of 1 rows"),
         (lambda: sl.ClassReadouts([]), "got none"),
         (lambda: sl.ClassReadouts([jnp.tanh]), "must be readouts"),

@@ -357,7 +357,7 @@ def test_ode_from_zero_overlap_never_exits():
         ({"average": "mean"}, "average must be one of annealed, quenched"),
         ({"threshold": 1.0}, "threshold must be below 1"),
         ({"threshold": 0.0}, "threshold must be a finite number above 0"),
-        ({"d": 0.5}, "d must be a whole number"),
+        ({"d": 0.5}, "d must be an integer"),
         ({"start": 0.1}, r"start needs average .ode., .sde. or .backward."),
         ({"problem": sl.presets.phase_retrieval(2), "average": "backward"}, "backward needs width 1"),
         ({"problem": sl.presets.phase_retrieval(sphere=False)}, "phase retrieval on the sphere"),

@@ -69,6 +69,6 @@ def test_a_problem_is_imported_without_its_equations():
 
 
 def test_equations_of_a_new_kind_of_problem_are_registered():
-    with pytest.raises(sl.BadInput, match="equations of Still are not written out"):
+    with pytest.raises(sl.BadInput, match="no LaTeX is known for the equations of Still"):
         sl.latex(Still())
     assert Still()._repr_latex_() is None

@@ -21,7 +21,11 @@ def run(level, start, seed=0):
 
 @pytest.mark.parametrize("level", [sl.Chain(20), sl.SGD(20), sl.SDE(20), sl.Local(sl.Overlaps([1.0], [[0.0]], [[1.0]]), d=20)])
 def test_level_and_start_have_one_dimension(level):
-    with pytest.raises(sl.BadInput, match=r"the level has d = 20 and the start d = 30\. Give both the same d\."):
+    with pytest.raises(
+        sl.BadInput,
+        match=r"the level has d = 20 and the start d = 30\. Give the level and the "
+        r"start the same d\.",
+    ):
         run(level, sl.RandomInit(30))
 
 
@@ -29,7 +33,7 @@ def test_the_end_of_a_dataset_with_its_own_seed_repeats_random_numbers(tmp_path)
     first = run(sl.Chain(20), sl.RandomInit(20))
     loaded = sl.load(sl.save(first, tmp_path / "x.nc"))
     for data in (first, loaded, first.isel(run=[1])):  # the last is a start for all runs, and one of these made it
-        with pytest.warns(sl.RepeatedWarning, match="Give another seed, or go on with resume=dataset") as caught:
+        with pytest.warns(sl.RepeatedWarning, match="Give another seed, or continue the runs with resume=dataset") as caught:
             sl.simulate(PROBLEM, sl.Chain(20), data, t_max=0.2, runs=3, save=2)
         assert caught[0].filename == __file__
     with warnings.catch_warnings():

@@ -24,13 +24,16 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
 
 MAX_COMMUTATOR = 1e-10
-"""Largest norm of a commutator, relative to the norms of the matrices, at which they count as commuting."""
+"""Largest norm of a commutator of two matrices, relative to their norms, at which the matrices count as commuting."""
 # the check of the argument `point`; by name, as the class is defined below
 POINT_CHECK = either(
-    "Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", "")
+    "Overlaps, or what end_point returns",
+    "Give, for instance, end_point(...).",
+    a_statistics,
+    instance(__name__, "EndPoint", "", ""),
 )
 MIN_SINGULAR_VALUE = 1e-13
-"""Singular values below this fraction of the largest one count as zero."""
+"""Fraction of the largest singular value below which a singular value of the overlaps M counts as zero."""
 
 
 @checked
@@ -53,7 +56,7 @@ def phase(stats: Overlaps) -> Float[Array, "p k"]:
 # the derivatives of singular vectors diverge where singular values are equal; that of their product does not
 @jax.custom_jvp
 def _differentiable_orthogonal_part(M: Float[Array, "p k"]) -> Float[Array, "p k"]:
-    """Return the orthogonal polar factor of a matrix M; its derivative is defined below, also for equal singular values."""
+    """Return the orthogonal polar factor of a matrix M, with a derivative that is defined for equal singular values too."""
     A, _, B = jnp.linalg.svd(M, full_matrices=False)
     return A @ B
 
@@ -124,14 +127,15 @@ def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
     if not (values[..., -1] > MIN_SINGULAR_VALUE * values[..., 0]).all():
         worst = min(values.reshape(-1, values.shape[-1]).tolist(), key=lambda row: row[-1])
         raise BadInput(
-            f"M must have full rank, or its orthogonal part is not unique; got the singular values {worst}. "
+            f"M must have full rank, or the orthogonal factor of its polar decomposition is not unique; got the "
+            f"singular values {worst}. "
             "Start from independent overlaps, such as those of OrthogonalInit(0.01)."
         )
     return A @ B, values[..., -1]
 
 
 def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
-    """Return the largest of the norms of [Q, M M^T], [Q, M P M^T] and [P, M^T M], relative to the norms of the two factors."""
+    """Return the largest commutator of overlaps Q, M, P, relative to its factors: [Q, M Mᵀ], [Q, M P Mᵀ] or [P, Mᵀ M]."""
     norm = lambda X: np.linalg.norm(X, axis=(-2, -1))
     apart = lambda X, Y: norm(X @ Y - Y @ X) / (norm(X) * norm(Y))
     Mt = M.swapaxes(-1, -2)
@@ -142,9 +146,13 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
     """Return the overlaps in a dataset, runs and times first, or raise `BadInput` if the dataset has other statistics."""
     stats = statistics(check_form(dataset))
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Simulate a quadratic network.")
+        raise BadInput(
+            f"dataset= must have overlaps M and Q; got {type(stats).__name__}. Give a dataset of a quadratic network."
+        )
     if stats.has_blocks:
-        raise BadInput("overlaps with blocks of variances are not supported by this function. Simulate without a spectrum.")
+        raise BadInput(
+            "inputs with blocks of variances are not supported by this function. Simulate inputs of a single variance."
+        )
     return stats
 
 
@@ -205,7 +213,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
 
 
 def _solution_gain(problem: Problem, start: Overlaps) -> float:
-    """Return the factor g of the weights g S E of least risk, for the matrix E of teachers and an orthogonal matrix S.
+    """Return the factor g for which the weights g S E have the least risk, with the teachers E and an orthogonal matrix S.
 
     Raise `BadInput` if the problem has no solution of this form.
     """
@@ -213,18 +221,20 @@ def _solution_gain(problem: Problem, start: Overlaps) -> float:
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
         raise BadInput(
-            "end_point needs a problem without sphere, ridge and trained second layer. Take presets.quadratic_network."
+            "end_point needs a problem with sphere=False, ridge=0 and a fixed second layer. Take presets.quadratic_network."
         )
     a, P = np.asarray(start.a), np.asarray(problem.target.gram)
     p, k = problem.network.width, problem.target.teachers
     R = np.asarray(problem.target.readout.quadratic(k))
     if not (np.allclose(R, R[0, 0] * np.eye(k), rtol=1e-12) and R[0, 0] > 0 and np.ptp(a) == 0 and a.flat[0] > 0):
         raise BadInput(
-            "end_point needs teachers of one positive weight and a second layer of one positive number; "
+            "end_point needs teachers of equal positive weight and a second layer of equal positive weights; "
             f"got {np.diagonal(R).tolist()} and {np.unique(a).tolist()}. Take presets.quadratic_network."
         )
     if p < k and not np.allclose(P, np.eye(k)):
-        raise BadInput(f"width {p} below {k} teachers needs orthonormal teachers; got P = {P.tolist()}. Give width={k}.")
+        raise BadInput(
+            f"a width of {p}, below the {k} teachers, needs orthonormal teachers; got P = {P.tolist()}. Give width={k}."
+        )
     network: Any = problem.network
     return float(np.sqrt(R[0, 0] / (network.factor * a.flat[0]) * (k + 2) / (min(p, k) + 2)))
 
@@ -257,12 +267,13 @@ def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CH
     if M.shape[-2:] != stats.M.shape[-2:]:
         wanted = stats.M.shape[-2:]
         raise BadInput(
-            f"point= must have M of shape {wanted}, as the dataset; got {M.shape[-2:]}. Give a point of its problem."
+            f"point= must have M of shape {wanted}, as in the dataset; got {M.shape[-2:]}. Take point= from end_point "
+            f"for the same problem."
         )
     # M P^-1: coordinates of the weights along the teachers
     dual = np.linalg.solve(P, M.swapaxes(-1, -2)).swapaxes(-1, -2)
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):
-        raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take one from end_point.")
+        raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take point= from end_point.")
     square = np.linalg.trace(stats.Q) + np.linalg.trace(Q) - 2 * (np.asarray(stats.M) * dual).sum((-2, -1))
     variables = {
         "M": (("run", "t"), np.linalg.norm(stats.M - M, axis=(-2, -1)), {"long_name": "distance of M"}),

@@ -17,7 +17,7 @@ MAX_DENOMINATOR = 64
 
 
 class Row(NamedTuple):
-    """Line of LaTeX in a set of equations: left-hand side and right-hand side, or a remark if the latter is empty."""
+    """One line of LaTeX in a set of equations: left-hand and right-hand side, or a remark if the right-hand side is empty."""
 
     left: str
     right: str = ""

@@ -75,7 +75,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     four = two and r"\sigma^{4}"
 
     def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
-        """Format the sum of R_su times `left` times `right` over pairs (s, u) of fixed directions, for the readout matrix R."""
+        """Return the LaTeX of the sum over fixed directions s and u of the readout's entry R_su times `left` and `right`."""
         if equal:  # R = 1/k: a single sum
             last = [f"{left}^{{2}}"] if left == right.replace("u", "s") else [left, right.replace("u", "s")]
             share = (

@@ -44,16 +44,19 @@ NOISE_HEADING = Row(
 )
 INDEX_ROW = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
 MAX_ORDER = 4
-"""Highest power of the residual in the covariance of Q."""
+"""Highest power of the residual (output minus label) in the covariance of the overlaps Q."""
 Covariance = Mapping[tuple[int, int, int], Terms]
-"""Type of a covariance: polynomials in m, q and a, by the powers of the two learning rates and of the noise variance."""
+"""Type of a covariance: from powers of both learning rates and of the noise variance to polynomials in m, q and a."""
 
 
 def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
     """Return the LaTeX rows of the covariance of M, Q and a, and the definitions of the symbols in these rows."""
     model, algorithm = setting.model, setting.algorithm
     if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
-        raise BadInput("LaTeX of the noise is supported for one-pass SGD on two-layer networks only. Use problem.covariance.")
+        raise BadInput(
+            "LaTeX of the noise is supported for one-pass SGD on two-layer networks only. Compute the "
+            "covariance in numbers with problem.covariance."
+        )
     closed = isinstance(choose_expectation(at_start(model)), Squares)
     return (
         NOISE_HEADING,
@@ -71,7 +74,7 @@ LETTERS = {
     "aQ": (r"\xi", "jlm"),
     "aa": (r"\chi", "jl"),
 }
-"""Symbol and indices of each covariance of the increments without the projection to the sphere."""
+"""LaTeX symbol and indices of each covariance of increments, before any projection to the sphere."""
 
 
 def _covariance_letter(setting: EquationSetting, name: str) -> str:
@@ -195,7 +198,7 @@ def _squares_rows(setting: EquationSetting) -> list[Row]:
 
 
 def _series_letter(n: int) -> str:
-    """Return the LaTeX symbol of the n-th coefficient in the generating function of the residual; empty for n = 0."""
+    """Return the LaTeX symbol of the n-th coefficient in the generating function of the residual; an empty string for n = 0."""
     return rf"\zeta_{{{n}}}" if n else ""
 
 
@@ -296,7 +299,7 @@ def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> C
 
 
 def _multiply_covariance(*factors: Any) -> Covariance:
-    """Multiply a covariance, given as the last argument, by the polynomials given before."""
+    """Multiply a covariance, the last argument, by all polynomials that precede it in the list of arguments."""
     *by, last = factors
     for each in by:
         last = {key: multiply(each, terms) for key, terms in last.items()}

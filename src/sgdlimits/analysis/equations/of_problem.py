@@ -21,13 +21,19 @@ from sgdlimits.problem.spiked import SpikedTensor
 @singledispatch
 def equations_of(problem: Problem) -> Equations:
     """Return the ODE of a problem as lines of LaTeX; register a function for a new type of problem."""
-    raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
+    raise BadInput(
+        f"no LaTeX is known for the equations of {type(problem).__name__}. Register a function that "
+        f"writes it with equations_of."
+    )
 
 
 @singledispatch
 def noise_of(problem: Problem) -> tuple[Row, ...]:
     """Return the covariance of a problem's increments as lines of LaTeX; register a function for a new type of problem."""
-    raise BadInput(f"LaTeX of the noise of {type(problem).__name__} is not supported. Use problem.covariance.")
+    raise BadInput(
+        f"LaTeX of the noise of {type(problem).__name__} is not supported. Compute the covariance in "
+        f"numbers with problem.covariance."
+    )
 
 
 def _constant_second_layer(problem: ProjectionProblem) -> float | None:

@@ -1,4 +1,4 @@
-"""Schedules as LaTeX."""
+"""LaTeX of schedules in the equations of a problem."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from sgdlimits.model.activation import Polynomial
 TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
 LAMBDA = r"\Lambda_{{{}}}"
 NAMED_J = mean_latex(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
-"""LaTeX of the integral J, an expectation over the fields of four units, where it has no closed form."""
+"""LaTeX of the integral J over the fields of four units, for units for which it has no closed form."""
 INDEX_RANGE = r"m, n = 1, \dots, p + k \text{ for both}"
 OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
 

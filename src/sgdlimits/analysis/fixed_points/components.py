@@ -120,7 +120,7 @@ class Atlas:
             each_target = not joined
 
     def locate(self, roots: np.ndarray) -> np.ndarray:
-        """Return, for each root, the index in `points` of a root of the same component up to symmetry; -1 if none is."""
+        """Return, for each root, the index in `points` of a root in the same component up to symmetry, or else -1."""
         where = np.full(len(roots), -1)
         for rank in range(1, 1 + min(NEAREST_IMAGES, len(self.images))):
             lost = np.flatnonzero(where < 0)
@@ -272,6 +272,6 @@ def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _distance_of_farther_end(middle: Roots, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the distance of each projected midpoint from the farther end of its segment; infinity where no root was found."""
+    """Return each projected midpoint's distance from the farther end of its segment; infinity where the projection failed."""
     farther = np.maximum(np.linalg.norm(middle.x - left, axis=1), np.linalg.norm(right - middle.x, axis=1))
     return np.where(middle.found, farther, np.inf)

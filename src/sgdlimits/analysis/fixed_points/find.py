@@ -30,19 +30,19 @@ from sgdlimits.statistics.trees import count_runs, repeat_run, take_run
 SEARCH_BLOCKS, COSTLY_SEARCH_BLOCKS = 12, 6
 """Numbers of blocks of ODE steps before a search for roots, for cheap and for costly drifts."""
 COSTLY_FLOW_EVERY = 4
-"""Where drifts are costly, only one chunk of starts in this many is also carried along the ODE before the search."""
+"""For costly drifts, one chunk of starts in this many is integrated along the ODE before the search for roots."""
 # order of the rows of the table
 STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
-"""Kinds of stability, in the order in which the table lists them."""
+"""Kinds of stability of fixed points, in the order in which the printed table lists them."""
 MAX_REST_DISTANCE = 0.2
 """Largest distance, relative to 1 plus the norm, of the flow's end from the fixed point to which it is assigned. The bound is
 generous, as the flow slides along kinks."""
 SYMMETRIC_EVERY = 16
-"""Spacing of the starts from each of which another start is made: the mean of the start and its image under a symmetry."""
+"""One start in this many gives a further start: its mean with its image under a symmetry."""
 WEIGHT_SCALES = (0.3, 1.0, 2.0)
-"""Factors of the problem's initial scale of the weights, one of which is drawn at random for each start."""
+"""Factors of the problem's initial weight scale; each start of a search has one of these, drawn at random."""
 DENSE_SHARE = 0.3
-"""Share of the starts in which no unit, direction or orthogonal component is set to zero."""
+"""Share of the starts of a search in which no unit, direction or orthogonal component is set to zero."""
 
 
 @checked
@@ -107,7 +107,7 @@ def run_search(
     symmetries: str | Sequence[Callable[[PyTree], PyTree]] = "auto", basins: Start | PyTree | None = None, runs: int = 400,
     seed: int = 0, corrector: bool = True,
 ) -> FixedPoints:  # fmt: skip
-    """Run the search of `fixed_points` under a given `Watch`, which shows the progress and may end the search early."""
+    """Run the search of `fixed_points`, with a `Watch` that shows the progress and may end the search early."""
     problem = problem.limit
     drawn = DEFAULT_STARTS if count is None else count
     memory = ("numbers", 8 * problem.numerics.size)
@@ -197,7 +197,7 @@ class Search:
             self._add_roots(roots_near(system, flow_to_rest(system, self.symmetric, blocks)))
 
     def _add_roots(self, roots: Roots) -> None:
-        """Add those end points of searches that are roots of the drift."""
+        """Add the end points of searches at which the drift is zero to the list of roots."""
         self.parts.append(roots.select(roots.found))
         self.searches += int(roots.found.sum())
 
@@ -208,7 +208,7 @@ class Search:
         self.atlas.connect(self.towards)
 
     def _find_basins(self, starts: np.ndarray | None) -> None:
-        """Integrate the ODE from each start, and find the component of fixed points at which it comes to rest."""
+        """Integrate the ODE from each start, and find the component of fixed points at which it ends."""
         if starts is None:
             return
         self.system.watch.show_stage("basins")

@@ -14,7 +14,7 @@ from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.text import count, table
 
 MAX_EIGENVALUES_PRINTED = 3
-"""Number of eigenvalues that a row of the table shows."""
+"""Maximum number of eigenvalues that a row of the table of fixed points shows."""
 # headings of the printed table
 COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "at")
 """Names of the columns of the printed table of fixed points."""
@@ -134,7 +134,7 @@ class FixedPoints(Sequence[FixedPoint]):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Exception when Ctrl-C interrupts `fixed_points`; its attribute `found` has the `FixedPoints` found until then."""
+    """Exception raised by Ctrl-C during `fixed_points`; its attribute `found` has the `FixedPoints` found until then."""
 
     def __init__(self, found: FixedPoints) -> None:
         super().__init__("interrupted; the fixed points found so far are in the attribute `found` of this exception")

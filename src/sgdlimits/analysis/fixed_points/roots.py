@@ -18,9 +18,9 @@ MAX_STEPS = 60
 ROOT_TOLERANCE = 1e-9
 """Largest norm of the drift at a root, relative to the norm of the Jacobian times (1 + norm of the point)."""
 ROUNDING_DRIFT = 1e-12
-"""Relative size of the drift below which a search ends as soon as a step no longer decreases it."""
+"""Size of the drift, relative to its scale, below which a search for a root ends once a step does not decrease the drift."""
 SNAP_SHARE = 0.04
-"""Fraction of the largest coordinate below which coordinates are set to zero for a second search."""
+"""Fraction of the largest coordinate below which coordinates are set to zero before a search for a root is repeated."""
 MAX_NORM = 1e6
 """Largest norm of a root; a search that ends farther from the origin has diverged."""
 ZERO_EIGENVALUE = 1e-6
@@ -58,7 +58,7 @@ class Roots(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[Roots]) -> Roots:
-        """Concatenate several `Roots`."""
+        """Concatenate several `Roots`, the end points of searches, into one."""
         return cls(*(np.concatenate(leaves) for leaves in zip(*parts, strict=True)))
 
     @classmethod
@@ -117,7 +117,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
 
 
 def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
-    """Integrate the ODE from points x, shape (rows, n), until the states come to rest, and return the final states.
+    """Integrate the ODE from points x, shape (rows, n), until the states stop moving, and return the final states.
 
     At most `blocks` blocks of Heun steps are taken, of a length equal to the inverse norm of the Jacobian, which is recomputed
     before every block. A state that slides along a kink of the drift jumps from one side to the other; a few blocks of shorter
@@ -198,7 +198,7 @@ def _solve_each(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _advance_by_heun(system: System, row: tuple[Float[Array, " n"], Float[Array, ""]]) -> Float[Array, " n"]:
-    """Return the state after a block of Heun steps of the ODE, from the pair `row` of state and step size."""
+    """Return the state after a block of Heun steps of the ODE; `row` is the pair of initial state and step size."""
     x, h = row
 
     def step(x, _):

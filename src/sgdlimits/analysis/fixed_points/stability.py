@@ -18,7 +18,7 @@ NULL_STEP_LENGTH = 0.02
 PERTURBATIONS, COSTLY_PERTURBATIONS = 16, 4
 """Numbers of random displacements of each perturbed point, for cheap and for costly drifts."""
 MAX_POINTS_PERTURBED = 4
-"""Number of points perturbed for the most zero coordinates, and equally number of those for the largest growth rates."""
+"""Number of points perturbed because they have most zero coordinates, and of those because they grow fastest."""
 MAX_DIMENSIONS_MEASURED = 8
 """Number of roots at which the dimension of a component is measured."""
 FLOW_BLOCKS = 24

@@ -19,7 +19,7 @@ from sgdlimits.statistics.trees import take_run
 from sgdlimits.trial import try_function
 
 MAX_ELEMENTS = 1000
-"""Largest order of the symmetry group; generators that would exceed it are left out."""
+"""Largest number of elements of the symmetry group; generators that would exceed it are left out."""
 EQUIVARIANCE_TOLERANCE = 1e-8
 """Largest deviation from equivariance, b(g x) = g b(x) for a drift b, relative to the largest drift."""
 STATES_CHECKED = 3
@@ -41,7 +41,7 @@ class SymmetryGroup:
 
     @property
     def order(self) -> int:
-        """Number of elements of the group."""
+        """Number of elements of the symmetry group."""
         return len(self.elements)
 
     def symmetrise(self, x: np.ndarray, every: int, seed: int) -> np.ndarray:
@@ -89,14 +89,17 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
     if isinstance(symmetries, str) and symmetries == "auto":
         return
     if isinstance(symmetries, str) or not np.iterable(symmetries):
-        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {shorten(symmetries)}. Give () for none.')
+        raise BadInput(
+            f'symmetries must be "auto" or functions of statistics; got {shorten(symmetries)}. Give () for none of them.'
+        )
     for number, each in enumerate(symmetries):
         name = f"symmetries[{number}]"
         # called once, so that an error names the argument
         image = try_function(name, each, "the statistics of one run", like, shape=None)
         if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
             raise BadInput(
-                f"{name} must return {type(like).__name__} of the shapes of its argument; got other shapes. Correct it."
+                f"{name} must return {type(like).__name__} of the shapes of its argument; got other shapes. Return "
+                f"arrays of these shapes."
             )
 
 

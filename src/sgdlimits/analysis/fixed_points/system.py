@@ -32,8 +32,7 @@ faster then, and waits for the slowest."""
 DEFAULT_STARTS, MIN_STARTS = 256, 16
 """Number of starts of a search by default, and the smallest number to which costly drifts reduce it."""
 MIN_EIGENVALUE_SHARE = 1e-6
-"""Fraction of the trace of Q below which an eigenvalue of the part of Q outside the frame counts as rounding; it is about the
-square of the error of roots."""
+r"""Fraction of tr Q below which an eigenvalue of :math:`Q - MP^{-1}M^\top` counts as rounding of the roots."""
 
 
 class OutOfTime(Exception):
@@ -115,7 +114,7 @@ class System(eqx.Module):
 
     @classmethod
     def of(cls, problem: Problem, batch: PyTree, corrector: bool, watch: Watch) -> System:
-        """Return the system of a problem for a batch of statistics (runs first), which agree in all fixed coordinates."""
+        """Return the `System` of a problem for a batch of statistics (runs first), whose fixed coordinates must agree."""
         problem.coordinates.check(batch)
         batch = jax.tree.map(np.asarray, batch)
         one = take_run(batch)
@@ -140,7 +139,7 @@ class System(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number n of free coordinates."""
+        """Number n of free coordinates, the unknowns of a search for fixed points."""
         return len(self.free)
 
     @property
@@ -175,11 +174,11 @@ class System(eqx.Module):
         return jit_bound(f, self, fast_compile=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
-        """Return the statistics with given free coordinates x."""
+        """Return the statistics whose free coordinates are x."""
         return self.problem.from_vector(jnp.asarray(self.fixed).at[np.array(self.free)].set(x), self.like)
 
     def coordinates(self, stats: PyTree) -> Float[Array, " n"]:
-        """Return the free coordinates of statistics."""
+        """Return the free coordinates of given statistics, as a vector."""
         return self.problem.vector(stats)[np.array(self.free)]
 
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -233,7 +232,7 @@ class System(eqx.Module):
         return self._pass_check(self.unflatten_rows(x), len(x)) if len(x) else np.zeros(0, bool)
 
     def _pass_check(self, batch: PyTree, count: int) -> np.ndarray:
-        """Return a mask of the statistics that pass the problem's check: check all at once, and bisect where that fails."""
+        """Return a mask of the statistics that pass the problem's check, found by bisection if a check of all fails."""
         try:
             self.problem.coordinates.check(batch)
         except BadInput:
@@ -246,7 +245,7 @@ class System(eqx.Module):
 
 
 def _factor_weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three properties of weights with given overlaps: coordinates inside and outside the frame, and a rank.
+    """Return weights with given overlaps as components along and orthogonal to the fixed directions, and their rank.
 
     `inside` : components in the frame of the fixed directions, whose Gram matrix is B B^T, shape (runs, p, k)
     `outside` : components orthogonal to the frame, shape (runs, p, p)
@@ -276,7 +275,7 @@ def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
     each = system.compile(f) if system.costly else jit_bound(_apply_to_rows, system, f, fast_compile=True)
 
     def many(x: PyTree) -> PyTree:
-        """Apply f to all rows of x."""
+        """Apply f to all rows of x, one chunk of rows after another."""
         x, parts = jax.tree.map(np.asarray, x), []
         count = len(jax.tree.leaves(x)[0])
         for begin in range(0, count, system.chunk):
@@ -291,5 +290,5 @@ def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
 
 
 def _apply_to_rows(system: System, f: Callable, rows: PyTree) -> PyTree:
-    """Apply f(system, row) to each row of a pytree of arrays, vectorised or in a loop."""
+    """Apply f(system, row) to each row of a pytree of arrays, by vmap or in a loop."""
     return system.problem.numerics.over_runs(lambda row: f(system, row), rows)

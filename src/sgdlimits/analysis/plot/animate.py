@@ -1,4 +1,4 @@
-"""Animations of plots of runs."""
+"""Animations of plots of risk and overlaps."""
 
 from __future__ import annotations
 

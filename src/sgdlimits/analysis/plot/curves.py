@@ -38,7 +38,7 @@ def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str
                 name, count = f"{default} {count}", count + 1
             named[name] = dataset
     if not named:
-        raise BadInput("there is no dataset to plot; got an empty collection. Give at least one.")
+        raise BadInput("there is no dataset to plot; got an empty collection. Give at least one dataset.")
     return named
 
 
@@ -67,7 +67,7 @@ def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, floa
     counted with the d of the other datasets.
     """
     if clock not in CLOCKS:
-        raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give one of them.")
+        raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give, for instance, clock='t'.")
     factors = {}
     for label, dataset in named.items():
         # attrs["d"] is 0 for levels without a dimension
@@ -87,7 +87,7 @@ def scaled_times(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.nd
 
 
 def count_singles(singles: Singles, label: str) -> int:
-    """Return the number of single runs to draw of a dataset: `singles`, or, if that is a dict, its entry for the label."""
+    """Return how many single runs of a dataset to draw: `singles`, or its entry for the dataset's label if it is a dict."""
     return check_count("singles", singles.get(label, 0) if isinstance(singles, Mapping) else singles, at_least=0)
 
 

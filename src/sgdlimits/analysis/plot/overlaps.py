@@ -26,7 +26,7 @@ STATISTIC_LABELS = {
     "q": ("squared norm", "j"),
     "a": ("second layer", "j"),
 }
-"""Name of each statistic on the vertical axis, and letters of its indices."""
+"""Label of the vertical axis for each statistic, and the letters of the statistic's indices."""
 
 
 @checked
@@ -102,7 +102,9 @@ def _iterate_entries(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator
     for what, absolute in signless.items():
         if what not in dataset.data_vars or what == "risk":
             known = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
-            raise BadInput(f"what must be one of {known}, the dataset's statistics; got {what!r}. Give one of them.")
+            raise BadInput(
+                f"what must be one of {known}, the dataset's statistics; got {what!r}. Choose a name from this list."
+            )
         variable = curves.drop_diverged(dataset)[what]
         values = np.abs(variable.values) if absolute else variable.values
         for index in np.ndindex(variable.shape[2:]):

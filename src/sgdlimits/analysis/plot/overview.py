@@ -15,7 +15,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
 SHARED_OPTIONS = ("singles", "band")
-"""Options that apply to both panels."""
+"""Names of the options of `overview` that apply to both panels, risk and overlaps."""
 
 
 @checked
@@ -53,7 +53,10 @@ def overview(
 
         figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
     if len(axes) != 2:
-        raise BadInput(f"axes= must be two axes, for the risk and for the overlaps; got {len(axes)}. Give two.")
+        raise BadInput(
+            f"axes= must be two axes, for the risk and for the overlaps; got {len(axes)}. Give, for "
+            f"instance, plt.subplots(2)[1]."
+        )
     for name in options:
         if name not in SHARED_OPTIONS:
             raise BadInput(f"{name}= is not an option of overview. Use one of {', '.join(SHARED_OPTIONS)}.")

@@ -19,15 +19,15 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
 TRIALS = 3
-"""Number of random weights moved to the statistics of each reference, besides the weights that a search finds."""
+"""Number of random weights that are moved to the statistics of each reference, besides weights found by a search."""
 MAX_SEARCHED = 4
-"""Largest number of statistics for whose drifts a search for different weights is made; more searches would add little."""
+"""Maximum number of statistics for whose drifts a search looks for weights with another drift."""
 SEARCH_STEP = 0.7
 """Length of the step by which a search moves weights to change the drift, relative to their norm."""
 SEARCH_SAMPLES = 256
-"""Number of samples in the averages of a search."""
+"""Number of samples in the averages of a search for weights with another drift."""
 MIN_STANDARD_ERRORS = 5
-"""Number of standard errors up to which a difference counts as zero."""
+"""Number of standard errors up to which a difference of drifts counts as zero."""
 
 
 @dataclass(frozen=True, repr=False)

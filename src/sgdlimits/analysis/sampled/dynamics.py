@@ -29,9 +29,9 @@ from sgdlimits.trial import describe_error
 
 Samples = Annotated[int, integer(at_least=64)]
 DEFAULT_SAMPLES = 4096
-"""Default number of samples in an average."""
+"""Default number of samples over which the dynamics is averaged."""
 MAX_DRAWN = 64
-"""Largest number of weights drawn as starting points in the search for weights with the statistics of a grid's points."""
+"""Maximum number of weights drawn as starting points of the search for weights with a grid point's statistics."""
 
 
 @checked
@@ -51,9 +51,9 @@ class SampledDynamics:
     Parameters
     ----------
     loss : JAX function of weights and of one sample that returns a number
-    sample : JAX function of a key and of d that returns one sample, an array or a tree of arrays
+    sample : JAX function of a key and of d that returns one sample, an array or a pytree of arrays
     statistics : JAX function of weights, or of weights and of d, that returns a number, an array or a dictionary of these
-    at : weights, an array or a tree of arrays; or a function of a key and of d that draws weights
+    at : weights, an array or a pytree of arrays; or a function of a key and of d that draws weights
     lr : learning rate
     d : dimension; None takes the length of the longest last axis of the weights
     exponent : exponent s of the step size lr d^-s

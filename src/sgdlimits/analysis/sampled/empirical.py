@@ -55,7 +55,7 @@ class EmpiricalProblem(Problem):
 
     @property
     def user(self) -> UserLoss:
-        """Loss, sampler and statistics at dimension d."""
+        """User's loss, sampler and statistics at dimension d, as one object."""
         return UserLoss.from_traced(self.loss, self.sample, self.statistics, self.weights, self.d)
 
     def _averages(self, stats: Values) -> tuple[Array, Array, Array, Array]:
@@ -122,7 +122,10 @@ class EmpiricalCoordinates(Coordinates):
         user, u = self.problem.user, np.asarray(stats.u, float)
         if not lift(user, np.asarray(user.row(self.problem.weights))[None], u[None])[1].all():
             given = ", ".join(f"{name} = {value:.4g}" for name, value in zip(user.names, u, strict=True))
-            raise BadInput(f"no weights near those of the problem have the statistics {given}. Give statistics of weights.")
+            raise BadInput(
+                f"no weights near those of the problem have the statistics {given}. Give values that "
+                f"some weights have, such as those of a simulated run."
+            )
 
     def check(self, stats):
         check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).", runs=True)

@@ -14,7 +14,7 @@ from sgdlimits.analysis.sampled.moments import SampleMoments
 from sgdlimits.text import table
 
 ALIKE = 1e-12
-"""Largest spread of values over samples, relative to 1 and to the size of the values, that counts as rounding."""
+"""Largest spread of values over samples that counts as rounding, relative to 1 and to the size of the values."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,12 +75,12 @@ class StepScales:
 
     @property
     def drift(self) -> float:
-        """Factor of the population drift in the dynamics."""
+        """Factor that converts a sample average to the population drift in the dynamics."""
         return self.lr * self.time
 
     @property
     def bend(self) -> float:
-        """Factor of terms of second order in the gradient."""
+        """Factor of the terms that are of second order in the gradient, such as the corrector."""
         return self.lr**2 * float(self.d) ** (self.slowed - self.exponent)
 
     @property
@@ -138,7 +138,7 @@ class DynamicsEstimates:
 
 
 def estimates_at(user: UserLoss, scales: StepScales, moments: SampleMoments, point: int, u: np.ndarray) -> DynamicsEstimates:
-    """Return the estimates at the point of index `point` in `moments`, whose statistics are u."""
+    """Return the estimates at the weights with index `point` in `moments`, whose statistics are u."""
     first, bend = moments.first[:, point], moments.bend[:, point]
     f, g = scales.drift * first, scales.bend / 2 * bend
     of = lambda rows: SampleAverage(*(user.tree(each) for each in mean_and_error(rows)))

@@ -24,16 +24,16 @@ from sgdlimits.text import table
 
 ITERATIONS = 40
 DIRECTIONS = 3
-"""Number of random starts of a power iteration, of which the largest result is taken."""
+"""Number of random starts of each power iteration, of whose results the largest is taken."""
 MISFIT = 2.5
-"""Number of standard errors by which a power of d may miss a value before a constant is added to the power law."""
+"""Number of standard errors by which a power law in d may miss a value before a constant is added to the power law."""
 DETECTED = 4
-"""Number of standard errors below which a value at the largest d counts as zero."""
+"""Number of standard errors from zero below which a value at the largest d counts as zero."""
 ZERO = 1e-12
 FOURTH, SPREAD = "3. fourth moment of the first-order term", "3. variance of the second-order term"
 RATES = ("drift", "corrector", "volatility")
 POSITIVE = (FOURTH, SPREAD, "volatility")
-"""Names of the quantities that are averages of squares, which are zero only if the value of every sample is zero."""
+"""Names of the measured quantities that are averages of squares, and so vanish only if every sample vanishes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +51,7 @@ class SampledLocalizability(Localizability):
 
     @property
     def allowed(self) -> tuple[float, float]:
-        """Pair of exponents of d in this unit of time: that at which the drift is of order one, and that at which noise is."""
+        """Exponents of d, in the slowed unit of time, at which the drift and at which the noise are of order one."""
         return -self.slowed or 0.0, self.exponent - self.slowed
 
     @property

@@ -21,11 +21,11 @@ from sgdlimits.problem.surrogate import Surrogate
 from sgdlimits.text import table
 
 BATCHES = 32
-"""Number of batches of samples. The spread of separate fits to them gives errors, errors common to all points included."""
+"""Number of batches of samples; the spread of separate fits to the batches gives the errors of coefficients."""
 MIN_ERRORS_PRINTED = 4
-"""Number of standard errors from which a coefficient is printed."""
+"""Size of a fitted coefficient, in standard errors, from which the coefficient is printed."""
 MIN_FOUND_SHARE = 0.5
-"""Smallest share of the points of a region for which weights with these statistics must be found."""
+"""Smallest share of a region's points for which weights with the point's statistics must be found."""
 PARTS = ("population", "corrector", "noise", "risk")
 
 
@@ -51,7 +51,7 @@ class FittedDynamics:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the statistics."""
+        """Names of the statistics of the fitted dynamics."""
         return self.problem.names
 
     def terms(self, part: str, name: str) -> dict[str, tuple[float, float]]:

@@ -14,13 +14,13 @@ from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.jaxtools import jit_bound
 
 MAX_STEPS = 60
-"""Largest number of Gauss-Newton steps."""
+"""Maximum number of Gauss-Newton steps in the search for weights with given statistics."""
 STEP_FRACTIONS = 0.5 ** np.arange(8)
-"""Fractions of a Gauss-Newton step that are tried, the largest first."""
+"""Fractions of a Gauss-Newton step that the search for weights tries, the largest first."""
 TOLERANCE = 1e-9
-"""Largest error, relative to 1 plus the size of the statistics, at which given statistics count as reached."""
+"""Largest error, relative to 1 plus the statistics' size, at which weights count as having given statistics."""
 RANK_TOLERANCE = 1e-12
-"""Fraction of the largest singular value up to which singular values count as zero."""
+"""Fraction of the largest singular value of a Jacobian up to which singular values count as zero."""
 
 
 def lift(user: UserLoss, points: Any, targets: Any) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:

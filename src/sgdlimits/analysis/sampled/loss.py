@@ -87,11 +87,11 @@ class UserLoss(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number n of weights."""
+        """Number n of weights of the user's loss."""
         return self.weights.size
 
     def row(self, weights: PyTree) -> Float[Array, " n"]:
-        """Flatten weights to one row, shape (n,)."""
+        """Flatten the user's weights to one row, shape (n,)."""
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(weights)])
 
     def u(self, w: Any) -> Float[Array, " k"]:
@@ -104,19 +104,22 @@ class UserLoss(eqx.Module):
         return jnp.asarray(self.loss(self.weights.values(w), x), float)
 
     def tree(self, row: Any) -> PyTree:
-        """Return a row of k numbers in the form in which `statistics` returns its value."""
+        """Return a vector of k statistics in the pytree structure that the user's `statistics` returns."""
         return jax.tree.map(np.asarray, self.values.values(jnp.asarray(row)))
 
     def draw(self, key: Array) -> PyTree:
-        """Draw one sample."""
+        """Draw one sample by the user's sampler."""
         return self.sample(key, self.d)
 
     def slopes(self, w: Float[Array, " n"], v: Float[Array, " n"]) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
-        """Return the first and second derivatives of the statistics along v at the row of weights w."""
+        """Return the first and second derivatives of the statistics along the vector v, at the row of weights w."""
         return jax.jvp(lambda w: jax.jvp(self.u, (w,), (v,))[1], (w,), (v,))
 
     def terms(self, w: Float[Array, " n"], x: PyTree, pilot: Float[Array, " n"]) -> tuple[SampleTerms, Float[Array, " n"]]:
-        """Return the terms of one sample at a row of weights, and its gradient; `pilot` is an estimate of the mean gradient."""
+        """Return the first- and second-order terms of one sample at a row of weights, and the sample's gradient.
+
+        `pilot` is an estimate of the mean gradient.
+        """
         loss, gradient = jax.value_and_grad(self.value)(w, x)
         first, along = jax.linearize(lambda w: jax.jvp(self.u, (w,), (gradient,))[1], w)
         return SampleTerms(loss, first, along(gradient), along(pilot)), gradient
@@ -137,7 +140,7 @@ def _try_sample(sample: Callable, d: int) -> PyTree:
     for leaf, same in zip(*map(jax.tree.leaves, (x, again)), strict=True):
         if not np.isfinite(as_numbers("sample", leaf)).all():
             got = np.asarray(leaf).ravel()[:3]
-            raise BadInput(f"sample must return finite numbers; got {got} ... Look at sample(key, {d}).")
+            raise BadInput(f"sample must return finite numbers; got {got} ... Check the result of sample(key, {d}).")
         # compiled once, such a sampler would give the same numbers for every key
         if not np.array_equal(leaf, same):
             raise BadInput(

@@ -18,13 +18,13 @@ from sgdlimits.size import check_memory
 NUMBERS_PER_CHUNK = 2**21
 """Number of floats in a chunk of samples with its gradients: 16 MB, so that it fits into a processor's cache."""
 MAX_CHUNK = 256
-"""Largest number of samples in a chunk."""
+"""Maximum number of samples whose gradients are in memory at a time, in a chunk."""
 GROUPS = 8
-"""Number of groups of samples; products of the mean gradients of two groups are unbiased."""
+"""Number of groups of samples; a product of the mean gradients of two groups has no bias."""
 PILOT_SAMPLES = 64
 """Number of samples for a first estimate of the mean gradient, which centres terms and biases no average."""
 PILOT, MAIN = 0, 1
-"""Numbers folded into the random key: for the samples of the first estimate, and for those of the final one."""
+"""Numbers folded into the random key, so that the first estimate and the final average use different samples."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _compute_terms(user: UserLoss, points: Any, pilot: Any, key: Array, samples:
 
 
 def _compute_chunk(user: UserLoss, chunk: int, points, pilot, key, begin, samples):
-    """Return the terms of a chunk of samples, and the sum of gradients over each group, up to sample number `samples`."""
+    """Return the terms of a chunk of samples, and gradients summed by group, without samples from number `samples` on."""
     index = begin + jnp.arange(chunk)
     x = jax.vmap(lambda i: user.draw(jax.random.fold_in(key, i)))(index)
     at_points = lambda x: jax.vmap(lambda w, c: user.terms(w, x, c))(points, pilot)
@@ -119,5 +119,6 @@ def _check_finite(user: UserLoss, terms: SampleTerms) -> None:
         if bad.any():
             share = bad.reshape(len(values), -1).any(1).mean()
             raise BadInput(
-                f"the {name} of {100 * share:.3g} % of the samples is not finite at d = {user.d}. Look at loss and sample."
+                f"the {name} of {100 * share:.3g} % of the samples is not finite at d = {user.d}. Check whether "
+                f"loss or sample divides by zero or overflows."
             )

@@ -22,8 +22,10 @@ SLIDERS: dict[str, tuple[float, float, str]] = {
     "rate": (0.01, 100, "log"), "begin": (0.01, 100, "log"),
     "d": (10, 1e9, "log whole"), "t_max": (1, 2000, "log"), "runs": (1, 256, "whole"), "threshold": (0.01, 1, "linear"),
 }  # fmt: skip
-"""Lower end, upper end and scale of the slider of each numerical argument. The boxes beside the sliders accept all valid
-values."""
+"""Lower end, upper end and scale of the page's slider for each numerical argument.
+
+The boxes beside the sliders accept all valid values.
+"""
 INITIAL_VALUES = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay": 0.5, "beta": 0.9}
 """Initial values of the optimisers' numerical arguments that have no default."""
 
@@ -54,7 +56,7 @@ def preset_controls(name: str) -> list[dict[str, Any]]:
 
 
 def _over_time(thing: Any, name: str) -> dict[str, bool]:
-    """Return a dict of two bools: whether an argument may be a schedule, and whether users may draw the schedule as a line."""
+    """Return whether an argument may be a schedule, and whether users may draw this schedule as a line, as a dict of bools."""
     scheduled = isinstance(checks_of(thing).get(name), OverTime)
     return {"schedule": scheduled, "drawn": scheduled and name.startswith("lr")}
 

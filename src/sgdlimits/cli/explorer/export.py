@@ -35,7 +35,7 @@ def export_page(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
         return f"{name}.nc", _write_netcdf(every)
     if form == "csv":
         return f"{name}.csv", _write_csv(every).encode()
-    raise BadInput(f"format must be one of png, svg, pdf, nc, csv; got {form[:40]!r}. Give one of them.")
+    raise BadInput(f"format must be one of png, svg, pdf, nc, csv; got {form[:40]!r}. Give, for instance, png.")
 
 
 def _write_netcdf(datasets: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Scenes of the page: named settings with a sentence on what to look for."""
+"""Scenes of the explorer's page: named settings with a sentence on what to look for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def make_scene(
     title: str, look: str, other: Mapping | None = None, view: Mapping | None = None, **setting: Any
 ) -> dict[str, Any]:
-    """Return a dict that describes a scene of the page: a setting with a title and a sentence on what to look for.
+    """Return a dict for a scene of the explorer's page: a setting with a title and a sentence on what to look for.
 
     Parameters
     ----------
@@ -121,4 +121,4 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         ),
     ],
 }  # fmt: skip
-"""Scenes of the page, by preset."""
+"""Scenes of the explorer's page, by preset."""

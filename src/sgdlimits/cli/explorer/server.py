@@ -42,7 +42,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 POLICY, TOO_MANY, IDLE = 1008, 1013, 4000
-"""WebSocket close codes; 4000 and above are free for applications."""
+"""WebSocket close codes of the explorer's server: request refused, too many pages, and idle page."""
 
 
 class Guard:

@@ -89,7 +89,7 @@ class Session:
             self.connection.send(message)
 
     def close(self) -> None:
-        """Kill the session's process."""
+        """Kill the process that simulates for the page of this session."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
@@ -98,7 +98,7 @@ class Session:
 
 
 def run_process(connection: Any, warm: bool = False) -> None:
-    """Run the process of a page until its connection closes. JAX is imported here only, as the server does not need it."""
+    """Run the process that simulates for a page, until its connection closes; only this process imports JAX."""
     # Ctrl-C reaches all processes of the terminal; the server ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):

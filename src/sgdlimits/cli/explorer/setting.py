@@ -31,7 +31,7 @@ from sgdlimits.text import SCHEDULE_TEXT
 # More saved times than the first number make pieces of the chain come often, some hundredths of a second apart.
 MIN_SAVED_TIMES, MAX_SAVED_TIMES = 400, 2000
 SAMPLES_BETWEEN_TIMES = 10**6
-"""Number of samples, in all runs together, between two saved times; a setting has at least `MIN_SAVED_TIMES` saved times."""
+"""Number of samples, summed over runs, between two saved times of a simulation for the explorer's page."""
 MAX_LIMIT_RUNS = 16
 """Maximum number of runs of the ODE and of the mean-field limit, whose runs share no work."""
 LIMITS: dict[str, Callable[[str, Any], Any]] = {
@@ -40,13 +40,13 @@ LIMITS: dict[str, Callable[[str, Any], Any]] = {
     "d": integer(below=10**9 + 1), "runs": integer(below=513), "t_max": number(above=0, below=1e5 + 1),
     "seed": integer(at_least=0, below=2**64), "times": integer(below=65),
 }  # fmt: skip
-"""Checks of values in messages of a page, by name, for values that the page restricts more than the package."""
+"""Checks of values that the page restricts more than the package does, by the names of the values."""
 STARTS: dict[str, tuple[str, float | None]] = {
     name: (number, None if number == "d" else EXAMPLES[number])
     for name in START_CLASSES
     for number in Constructor.of("start", name).required
 }
-"""For each start, the name of the number that it takes and a default; for d it is None, since the chain's d is used."""
+"""Number that each start takes, by the start's name, with a default; None if the chain's d is the default."""
 MAX_SCHEDULE_LENGTH = 4000
 """Maximum number of characters in a string that gives a schedule."""
 CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORITHMS, "start_from": STARTS}
@@ -73,7 +73,9 @@ def parse_value(name: str, value: Any) -> Any:
         if SCHEDULE_TEXT.search(value):
             if len(value) > MAX_SCHEDULE_LENGTH:
                 got = f"{len(value)} characters"
-                raise BadInput(f"{name} must be a schedule of at most {MAX_SCHEDULE_LENGTH} characters; got {got}. Shorten it.")
+                raise BadInput(
+                    f"{name} must be a schedule of at most {MAX_SCHEDULE_LENGTH} characters; got {got}. Shorten the schedule."
+                )
             return value
         top, slash, bottom = value.partition("/")
         try:
@@ -86,7 +88,7 @@ def parse_value(name: str, value: Any) -> Any:
         return int(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise BadInput(f"{name} must be a number, a string, true or false; got {shorten(value)}. Give one of them.")
+    raise BadInput(f"{name} must be a number, a string, true or false; got {shorten(value)}. Give, for instance, 0.1.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Setting:
     >>> Setting.from_message({"preset": "phase_retrieval", "parameters": {"lr": -1}}).problem
     Traceback (most recent call last):
         ...
-    sgdlimits.errors.BadInput: lr must be a finite number above 0; got -1. Give such a number.
+    sgdlimits.errors.BadInput: lr must be a finite number above 0; got -1. Give, for instance, 0.1.
     """
 
     preset: str = "phase_retrieval"
@@ -158,7 +160,7 @@ class Setting:
 
     @property
     def start(self) -> Start:
-        """Start of the runs."""
+        """Start of the runs that the page's setting describes."""
         return self._built_parts["start"]
 
     @cached_property
@@ -224,7 +226,7 @@ class Setting:
 
 
 def _read_entry(name: str, value: Any) -> Any:
-    """Check one entry of a message, and convert it to the value of a setting's field."""
+    """Check one entry of a message from the page, and convert it to the value of a setting's field."""
     if name in CHOICES:
         if not isinstance(value, str) or value not in CHOICES[name]:
             raise BadInput(f"there is no {name} {shorten(value)}. Choose one of {', '.join(CHOICES[name])}.")

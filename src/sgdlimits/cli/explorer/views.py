@@ -27,15 +27,15 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.schema import statistics
 
 MAX_SINGLE_RUNS = 24
-"""Maximum number of single runs that the page draws."""
+"""Maximum number of single runs that the explorer's page draws."""
 MAX_QUANTITIES = 12
-"""Maximum number of quantities that the page offers to draw."""
+"""Maximum number of quantities that the explorer's page offers to draw."""
 GRID_POINTS = 17
 """Number of arrows of a phase portrait along each axis."""
 TRACK_POINTS = 400
-"""Number of times of a trajectory in a phase portrait, fixed so that code is compiled for one number only."""
+"""Number of times of each trajectory in a phase portrait; a fixed number needs one compilation only."""
 SEARCH_SECONDS = 30.0
-"""Time limit of the search for fixed points, in seconds."""
+"""Time limit of the search for fixed points that the explorer's page shows, in seconds."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
 """Theories, by their names in the table of exit times, whose predictions are marked in the histogram."""
 
@@ -101,7 +101,7 @@ def headline_numbers(dataset: xr.Dataset) -> dict[str, str]:
 
 
 def build_exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
-    """Return the exit times of the chain's runs so far, a summary of them in samples, and the times that theories predict."""
+    """Return exit times of the chain's runs so far, their summary in samples, and the exit times that theories predict."""
     found = exit_times(datasets["chain"], setting.threshold)
     marks: dict[str, float] = {}
     t, censored = found.t.values, found.censored.values.astype(bool)
@@ -235,12 +235,12 @@ def _locate_points(problem: Any, found: FixedPoints, places: list[int]) -> list[
 
 
 def _thin_times(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a dataset at `TRACK_POINTS` evenly spaced times."""
+    """Return a dataset reduced to `TRACK_POINTS` evenly spaced times."""
     return dataset.isel(t=np.linspace(0, dataset.sizes["t"] - 1, TRACK_POINTS).round().astype(int))
 
 
 def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
-    """Return a mask of a batch of statistics: true where some weights have these overlaps."""
+    """Return for each of a batch of statistics whether weights with these overlaps exist."""
     if not isinstance(problem, ProjectionProblem):
         return np.asarray(batch.r2) >= 0
     M, Q = np.asarray(batch.M), np.asarray(batch.Q)
@@ -252,7 +252,7 @@ def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
 def build_spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
     """Return the eigenvalues of the Hessian, with multiplicities, at the last state of the first run."""
     if not isinstance(setting.problem, ProjectionProblem):
-        raise BadInput("The Hessian is known for networks, not for spiked tensors. Choose another problem to see one.")
+        raise BadInput("The Hessian is available for networks only, not for spiked tensors. Choose another problem.")
     stats = jax.tree.map(lambda leaf: np.asarray(leaf)[0, -1], statistics(piece))
     now = setting.problem.at(float(piece.t.values[-1]))
     found = hessian_spectrum(now, setting.problem.coordinates.in_limit(stats), setting.d)

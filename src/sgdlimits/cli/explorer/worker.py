@@ -134,7 +134,7 @@ class Worker:
         self.send(None, "file", name=name, data=data)
 
     def repeat_for_each_job(self, line: Callable[[PageJob], None]) -> None:
-        """Call the function `line` with each new job in turn, forever, skipping jobs that were replaced in the meantime."""
+        """Call the function `line` with each new job, forever; jobs that were replaced before their turn are skipped."""
         warnings.simplefilter("ignore")
         last: PageJob | None = None
         while True:
@@ -210,7 +210,7 @@ class Worker:
                 return
 
     def send_report(self, job: PageJob) -> None:
-        """Send the headline numbers and the exit times of the levels that have finished."""
+        """Send the page the headline numbers and the exit times of the levels that have finished."""
         with self.reporting:
             for side in range(len(job.settings)) if job is self.job else ():
                 datasets = job.datasets(side, ended=True)
@@ -234,7 +234,7 @@ class Worker:
         job.ends["spectrum"].set()
 
     def try_view(self, job: PageJob, view: str, at: Callable[[PageJob], None]) -> bool:
-        """Call the function `at`, which sends a view, and return whether it succeeded; if not, send the reason to the page."""
+        """Call the function `at`, which sends a view to the page, and return whether it succeeded; send the reason if not."""
         try:
             at(job)
         except BadInput as reason:

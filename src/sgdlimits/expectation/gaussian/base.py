@@ -22,14 +22,14 @@ from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
 
 RANK_TOLERANCE = 16 * float(np.finfo(float).eps)
-"""Eigenvalues below this fraction of the largest one count as zero."""
+"""Fraction of the largest eigenvalue of a covariance below which an eigenvalue counts as zero."""
 SignedPermutation = tuple[int, ...]
-"""A permutation t of coordinates with signs: new coordinate i is the old coordinate |t_i| - 1, with the sign of t_i."""
+"""Type of a permutation t with signs: new coordinate i is the old coordinate |t_i| - 1, with the sign of t_i."""
 Group = tuple[SignedPermutation, ...]
 
 
 class Estimate(NamedTuple):
-    """An expectation and an estimate of its absolute error, pytrees like the values of the averaged function."""
+    """Expectation with an estimate of its absolute error; both are pytrees like the values of the averaged function."""
 
     value: PyTree
     error: PyTree
@@ -98,7 +98,8 @@ class Rule(Part):
         mean, covariance = jnp.asarray(mean, float), jnp.asarray(covariance, float)
         if covariance.shape != (mean.size, mean.size):
             raise BadInput(
-                f"covariance must have shape ({mean.size}, {mean.size}); got {covariance.shape}. Give such a matrix."
+                f"covariance must have shape ({mean.size}, {mean.size}); got {covariance.shape}. Give a "
+                f"{mean.size}-by-{mean.size} matrix."
             )
         if not is_traced(covariance):
             least, most = np.linalg.eigvalsh(covariance)[[0, -1]]

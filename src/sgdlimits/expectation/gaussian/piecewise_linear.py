@@ -35,12 +35,12 @@ from sgdlimits.expectation.gaussian.units import PairIntegrals, UnitIntegrals, s
 
 ANGLE_NODES = 24
 NODE_DENSITY_POWER = 3
-"""Power of the substitution that concentrates nodes near t = 1."""
+"""Power of the substitution that concentrates the nodes of the integral over t in [0, 1] near t = 1."""
 # Bounds the memory: about 16 intermediate arrays have this length.
 QUADRUPLES_AT_ONCE = 2048
 PAIR_INDICES = np.triu_indices(4, 1)
 COMPLEMENT_INDICES = PAIR_INDICES[0][::-1], PAIR_INDICES[1][::-1]
-"""The complement (c, d) of each of the six pairs (a, b) of four fields, `PAIR_INDICES`."""
+"""Complementary pair (c, d) of each of the six pairs (a, b) of four fields in `PAIR_INDICES`."""
 
 
 class KinkedFeatures(NamedTuple):
@@ -222,7 +222,7 @@ def _mean_of_four_signs(r: Float[Array, "4 4 m"]) -> Float[Array, " m"]:
 
 
 def _root_and_angle(C, product, own=None):
-    """Return sqrt(product^2 - C^2) and arcsin(C / product), for covariances C and products of standard deviations.
+    """Return sqrt(product² - C²) and arcsin(C / product), for covariances C and products of two standard deviations.
 
     `own` marks pairs of a field with itself.
     """

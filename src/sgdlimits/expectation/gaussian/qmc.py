@@ -21,9 +21,11 @@ from sgdlimits.size import check_memory
 
 MAX_NODES = 2**17
 MAX_LOG2_REDUCTION = 3
-"""log2 of the largest factor by which a group reduces the number of Sobol points. The error is that of the points before the
-group is applied: with 2^9 of the default 2^12 some 2e-3 of the largest moment, and 2e-2 with the 2^6 that the largest group
-would leave."""
+"""Log2 of the largest factor by which a symmetry group reduces the number of Sobol points.
+
+The error is that of the points before the group is applied: with 2^9 of the default 2^12 some 2e-3 of the largest moment, and
+2e-2 with the 2^6 that the largest group would leave.
+"""
 
 
 @checked

@@ -57,7 +57,7 @@ class Orders(NamedTuple):
 
 
 class HermiteFeatures(NamedTuple):
-    """Precomputed features of smooth units: Hermite coefficients of value and derivatives, and the field's deviation."""
+    """Precomputed features of smooth units: Hermite coefficients of activation and derivatives, and the field's deviation."""
 
     value: Float[Array, "n terms"]
     slope: Float[Array, "n terms"]
@@ -190,7 +190,7 @@ def _with_derivatives(fn: Callable) -> Callable:
 
 
 def _line_rule(exact: bool, nodes: int) -> LineRule:
-    """Return Gauss-Hermite nodes if `exact`, for polynomials, else a trapezoidal rule whose range grows with `nodes`."""
+    """Return Gauss-Hermite nodes if `exact` (for polynomials), else a trapezoidal rule whose range grows with `nodes`."""
     return gauss_hermite(nodes) if exact else trapezoid(nodes, LINE_RANGE_FACTOR * nodes ** (1 / 3))
 
 

@@ -21,12 +21,12 @@ from numpy.polynomial.legendre import leggauss
 from sgdlimits.expectation.gaussian.units import safe_inverse_root
 
 MAX_SPLIT_POINT = 8.0
-"""Largest absolute value of a split point: beyond it one side is empty in double precision."""
+"""Largest absolute value of a point at which the normal law is split; beyond it one side is empty in double precision."""
 TABLE_PANELS = 32
 POLYNOMIAL_DEGREE = 10
-"""Number of panels of the split point and degree of the polynomials in each, for tabulated nodes and weights."""
+"""Number of panels of the split point, and degree of the polynomials in each panel, for tabulated nodes and weights."""
 TABLE_UPPER_END = 14.0
-"""End of the half-line when rules are tabulated, in standard deviations."""
+"""Upper end of the half-lines on which Gauss rules are tabulated, in standard deviations."""
 STIELTJES_POINTS = 240
 ANGLE_NODES = 32
 MAX_STANDARDISED_MEAN = 40.0

@@ -46,7 +46,7 @@ class UnitIntegrals(eqx.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether the integrals are exact up to rounding."""
+        """Whether these Gaussian integrals are exact up to rounding."""
         return True
 
     @property
@@ -55,20 +55,20 @@ class UnitIntegrals(eqx.Module):
         """Approximate number of floats that the integrals over four fields hold in memory at a time."""
 
     def coarser(self) -> UnitIntegrals:
-        """Return a cheaper version, whose difference to these integrals estimates their error; itself if they are exact."""
+        """Return a cheaper version, for an estimate of the error by the difference; exact integrals return themselves."""
         return self
 
     @abc.abstractmethod
     def features(self, variances: Float[Array, " n"]) -> PyTree:
-        """Precompute what `pairs` needs of each unit from the variance of its field, as a pytree with the units on axis 0."""
+        """Precompute what integrals over pairs of units need from the variance of each unit's field, with units on axis 0."""
 
     @abc.abstractmethod
     def pairs(self, rows: PyTree, columns: PyTree, C: Float[Array, "rows n"]) -> PairIntegrals:
-        """Compute the integrals over pairs of fields with covariances C, from the `features` of row and column units."""
+        """Compute the Gaussian integrals over pairs of fields with covariances C, from the `features` of both units."""
 
     @abc.abstractmethod
     def corrector(self, C: Float[Array, "n n"], c: Float[Array, " n"]) -> Float[Array, "p p"]:
-        """Compute the matrix E[s_j' s_l' D^2] of integrals over four fields, for students j, l and the residual D.
+        """Compute E[s_j' s_l' D²] for students j and l with activation s: integrals over four fields, for the residual D.
 
         The residual D is the sum of the units with coefficients c; C is the covariance of all fields.
         """
@@ -101,7 +101,7 @@ def condition_on_pair(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, "
 
 
 ROUNDING_TOLERANCE = 64 * float(np.finfo(float).eps)
-"""Size below which a variance or a squared sine counts as zero."""
+"""Size below which a variance, or the squared sine of an angle between fields, counts as zero."""
 
 
 def safe_root(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -23,22 +23,22 @@ from jaxtyping import Array, PyTree
 from sgdlimits.kernel.compiler.program import Untranslated
 
 COMPARISON_SLACK = 1e-12
-"""Tolerance in comparisons of values, relative to their size; it is far above rounding."""
+"""Tolerance with which bounds compare two values, relative to the values' size and far above rounding."""
 Pair = tuple[Any, Any]
 
 APPLIED_TO_RADII = (
     "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "reduce_sum", "cumsum", "copy",
     "copy_p", "stop_gradient", "tile", "neg", "abs", "reduce_precision", "real",
 )  # fmt: skip
-"""Primitives that act on radii as on values, or leave radii unchanged."""
+"""JAX primitives that act on radii (bounds on changes) as on values, or leave radii unchanged."""
 _MONOTONE_PRIMITIVES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "asin", "acos", "atan", "sinh", "cbrt",
 )  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _LIPSCHITZ_CONSTANTS = {"sin": 1.0, "cos": 1.0}
-"""Lipschitz constants of functions that are not monotone."""
+"""Lipschitz constants of JAX primitives that are not monotone, such as the sine, by name."""
 _DOMAINS = {"asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "sqrt": (0.0, np.inf)}
-"""Domains of monotone primitives that are not defined everywhere."""
+"""Domains of monotone JAX primitives that are not defined on all numbers, by name."""
 _MONOTONE_FUNCTIONS = {"arcsine": (-1.0, 1.0)}
 """Monotone functions with derivative rules of their own, by name, and their domains.
 
@@ -64,7 +64,7 @@ def with_change_bound(function: Callable[..., Array]) -> Callable[..., tuple[Arr
 
 
 def _full_radius(value: Any, radius: Any) -> Any:
-    """Return a radius as an array, with zeros (False for bools) in place of None; integers are exact and keep None."""
+    """Return a radius (bound on a change) as an array, with zeros for None; integers are exact and keep None."""
     kind = jnp.result_type(value)
     if radius is not None or jnp.issubdtype(kind, jnp.integer):
         return radius
@@ -72,7 +72,7 @@ def _full_radius(value: Any, radius: Any) -> Any:
 
 
 def _evaluate_jaxpr(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
-    """Evaluate a jaxpr on pairs (value, radius), where the radius None stands for a fixed value."""
+    """Evaluate a jaxpr on pairs (value, radius); the radius bounds the change of the value, and None means no change."""
     known: dict[Any, Pair] = {}
     jaxpr = closed.jaxpr
     read = lambda atom: (atom.val, None) if isinstance(atom, Literal) else known[atom]
@@ -85,7 +85,7 @@ def _evaluate_jaxpr(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair
 
 
 def _evaluate_equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
-    """Evaluate one equation of a jaxpr on pairs (value, radius)."""
+    """Evaluate one equation of a jaxpr on pairs (value, radius), where the radius bounds the change of the value."""
     name, params = equation.primitive.name, equation.params
     inner: Any = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
     bind = partial(equation.primitive.bind, **params)
@@ -173,7 +173,7 @@ def _monotone_radius(function: Callable[[Array], Array], x: Array, r: Array, dom
 
 
 def _positive_radius(least: Array, radius: Callable[[Array], Array]) -> Array:
-    """Return `radius(least)` if the argument's least value is positive, else infinity, for a function with a pole at zero."""
+    """Return a function's radius `radius(least)` if the argument's least value is positive, else infinity, as for 1/x."""
     safe = least > 0
     # The argument is replaced where it is not safe, so that no NaN arises in the branch that is not taken.
     return jnp.where(safe, radius(jnp.where(safe, least, 1.0)), np.inf)
@@ -202,12 +202,12 @@ def count_scan_arguments(params: dict) -> tuple[int, int]:
 
 
 def _evaluate_scan(params: dict, pairs: list[Pair]) -> list[Pair]:
-    """Evaluate a `scan` on pairs (value, radius); all values get a radius, which carried ones need from the second step on."""
+    """Evaluate a `scan` on pairs (value, radius), where the radius bounds the change; every carried value gets a radius."""
     (n, m), body = count_scan_arguments(params), params["jaxpr"]
     whole = [(jnp.asarray(value), _full_radius(value, radius)) for value, radius in pairs]
 
     def step(carry, row):
-        """Evaluate one step of the scan."""
+        """Evaluate one step of the scan on pairs (value, radius)."""
         results = [(value, _full_radius(value, radius)) for value, radius in _evaluate_jaxpr(body, [*whole[:n], *carry, *row])]
         return results[:m], results[m:]
 
@@ -216,7 +216,7 @@ def _evaluate_scan(params: dict, pairs: list[Pair]) -> list[Pair]:
 
 
 def _evaluate_cond(branches: Sequence[ClosedJaxpr], pairs: list[Pair]) -> list[Pair]:
-    """Evaluate a `cond`, whose index must be fixed, on pairs (value, radius)."""
+    """Evaluate a `cond` on pairs (value, radius), where the radius bounds the change of a value; its index must be fixed."""
     index, whole = pairs[0][0], [(value, _full_radius(value, radius)) for value, radius in pairs[1:]]
     run = lambda branch: (
         lambda pairs: [(jnp.asarray(v), _full_radius(v, radius)) for v, radius in _evaluate_jaxpr(branch, pairs)]

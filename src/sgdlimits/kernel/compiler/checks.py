@@ -17,7 +17,7 @@ from sgdlimits.kernel.compiler.replica import STOPS, ByBound, EveryStep, Replica
 from sgdlimits.kernel.compiler.vectors import F64, FAST_MATH_FLAGS, I64
 
 Writer = Any
-"""A `sgdlimits.kernel.compiler.llvm.Writer`. That module imports this one, so its class cannot be named here."""
+"""Type of the writer `sgdlimits.kernel.compiler.llvm.Writer`, whose module imports this one."""
 INITIAL_RADIUS = 0.01
 """Radius of the first ball in which a stop condition is known to fail; coordinates are of order 1. Later radii adapt."""
 RADIUS_GROWTH, RADIUS_SHRINKAGE = 2.0, 0.25
@@ -28,7 +28,7 @@ class StopCheck:
     """Base class of the emitters of code that checks a stop condition; without a condition it emits nothing."""
 
     pointers = 0
-    """Number of pointer arguments that the compiled function takes for this check."""
+    """Number of pointer arguments of the compiled function that belong to the check of the stop condition."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -37,13 +37,13 @@ class StopCheck:
         """Emit helper functions, which the main function calls."""
 
     def begin(self, pointers: Sequence[ir.Value]) -> None:
-        """Emit the variables of the check at the beginning of the main function, which received these pointers."""
+        """Emit the variables of the check at the beginning of the main function, whose arguments `pointers` it receives."""
 
     def begin_vector(self, index: ir.Value) -> None:
         """Emit the preparation of the check for the vector of replicas with this index."""
 
     def after_step(self, values: list[ir.Value], at: ir.Value, known: dict[int, ir.Value]) -> None:
-        """Emit code that ends the lanes (replicas) that stop after step `at`, where `values` are the new coordinates.
+        """Emit code that ends the lanes (replicas) whose stop condition holds after step `at`, with new coordinates `values`.
 
         `known` has the LLVM values that the step has computed, by node index.
         """
@@ -154,7 +154,7 @@ class CheckByBound(StopCheck):
             self.ask_host(out, values, at)
 
     def ask_host(self, out: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Emit a call of the host (Python) for the lanes `out`; it marks those that stop and writes new bounds for the rest."""
+        """Emit a call of Python for the lanes (replicas) `out`; it marks those that stop and writes new bounds for the rest."""
         w, b, v = self.writer, self.writer.b, self.writer.v
         with b.if_then(v.any_lane(out), likely=False):
             lanes, bounds = w.allocate(1), b.bitcast(self.rows[0], F64.as_pointer())
@@ -174,7 +174,7 @@ def make_stop_check(writer: Writer) -> StopCheck:
 
 
 def inert_coordinates(replica: Replica) -> set[int]:
-    """Return the indices, among the coordinates that a step changes, whose coefficients in the cheap bound are always zero.
+    """Return the indices of the changing coordinates whose coefficients in a stop condition's cheap bound are always zero.
 
     A cheap bound must depend on every coordinate on which another bound depends, so these are zero in all bounds.
     """

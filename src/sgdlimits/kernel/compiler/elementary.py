@@ -23,9 +23,9 @@ LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 HALF_PI_PARTS = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)
 """Three parts of pi/2: the first two have few enough bits that integer multiples of them are exact."""
 ROUNDING_SHIFT = 6755399441055744.0
-"""1.5 2^52: adding it to a double of moderate size rounds that to an integer, which is then in the last bits of the sum."""
+"""1.5·2^52: added to a double of moderate size, it rounds the double to an integer, held in the last bits of the sum."""
 ERFC_ZERO_BEYOND = 28.0
-"""Argument beyond which erfc is zero in doubles."""
+"""Argument beyond which erfc underflows to zero in double precision."""
 
 Scalar = Float[Array, ""]
 

@@ -53,7 +53,7 @@ def _count_operations(equation: Any) -> int:
 
 
 def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
-    """Copy the nodes that `results` need into a new program in which functions such as exp are expanded to arithmetic.
+    """Copy the nodes needed for `results` to a new program in which functions such as exp are expanded to arithmetic.
 
     Return the new program, and a dictionary from the indices of copied nodes to their indices in the new program.
     """

@@ -85,7 +85,7 @@ def _(walk, equation, args):
     rest = [axis for axis in range(x.ndim) if axis not in n.inserted_window_dims]
 
     def targets(axis, place):
-        """Return the positions along an axis to which an update can go: one if its index is known, else all."""
+        """Return the positions along an axis that a scatter can update: one if its index is known, else all."""
         start = walk.program.constant_value(place)
         return [at for at in range(x.shape[axis]) if start is None or at == start + offset.get(axis, 0)]
 

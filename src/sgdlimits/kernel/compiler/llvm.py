@@ -18,7 +18,7 @@ from sgdlimits.kernel.compiler.vectors import F64, I64, Vectors
 FUNCTION_NAME = "advance"
 """Name of the compiled function in its LLVM module."""
 MAX_PAIRED_NODES = 2500
-"""Number of nodes below which a program computes two vectors at once, since a single one waits for its own results."""
+"""Number of nodes of a program below which two vectors are computed at once, to hide the latency of each."""
 
 
 def is_optimisation_off() -> bool:
@@ -136,7 +136,7 @@ class Writer:
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.parameter_indices, rows, strict=True)}
 
     def write_rare_function(self, name: str, wanted: Sequence[int]) -> ir.Function:
-        """Emit a separate function that computes the values `wanted` of the program, which are rarely needed.
+        """Emit a separate function for the program's values `wanted`, which are rarely needed.
 
         Its arguments are pointers to state, memory, parameters, radius, and the results. It is not inlined, since the loop over
         steps would spill registers around it.
@@ -174,7 +174,7 @@ class Writer:
         return [self.load(row) for row in self.vector_pointers(answers, count)]
 
     def address(self, pointer: ir.Value, index: Any) -> ir.Value:
-        """Emit the address of an array entry."""
+        """Emit the address of an entry of an array."""
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
 
     def coordinate_pointers(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
@@ -275,7 +275,7 @@ class Writer:
         self.check.after_step(values, at, known)
 
     def stop_lanes(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Emit the end of the lanes `hit`, unless they have diverged: store the state and the step at which they stop."""
+        """Emit the end of the replicas in the lanes `hit`, unless they have diverged: store their state and the step."""
         b, v = self.b, self.v
         with b.if_then(v.any_lane(hit), likely=False):
             # A diverging lane may seem to stop; it is left to the check at the end of the part.
@@ -299,7 +299,7 @@ class Writer:
             return self.b.bitcast(self.b.alloca(self.v.llvm_type("f64"), rows), F64.as_pointer())
 
     def end_part(self, begin: ir.Value) -> None:
-        """Emit the check for divergence: store the states of active replicas that are finite and bounded; end the others."""
+        """Emit the check for divergence after some steps: keep bounded states of active replicas, and end the others."""
         b, v = self.b, self.v
         values = {i: b.load(slot) for i, slot in self.slots.items()}
         fine, on = self.is_bounded(values.values()), b.load(self.moving)

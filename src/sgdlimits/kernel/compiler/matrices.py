@@ -103,7 +103,7 @@ def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
 
 
 def _is_not_diagonal(below: dict) -> tuple[Array]:
-    """Return, in a 1-tuple for a loop's carry, whether off-diagonal entries of a matrix exceed rounding errors."""
+    """Return whether off-diagonal entries of a matrix exceed rounding errors, in a 1-tuple for a loop's carry."""
     squares = lambda diagonal: sum(entry * entry for (i, j), entry in below.items() if (i == j) is diagonal)
     return (squares(False) > OFF_DIAGONAL_TOLERANCE * squares(True),)
 

@@ -28,7 +28,7 @@ import numpy as np
 KINDS: dict[str, type] = {
     "f64": np.float64, "f32": np.float32, "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "b1": np.bool_,
 }  # fmt: skip
-"""Scalar types of a flat program by name, and the NumPy type of each."""
+"""Scalar types of a flat program by name, with their NumPy types."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 """Operations of a flat program whose result is a bool (kind b1)."""
 
@@ -42,10 +42,13 @@ _NUMPY_OPERATIONS: dict[str, Callable] = {
     "div": lambda a, b: a / b if a.dtype.kind == "f" else (np.sign(a) * np.sign(b)) * (np.abs(a) // np.abs(b)),
     "rem": np.fmod,
 }  # fmt: skip
-"""NumPy functions that carry out operations on constants. Integer division truncates, as in C and in XLA."""
+"""NumPy functions by which operations of a flat program on constants are carried out.
+
+Integer division truncates, as in C and in XLA.
+"""
 
 ESTIMATE_EXCESS = 1.5
-"""Ratio of an estimated to an actual number of operations; merging equal nodes and dropping zeros rarely saves more."""
+"""Largest plausible ratio of the estimated to the actual number of operations in a flat program."""
 ABSENT_PLACE = 10**12
 """Node index of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
 
@@ -55,7 +58,7 @@ class Untranslated(Exception):
 
 
 class Loop(NamedTuple):
-    """Body of a `while` loop in a flat program: node indices of its variables before and after a round, and of its condition.
+    """Body of a `while` loop in a flat program: node indices of its variables before and after an iteration, and its condition.
 
     The arguments of the loop's node are the condition to enter it, and the initial values of `carry`. In each round `after` has
     the new values of `carry`, and `again` says whether there is another round.
@@ -79,7 +82,7 @@ class Node(NamedTuple):
 
 
 class Program:
-    """Flat program under construction: a list of nodes, operations on scalars; the `place` of a value is its node's index.
+    """Flat program under construction: a list of nodes, which are operations on scalars and have an index each.
 
     `max_nodes` is the size beyond which the program is given up with `Untranslated`.
     """
@@ -180,7 +183,7 @@ class Program:
         return self.const(value.view(KINDS[kind]), kind)
 
     def new_loop(self) -> int:
-        """Return an identifier for a new loop, which distinguishes its `carry` nodes from those of other loops."""
+        """Return an identifier for a new loop, which distinguishes its variables from those of other loops."""
         return next(self._loops)
 
     def loop(self, begin: int, first: Iterable[int], loop: Loop) -> list[int]:
@@ -189,7 +192,7 @@ class Program:
         return [self.node("item", self.kind(carry), (place,), i) for i, carry in enumerate(loop.carry)]
 
     def order(self, results: Iterable[int], known: Mapping[int, Any] | Iterable[int] = ()) -> list[int]:
-        """Return the node indices that `results` need, arguments first, without those already known and those inside loops."""
+        """Return the indices of the nodes needed for `results`, arguments first, except nodes already known or inside loops."""
         need: set[int] = set()
         stack = [place for place in results if place not in known]
         while stack:
@@ -200,7 +203,7 @@ class Program:
         return sorted(need)  # a node's arguments have smaller places
 
     def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
-        """Return the unknown node indices that a loop's rounds need, in two lists: loop-invariant nodes, and the others."""
+        """Return the nodes that a loop's iterations need and that are not known, as loop-invariant nodes and all others."""
         changing: set[int] = set(loop.carry)
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.after, loop.again)):
@@ -212,7 +215,7 @@ class Program:
         return [place for place in rounds if place not in changing], [place for place in rounds if place in changing]
 
     def order_with_loops(self, results: Iterable[int]) -> list[int]:
-        """Return the node indices that `results` need, arguments first, including those inside loops."""
+        """Return the indices of the nodes needed for `results`, arguments first, including nodes inside loops."""
         need: set[int] = set()
         stack = list(results)
         while stack:
@@ -227,7 +230,7 @@ class Program:
 
 
 def _equals(value: Any, number: float) -> bool:
-    """Return whether a node's value, None unless it is constant, equals a number."""
+    """Return whether the value of a node, None unless it is constant, equals a given number."""
     return value is not None and bool(value == number)
 
 

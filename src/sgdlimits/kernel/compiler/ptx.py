@@ -164,5 +164,5 @@ class GpuInstructions(Scalars):
         return self.intrinsic("fma", *map(self._as_constant, args))
 
     def _emit_product(self, x: ir.Value, y: ir.Value | float) -> ir.Value:
-        """Emit the product of two values."""
+        """Emit the product of two floats, as a GPU instruction."""
         return self.b.fmul(x, self._as_constant(y), flags=FAST_MATH_FLAGS)

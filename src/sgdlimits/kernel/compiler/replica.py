@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from sgdlimits.kernel.compiler.program import Program
 
 CONTINUES, STOPS = 1.0, 2.0
-"""Answers of the host for a lane whose bound no longer excludes stopping: the run continues, or it stops."""
+"""Answers of the Python callback for a replica whose bound no longer excludes stopping: it continues, or it stops."""
 
 
 class EveryStep(NamedTuple):
-    """Check of a stop condition that is evaluated after each step; `stops` is the node index of its value in the new state."""
+    """Check of a stop condition that is evaluated after each step; `stops` is the index of the node with its value."""
 
     stops: int
 

@@ -15,7 +15,7 @@ SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32":
 
 
 class Scalars(Vectors):
-    """Writer of instructions for a program's nodes on scalars, with one replica per thread of a GPU."""
+    """Writer of LLVM instructions for the nodes of a flat program on scalars, with one replica per thread of a GPU."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder) -> None:
         super().__init__(module, builder, width=1, wide=False)

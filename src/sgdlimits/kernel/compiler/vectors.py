@@ -21,11 +21,11 @@ FAST_MATH_FLAGS = ("contract", "nsz")
 rounding."""
 COMPARISON_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 RARE_BRANCH_WEIGHTS = (1, 2000)
-"""Relative frequencies of the two sides of a branch that is rarely taken, for LLVM's block layout."""
+"""Weights of the two sides of a branch that is rarely taken, by which LLVM arranges the code."""
 
 
 class Vectors:
-    """Writer of instructions for a program's nodes on SIMD vectors, with one replica per lane."""
+    """Writer of LLVM instructions for the nodes of a flat program on SIMD vectors, with one replica per lane."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, wide: bool) -> None:
         self.module, self.b, self.width, self.wide = module, builder, width, wide
@@ -47,7 +47,7 @@ class Vectors:
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), None))
 
     def low_word(self, number: ir.Value) -> ir.Value:
-        """Return a 64-bit integer as a 32-bit one, whose lane of 64 bits may have any upper half."""
+        """Return a 64-bit integer as a 32-bit one in a 64-bit lane, whose upper half may be anything."""
         return number
 
     def any_lane(self, lanes: ir.Value) -> ir.Value:
@@ -94,7 +94,7 @@ class Vectors:
                 known[place] = self._op(node.op, node.kind, kinds, [known[arg] for arg in node.args])
 
     def _emit_loop(self, program: Program, place: int, known: dict[int, ir.Value]) -> list[ir.Value]:
-        """Emit a `while` loop of the program; lanes that have finished keep their values while others continue.
+        """Emit a `while` loop of the flat program; lanes (replicas) that have finished keep their values while others continue.
 
         The loop is skipped if no lane enters it, which is marked as the likely case.
         """

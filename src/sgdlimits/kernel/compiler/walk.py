@@ -26,7 +26,7 @@ ELEMENTWISE = {
     **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
     "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
 }  # fmt: skip
-"""Primitives of JAX that apply one operation of a program to each entry, and the names of these operations."""
+"""Operations of a flat program by the JAX primitives that apply them to each entry of an array."""
 REDUCTIONS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",
@@ -36,7 +36,7 @@ REDUCTIONS = {
     "reduce_or": "or",
 }
 EMPTY_REDUCTIONS = {"add": 0, "mul": 1, "and": 1, "or": 0}
-"""Results of reductions over an empty axis, by the operation that reduces."""
+"""Results of reductions over an empty axis, by the reducing operation."""
 PRIMITIVE_RULES: dict[str, PrimitiveRule] = {}
 
 
@@ -73,7 +73,7 @@ class Flattening:
         return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
 
     def op(self, name: str, *arrays: Places) -> Places:
-        """Add an operation of the program for each entry of arrays, and return the node indices of the results."""
+        """Add an operation to the program for each entry of arrays, and return the node indices of the results."""
         return self.map_entries(partial(self.program.op, name), *arrays)
 
     def known_integers(self, places: Places) -> np.ndarray | None:
@@ -129,7 +129,7 @@ class Flattening:
 
 
 def primitive_rule(*names: str) -> Callable[[PrimitiveRule], PrimitiveRule]:
-    """Register a function of (walk, equation, arguments) as the translation of the primitives with these names."""
+    """Register a function of (walk, equation, arguments) that translates the JAX primitives with the given names."""
 
     def register(function: PrimitiveRule) -> PrimitiveRule:
         PRIMITIVE_RULES.update(dict.fromkeys(names, function))

@@ -55,7 +55,7 @@ class Stream(eqx.Module):
     single: bool = eqx.field(static=True, default=False)
     """Whether normal variates are computed in single precision, from the same words."""
     t: Float[Array, " steps"] | None = None
-    """Time of each step."""
+    """Time of each step of the stream, in samples per dimension."""
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
@@ -145,7 +145,7 @@ class Stream(eqx.Module):
         # On a device the few proposals left are settled one by one in a loop, which is rarely entered: another round for all
         # variates would cost as much as the first.
         def settle_one(carry):
-            """Replace the first variate that is still to be tested by an exact one."""
+            """Replace the first chi-square proposal that is not yet accepted by an exact variate."""
             value, unsettled, rows = carry
             row = jnp.argmax(rows)
             run = jnp.argmax(unsettled[row])
@@ -175,7 +175,7 @@ class Stream(eqx.Module):
         return normal_pair(w0, w1, single=self.single)[0], uniform(w2, w3)
 
     def _draw_one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
-        """Draw a single chi-square variate by rejection; attempt n uses blocks of random words from number n `count` on."""
+        """Draw one chi-square variate by rejection; attempt n uses the blocks of random words from n · `count` on."""
         number = self.first + step.astype(jnp.uint64)
         alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], number, 1, rolled=True, single=self.single)
 

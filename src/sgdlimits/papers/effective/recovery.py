@@ -19,7 +19,7 @@ from sgdlimits.papers.effective.theory import barrier
 MAX_BARRIER = 700.0
 """Height of the barrier above which the crossing time, its exponential, overflows."""
 INNER_REACH = 12.0
-"""Start of the inner integral for odd orders, in standard deviations to the left of the lowest point."""
+"""Distance of the inner integral's start from the lowest point of the potential, for odd orders, in standard deviations."""
 DETERMINISTIC_DRIFT = 1e10
 """Size of the drift term Lambda u^k above which the noise is negligible and the path is integrated in closed form."""
 

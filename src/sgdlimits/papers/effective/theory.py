@@ -24,13 +24,13 @@ from sgdlimits.domain import Count, Fraction, NotNegativeInTime, Positive, Rate,
 from sgdlimits.errors import BadInput, check_share
 
 MAX_IMAGINARY_PART = 1e-6
-"""Imaginary part, relative to the modulus, below which a root counts as real: a double root is exact to about 1e-8."""
+"""Imaginary part, relative to the modulus, up to which a root counts as real: a double root is accurate to about 1e-8."""
 SUCCESS_PROBABILITIES = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
 """Probability that SGD finds a good classifier, by preset."""
 
 
 class FixedOverlaps(NamedTuple):
-    """Overlaps of the ODE's fixed points correlated with the spike: unstable `m_dagger`, and larger, stable `m_star`."""
+    """Overlaps of fixed points of the ODE correlated with the spike: `m_dagger` (unstable) and `m_star` (stable, larger)."""
 
     m_dagger: float
     m_star: float
@@ -186,7 +186,9 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     [0.25, 0.1027]
     """
     if preset not in SUCCESS_PROBABILITIES:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of these names.")
+        raise BadInput(
+            f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Choose a name from this list."
+        )
     if preset == "binary_mixture":
         return 0.25
 
@@ -225,5 +227,7 @@ def success_probability(preset: str) -> float:
     0.09375
     """
     if preset not in SUCCESS_PROBABILITIES:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of these names.")
+        raise BadInput(
+            f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Choose a name from this list."
+        )
     return SUCCESS_PROBABILITIES[preset]

@@ -30,7 +30,7 @@ from sgdlimits.model.expansion import MAX_HERMITE_ORDER, expand_in_hermite
 GRID_POINTS = 2001
 """Number of overlaps at which the sign of the population's drift is evaluated."""
 MIN_COEFFICIENT = 1e-8
-"""Products of Hermite coefficients below this share of the largest count as zero."""
+"""Share of the largest product of Hermite coefficients below which a product counts as zero."""
 
 
 class Escape(NamedTuple):
@@ -85,7 +85,7 @@ class Escape(NamedTuple):
         return (np.euler_gamma + np.log(2 / (1 + self.noise_gain(lr)))) / (2 * self.rate(lr))
 
     def plateau(self, lr, noise):
-        r"""Return the excess risk that label noise leaves at the end of learning, if target and activation agree.
+        r"""Return the excess risk that label noise leaves at the end of learning, for equal target and activation.
 
         It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)` at the learning rate :math:`\gamma` with label noise of variance
         :math:`\Delta`, activation s and :math:`\Gamma_1` the field `final_lr`. It is exact for phase retrieval and holds to

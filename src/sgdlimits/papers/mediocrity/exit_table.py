@@ -25,11 +25,11 @@ from sgdlimits.start import RandomInit
 from sgdlimits.text import table
 
 AVERAGE_TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
-"""Titles of the averages that have an equation number in the paper."""
+"""Titles of the formulas of mean exit times that have an equation number in the paper, by their names."""
 MAX_STABLE_RUNS = 64
-"""Number of chain runs at a stable plateau, which all last until the horizon."""
+"""Maximum number of chain runs at a stable plateau, where every run lasts until the time limit."""
 COLUMNS = ("method", "runs", "samples", "t", "paper time", "95 % of t", "to the chain")
-"""Headings of the printed table."""
+"""Headings of the printed table of exit times."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +134,10 @@ class ExitTable:
 
 
 class ExitsInterrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during `exit_table`; the attribute `found` holds the table so far, with unfinished runs censored."""
+    """Exception raised by Ctrl-C during `exit_table`; its attribute `found` has the table so far.
+
+    Unfinished runs count as censored.
+    """
 
     def __init__(self, found: ExitTable) -> None:
         super().__init__("interrupted; the table of the runs so far is in the attribute `found` of this exception")

@@ -34,17 +34,17 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
 START_POINTS = 4096
-"""Number of starts that represent the normal law."""
+"""Number of starts of the ODE that represent the normal law of overlaps."""
 PATH_TIMES = 65
-"""Number of times at which the linear equation of M is evaluated."""
+"""Number of times at which the linear equation of the overlaps M is evaluated."""
 MAX_DOUBLINGS = 8
 """Number of times that the relaxation time may double in the search for the settled growth rate."""
 MAX_LINEAR_OVERLAP = 0.03
-"""Largest overlap, relative to the norms, up to which M follows its linear equation."""
+"""Largest overlap M, relative to the norms, up to which M is taken to follow its linear equation."""
 NOISE_TIME = 5.0
 """Time over which noise is added, in inverse growth rates: later noise is smaller by exp(-10)."""
 MAX_EXIT_TIME = 60.0
-"""Time beyond the linear part, in inverse growth rates, after which a start counts as never exiting."""
+"""Time after the linear part of the path, in inverse growth rates, beyond which a start counts as never exiting."""
 MAX_RATE_CHANGE = 0.02
 """Relative change of the growth rate, as time doubles, below which the rate has settled."""
 ODE_TOLERANCE = 1e-6
@@ -117,16 +117,18 @@ def _find_saddle(problem: ProjectionProblem) -> Overlaps:
     """
     plain = isinstance(problem, ProjectionProblem) and problem.network.plain
     if not plain or not is_linear(problem.algorithm, problem.network.width):
-        raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
+        raise BadInput("exit_law needs a two-layer network and one-pass SGD. Use exit_times(simulate(...), 0.5).")
     law, (p, k) = problem.initial, (problem.network.width, problem.target.teachers)
     if law.second_spread:
         raise BadInput(
-            "exit_law needs a second layer that starts at fixed values; the problem's is random. Simulate, and use exit_times."
+            "exit_law needs a second layer with a fixed start; the problem's is random. Use exit_times(simulate(...), 0.5)."
         )
     first = Overlaps(np.full(p, law.second), np.zeros((p, k)), float(law.scale) ** 2 * np.eye(p))
     slope = np.abs(problem.drift(first).M).max()
     if slope > 1e-3 * float(problem.algorithm.lr_sample):
-        raise BadInput(f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Simulate, and use exit_times.")
+        raise BadInput(
+            f"zero overlap is not a saddle: the drift of M there is {slope:.3g}. Use exit_times(simulate(...), 0.5)."
+        )
     return first
 
 

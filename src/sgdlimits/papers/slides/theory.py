@@ -52,9 +52,9 @@ __getattr__ = names_of("sgdlimits.theory.regimes")
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
 GRADIENT_FLOW, HIGH_DIMENSIONAL, NOISE_DOMINATED, NO_LIMIT = REGIMES
 LINE_TOLERANCE = 1e-12
-"""Sums of exponents closer than this to a line are on it, such as 0.1 + 0.2 - 0.3, which is not exactly zero."""
+"""Distance of a sum of exponents from a line below which it lies on the line: 0.1 + 0.2 - 0.3 is not exactly zero."""
 INCREMENT_SAMPLES = Sobol(log2_points=9)
-"""Quadrature for the standard deviation of the increments."""
+"""Quadrature rule for the standard deviation of the one-sample increments."""
 
 
 class Regime(NamedTuple):

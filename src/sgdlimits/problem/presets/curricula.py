@@ -24,7 +24,7 @@ LABELS: dict[str, Activation] = {"sign": SIGN, "erf": Erf()}
 
 
 def _check_label(name: str, value: Any) -> str:
-    """Return the value if it names a label, or raise `BadInput`."""
+    """Return the value if it is "sign" or "erf", the name of a label function, or raise `BadInput`."""
     if not isinstance(value, str) or value not in LABELS:
         raise BadInput(f"{name} must be sign or erf; got {shorten(value)}. Give 'sign' or 'erf'.")
     return value

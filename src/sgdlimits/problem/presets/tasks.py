@@ -29,13 +29,16 @@ def _check_overlap(name: str, value: Any) -> Any:
     if not is_traced(value):
         check_number(name, value, at_least=-1)
         if float(value) > 1:
-            raise BadInput(f"{name} must be a number from -1 to 1; got {float(value):g}. Give an overlap of two unit vectors.")
+            raise BadInput(
+                f"{name} must be a number from -1 to 1; got {float(value):g}. Give the overlap of two "
+                f"unit vectors, such as 0.5."
+            )
     return value
 
 
 Overlap = Annotated[float, _check_overlap]
 START_SPREAD = 0.001
-"""Standard deviation of the initial weights of both layers in `two_tasks`."""
+"""Standard deviation of the initial weights of both layers in the preset `two_tasks`."""
 
 
 @checked

@@ -19,7 +19,7 @@ DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": MAX_RETRIES,
     "distributed.worker.daemon": False,
 }
-"""Settings of dask: no tasks wait on workers, and a task during which more than `MAX_RETRIES` workers die is given up."""
+"""Settings of dask for sweeps: tasks are not queued on workers, and are given up when `MAX_RETRIES` workers die."""
 SLURM_DEFAULTS = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
 """Default resources of a SLURM job."""
 

@@ -23,7 +23,7 @@ from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read_result, w
 MIN_LAZY_BYTES = 2**28
 """Total size of result files in bytes above which `collect` loads values lazily by default."""
 MIN_GRID_FRACTION = 0.5
-"""Fraction of all combinations of parameter values that the points must exceed to be stored as a grid.
+"""Fraction of all combinations of parameter values above which points are stored as a grid; sparser grids waste memory.
 
 Sparser grids waste memory.
 """
@@ -121,7 +121,7 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
     elif str(path).endswith(".nc"):
         write_netcdf(collect(folder), path)
     else:
-        raise BadInput(f"{path} must end in .zarr or .nc. Give such a name.")
+        raise BadInput(f"{path} must end in .zarr or .nc. Give, for instance, results.nc.")
 
 
 def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, PointRow]:
@@ -268,7 +268,8 @@ def _assemble_points(parts: list[xr.Dataset], places, dims: list[str], sizes: tu
             continue
         if other := next((each.dims for _, each in have if each.dims != have[0][1].dims), None):
             raise BadInput(
-                f"{name} has the dimensions {have[0][1].dims} and {other} at different points. Collect them apart, by keys=."
+                f"{name} has the dimensions {have[0][1].dims} and {other} at different points. Collect these points "
+                f"separately, with keys=."
             )
         found[name] = _place_on_grid(have, dims, sizes, extent)
     attrs = {
@@ -289,7 +290,7 @@ def _is_same_attribute(left: Any, right: Any) -> bool:
 
 
 def _place_on_grid(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, extent: dict[str, int]) -> xr.Variable:
-    """Combine one variable of all points into an array over the grid of points; missing entries are NaN or "".
+    """Combine one variable of all points into an array over the grid of points; missing points are NaN or "".
 
     `have` pairs the indices of each point on the grid of `sizes` with the variable there, which is padded to the sizes in
     `extent`.

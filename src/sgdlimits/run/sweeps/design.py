@@ -22,7 +22,7 @@ MAX_POINTS = 10**6
 
 @dataclass(frozen=True)
 class Design:
-    """Points of a sweep: a dictionary of parameter values for each point, and the values along each axis of a grid."""
+    """Points of a sweep: a dictionary of parameter values for each point, and the values along each axis if it is a grid."""
 
     points: tuple[Point, ...]
     axes: Mapping[str, tuple] = field(default_factory=dict)
@@ -111,7 +111,8 @@ def check_size(points: int) -> None:
     """Raise `BadInput` if a sweep would have more than `MAX_POINTS` points."""
     if points > MAX_POINTS:
         raise BadInput(
-            f"a sweep has at most {MAX_POINTS} points, each with a file; got {points:.7g}. Give fewer, or several sweeps."
+            f"a sweep has at most {MAX_POINTS} points, each with a file; got {points:.7g}. Give fewer points, or "
+            f"split them into several sweeps."
         )
 
 
@@ -135,17 +136,17 @@ def _check_axis(name: str, given: Any) -> tuple:
     values = tuple(to_plain(each) for each in islice(given, MAX_POINTS + 1))  # an iterator may be endless
     check_size(len(values))
     if not values:
-        raise BadInput(f"{name} has no values. Give at least one.")
+        raise BadInput(f"{name} has no values. Give at least one value.")
     if len({repr(value) for value in values}) < len(values):
         raise BadInput(f"{name} has the same value twice: {shorten(values)}. Give each value once.")
     return values
 
 
 def _draw_values(name: str, given: Any, uniform: np.ndarray) -> list:
-    """Map uniform variates in [0, 1) to the range of a parameter, linearly or in its logarithm."""
+    """Map uniform variates in [0, 1) to the range of a parameter, linearly or on a logarithmic scale."""
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 3) or given[2:] not in ((), [], ("log",), ["log"]):
         raise BadInput(
-            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {shorten(given)}. Give such a range.'
+            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {shorten(given)}. Give (0.01, 1.0), say.'
         )
     low, high = given[0], given[1]
     log = len(given) == 3

@@ -17,19 +17,19 @@ from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units
 MAX_RETRIES = 2
 """Number of times that a work unit is tried again after it has failed on its own."""
 MAX_RUNS_PER_TASK = 64
-"""Maximum total number of runs in the work units of one task on a CPU. They fill several SIMD vectors."""
+"""Maximum total number of runs in the work units of one task on a CPU, enough to fill several SIMD vectors."""
 MAX_RUNS_PER_GPU_TASK = 2**16
 """Maximum total number of runs in the work units of one task on a GPU, which needs many threads."""
 
 
 class Task(NamedTuple):
-    """Work units of a sweep that are computed in shared batches; for a single unit, also the number of earlier attempts."""
+    """Work units of a sweep that are computed in shared batches; a task of a single unit also counts earlier attempts."""
 
     units: list[Unit]
     tries: int = 0
 
     def final_outcomes(self, outcomes: Iterable[Outcome], retry: Callable[[Task], Any]) -> Iterator[Outcome]:
-        """Yield the outcomes that are final, and pass failed units that may be tried again to `retry`, each in its own task."""
+        """Yield the final outcomes of work units, and pass failed units that may be tried again to the function `retry`."""
         for outcome in outcomes:
             alone = len(self.units) == 1  # in a larger task another unit may have caused the failure, so it does not count
             if outcome.status != FAILED or (alone and self.tries == MAX_RETRIES):

@@ -16,9 +16,9 @@ from sgdlimits.text import count, format_bytes
 TRIAL_SECONDS = 1.0
 """Approximate time in seconds spent on trial simulations at each point that is tried for an estimate."""
 OVERHEAD_SECONDS = 0.035
-"""Time in seconds of a work unit beside its steps: building the problem and the dataset, and writing the file."""
+"""Time in seconds that a work unit of a sweep takes besides its steps: to build the problem and dataset, and to write."""
 OVERHEAD_BYTES = 20_000
-"""Bytes in the file of a work unit beside its values."""
+"""Number of bytes in the result file of a work unit other than its values."""
 RATE_WINDOW_SECONDS = 600.0
 """Length in seconds of the recent period over which the rate of finished work units is measured."""
 

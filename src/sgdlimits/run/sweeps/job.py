@@ -34,11 +34,11 @@ from sgdlimits.text import count
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 MAX_REASONS = 3
-"""Maximum number of different error messages quoted in the warning about failed work units."""
+"""Maximum number of different error messages that the warning about failed work units quotes."""
 
 
 class SweepStopped(KeyboardInterrupt):
-    """Exception for Ctrl-C during a sweep. Its finished results are stored, and the same call of `sweep` continues it."""
+    """Exception raised by Ctrl-C during a sweep; finished results are stored, and the same call of `sweep` continues it."""
 
 
 class SweepFailed(UserWarning):
@@ -250,7 +250,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
 
 
 def _until_interrupted(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
-    """Yield outcomes until Ctrl-C; raise `KeyboardInterrupt` even if Python discarded it inside a callback.
+    """Yield outcomes of work units until Ctrl-C; raise `KeyboardInterrupt` even if Python discarded it inside a callback.
 
     An exception in the callback of a weak reference or a finalizer is printed and forgotten. The signal handlers therefore
     record that they were called, and the loop checks the record after each outcome.

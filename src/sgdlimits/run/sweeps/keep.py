@@ -18,7 +18,7 @@ from sgdlimits.run.sweeps.names import function_name, import_function
 
 
 def _select_time(values: xr.DataArray, index: int) -> xr.DataArray:
-    """Return an array at the time with the given index, without the coordinate t."""
+    """Return an array over times at the time with the given index, without the coordinate t."""
     return values.drop_vars("t").isel(t=index)  # indexing a coordinate makes xarray import all of dask
 
 
@@ -53,7 +53,7 @@ def overlap(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def accuracy(dataset: xr.Dataset) -> xr.DataArray:
-    """Return the probability, at the end of each run, that the network predicts the right class."""
+    """Return the probability that each run's network predicts the right class at the last time."""
     if "accuracy" not in dataset:
         raise BadInput(f"{dataset.attrs['problem_name']} predicts no classes and has no accuracy. Use keep='final_risk'.")
     return _select_time(dataset.accuracy, -1)
@@ -67,7 +67,7 @@ def exit_time(dataset: xr.Dataset, threshold: float = 0.5) -> xr.Dataset:
 def fixed_point_count(dataset: xr.Dataset) -> int:
     """Return the number of connected components of fixed points of the ODE of a dataset's problem.
 
-    Images under symmetries are counted.
+    Images of a component under symmetries are counted too.
     """
     from sgdlimits.analysis.fixed_points import fixed_points
 

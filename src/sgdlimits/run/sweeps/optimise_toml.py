@@ -69,7 +69,7 @@ class OptimiseFile(StrictTable):
 
 
 NESTED_TABLES: dict[str, type[StrictTable]] = {"controls": ControlTable, "check": ChainTable}
-"""Classes of the tables nested in the TOML file, by key."""
+"""Classes that validate the tables nested in the TOML file of an optimisation, by key."""
 
 
 @dataclass(frozen=True)

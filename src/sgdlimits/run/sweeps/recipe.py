@@ -32,7 +32,7 @@ from sgdlimits.spec import Constructor, Spec
 from sgdlimits.start import as_start
 
 OPTIMISER, FINAL_TIME = "optimiser", "t_max"
-"""Parameters of a sweep beside those of constructors: the optimiser's name, and the final time."""
+"""Names of two parameters of a sweep that belong to no constructor: the optimiser's name, and the final time."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,10 @@ class Recipe:
         stop = function_name(fn) if fn else to_json(condition) if condition is not None else None
         times = save if save is not None else 2 if kept else None
         if not isinstance(preset, str) and not callable(preset):
-            raise BadInput(f"preset must be a name or a function that returns a problem; got {shorten(preset)}. Give one.")
+            raise BadInput(
+                f"preset must be a name or a function that returns a problem; got {shorten(preset)}. "
+                f"Give, for instance, 'committee'."
+            )
         build = preset if isinstance(preset, str) else function_name(preset)
         level = level if isinstance(level, str) else to_json(check_level("level", level))
         start = start if isinstance(start, str) else to_json(as_start(start))
@@ -113,7 +116,7 @@ class Recipe:
 
     @cached_property
     def parts(self) -> dict[str, Constructor]:
-        """Constructors of the problem, the level and the start, with the arguments that are given already."""
+        """Constructors of the problem, the level and the start, with the arguments that all points of the sweep share."""
         read = lambda text: from_json(text) if text.startswith("{") else text
         others = {part: Constructor.of(part, read(text)) for part, text in (("level", self.level), ("start", self.start))}
         return {"problem": Constructor("problem", self.builder, self.build), **others}
@@ -141,7 +144,7 @@ class Recipe:
         optimiser = given.pop(OPTIMISER, None)
         t_max = given.pop(FINAL_TIME, self.t_max)
         if t_max is None:
-            raise BadInput("t_max is missing. Give it, in samples per dimension.")
+            raise BadInput("t_max is missing. Give t_max in samples per dimension, for instance t_max=100.")
         for name in given:
             self.parts_that_take(name, optimiser)
         found = self.make_spec(optimiser).arguments(given, "Give it in fixed= or over=.")

@@ -45,7 +45,7 @@ class Refine:
     share: Fraction = 0.25
     log: bool = False
     cells: Annotated[tuple, each_of(each_of(each_of(real)))] | None = None
-    """Grid cells that the next round may halve, each with its lower and upper value along each axis; None for all."""
+    """Grid cells that the next round may halve, each with its lower and upper value along each axis; None for all cells."""
 
     def next_round(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> tuple[list[Point], Refine]:
         """Return the points that the next round of refinement adds, and the refinement for the rounds after it."""
@@ -88,7 +88,10 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     """Convert the argument `refine` of `sweep`, a variable's name or a `Refine`, to a `Refine` that suits the sweep."""
     found = Refine(refine) if isinstance(refine, str) else refine
     if not isinstance(found, Refine):
-        raise BadInput(f"refine must be the name of a variable or Refine(...); got {shorten(refine)}. Give one of them.")
+        raise BadInput(
+            f"refine must be the name of a variable or Refine(...); got {shorten(refine)}. Give, for "
+            f"instance, refine='final_risk'."
+        )
     check_count("rounds", found.rounds)
     named = [*recipe.keep, "censored"] if "exit_time" in recipe.keep else list(recipe.keep)
     if named and not any(":" in each for each in named) and found.value not in named:

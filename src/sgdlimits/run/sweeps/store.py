@@ -57,7 +57,7 @@ class Folder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as reason:
-                raise BadInput(f"the folder {path} cannot be created: {reason.strerror}. Give another one.") from reason
+                raise BadInput(f"the folder {path} cannot be created: {reason.strerror}. Give another folder.") from reason
         if not self.path.is_dir():
             raise BadInput(f"there is no folder {path}. Give the folder of a sweep.")
         if make:
@@ -125,7 +125,7 @@ def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
 
 
 class Damaged(Exception):
-    """Error for a damaged result file; its message is a clause such as "the file is gone"."""
+    """Error for a damaged result file of a sweep; its message is a clause such as "the file is gone"."""
 
 
 def read_result(path: Path) -> xr.Dataset:
@@ -155,7 +155,7 @@ def read_result(path: Path) -> xr.Dataset:
 
 
 def _unwrap_attribute(value: Any) -> Any:
-    """Return the number in an attribute that netCDF stored as an array of one element; any other attribute is unchanged."""
+    """Return an attribute that netCDF stored as an array of one number as this number; any other attribute is unchanged."""
     return value[0] if isinstance(value, np.ndarray) and value.shape == (1,) else value
 
 

@@ -70,7 +70,7 @@ def name_validator(known: Any) -> BeforeValidator:
     def check(given: Any) -> Any:
         if not isinstance(given, str) or (given not in known and not (known is PRESETS and ":" in given)):
             hint = suggest_name(str(given), known)
-            raise BadInput(f"must be one of {', '.join(known)}; got {shorten(given)}. {hint}Give one of them")
+            raise BadInput(f"must be one of {', '.join(known)}; got {shorten(given)}. {hint}Choose a name from this list")
         if ":" in given:
             import_function(given)
         return given
@@ -163,17 +163,17 @@ def read_spec(path: str | os.PathLike) -> Sweep:
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return the content of a TOML file; raise `BadInput` if it cannot be read. `what` is its purpose, such as "a sweep"."""
+    """Return the content of a TOML file whose purpose is `what`, such as "a sweep"; raise `BadInput` if it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-            raise BadInput(f"{path} is not a regular file. Give the file of {what}.")
+            raise BadInput(f"{path} is not a regular file. Give the path of a TOML file for {what}.")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadInput(f"there is no file {path}. Give the file of {what}.") from None
+        raise BadInput(f"there is no file {path}. Give the path of a TOML file for {what}.") from None
     except RecursionError:
-        raise BadInput(f"{path} has tables that are nested too deeply. Give the file of {what}.") from None
+        raise BadInput(f"{path} has tables that are nested too deeply. Give a TOML file for {what}.") from None
     except (OSError, UnicodeDecodeError) as reason:
-        raise BadInput(f"{path} cannot be read: {reason}. Give the file of {what}.") from reason
+        raise BadInput(f"{path} cannot be read: {reason}. Give the path of a TOML file for {what}.") from reason
     except tomllib.TOMLDecodeError as reason:
         raise BadInput(f"{path} is not TOML: {reason}. Correct the file there.") from reason
 

@@ -34,7 +34,7 @@ class Unit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the work unit's result file."""
+        """Name of the result file of the work unit."""
         return f"{self.key}-{self.first}-{self.last}.nc"
 
     def to_json(self) -> str:
@@ -76,7 +76,7 @@ def hash_json(thing: Any) -> str:
 
 
 def compute_unit(recipe: Recipe, unit: Unit) -> xr.Dataset:
-    """Simulate the runs of a work unit, and return what the sweep stores of them."""
+    """Simulate the runs of a work unit of a sweep (some runs at one point), and return what the sweep stores."""
     return _reduce_and_label(recipe, unit, simulate_runs(**_simulate_arguments(recipe, unit)))
 
 
@@ -90,7 +90,7 @@ def compute_units(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[Unit,
 
 
 def _simulate_arguments(recipe: Recipe, unit: Unit) -> dict[str, Any]:
-    """Return the keyword arguments of `simulate_runs` for a work unit."""
+    """Return the keyword arguments of `simulate_runs` for a work unit of a sweep."""
     how = {"save": recipe.save, "until": recipe.until_condition, "kernel": recipe.kernel, "seed": unit.whole["seed"]}
     return {**recipe.build_simulation(unit.point), "indices": range(unit.first, unit.last), **how}
 

@@ -53,7 +53,7 @@ def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator
 
 
 def _outcome_of_error(reason: Exception) -> tuple[str, str]:
-    """Return the status and the message for an error raised by a single work unit."""
+    """Return the status of a work unit that raised an error, and the message of the error."""
     if isinstance(reason, BadInput):
         return UNWRITTEN if isinstance(reason, WriteError) else REFUSED, str(reason)
     return FAILED, f"{type(reason).__name__}: {reason}"

@@ -45,7 +45,7 @@ def test_an_argument_of_another_kind_is_refused_in_a_sentence(sentence, tmp_path
 
 
 def test_options_of_refine_and_collect_are_checked(tmp_path):
-    with pytest.raises(sl.BadInput, match="rounds must be a whole number"):
+    with pytest.raises(sl.BadInput, match="rounds must be an integer"):
         sl.Refine("final_risk", rounds=-1)
     with pytest.raises(sl.BadInput, match="keys must be a sequence"):
         sl.collect(tmp_path, keys=3)

@@ -118,7 +118,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_half_written_is_read(tmp_path):
     try:
         over = sl.grid(lr=[0.01 * i for i in range(1, 20)])
         how = dict(over=over, runs=4, t_max=1, keep="final_risk", progress=False)
-        with pytest.raises(sl.BadInput, match=r"could not be written: .* Make room"):
+        with pytest.raises(sl.BadInput, match=r"could not be written: .* Free disk space"):
             sl.sweep("phase_retrieval", sl.Chain(30), sl.RandomInit(30), folder=disk / "x", **how)
         found = sl.collect(disk / "x")
         assert 0 < found.sizes["lr"] < 19

@@ -1,1 +1,1 @@
-"""Claims of High-dimensional limit theorems for SGD."""
+"""Claims of Ben Arous, Gheissari and Jagannath, *High-dimensional limit theorems for SGD*, and their computations."""

@@ -18,7 +18,7 @@ from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
 COARSE_QUADRATURE = sl.Sobol(3, 2)
-"""Quadrature for chains whose risk is not used: their paths do not depend on it."""
+"""Quadrature rule with few nodes, for chains whose risk is not used: their paths do not depend on the rule."""
 
 # --- mixtures ----------------------------------------------------------------------------------------------------------------
 
@@ -61,9 +61,9 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     r"$f$ and $g$ by the integrals $A^\mu$, $A^\perp$, $B$",
 )
 def compare_mixture_dynamics(effort: Effort) -> Comparison:
-    """Compare mean changes of the binary mixture's statistics, sampled in R^200, with the drift f and corrector g of (4.3).
+    """Compare mean changes of the binary mixture's statistics, sampled in R^200, with the drift (4.3) of Ben Arous et al.
 
-    The corrector is the part of the drift quadratic in the learning rate.
+    The drift has the parts f and g, of which the corrector g is quadratic in the learning rate.
     """
     return compare_dynamics("binary_mixture", effort.runs(20_000, 10_000))
 
@@ -74,7 +74,7 @@ def compare_mixture_dynamics(effort: Effort) -> Comparison:
     "$f$ and $g$ of 22 statistics at any snr, by integrals like those of (4.3)",
 )
 def compare_xor_dynamics(effort: Effort) -> Comparison:
-    """Compare mean changes of the XOR mixture's statistics, sampled in R^200, with f and g of Proposition F.2.
+    """Compare mean changes of the XOR mixture's statistics, sampled in R^200, with Proposition F.2 of Ben Arous et al.
 
     The drift is f, and the corrector g is its part quadratic in the learning rate.
     """
@@ -83,7 +83,7 @@ def compare_xor_dynamics(effort: Effort) -> Comparison:
 
 @claim("(4.2), Lemma E.1", "seven statistics suffice", "The law of the loss depends on $v$, $m$ and $R^\\perp$ only")
 def compare_seven_statistics(effort: Effort) -> Comparison:
-    """Compare means of three statistics after 60 steps of SGD on weights in R^20 with those of the exact chain.
+    """Compare means of three statistics of the binary mixture, after 60 steps of SGD in R^20, with those of the exact chain.
 
     The statistics are the risk, the second-layer weight v_1 and the overlap m_1 with the class mean.
     """
@@ -114,7 +114,7 @@ def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     r"$\dot R^\perp = -2\alpha R^\perp$",
 )
 def compare_noiseless_mixture(effort: Effort) -> Comparison:
-    """Compare the package's drift at infinite signal-to-noise ratio with Proposition 4.2.
+    """Compare the binary mixture's drift at infinite signal-to-noise ratio with Proposition 4.2 of Ben Arous et al.
 
     The states compared have two units on the same side or on opposite sides of the origin along the class mean.
     """
@@ -137,13 +137,13 @@ def compare_noiseless_mixture(effort: Effort) -> Comparison:
     r"$C_\alpha = \log(1-2\alpha)-\log 2\alpha$ for $\alpha<\frac14$; XOR $-\mathrm{logit}(4\alpha)$ for $\alpha<\frac18$",
 )
 def compare_rings(effort: Effort) -> Comparison:
-    """Compare ring radii and critical ridges, computed as zeros of the package's noiseless drift, with Proposition 4.2."""
+    """Compare ring radii and critical ridges, as zeros of the noiseless drift, with Proposition 4.2 of Ben Arous et al."""
     ridge, number = 0.1, []
     for preset, units, clusters in (("binary_mixture", 2, 1), ("xor_mixture", 4, 2)):
         M = np.zeros((units, clusters))
 
         def growth(v: float, preset: str = preset, M: np.ndarray = M) -> float:
-            """Return the growth rate of one unit whose second layer and overlap are both v."""
+            """Return the growth rate of one relu unit on the binary mixture whose second layer and overlap are both v."""
             a = np.zeros(len(M))
             a[0] = M[0, 0] = v
             return float(noiseless_drift(a, M, ridge, preset).a[0]) / v
@@ -159,7 +159,7 @@ def compare_rings(effort: Effort) -> Comparison:
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
 def compare_ring_ends(effort: Effort) -> Comparison:
-    """Compare the number of end points of the rings at which the package's drift vanishes with 4 (the paper prints 0)."""
+    """Compare the number of end points of the binary mixture's rings at which the drift vanishes with 4 (printed: 0)."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
         drift = noiseless_drift(a, a, 0.1)
@@ -173,10 +173,11 @@ def compare_ring_ends(effort: Effort) -> Comparison:
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
 def compare_optima(effort: Effort) -> Comparison:
-    """Compare decay rates at an optimum and growth rates at zero weights with Proposition 4.2.
+    """Compare the binary mixture's rates at an optimum and at zero weights with Proposition 4.2 of Ben Arous et al.
 
-    The rates are eigenvalues of the differentiated drift. With v the second layer, m the overlap and alpha the ridge, the rates
-    of v - m at the optimum are -2 alpha, and those of v + m follow from the slope of the sigmoid.
+    The rates, of decay at the optimum and of growth at zero weights, are eigenvalues of the differentiated drift. With v the
+    second layer, m the overlap and alpha the ridge, the rates of v - m at the optimum are -2 alpha, and those of v + m follow
+    from the slope of the sigmoid.
     """
     alpha, top, h = 0.1, np.sqrt(np.log(4)), 1e-6
     flat_drift = lambda y, ridge: np.concatenate(
@@ -197,7 +198,7 @@ def compare_optima(effort: Effort) -> Comparison:
     r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
 )
 def compare_large_snr(effort: Effort) -> Comparison:
-    """Compare the exponents of 1/snr, with which the package's drifts approach their noiseless limits, with 1.
+    """Compare exponents of 1/snr, with which the mixtures' drifts approach their noiseless limits, with 1.
 
     Here snr is the signal-to-noise ratio; the drifts are those of the second layer v, the overlaps m and the overlaps Q between
     units.
@@ -217,7 +218,7 @@ def compare_large_snr(effort: Effort) -> Comparison:
     right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
 )  # fmt: skip
 def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
-    """Compare the package's noiseless drift of the second layer with its drift at a signal-to-noise ratio of 10^4.
+    """Compare a mixture's noiseless drift of the second layer with its drift at a signal-to-noise ratio of 10^4.
 
     As printed the ratio tends to 0 instead: the printed value is the drift at 10^-4.
     """
@@ -228,7 +229,7 @@ def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
 def compare_binary_success_share(effort: Effort) -> Comparison:
-    """Compare the share of runs that end at an optimum, in the exact chain of two classes in d = 250, with 1/2."""
+    """Compare the share of runs of the binary mixture's exact chain that end at an optimum, at d = 250, with 1/2."""
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_QUADRATURE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
@@ -254,7 +255,7 @@ def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
     kind="open",
 )  # fmt: skip
 def compare_rings_at_finite_snr(effort: Effort) -> Comparison:
-    """Measure the ratio of two units' second-layer weights in the exact chain at signal-to-noise ratio 2 and t = 100.
+    """Measure the ratio of two units' second-layer weights on the binary mixture at signal-to-noise ratio 2 and t = 100.
 
     The ratio starts at 4/3.
     """
@@ -340,7 +341,7 @@ def select_block(limit: Any, matrix: np.ndarray, names: tuple[str, ...]) -> np.n
 
 
 def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarray:
-    """Return the drift matrix of overlaps m and second layer v on a ring, as in Propositions 4.3 and 5.1.
+    """Return the drift matrix of overlaps m and second layer v on a ring, as in Propositions 4.3 and 5.1 of Ben Arous et al.
 
     Here `a` is the second layer, `alpha` the ridge, `weight` the inverse probability of a cluster, and `sign` the sign of the
     first term.
@@ -358,7 +359,7 @@ def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -
     f"{LOCAL}",
 )  # fmt: skip
 def compare_ring_drift(effort: Effort) -> Comparison:
-    """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3 and 5.1.
+    """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3 and 5.1 of Ben Arous et al.
 
     The right matrices are the corrected ones; the printed matrices are those of the propositions.
     """
@@ -390,7 +391,7 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
     r"$\tilde\Sigma = \alpha^2a_ia_j$, of rank 1; XOR $3\alpha^2a_ia_j$ and $-\alpha^2a_ia_j$, of rank 2",
 )
 def compare_ring_noise(effort: Effort) -> Comparison:
-    """Compare the package's local noise matrices and ranks on rings of both mixtures with Propositions 4.3 and 5.1."""
+    """Compare the local noise matrices and ranks on rings of both mixtures with Propositions 4.3 and 5.1 of Ben Arous et al."""
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
     xor, mu, nu = xor_rings(alpha)
@@ -408,7 +409,7 @@ def compare_ring_noise(effort: Effort) -> Comparison:
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
 def compare_magnified(effort: Effort) -> Comparison:
-    """Compare the variance of a squared norm's increment, computed by quadrature, with (55).
+    """Compare the variance of a squared norm's one-sample increment, by quadrature, with equation (55) of Arnaboldi et al.
 
     The printed value is the first-order term of the variance.
     """
@@ -426,7 +427,7 @@ def compare_magnified(effort: Effort) -> Comparison:
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
 def compare_localizable(effort: Effort) -> Comparison:
-    """Compare the measured growth exponent of the second localizability condition with its corrected and its printed bound."""
+    """Compare the measured exponent of d in the second localizability condition with its corrected and its printed bound."""
     report = sl.effective_dynamics(sl.presets.binary_mixture()).localizability()
     return compare(report.conditions[-1].measured, 2.9, 1.0, rtol=0, relation="<")
 

@@ -49,7 +49,7 @@ def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray
     r"$\dot u_1 = 2u_1(\lambda k u_1^{k-2} - kR^{2k-2})$, $\dot u_2 = -4kR^{2(k-1)}(u_2 - c_\delta)$",
 )
 def compare_spiked_ode(effort: Effort) -> Comparison:
-    """Compare mean one-step changes of two statistics, from explicit noise tensors of order 2 and 3, with the ODE (3.1).
+    """Compare mean one-step changes of m and r^2, from explicit noise tensors, with the ODE (3.1) of Ben Arous et al.
 
     The statistics are the overlap m with the spike and the squared orthogonal norm r^2.
     """
@@ -63,7 +63,7 @@ def compare_spiked_ode(effort: Effort) -> Comparison:
 
 @claim("section 3", "population loss of spikes", r"$\Phi = -2\lambda m^k + (r_\perp^2+m^2)^k + c$")
 def compare_spiked_risk(effort: Effort) -> Comparison:
-    """Compare the squared distance between the tensors snr v^3 and x^3 in R^4, entry by entry, with the loss of section 3.
+    """Compare the squared distance between snr v^3 and x^3 in R^4, entry by entry, with the loss of Ben Arous et al.
 
     Here v is the unit spike, x the weight vector and snr the signal-to-noise ratio.
     """
@@ -79,7 +79,10 @@ def compare_spiked_risk(effort: Effort) -> Comparison:
     r"$\lambda_c(2) = 1$, $m_\star = \sqrt{\lambda-1}$; for $k\ge3$ fixed points appear at $\lambda_c(k)$",
 )
 def compare_spiked_threshold(effort: Effort) -> Comparison:
-    """Compare critical signal-to-noise ratios and a fixed point, by root finding, with Proposition 3.2 and (D.4)."""
+    """Compare critical signal-to-noise ratios and a fixed point with Proposition 3.2 and (D.4) of Ben Arous et al.
+
+    The computed values are found by root finding.
+    """
     drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(make_spike(m, 1.0)).m)
     rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), make_spike(0.0, 1.0)).matrix[0, 0])
     number = [brentq(rate, 0.5, 2.0), brentq(lambda m: drift(2, 1.6, m), 0.1, 2.0)]
@@ -96,7 +99,10 @@ def compare_spiked_threshold(effort: Effort) -> Comparison:
     r"$(0,0)$ unstable; $(0,1)$ stable below $\lambda_c(2)$ and always for $k>2$; $m_\dagger$ unstable, $m_\star$ stable",
 )
 def compare_spiked_stability(effort: Effort) -> Comparison:
-    """Compare the sign of the ODE's largest eigenvalue at seven fixed points of spiked tensors with Proposition 3.2."""
+    """Compare the sign of the largest eigenvalue at seven fixed points with Proposition 3.2 of Ben Arous et al.
+
+    The eigenvalues are those of the linearised ODE of spiked tensors.
+    """
     top = sl.theory.effective.overlaps(3, 6.0)
     points = [(2, 0.8, 0.0, 1), (2, 1.2, 0.0, 1), (2, 1.2, np.sqrt(0.2), 1), (3, 6.0, 0.0, 1), (3, 6.0, top.m_dagger, 1)]
     points += [(3, 6.0, top.m_star, 1), (2, 0.8, 0.0, 0)]
@@ -110,7 +116,7 @@ def compare_spiked_stability(effort: Effort) -> Comparison:
     tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
 def compare_odd_tensors(effort: Effort) -> Comparison:
-    """Compare the final overlaps of the order-3 ODE from the starts m_star and -m_star with m_star and 0.
+    """Compare where the ODE of order-3 spiked tensors ends from the overlaps m_star and -m_star with m_star and 0.
 
     Here m_star is the overlap of the stable fixed point. The paper prints -m_star for the second end.
     """
@@ -122,7 +128,7 @@ def compare_odd_tensors(effort: Effort) -> Comparison:
 
 @claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
 def compare_small_steps(effort: Effort) -> Comparison:
-    """Compare the smaller fixed point at order 3, by root finding, with its formula.
+    """Compare the smaller fixed point of the ODE of order-3 spiked tensors, by root finding, with its formula.
 
     Its exponent in the learning rate is compared with 2.
     """
@@ -138,7 +144,7 @@ def compare_small_steps(effort: Effort) -> Comparison:
     r"$d\tilde u_1 = 2\tilde u_1(2\lambda 1_{k=2} - k)dt + 2\sqrt k\,dB$ at $\tilde u_2 = 1$",
 )
 def compare_diffusion(effort: Effort) -> Comparison:
-    """Compare the drift and variance of sqrt(n) m in one step, from explicit noise tensors, with the diffusion (3.2).
+    """Compare drift and variance of sqrt(n) m in one step, from noise tensors, with the diffusion (3.2) of Ben Arous et al.
 
     Here m is the overlap with the spike, in n dimensions.
     """
@@ -168,7 +174,9 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     r"$4(\lambda-1)\tilde u_1dt + 2\sqrt2\,dB$: stable for $\lambda<1$, unstable for $\lambda>1$",
 )
 def compare_transition(effort: Effort) -> Comparison:
-    """Compare the variance of sqrt(d) m over runs of the exact chain, below and above the threshold, with (3.2).
+    """Compare the variance of sqrt(d) m over runs of the exact chain with the diffusion (3.2) of Ben Arous et al.
+
+    The signal-to-noise ratios are below and above the threshold.
 
     Here m is the overlap with the spike.
     """
@@ -184,7 +192,7 @@ def compare_transition(effort: Effort) -> Comparison:
 
 @claim("after (3.2)", "tensors at a fixed ratio", r"For $k\ge3$ the overlap is always a stable Ornstein–Uhlenbeck process")
 def compare_stable_tensor(effort: Effort) -> Comparison:
-    """Compare the variance of sqrt(d) m over runs of a tensor's exact chain, at twice the critical ratio, with 1.
+    """Compare the variance of sqrt(d) m over runs of a spiked tensor's chain, at twice the critical ratio, with 1.
 
     Here m is the overlap with the spike.
     """
@@ -216,7 +224,7 @@ def compare_recovery_scaling(effort: Effort) -> Comparison:
     tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
 def compare_scaled_tensor(effort: Effort) -> Comparison:
-    """Compare the package's drift of sqrt(d) m, at signal-to-noise ratio 2 sqrt(d), with the SDE after (3.2).
+    """Compare the drift of sqrt(d) m, at signal-to-noise ratio 2 sqrt(d), with the SDE after equation (3.2) of Ben Arous et al.
 
     Here m is the overlap with the spike. The SDE is taken in its corrected and its printed form.
     """

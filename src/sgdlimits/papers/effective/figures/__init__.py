@@ -1,1 +1,1 @@
-"""Figures of High-dimensional limit theorems for SGD."""
+"""Figures of Ben Arous, Gheissari and Jagannath, *High-dimensional limit theorems for SGD*."""

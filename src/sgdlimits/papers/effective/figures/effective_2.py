@@ -21,11 +21,11 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 SNR, RIDGE = 100.0, 0.1
 RING_RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
 START_ANGLE = np.pi / 6
-"""Angle on the ring of the point at which (c) and (d) start."""
+"""Angle on the ring of fixed points at which the runs of panels (c) and (d) start."""
 MIN_SHARE_OF_RADIUS = 0.5
 """Overlap, relative to the radius of the ring, above which a unit is taken to have found its class."""
 MAX_END_POINTS = 200
-"""Largest number of end points that are drawn."""
+"""Maximum number of end points of runs that the figure draws."""
 FULL, QUICK, WORDS = sizes(
     d=("dimension", 250),
     runs=("runs of the chain", 1000, 100),

@@ -31,7 +31,7 @@ from sgdlimits.papers.figure import (
 )
 
 CLUSTER_WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
-"""Probability of one cluster by preset."""
+"""Probability of one cluster of each mixture, by preset."""
 # legends of the presets
 PRESET_LABELS = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
 FULL, QUICK, WORDS = sizes(

@@ -1,1 +1,1 @@
-"""Claims of Escaping mediocrity."""
+"""Claims of Arnaboldi et al., *Escaping mediocrity*, and their computations."""

@@ -42,7 +42,9 @@ def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
     tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_loss_hessian(effort: Effort) -> Comparison:
-    """Compare the second derivative of one sample's loss in the unit's field with (61), corrected and as printed.
+    """Compare the second derivative of one sample's loss in the unit's field with equation (61) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
 
     The derivative is computed by finite differences.
     """
@@ -58,7 +60,10 @@ def compare_loss_hessian(effort: Effort) -> Comparison:
     right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_risk_63(effort: Effort) -> Comparison:
-    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with (63), corrected and as printed."""
+    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with equation (63) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     w, star, s = make_sample()
     whole = 3 * RHO**2 + 3 * (w @ w) ** 2 - 4 * (w @ star) ** 2 - 2 * RHO * w @ w
     return compare(s.risk, whole / 2, whole)
@@ -70,7 +75,9 @@ def compare_risk_63(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_moments_64(effort: Effort) -> Comparison:
-    """Compare means of cubic products of fields times the input x with (64), corrected and as printed.
+    """Compare means of cubic products of fields times the input x with equation (64) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
 
     The means are computed by Gauss-Hermite quadrature.
     """
@@ -82,7 +89,7 @@ def compare_moments_64(effort: Effort) -> Comparison:
 
 @claim("(65), (74)", "gradient", r"$-2((\rho-3q)w + 2mw_\star)$; at random weights $4w^0$")
 def compare_gradient(effort: Effort) -> Comparison:
-    """Compare the mean gradient of one unit's loss, by Gauss-Hermite quadrature, with equations (65) and (74)."""
+    """Compare the mean gradient of one unit's loss, by quadrature, with equations (65) and (74) of Arnaboldi et al."""
     w, star, s = make_sample()
     return compare(s.mean(-2 * s.error * s.fields[0] * s.x), -2 * ((RHO - 3 * w @ w) * w + 2 * (w @ star) * star))
 
@@ -93,7 +100,9 @@ def compare_gradient(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_moments_66(effort: Effort) -> Comparison:
-    """Compare the mean of x x^T times the squared teacher field, with x the input, with (66), corrected and as printed.
+    """Compare the mean of x x^T times the squared teacher field, with x the input, with equation (66) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
 
     The mean is computed by Gauss-Hermite quadrature.
     """
@@ -108,7 +117,10 @@ def compare_moments_66(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_hessian(effort: Effort) -> Comparison:
-    """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with (67), corrected and as printed."""
+    """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with equation (67) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     w, star, s = make_sample()
     # factor 2 is right, 1 as printed
     form = lambda factor: 2 * ((3 * w @ w - RHO) * np.eye(3) + factor * (3 * np.outer(w, w) - np.outer(star, star)))
@@ -116,7 +128,7 @@ def compare_hessian(effort: Effort) -> Comparison:
 
 
 CORRECTED_EIGENVALUES_TEST = f"`test_eigenvalues_of_phase_retrieval_are_those_of_68_to_72_corrected` {LANDSCAPE_TESTS}"
-"""Test of the corrected equations (68) to (72)."""
+"""Test of the corrected equations (68) to (72) of Arnaboldi et al."""
 
 
 @claim(
@@ -124,7 +136,10 @@ CORRECTED_EIGENVALUES_TEST = f"`test_eigenvalues_of_phase_retrieval_are_those_of
     right=r"$-2\rho$ ($d - 1$ times), $-6\rho$", tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def compare_hessian_zero(effort: Effort) -> Comparison:
-    """Compare the package's Hessian eigenvalues in R^5 at zero weights with equation (68), corrected and as printed."""
+    """Compare the package's Hessian eigenvalues in R^5 at zero weights with equation (68) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     rest = [-2 * RHO] * 4
     return compare(hessian_eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
 
@@ -134,7 +149,10 @@ def compare_hessian_zero(effort: Effort) -> Comparison:
     tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def compare_risk_zero(effort: Effort) -> Comparison:
-    """Compare the risk at zero weights, by Gauss-Hermite quadrature, with equation (69), corrected and as printed."""
+    """Compare the risk at zero weights, by Gauss-Hermite quadrature, with equation (69) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     s = SquaredUnits(np.zeros((1, 2)), np.sqrt(RHO) * np.eye(1, 2), NOISE)
     return compare(s.risk, NOISE / 2 + 1.5 * RHO**2, NOISE / 2 + 3 * RHO**2)
 
@@ -146,7 +164,10 @@ def compare_risk_zero(effort: Effort) -> Comparison:
     tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def compare_hessian_saddle(effort: Effort) -> Comparison:
-    """Compare the Hessian's eigenvalues in R^5 and the risk at the saddle with (70) and (71), corrected and as printed."""
+    """Compare the Hessian's eigenvalues in R^5 and the risk at the saddle with equations (70) and (71) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     # at the saddle the unit is orthogonal to the teacher, with q = rho/3
     height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
@@ -158,7 +179,10 @@ def compare_hessian_saddle(effort: Effort) -> Comparison:
     right=r"$4(\rho I + 2 w_\star w_\star^\top)$", tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def compare_hessian_minimum(effort: Effort) -> Comparison:
-    """Compare the package's Hessian eigenvalues in R^5 at the minimum with equation (72), corrected and as printed."""
+    """Compare the package's Hessian eigenvalues in R^5 at the minimum with equation (72) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     rest = [4 * RHO] * 4
     return compare(hessian_eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
 
@@ -171,7 +195,9 @@ def compare_hessian_minimum(effort: Effort) -> Comparison:
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_sphere_hessian(effort: Effort) -> Comparison:
-    """Compare derivatives of one sample's loss along a great circle with (78) and (79), corrected and as printed.
+    """Compare derivatives of one sample's loss along a great circle with equations (78) and (79) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
 
     The derivatives are computed by finite differences.
     """
@@ -191,7 +217,7 @@ def compare_sphere_hessian(effort: Effort) -> Comparison:
     r"Gradient $4m(mw-w_\star)$; Hessian $-4w_\star w_\star^\top$ at $m=0$, $4I$ at $m=\pm1$",
 )
 def compare_sphere_landscape(effort: Effort) -> Comparison:
-    """Compare the slope of the risk on the sphere, and eigenvalues of its Hessian, with equations (82) to (85).
+    """Compare the slope and the Hessian's eigenvalues of the risk on the sphere with (82) to (85) of Arnaboldi et al.
 
     The slope is computed by finite differences.
     """
@@ -209,7 +235,7 @@ def compare_sphere_landscape(effort: Effort) -> Comparison:
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def compare_flat(effort: Effort) -> Comparison:
-    """Compare the number of zero eigenvalues of the package's Hessian on the sphere at zero overlap with d - 2.
+    """Compare the number of zero eigenvalues of phase retrieval's Hessian on the sphere at zero overlap with d - 2.
 
     The paper prints d - 1.
     """
@@ -220,7 +246,7 @@ def compare_flat(effort: Effort) -> Comparison:
 
 @claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
 def compare_flat_network(effort: Effort) -> Comparison:
-    """Compare the number of null directions per unit of the package's Hessian at the saddle with d - p - 1.
+    """Compare the number of null directions per unit of phase retrieval's Hessian at the saddle with d - p - 1.
 
     Here d is the dimension and p the number of units.
     """

@@ -22,7 +22,9 @@ def increment_covariances(m: float, lr: float, noise: float) -> np.ndarray:
 
 
 def evaluate_55(m: float, g: float, D: float) -> np.ndarray:
-    """Evaluate Var M, Cov(M, Q) and Var Q as printed in (55), at overlap m, learning rate g and noise variance D.
+    """Evaluate Var M, Cov(M, Q) and Var Q at overlap m as printed in equation (55) of Arnaboldi et al.
+
+    The learning rate is g, and the label noise has variance D.
 
     Here M and Q are the one-sample changes of the overlap and of the squared norm.
     """
@@ -41,7 +43,9 @@ def evaluate_55(m: float, g: float, D: float) -> np.ndarray:
     tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_covariance_55(effort: Effort) -> Comparison:
-    """Compare the covariance of one-sample changes of a unit's overlap and squared norm, by quadrature, with (55).
+    """Compare the covariance of a unit's one-sample changes, by quadrature, with equation (55) of Arnaboldi et al.
+
+    The changes are those of the overlap with the teacher and of the squared norm.
 
     The right formula is (55) at twice the learning rate.
     """
@@ -51,7 +55,7 @@ def compare_covariance_55(effort: Effort) -> Comparison:
 
 @claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
 def compare_covariance_54(effort: Effort) -> Comparison:
-    """Compare the package's closed covariance of M and Q of two units with (54), averaged by quadrature.
+    """Compare the closed covariance of M and Q of two units with equation (54) of Arnaboldi et al., averaged by quadrature.
 
     Here M and Q are the one-sample changes of the overlaps with the teacher and between units.
     """
@@ -65,7 +69,10 @@ def compare_covariance_54(effort: Effort) -> Comparison:
 
 @claim("(50), (51)", "linear SDE at the saddle", r"Drift $4(1-6\gamma)-2\gamma\Delta$, noise $\frac\gamma d(48+4\Delta)$")
 def compare_linear_sde(effort: Effort) -> Comparison:
-    """Compare the mean and variance of one exact step near zero overlap, by quadrature, with the linear SDE (50), (51)."""
+    """Compare mean and variance of one exact step near zero overlap with the linear SDE (50), (51) of Arnaboldi et al.
+
+    Mean and variance are computed by quadrature.
+    """
     lr, noise, m = 0.09, 0.6, 1e-4
     number = [sphere_drift(m, lr, noise) / m, increment_covariances(0.0, lr, noise)[0]]
     return compare(number, [4 * (1 - 6 * lr) - 2 * lr * noise, 48 + 4 * noise], rtol=2e-4)
@@ -73,7 +80,10 @@ def compare_linear_sde(effort: Effort) -> Comparison:
 
 @claim("(34)", "noise on the sphere", r"$\sigma_m - \frac m2\sigma_Q$")
 def compare_sphere_noise(effort: Effort) -> Comparison:
-    """Compare the variance of one exact step on the sphere at d = 10^6, by quadrature, with the projected noise of (34)."""
+    """Compare the variance of one exact step on the sphere, by quadrature, with the noise of (34) of Arnaboldi et al.
+
+    The dimension is 10^6.
+    """
     m, lr, noise, d = 0.5, 0.1, 0.3, 1e6
     after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
     # the mean is of order 1/d, and its square must be subtracted
@@ -88,7 +98,7 @@ def compare_sphere_noise(effort: Effort) -> Comparison:
     tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_ito(effort: Effort) -> Comparison:
-    """Compare the variance of the change of the squared norm q in one step, by quadrature, with that of (55).
+    """Compare the variance of the squared norm's change in one step, by quadrature, with (55) of Arnaboldi et al.
 
     The paper prints the variance of the change of the overlap m.
     """

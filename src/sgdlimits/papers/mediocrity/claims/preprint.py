@@ -18,7 +18,7 @@ from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 @claim("key results", "d log d at any width", r"$n = O(d\log d)$ regardless of width; width enters the prefactor only")
 def compare_any_width(effort: Effort) -> Comparison:
-    """Compare the slope in log d of the mean exit time of three units, in the exact chain, with 1/(2 omega_M).
+    """Compare the slope in log d of phase retrieval's mean exit time, in the exact chain of three units, with 1/(2 omega_M).
 
     Here omega_M is the growth rate of overlaps with the teacher at the saddle.
     """
@@ -34,7 +34,7 @@ def compare_any_width(effort: Effort) -> Comparison:
     tests="`test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_noise_of_networks(effort: Effort) -> Comparison:
-    """Compare the mean exit time of three units in the exact chain with that of the full ODE.
+    """Compare the mean exit time of phase retrieval by three units, in the exact chain, with that of the full ODE.
 
     The ODE's time is averaged over random starts: as right value with the effect of SGD's noise, as printed value without it.
     """
@@ -46,7 +46,7 @@ def compare_noise_of_networks(effort: Effort) -> Comparison:
 
 @claim("mechanism 3", "staircases", "Directions are learnt one after the other, from lower to higher complexity")
 def compare_staircase(effort: Effort) -> Comparison:
-    """Compare the leaps of the target x1 + x1 x2 x3, computed by `leaps`, with the paper's.
+    """Compare the leaps of the target x1 + x1 x2 x3, computed by `leaps`, with those of Arnaboldi et al.
 
     The orders of its two leaps are 1 and 2, and the numbers of directions 1 and 2.
     """
@@ -57,7 +57,7 @@ def compare_staircase(effort: Effort) -> Comparison:
 
 @claim("mechanism 3", "staircases in the chain", "Samples of order d for each step of a staircase of leaps of 1")
 def compare_stairs(effort: Effort) -> Comparison:
-    """Compare the exponents of d in the samples that the exact chain needs to learn x1 + x1 x2 with 1.
+    """Compare the exponents of d in the samples that one unit needs to learn x1 + x1 x2, by the exact chain, with 1.
 
     The exponents are those of the times at which the direction x1, and then x2, is learnt. The distance from the start to the
     threshold depends on d and is divided out; the tolerance of 0.03 covers other terms of order 1/sqrt(d).
@@ -84,7 +84,7 @@ def compare_stairs(effort: Effort) -> Comparison:
     "ODE against SDE across geometries. Answered in [Any problem with a plateau](exit_times.md#any-problem-with-a-plateau)",
 )
 def compare_departure(effort: Effort) -> Comparison:
-    """Compare the package's noise of one unit's departure from the plateau with one computed from a single sample's moments.
+    """Compare the package's noise of a phase retrieval unit's departure from the plateau with moments of one sample.
 
     The moments are the drift and the variance of one sample's step, averaged on a grid. The noise is relative to the variance
     of the random start.
@@ -97,7 +97,10 @@ def compare_departure(effort: Effort) -> Comparison:
 
 @claim("next check 2", "exit times of a quadratic network", "The linear noisy law has the exit times of the chain")
 def compare_exits_of_a_network(effort: Effort) -> Comparison:
-    """Compare the mean exit time of two units that learn one direction, in the exact chain, with the linear noisy law."""
+    """Compare the mean exit time of a quadratic network, in the exact chain, with that of the linear noisy law.
+
+    Two units learn one teacher.
+    """
     problem, d = sl.presets.quadratic_network(2, 1, lr=0.1), 1000
     start = sl.RandomInit(d)
     saddle = find_plateau(problem, start)
@@ -130,7 +133,7 @@ def compare_correlated(effort: Effort) -> Comparison:
     kind="open",
 )
 def compare_open_noise(effort: Effort) -> Comparison:
-    """Compute the final excess risk of three units at lr/p = 0.05 and label noise 1, a question the paper leaves open.
+    """Compute the final excess risk of phase retrieval by three units at lr/p = 0.05 and label noise 1, an open question.
 
     Here p is the number of units.
     """
@@ -144,7 +147,7 @@ def compare_open_noise(effort: Effort) -> Comparison:
     kind="open",
 )
 def compare_open_activations(effort: Effort) -> Comparison:
-    """Compute the samples to escape over d log d for the absolute value, a question the paper leaves open."""
+    """Compute the samples to escape from zero overlap over d log d for the absolute value, an open question."""
     return compare(sl.theory.escape.escape("abs").samples)
 
 
@@ -155,7 +158,7 @@ def compare_open_activations(effort: Effort) -> Comparison:
     kind="open",
 )
 def compare_open_second_layer(effort: Effort) -> Comparison:
-    """Compute the ratio of five units' final risks with trained and with fixed second layer.
+    """Compute the ratio of phase retrieval's final risks with trained and with fixed second layer, for five units.
 
     The paper leaves this question open.
     """

@@ -28,7 +28,7 @@ def sample_units(
 
 
 def risk_6(s: SquaredUnits, rho: float = 1.0) -> float:
-    """Evaluate the population risk (6) at the weights of `s`.
+    """Evaluate the population risk (6) of Arnaboldi et al. at the weights of `s`.
 
     For a teacher of squared norm rho it is generalised as in (27).
     """
@@ -40,12 +40,12 @@ def risk_6(s: SquaredUnits, rho: float = 1.0) -> float:
 # --- the process and its ODE -------------------------------------------------------------------------------------------------
 
 SECOND_LAYER = np.array([0.7, 1.4])
-"""Second layer of two units, uneven so that misplaced factors a_j show."""
+"""Second layer of two units with different entries, so that a misplaced factor a_j changes the result."""
 
 
 @claim("(6)", "population risk", r"$\mathcal R = \frac{\Delta+3}2 - \frac1p\sum_j a_j(Q_{jj}+2m_j^2) + \dots$")
 def compare_risk(effort: Effort) -> Comparison:
-    """Compare the risk of two units, by Gauss-Hermite quadrature over the inputs, with equation (6)."""
+    """Compare the risk of two units, by Gauss-Hermite quadrature over the inputs, with equation (6) of Arnaboldi et al."""
     s = sample_units(a=SECOND_LAYER)
     return compare(s.risk, risk_6(s))
 
@@ -57,7 +57,7 @@ def compare_risk(effort: Effort) -> Comparison:
     tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_sign(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlap, for both signs of the error, with minus the risk's gradient along the teacher.
+    """Compare mean increments of phase retrieval's overlap, for both signs of the error, with minus the risk's gradient.
 
     The gradient is computed by finite differences.
     """
@@ -79,7 +79,10 @@ def compare_sign(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_clock(effort: Effort) -> Comparison:
-    """Compare the change of an overlap per unit of the paper's time, from one exact step at d = 1000, with the ODE's drift."""
+    """Compare the change of a phase retrieval overlap per unit of the paper's time, in one exact step, with the drift.
+
+    The step is one in d = 1000 dimensions, and the drift that of the ODE.
+    """
     m, lr, d = 0.4, 0.1, 1000
     after, weights = step_on_sphere(m, lr, 0.0, d)
     right = m * 4 * (1 - 6 * lr) * (1 - m**2)
@@ -96,7 +99,7 @@ def compare_clock(effort: Effort) -> Comparison:
     f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_explicit(effort: Effort) -> Comparison:
-    """Compare three expectations in the ODE of two units with appendix C.2, corrected and as printed.
+    """Compare three expectations in the ODE of two units with appendix C.2 of Arnaboldi et al., corrected and as printed.
 
     The expectations are computed by Gauss-Hermite quadrature.
     """
@@ -119,7 +122,10 @@ def compare_explicit(effort: Effort) -> Comparison:
     r"\omega_{\alpha\beta}\omega_{\gamma\gamma}\omega_{\delta\delta} + \dots$, and of orders 2 and 4",
 )
 def compare_moments(effort: Effort) -> Comparison:
-    """Compare moments of order 2, 4 and 6 of four Gaussian fields, by quadrature, with appendix C.2 and (81)."""
+    """Compare moments of order 2, 4 and 6 of four Gaussian fields with appendix C.2 and (81) of Arnaboldi et al.
+
+    The moments are computed by quadrature.
+    """
     s = sample_units(p=4, noise=0.0, n=4)
     w, (a, b, c, d) = s.W @ s.W.T, s.fields
     third = w[0, 1] * w[2, 2] * w[3, 3] + 2 * w[0, 1] * w[2, 3] ** 2 + 2 * w[0, 2] * w[1, 2] * w[3, 3]
@@ -135,7 +141,7 @@ def compare_moments(effort: Effort) -> Comparison:
     tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
 )  # fmt: skip
 def compare_second_rate(effort: Effort) -> Comparison:
-    """Compare the size of the step (25), relative to the derivative of the loss, with lr/d.
+    """Compare the size of the step (25) of Arnaboldi et al., relative to the derivative of the loss, with lr/d.
 
     The derivative is computed by finite differences. The paper prints lr/p, with p the number of units.
     """
@@ -148,7 +154,7 @@ def compare_second_rate(effort: Effort) -> Comparison:
 
 @claim("(26a), (26b)", "ODE of a network", r"$\dot m = 2(\rho - \mathrm{Tr}Q/p)m + \dots$, for any $\rho$ and $p$")
 def compare_ode_26(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlaps M and Q of three units with the ODE (26).
+    """Compare mean increments of the overlaps M and Q of three units with the ODE (26) of Arnaboldi et al.
 
     Here M has the overlaps with the teacher and Q those between units; the means are computed by Gauss-Hermite quadrature.
     """
@@ -169,7 +175,10 @@ def compare_ode_26(effort: Effort) -> Comparison:
     tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_risk_27(effort: Effort) -> Comparison:
-    """Compare the risk for a teacher of squared norm 0.7, by quadrature, with (27), corrected and as printed."""
+    """Compare the risk for a teacher of squared norm 0.7, by quadrature, with equation (27) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     s, rho = sample_units(rho=0.7), 0.7
     right = risk_6(s, rho)
     return compare(s.risk, right, right + 1.5 * (1 - rho**2))
@@ -177,7 +186,7 @@ def compare_risk_27(effort: Effort) -> Comparison:
 
 @claim("(12), (17)", "ODE of the second layer", r"$\dot a_j = E[\mathcal E\lambda_j^2]$, with $\mathcal E = y - f$")
 def compare_second_layer_ode(effort: Effort) -> Comparison:
-    """Compare the package's drift of a trained second layer with equation (17), averaged by Gauss-Hermite quadrature."""
+    """Compare the package's drift of a trained second layer with equation (17) of Arnaboldi et al., averaged by quadrature."""
     s, lr = sample_units(a=SECOND_LAYER), 0.3
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=s.noise, sphere=False, train_second=True)
     found = problem.drift(make_overlaps(SECOND_LAYER, s.W[:, :1], s.W @ s.W.T)).a
@@ -186,7 +195,7 @@ def compare_second_layer_ode(effort: Effort) -> Comparison:
 
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
 def compare_one_unit(effort: Effort) -> Comparison:
-    """Compare mean increments of one unit off the sphere, by quadrature, with equations (75) and (76).
+    """Compare mean increments of one unit off the sphere, by quadrature, with equations (75) and (76) of Arnaboldi et al.
 
     They are those of the overlap m with the teacher and of the squared norm q.
     """
@@ -203,7 +212,10 @@ def compare_one_unit(effort: Effort) -> Comparison:
 
 @claim("(7), (88)", "ODE of one unit on the sphere", r"$\dot m = m[4(1-6\gamma)(1-m^2) - 2\gamma\Delta]$")
 def compare_sphere(effort: Effort) -> Comparison:
-    """Compare the mean change of the overlap in one exact step on the sphere, by quadrature, with the drift (7)."""
+    """Compare the mean change of the overlap in one exact step on the sphere with the drift (7) of Arnaboldi et al.
+
+    The mean is computed by quadrature.
+    """
     at = [(0.3, 0.1, 0.2), (0.9, 0.05, 0.0), (-0.5, 0.15, 1.0)]
     printed = [m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise) for m, lr, noise in at]
     return compare([sphere_drift(*each) for each in at], printed, rtol=1e-5)
@@ -216,7 +228,10 @@ def compare_sphere(effort: Effort) -> Comparison:
     tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_sphere_step(effort: Effort) -> Comparison:
-    """Compare the mean of one exact step on the sphere, by quadrature, with (29), corrected and as printed."""
+    """Compare the mean of one exact step on the sphere, by quadrature, with equation (29) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     m, lr, noise = 0.4, 0.1, 0.3
     s = SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise)
     e, own, star = s.error, s.fields[0], s.fixed[0]
@@ -231,7 +246,10 @@ def compare_sphere_step(effort: Effort) -> Comparison:
     r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
 )
 def compare_second_order(effort: Effort) -> Comparison:
-    """Compare the order in the step size of the remainder of the expansion (29), measured at two step sizes, with 3."""
+    """Compare the order in the step size of the remainder of the expansion (29) of Arnaboldi et al. with 3.
+
+    The order is measured at two step sizes.
+    """
     m, Q, rest = 0.4, 0.3, []
     for h in (1e-3, 5e-4):
         dm, dQ, x, y = h * np.array([0.7, -0.5, 1.1, 0.4])
@@ -244,7 +262,10 @@ def compare_second_order(effort: Effort) -> Comparison:
 
 @claim("(42), (80)", "risk on the sphere", r"$1 + \frac1p + \frac1{p^2}\sum_{j\ne l}Q_{jl}^2 - \frac2p\sum_j m_j^2$")
 def compare_sphere_risk(effort: Effort) -> Comparison:
-    """Compare the excess risk of one and of three units on the sphere, by quadrature, with equations (42) and (80)."""
+    """Compare the excess risk of one and of three units on the sphere with (42) and (80) of Arnaboldi et al.
+
+    The risk is computed by quadrature.
+    """
     values = []
     for p in (1, 3):
         s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), 0.4)
@@ -255,7 +276,7 @@ def compare_sphere_risk(effort: Effort) -> Comparison:
 
 @claim("(21), (30), (31)", "ODE of several units on the sphere", r"$\dot m_j = \Psi_j - \frac{m_j}2\Phi_{jj}$, and for $Q$")
 def compare_sphere_network(effort: Effort) -> Comparison:
-    """Compare the package's drift of two units on the sphere with equations (30) and (31), averaged by quadrature."""
+    """Compare the drift of two units on the sphere with equations (30) and (31) of Arnaboldi et al., averaged by quadrature."""
     p, step, noise = 2, 0.15, 0.3
     s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), noise)
     problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), make_overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
@@ -270,7 +291,10 @@ def compare_sphere_network(effort: Effort) -> Comparison:
     r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$",
 )
 def compare_linear_increments(effort: Effort) -> Comparison:
-    """Compare mean increments of three units at small overlaps, by Gauss-Hermite quadrature, with (35) to (37)."""
+    """Compare mean increments of three units at small overlaps with equations (35) to (37) of Arnaboldi et al.
+
+    The means are computed by Gauss-Hermite quadrature.
+    """
     p, step, noise = 3, 0.2, 0.3
     common = 2 + 2 / p + noise
     printed = [4 * (1 - 1 / p), -16 / p + 4 * step * (common + 24 / p**2), -8 / p + 4 * step * (common + 8 / p**2)]
@@ -306,7 +330,10 @@ def saddle_growth_rates(p: int, step: float, noise: float) -> tuple[Any, Any]:
     r"$\omega_M = 4[1 - \frac\gamma p(1+\frac1p+\frac4{p^2}+\frac\Delta2)]$, $\omega_Q = \frac8p(1-\frac{8\gamma}{p^2})$",
 )
 def compare_saddle_rates(effort: Effort) -> Comparison:
-    """Compare eigenvalues of the ODE of three units at the saddle, by automatic differentiation, with (38) to (40)."""
+    """Compare eigenvalues of the ODE of three units at the saddle with equations (38) to (40) of Arnaboldi et al.
+
+    The Jacobian is computed by automatic differentiation.
+    """
     p, lr, noise = 3, 0.4, 0.7
     found = sl.linearise(sl.presets.phase_retrieval(p, lr=lr, noise=noise), saddle_overlaps(p)).rates.real * p / lr
     M, Q = 4 * (1 - lr / p * (1 + 1 / p + 4 / p**2 + noise / 2)), 8 / p * (1 - 8 * lr / p**2)
@@ -320,7 +347,7 @@ def saddle_overlaps(p: int) -> sl.Overlaps:
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
 def compare_both_rates(effort: Effort) -> Comparison:
-    """Compare the sign of omega_Q at the learning rate where omega_M vanishes, for p = 6 and 7 units, with section E.2.
+    """Compare the sign of omega_Q where omega_M vanishes, for 6 and 7 units, with section E.2 of Arnaboldi et al.
 
     Here omega_M and omega_Q are the growth rate of teacher overlaps and the decay rate of student overlaps at the saddle, from
     mean increments.
@@ -341,7 +368,7 @@ def compare_both_rates(effort: Effort) -> Comparison:
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_largest_lr(effort: Effort) -> Comparison:
-    """Compare the learning rate at which the mean exact step at a small overlap changes sign with 2/(12 + noise).
+    """Compare the learning rate at which phase retrieval's mean step at a small overlap changes sign with 2/(12 + noise).
 
     The paper prints 1/6.
     """
@@ -352,7 +379,7 @@ def compare_largest_lr(effort: Effort) -> Comparison:
 
 @claim("(8)", "excess risk at the end", r"$\gamma\Delta/(1-6\gamma)$")
 def compare_end_risk(effort: Effort) -> Comparison:
-    """Compare the excess risk at the overlap where the mean of an exact step vanishes with equation (8)."""
+    """Compare the excess risk at the overlap where the mean of an exact step vanishes with equation (8) of Arnaboldi et al."""
     lr, noise = 0.08, 0.6
     m = brentq(lambda m: sphere_drift(m, lr, noise), 0.5, 0.999)
     return compare(2 * (1 - m**2), lr * noise / (1 - 6 * lr), rtol=1e-4)
@@ -360,7 +387,9 @@ def compare_end_risk(effort: Effort) -> Comparison:
 
 @claim("(18), (19)", "random starts", r"$\sqrt d\,m_j$ and $\sqrt d\,Q_{jl}$ tend to $N(0, 1)$")
 def compare_start_law(effort: Effort) -> Comparison:
-    """Compare mean squares of sqrt(d) m and sqrt(d) Q over sampled random starts at d = 1000 with 1, as in (18) and (19).
+    """Compare mean squares of sqrt(d) m and sqrt(d) Q over random starts with 1, as in (18) and (19) of Arnaboldi et al.
+
+    The starts are sampled at d = 1000.
 
     Here m is the overlap with the teacher, and Q that between two units.
     """
@@ -377,7 +406,9 @@ def compare_start_law(effort: Effort) -> Comparison:
     kind="disagreement",
 )  # fmt: skip
 def compare_maximum(effort: Effort) -> Comparison:
-    """Compare the largest excess risk of two units on the sphere, over random weights and over equal ones, with 2.
+    """Compare the largest excess risk of phase retrieval by two units on the sphere with 2.
+
+    The risk is taken over random weights and over equal ones. The paper prints 3/2.
 
     The paper prints 3/2.
     """
@@ -391,7 +422,7 @@ def compare_maximum(effort: Effort) -> Comparison:
     right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
 )  # fmt: skip
 def compare_parameters(effort: Effort) -> Comparison:
-    """Compare the rank of the Jacobian of the statistics (a, m, Q) of p units with p(p + 5)/2.
+    """Compare the number of independent statistics (a, m, Q) of p squared units, as a rank of a Jacobian, with p(p + 5)/2.
 
     The statistics are the second layer, the teacher overlaps and the student overlaps; the Jacobian is computed by finite
     differences. The paper prints p(p + 1).
@@ -400,7 +431,7 @@ def compare_parameters(effort: Effort) -> Comparison:
     start = rng.normal(size=10 * p)
 
     def statistics(y: np.ndarray) -> np.ndarray:
-        """Return the statistics (a, m, Q) as a flat vector, from a flat vector of second layer a and weights.
+        """Return the statistics (a, m, Q) of squared units as a vector, from a vector of second layer a and weights.
 
         Here m has the overlaps with the teacher, and Q those between units.
         """

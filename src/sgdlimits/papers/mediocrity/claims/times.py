@@ -22,7 +22,7 @@ EXIT_TIME_TESTS = "in `tests/unit/papers/test_mediocrity.py`"
 
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
-    """Simulate the exact chain, and return exit times in the paper's time.
+    """Simulate the exact chain of a phase retrieval problem, and return the runs' exit times in the paper's time.
 
     A run exits when its excess risk has fallen by the fraction `threshold`. Starts are random unless `start` is given.
     """
@@ -43,7 +43,7 @@ def theory_time(problem: Any, d: int, threshold: float, average: str, **more: An
 
 
 def sample_start_sums(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the sums of squared overlaps mu_0 and tau_0 of (43) from random starts in d dimensions.
+    """Draw the sums of squared overlaps mu_0 and tau_0 of equation (43) of Arnaboldi et al. from random starts in d dimensions.
 
     The sum mu_0 is over overlaps with the teacher, tau_0 over those between students.
     """
@@ -57,7 +57,10 @@ def sample_start_sums(width: int, d: int, runs: int) -> tuple[np.ndarray, np.nda
     tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def compare_risk_44(effort: Effort) -> Comparison:
-    """Compare the package's risk of three units at one random start, d = 100, with (44), corrected and as printed."""
+    """Compare the package's risk of three units at one random start, d = 100, with equation (44) of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     p, d = 3, 100
     problem = sl.presets.phase_retrieval(p)
     start = sl.RandomInit(d).one(problem, seed=11)
@@ -67,7 +70,10 @@ def compare_risk_44(effort: Effort) -> Comparison:
 
 
 def linear_exit_time(p: int, lr: float, noise: float, d: int, T: float) -> float:
-    """Return the root of (45), the time at which the linearised risk, averaged over starts, has lost the fraction T."""
+    """Return the time at which the linearised risk has lost the fraction T: the root of (45) of Arnaboldi et al.
+
+    The risk is averaged over random starts.
+    """
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
     # mean risk at the start, from the means of mu_0 and tau_0
     first = 1 + 1 / p + (p - 1) / (d * p) - 2 / d
@@ -77,7 +83,7 @@ def linear_exit_time(p: int, lr: float, noise: float, d: int, T: float) -> float
 
 @claim("(10), (47)", "annealed exit time", r"$\frac1{2\omega_M}\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$; for one unit (10)")
 def compare_annealed(effort: Effort) -> Comparison:
-    """Compare exit times at three widths, as numerical roots of equation (45), with the annealed formulas (10) and (47)."""
+    """Compare exit times at three widths, as roots of (45), with the annealed formulas (10) and (47) of Arnaboldi et al."""
     d, T, step, noise = 700, 0.2, 0.05, 0.3
     pairs = []
     for p in (1, 2, 7):
@@ -93,7 +99,10 @@ def compare_annealed(effort: Effort) -> Comparison:
     tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def compare_annealed_best(effort: Effort) -> Comparison:
-    """Compare the root of (45) for five units at the best learning rate with section 3, corrected and as printed."""
+    """Compare the root of (45) for five units at the best learning rate with section 3 of Arnaboldi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     p, d, T = 5, 700, 0.2
     number = linear_exit_time(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
     ours = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p)) / 4
@@ -102,7 +111,9 @@ def compare_annealed_best(effort: Effort) -> Comparison:
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
 def compare_quenched(effort: Effort) -> Comparison:
-    """Compare the mean exit time over sampled random starts with (46), averaged over the exact law of the start.
+    """Compare the mean exit time over sampled random starts with the quenched formula (46) of Arnaboldi et al.
+
+    The formula is averaged over the exact law of the start.
 
     Starts whose risk falls by the fraction T without any overlap exit at once.
     """
@@ -120,7 +131,9 @@ def compare_quenched(effort: Effort) -> Comparison:
 
 @claim("(48)", "quenched time of one unit", r"$E_{\mu_0\sim\chi^2_1}\log[Td/\mu_0 + 1 - T]/(8(1-6\gamma)-4\gamma\Delta)$")
 def compare_quenched_48(effort: Effort) -> Comparison:
-    """Compare the mean exit time of one unit at a small learning rate and threshold, in the exact chain, with (48).
+    """Compare the mean exit time of one unit, in the exact chain, with the quenched formula (48) of Arnaboldi et al.
+
+    Learning rate and threshold are small.
 
     Noise and curvature shorten the exit time by about 1 %, within the tolerance.
     """
@@ -136,7 +149,9 @@ def compare_quenched_48(effort: Effort) -> Comparison:
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
 def compare_quenched_gap(effort: Effort) -> Comparison:
-    """Compare the gap between quenched and annealed exit times, over sampled random starts, with log(p/2) - psi(p/2).
+    """Compare the gap between phase retrieval's quenched and annealed exit times with log(p/2) - psi(p/2).
+
+    The times are averaged over sampled random starts.
 
     Here p is the number of units and psi the digamma function. The gap is in units of 1/(2 omega_M), with omega_M the growth
     rate of overlaps, at the threshold T = 0.1 and two values of d.
@@ -155,7 +170,7 @@ def compare_quenched_gap(effort: Effort) -> Comparison:
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
 def compare_monotone(effort: Effort) -> Comparison:
-    """Compare ratios of exit times at a larger and a smaller learning rate or noise with the bound 1.
+    """Compare ratios of phase retrieval's exit times at a larger and a smaller learning rate or noise with the bound 1.
 
     The ratios are those of roots of (45), and those of times of the exact chain less 4.5 standard errors.
     """
@@ -169,7 +184,7 @@ def compare_monotone(effort: Effort) -> Comparison:
 
 
 def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
-    """Simulate exits of the exact chain from random starts, and return the mean exit time with its standard error.
+    """Simulate phase retrieval's exact chain from random starts, and return the mean exit time with its standard error.
 
     There are p units, and T is the fraction of the excess risk that is lost at the exit.
     """
@@ -184,7 +199,7 @@ def ratio_bound(one: tuple[float, float], two: tuple[float, float], sign: int) -
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
 def compare_shorter_with_width(effort: Effort) -> Comparison:
-    """Compare ratios of exit times at successive widths with the upper bound 1.
+    """Compare ratios of phase retrieval's exit times at successive widths with the upper bound 1.
 
     The ratios are those of times of the exact chain at widths 1, 2 and 5, plus 4.5 standard errors, and those of the fewest
     samples over all learning rates, by roots of (45), for widths up to 12.
@@ -196,7 +211,9 @@ def compare_shorter_with_width(effort: Effort) -> Comparison:
 
 
 def least_samples(p: int, noise: float, d: int, T: float) -> float:
-    """Return the smallest number of samples, over learning rates, after which the linearised risk of (45) has fallen.
+    """Return the smallest number of samples, over learning rates, after which the linearised risk has fallen: see (45).
+
+    Equation (45) is that of Arnaboldi et al.
 
     The number of units is p, and T the fraction of the excess risk that is lost.
     """
@@ -212,7 +229,7 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     r"$s_{\rm ext}^{\min} = \frac d{4p^2}[8 + 2p + (2+\Delta)p^2]\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$",
 )
 def compare_fewest_samples(effort: Effort) -> Comparison:
-    """Compare the smallest number of samples until the exit, over all learning rates in (45), with equation (49)."""
+    """Compare the fewest samples until the exit, over all learning rates in (45), with equation (49) of Arnaboldi et al."""
     d, T, rows = 1000, 0.1, []
     for p, noise in ((1, 0.0), (3, 0.5), (8, 0.0)):
         log = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p))
@@ -244,7 +261,7 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
 )
 def compare_best_lr(effort: Effort) -> Comparison:
-    """Compare the learning rate of fastest escape, computed from the linearised ODE, with the paper's gamma_opt.
+    """Compare phase retrieval's learning rate of fastest escape, from the linearised ODE, with gamma_opt of Arnaboldi et al.
 
     The growth time 1/(2 omega) at that rate, with omega the growth rate in the paper's time, is compared with the prefactor
     1/4.
@@ -258,7 +275,10 @@ def compare_best_lr(effort: Effort) -> Comparison:
 
 @claim("E.4", "gain from width", r"Samples fall by $\frac{(12+\Delta)p^2}{8+2p+(2+\Delta)p^2} \to \frac{12+\Delta}{2+\Delta}$")
 def compare_gain(effort: Effort) -> Comparison:
-    """Compare the ratio of the fewest samples of one unit to those of three, from the linearised ODE, with section E.4."""
+    """Compare the ratio of the fewest samples of one and of three units with section E.4 of Arnaboldi et al.
+
+    The numbers of samples are those of the linearised ODE.
+    """
     noise, p = 0.2, 3
     number = minimise_samples(1, noise)[2] / minimise_samples(p, noise)[2]
     return compare(number, (12 + noise) * p**2 / (8 + 2 * p + (2 + noise) * p**2), rtol=1e-6)
@@ -273,7 +293,7 @@ def compare_gain(effort: Effort) -> Comparison:
     "`tests/unit/papers/test_learning_rates.py`",
 )  # fmt: skip
 def compare_best_lr_learns(effort: Effort) -> Comparison:
-    """Compare the final excess risk of five units in the full ODE with 2 and 0, at two learning rates.
+    """Compare the final excess risk of phase retrieval by five units, at two learning rates in the ODE, with 2 and 0.
 
     They are the published rate and a smaller one.
     """
@@ -306,7 +326,9 @@ def hyp2f2(x: float) -> float:
     f"`test_backward_equation_reduces_to_52_when_linearised` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def compare_linear_sde_time(effort: Effort) -> Comparison:
-    """Compare the linear SDE's mean exit times from two starts, by its backward equation, with (52).
+    """Compare the linear SDE's mean exit times, by its backward equation, with equation (52) of Arnaboldi et al.
+
+    There are two starts.
 
     The right formula generalises (52) from a start at zero overlap to any start.
     """
@@ -324,7 +346,9 @@ def compare_linear_sde_time(effort: Effort) -> Comparison:
     r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
 )
 def compare_zero_start(effort: Effort) -> Comparison:
-    """Compare the mean exit time from zero overlap at the threshold T = 0.02, in the exact chain, with (52).
+    """Compare the mean exit time from zero overlap, in the exact chain, with equation (52) of Arnaboldi et al.
+
+    The threshold is T = 0.02.
 
     The formula is correct up to terms of order T.
     """
@@ -335,7 +359,10 @@ def compare_zero_start(effort: Effort) -> Comparison:
 
 @claim("(11), (34)", "the SDE has the exit times of SGD", "Mean exit time of the spherical SDE")
 def compare_sde(effort: Effort) -> Comparison:
-    """Compare the mean exit time of the exact chain with that of the SDE (34) on the sphere, by its backward equation."""
+    """Compare the exact chain's mean exit time with that of the SDE (34) of Arnaboldi et al., by its backward equation.
+
+    The weights are on the sphere.
+    """
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 1000, 0.4
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(2048, 512)))
     return compare(number, theory_time(problem, d, T, "backward"), rtol=0.01, sigma=sigma)
@@ -343,7 +370,9 @@ def compare_sde(effort: Effort) -> Comparison:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def compare_logarithm(effort: Effort) -> Comparison:
-    """Compare the slope in log d of the exact chain's mean exit time, from d = 256 to 16384, with 1/(2 omega_M).
+    """Compare the slope in log d of phase retrieval's mean exit time, in the exact chain, with 1/(2 omega_M).
+
+    The dimensions are 256 to 16384.
 
     Here omega_M is the growth rate of overlaps with the teacher at the saddle.
     """
@@ -362,7 +391,7 @@ def compare_logarithm(effort: Effort) -> Comparison:
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def compare_noise_matters(effort: Effort) -> Comparison:
-    """Compare the mean exit time at d = 1000, in the exact chain, with that of the full ODE.
+    """Compare the mean exit time of phase retrieval at d = 1000, in the exact chain, with that of the full ODE.
 
     The ODE is solved from random starts, with the effect of SGD's noise (right) and without it (printed).
     """
@@ -373,7 +402,9 @@ def compare_noise_matters(effort: Effort) -> Comparison:
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
 def compare_second_layer(effort: Effort) -> Comparison:
-    """Compare the ratio of exit times with trained and with fixed second layer, by the exact chain of five units, with 1.
+    """Compare the ratio of phase retrieval's exit times with trained and with fixed second layer, for five units, with 1.
+
+    The exit times are those of the exact chain.
 
     Training delays the exit by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
     """
@@ -389,7 +420,7 @@ def compare_second_layer(effort: Effort) -> Comparison:
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")
 def compare_follows_ode(effort: Effort) -> Comparison:
-    """Compare the mean risk of SGD on weights in R^400 at three times with the ODE's, within a tolerance of order 1/d."""
+    """Compare the mean risk of SGD for phase retrieval in R^400 at three times with the ODE's, within order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
     save = np.array([2.0, 4.0, 6.0])
@@ -401,7 +432,7 @@ def compare_follows_ode(effort: Effort) -> Comparison:
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
 def compare_reduction(effort: Effort) -> Comparison:
-    """Compare means of three statistics after 60 steps of SGD on weights in R^30 with those of the exact chain.
+    """Compare means of three statistics of phase retrieval, after 60 steps of SGD in R^30, with the exact chain's.
 
     The statistics are the overlap m, its square and the risk.
     """

@@ -1,1 +1,1 @@
-"""Figures of Escaping mediocrity."""
+"""Figures of Arnaboldi et al., *Escaping mediocrity*."""

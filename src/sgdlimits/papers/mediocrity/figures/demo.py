@@ -22,7 +22,7 @@ NOISE, THRESHOLD = 0.1, 0.5
 # the fastest rate of one unit with this noise
 LR = 1 / (12 + NOISE)
 MAX_FINAL_RISK = 0.2
-"""Final risk above which a run counts as late; the ODE ends near 0.066."""
+"""Final risk above which the caption counts a run as late; the ODE ends near 0.066."""
 FULL, QUICK, WORDS = sizes(
     d=("dimension", 3000, 300),
     t_max=("end in t", 50.0, 30.0),

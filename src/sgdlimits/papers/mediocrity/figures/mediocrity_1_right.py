@@ -20,19 +20,19 @@ from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, 
 from sgdlimits.papers.mediocrity.theory.times import horizon, ode, read_parameters
 
 LR_PER_UNIT = 1 / 12
-"""Learning rate over width, lr/p."""
+"""Learning rate over width, lr/p, of all networks in the figure."""
 THRESHOLD = 0.1
-"""Relative decrease T of the excess risk, small because the formulas belong to the linear ODE."""
+"""Relative decrease T of the excess risk at an exit, small because the formulas belong to the linear ODE."""
 FORMULAS: dict[str, Any] = {"annealed": ":", "quenched": "--", "noisy_ode": "-"}
-"""Line styles by formula."""
+"""Line style of each formula's curve, by the formula's name."""
 MIN_GRID_WIDTH = 8
-"""Width from which exits are read off a grid of saved times: a check after each step would cost more than the step."""
+"""Width from which exits are read off saved times: a check after each step would cost more than the step."""
 FULL = Size(
     dimensions=(100, 316, 1000, 3162, 10**4, 10**5, 10**6),
     widths={1: (512, 32, 1e7), 2: (384, 16, 6e6), 5: (256, 8, 3e6), 20: (64, 4, 3e5)},
 )
 QUICK_WIDTHS = {1: (128, 64, 1e6), 2: (64, 64, 1e6), 5: (64, 32, 3e5), 20: (16, 8, 8e4)}
-"""Most runs, fewest runs, and samples per point over d, by width, at the quick size."""
+"""Most runs, fewest runs, and samples per point over d, for each width, at the figure's quick size."""
 QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=QUICK_WIDTHS)
 WORDS = dict(dimensions="dimensions", widths="runs of a point")
 

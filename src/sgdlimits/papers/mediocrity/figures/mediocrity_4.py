@@ -19,9 +19,9 @@ from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, sizes
 
 SPECTRUM_DIMENSIONS = (3, 30, 3000, 10**9)
-"""Dimensions of the spectra in the middle panel."""
+"""Dimensions for which the middle panel shows the Hessian's spectrum."""
 SMALL_OVERLAP = 0.1
-"""Size of the overlap below which the caption counts random starts."""
+"""Size of the overlap below which random starts are counted in the caption."""
 DENT_DEPTH = 0.22
 """Depth of the dents of the drawn surface at the signal and its opposite, relative to the radius."""
 RISK_COLOURS = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")

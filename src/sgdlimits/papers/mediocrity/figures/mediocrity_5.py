@@ -27,16 +27,16 @@ from sgdlimits.papers.figure import (
 )
 
 LR_PER_UNIT = 1 / 12
-"""Learning rate over width, lr/p."""
+"""Learning rate over width, lr/p, of all networks in the figure."""
 SECOND_LAYER_KINDS = {"fixed": False, "trained": True}
-"""Values of `train_second` by name."""
+"""Values of the argument `train_second`, by the names of curves."""
 BERNOULLI = "bernoulli"
 CASES = {**SECOND_LAYER_KINDS, BERNOULLI: True}
-"""Values of `train_second` by name, with the case of random initial entries of the second layer."""
+"""Values of the argument `train_second` by the names of curves, with the case of a random initial second layer."""
 CASE_LABELS = {BERNOULLI: "trained from Bernoulli(1/2)"}
-"""Label of a case in the legend, if it differs from its name."""
+"""Labels of cases in the legend that differ from the names of the cases."""
 ZOOM = 0.25
-"""Half of the width of the inset, relative to the mean exit time."""
+"""Half of the width of the inset in time, relative to the mean exit time."""
 FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
 QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
 WORDS = dict(

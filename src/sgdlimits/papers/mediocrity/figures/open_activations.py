@@ -22,7 +22,7 @@ from sgdlimits.papers.mediocrity.escape import critical_points, escape
 RATE_REDUCTION = 20
 """Ratio of the largest learning rate to that of the trajectories, slow enough to follow the population's drift into traps."""
 TRAP_START = 0.05
-"""Overlap at the start of the trajectories."""
+"""Overlap with the teacher at which the trajectories in landscapes with traps start."""
 
 
 def build_hermite_sum(*even: float) -> sl.Polynomial:

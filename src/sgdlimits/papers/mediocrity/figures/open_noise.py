@@ -31,13 +31,13 @@ from sgdlimits.papers.mediocrity.theory import asymptotic_excess_risk, learnt_st
 from sgdlimits.papers.mediocrity.theory.asymptotic import EndState, free_end, plateau_series, trained_end
 
 LEARNING_RATES = (0.03, 0.06, 0.1)
-"""Learning rates of one unit in (a)."""
+"""Learning rates of one unit in panel (a)."""
 WIDE_NOISE = 2.0
-"""Variance of the label noise in (b)."""
+"""Variance of the label noise of the networks in panel (b)."""
 NETWORK_KINDS = ("sphere", "free", "trained")
-"""Kinds of network in (b): on the sphere, off it, and on the sphere with a trained second layer."""
+"""Kinds of network in panel (b): on the sphere, off it, and on the sphere with a trained second layer."""
 FINITE_D_CASES = ((0.1, 1.0), (0.03, 2.0))
-"""Learning rates and noises in (c), the correction at finite dimension."""
+"""Learning rates and label noises in panel (c), on the correction at finite dimension."""
 FULL, QUICK, WORDS = sizes(
     d=("dimension", 600, 200),
     t_max=("end in t", 250.0, 60.0),

@@ -29,9 +29,9 @@ from sgdlimits.papers.figure import (
 from sgdlimits.papers.mediocrity.theory.asymptotic import end_rates, second_only_risk, terminal_risk
 
 LR_PER_UNIT = 1 / 24
-"""Learning rate of the first layer over width, lr/p."""
+"""Learning rate of the first layer over width, lr/p, of all networks in the figure."""
 NOISE = 0.2
-"""Variance of the label noise in the curves that have some."""
+"""Variance of the label noise in the curves with label noise."""
 MAX_ZERO_ENTRY = 0.05
 """Size of an entry of the second layer below which it counts as zero."""
 # legends by r, the ratio of the learning rates

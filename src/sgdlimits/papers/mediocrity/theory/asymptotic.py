@@ -42,7 +42,7 @@ CONTINUATION_STEPS = 24
 
 
 class EndState(NamedTuple):
-    """Symmetric end state of learning.
+    """Symmetric end state of learning, in which all students are alike up to rotations.
 
     Its fields are second layer, overlap with the teacher, norm, overlap between students, and excess risk.
     """
@@ -84,9 +84,9 @@ def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise
 def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate above which phase retrieval by one unit with a free norm has no stable learnt state.
 
-    For :math:`\Delta \ge 4` it is `max_lr`, where the plateau rises continuously to the risk of the saddle, as on the sphere.
-    For less noise, norm and overlap start to oscillate at a smaller rate, the smaller root of
-    :math:`(6\Delta-72)\gamma^2 + (42+\Delta)\gamma - 5 = 0`.
+    Here :math:`\Delta` is the variance of the label noise. For :math:`\Delta \ge 4` the rate is `max_lr`, where the plateau
+    rises continuously to the risk of the saddle, as on the sphere. For less noise, norm and overlap start to oscillate at a
+    smaller learning rate :math:`\gamma`, the smaller root of :math:`(6\Delta-72)\gamma^2 + (42+\Delta)\gamma - 5 = 0`.
 
     >>> free_max_lr([0.0, 1.0, 4.0, 8.0]).round(4)
     array([0.1667, 0.1515, 0.125 , 0.1   ])
@@ -129,7 +129,7 @@ def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
         return epsilon, alpha, epsilon**2 / 2 + 1 - 2 * mu + alpha**2 + (p - 1) * kappa**2
 
     def equations(x, g):
-        """Return the residuals of stationarity at the learning rate over width g, orthogonal to M and along it.
+        """Return the residuals of the stationarity equations at the learning rate over width g.
 
         Here x has the unknowns, and M the overlaps with the teacher.
         """
@@ -161,7 +161,7 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
         return eigenvalues[0], square, cube, (1 - a) ** 2 / 2 + 1 - 2 * a * mu + a**2 * square
 
     def equations(x, g):
-        """Return the residuals of stationarity at the learning rate over width g.
+        """Return the residuals of the stationarity equations at the learning rate over width g.
 
         They are those of the second layer, of the direction of the teacher overlaps M, and of the others; x has the unknowns.
         """

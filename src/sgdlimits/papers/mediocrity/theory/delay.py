@@ -78,4 +78,4 @@ def _log_loss(p: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 NEUTRAL_START = float(brentq(lambda x: float(_log_loss(np.array(1.0), np.array(x))), 0.1, 1.0))
-"""Squared scaled start over the noise gain kappa, 0.413, at which the delay of one unit vanishes."""
+"""Value d m²/kappa = 0.413 of a start with overlap m at which SGD's noise, of gain kappa, does not delay one unit's exit."""

@@ -28,7 +28,7 @@ from sgdlimits.domain import Count, Fraction, NotNegative, Positive, RealWidth, 
 from sgdlimits.errors import BadInput
 
 MIN_RATE = 1e-150
-"""Rates lr/p below this count as zero, since their squares underflow."""
+"""Learning rate over width, lr/p, below which it counts as zero, since its square underflows."""
 
 
 class LinearRates(NamedTuple):

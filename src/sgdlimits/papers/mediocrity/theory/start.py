@@ -11,7 +11,7 @@ from sgdlimits.problem.presets import phase_retrieval
 from sgdlimits.start import RandomInit
 
 LOG_STEP = 0.1
-"""Spacing of `LOG_GRID` in log s, at which the trapezoidal rule is exact to rounding."""
+"""Spacing in log s of `LOG_GRID`, small enough that the trapezoidal rule is exact to rounding."""
 LOG_GRID = np.exp(np.arange(-40.0, 80.0, LOG_STEP))
 """Arguments s of the Laplace transform of a positive variable, from which the mean of its logarithm is summed."""
 START_DRAWS = 8192

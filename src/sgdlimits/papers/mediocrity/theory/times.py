@@ -31,7 +31,7 @@ from sgdlimits.statistics.trees import as_batch
 ODE_STARTS = 256
 """Number of random starts over which the full ODE is averaged at p > 1."""
 MIN_START_WEIGHT = 1e-12
-"""Starts of less quadrature weight are dropped: no run begins there in practice, and some of them never exit."""
+"""Quadrature weight below which a start is dropped: no run begins there in practice, and some such starts never exit."""
 
 
 class ExitParameters(NamedTuple):
@@ -94,7 +94,7 @@ def exit_time(
     noisy 1.298
     """
     if average not in AVERAGES:
-        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of these names.")
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Choose a name from this list.")
     if start is not None and average not in ("ode", "sde", "backward"):
         raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got average {average!r}. Leave out start=.")
 
@@ -180,12 +180,14 @@ def read_parameters(problem: ProjectionProblem, d, threshold) -> ExitParameters:
         )
     check_number("threshold", threshold, above=0)
     if threshold >= 1:
-        raise BadInput(f"threshold must be below 1; got {threshold:g}. Give the relative decrease of the excess risk.")
+        raise BadInput(
+            f"threshold must be below 1; got {threshold:g}. Give a relative decrease of the excess risk, such as 0.5."
+        )
     return ExitParameters(problem, found.p, found.lr, found.noise, check_count("d", d), float(threshold))
 
 
 def annealed(at: ExitParameters) -> float:
-    r"""Return the exit time by the annealed formula (47), for one unit (10), in samples per dimension.
+    r"""Return the exit time by the annealed formula (47) of Arnaboldi et al., for one unit (10), in samples per dimension.
 
     In the paper's time it is :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}`, with p the width, d the dimension, T
     the threshold and :math:`\omega_M` the growth rate of teacher overlaps.
@@ -194,7 +196,7 @@ def annealed(at: ExitParameters) -> float:
 
 
 def quenched(at: ExitParameters) -> float:
-    r"""Return the mean exit time over random starts by the quenched formula (46), for one unit (48).
+    r"""Return the mean exit time over random starts by the quenched formula (46) of Arnaboldi et al., for one unit (48).
 
     It is the mean over random starts, with :math:`\mu_0` and :math:`\tau_0` of (43), of
 
@@ -268,7 +270,7 @@ def noisy_ode(at: ExitParameters) -> float:
 
 
 def sde(at: ExitParameters, start: float = 0.0) -> float:
-    r"""Return the mean exit time (52) of the linear SDE, from any initial overlap and at any width.
+    r"""Return the mean exit time of the linear SDE, (52) of Arnaboldi et al., from any initial overlap and at any width.
 
     It is the exit time of the expansive Ornstein-Uhlenbeck process :math:`dm = \mu m\,dt + \sigma\,dB` of p overlaps,
 
@@ -306,9 +308,9 @@ def backward(at: ExitParameters, start: float | None = None) -> float:
 AVERAGES: dict[str, Callable[..., float]] = {
     formula.__name__: formula for formula in (annealed, quenched, noisy, ode, noisy_ode, sde, sde_quenched, backward)
 }
-"""Formulas of the mean exit time by the name that `exit_time` takes."""
+"""Formulas of the mean exit time, by the names that `exit_time` takes as its argument `average`."""
 ONE_UNIT_AVERAGES = ("backward",)
-"""Names of averages whose state is a single overlap."""
+"""Names of the formulas of mean exit times whose state is a single overlap, that of one unit."""
 
 
 def horizon(at: ExitParameters) -> float:

@@ -1,1 +1,1 @@
-"""Claims of this package's own results."""
+"""Claims of this package's own results, and their computations."""

@@ -22,7 +22,9 @@ from sgdlimits.papers.shorthand import mean_and_error, simulate
     proof="[effective dynamics](effective_dynamics.md#a-loss-of-your-own)",
 )
 def loss_alone(effort: Effort) -> Comparison:
-    """Compare drift f and corrector g of two statistics, estimated from the loss |Y - xx^T|^2 in R^40, with (3.1) of [2].
+    """Compare f and g of two statistics, estimated from a loss in R^40, with the ODE (3.1) of Ben Arous et al.
+
+    The loss is |Y - xx^T|^2, f the population drift and g the corrector.
 
     The statistics are the overlap m with the spike and the squared orthogonal norm r2; (3.1) is taken at this dimension.
     """
@@ -71,7 +73,7 @@ def chain_rule(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md#any-problem-with-a-plateau)",
 )
 def departure(effort: Effort) -> Comparison:
-    """Compare the computed noise of the departure from a plateau with closed forms for spiked matrices and phase retrieval."""
+    """Compare the computed noise of a departure from a plateau with closed forms, for spiked matrices and phase retrieval."""
     rows = []
     for snr, lr in ((3.0, 0.1), (2.0, 0.8)):
         found = find_plateau(sl.presets.spiked_tensor(2, snr, lr=lr), sl.RandomInit(d=1000))
@@ -95,7 +97,7 @@ def _growing_tensor(k: int, a: float, d: int) -> sl.SpikedTensor:
     proof="[effective dynamics](effective_dynamics.md#the-conditions-and-which-limit-holds)",
 )
 def growing_signal(effort: Effort) -> Comparison:
-    """Compare the measured exponent of the drift of sqrt(n) m with max(a - (k - 2)/2, 0).
+    """Compare the measured exponent of the drift of sqrt(n) m, for spiked tensors, with max(a - (k - 2)/2, 0).
 
     Here m is the overlap with the spike of a tensor of order k in dimension n, whose signal-to-noise ratio grows as n^a.
     """
@@ -116,7 +118,7 @@ def growing_signal(effort: Effort) -> Comparison:
     proof="[targets of several directions](staircase.md#correlated-directions)",
 )
 def correlated_leaps(effort: Effort) -> Comparison:
-    """Compare the orders of the leaps of x1 x2 x3 with 3 for orthogonal directions, and with 1 and 2 for correlated ones.
+    """Compare the leaps of the target x1 x2 x3: of order 3 for orthogonal directions, 1 and 2 for correlated ones.
 
     The first Hermite tensor, computed by quadrature, is compared with the correlation rho times the sum of the directions.
     """

@@ -28,7 +28,7 @@ from sgdlimits.papers.shorthand import make_overlaps, mean_and_error, simulate
     proof="[noise](noise.md#why)",
 )
 def compare_noise_gain(effort: Effort) -> Comparison:
-    """Compare the difference of the mean exit times of exact chain and ODE with the predicted effect of SGD's noise.
+    """Compare phase retrieval's mean exit time, exact chain minus ODE, with the predicted effect of SGD's noise.
 
     The prediction is -log(1 + kappa)/(2 omega_M), with kappa the noise gain and omega_M the growth rate at the saddle.
     """
@@ -50,7 +50,9 @@ def compare_noise_gain(effort: Effort) -> Comparison:
     proof="[noise](noise.md#why)",
 )
 def compare_kappa(effort: Effort) -> Comparison:
-    """Compare the variance of one-sample increments of the overlap m at the saddle, by quadrature, with its formula.
+    """Compare the variance of a phase retrieval overlap's one-sample increments at the saddle with its formula.
+
+    The variance is computed by quadrature.
 
     The noise gain of one unit at the optimal learning rate is compared with 1.
     """
@@ -71,7 +73,7 @@ def compare_kappa(effort: Effort) -> Comparison:
     proof="[noise](noise.md#from-a-given-start)",
 )
 def compare_noise_delay(effort: Effort) -> Comparison:
-    """Compare the delay of the mean exit by SGD's noise with the closed formula.
+    """Compare the delay of phase retrieval's mean exit by SGD's noise, from given starts, with the closed formula.
 
     The delay is computed by numerical integration and by the exact chain.
     """
@@ -104,7 +106,7 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     proof="[learning rate](learning_rate.md#without-noise)",
 )
 def compare_usable(effort: Effort) -> Comparison:
-    """Compare the learning rate at which zero risk of three units becomes unstable, by eigenvalues of the ODE, with p/6.
+    """Compare the learning rate at which zero risk of three phase retrieval units becomes unstable with p/6.
 
     Here p is the number of units.
     """
@@ -120,7 +122,10 @@ def compare_usable(effort: Effort) -> Comparison:
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
 def compare_cubic(effort: Effort) -> Comparison:
-    """Compare the final excess risk of three units in the simulated ODE, at two learning rates, with the root of a cubic."""
+    """Compare the final excess risk of three units of phase retrieval, in the simulated ODE, with the root of a cubic.
+
+    There are two learning rates.
+    """
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
@@ -137,7 +142,7 @@ def compare_cubic(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#proofs)",
 )
 def compare_part(effort: Effort) -> Comparison:
-    """Compare the learning rate at which two equal units separate, by eigenvalues of the ODE, with the root of a cubic."""
+    """Compare the learning rate at which two equal units of phase retrieval separate with the root of a cubic."""
 
     def growth(g: float) -> float:
         """Return the growth rate of the difference of the two units at the learning rate over width g = lr/p."""
@@ -156,7 +161,7 @@ def compare_part(effort: Effort) -> Comparison:
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
 def compare_usable_gain(effort: Effort) -> Comparison:
-    """Compare the ratio of the escape rates of three units at lr = p/6 and of one unit at its best with its formula.
+    """Compare the ratio of phase retrieval's escape rates, three units at lr = p/6 over one at its best, with a formula.
 
     The escape rates are those of the linearised ODE; p is the number of units.
     """
@@ -178,7 +183,7 @@ def compare_usable_gain(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#why)",
 )
 def compare_plateau_series(effort: Effort) -> Comparison:
-    """Compare the coefficient of lr^2 in the final excess risk with its formula.
+    """Compare the coefficient of lr^2 in the final excess risk of phase retrieval with its formula.
 
     The coefficient is extrapolated to small learning rates.
     """
@@ -203,9 +208,9 @@ def compare_plateau_series(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#at-finite-d)",
 )
 def compare_plateau_correction(effort: Effort) -> Comparison:
-    """Compare the 1/d correction of the final risk, from moments of one exact step by quadrature, with its formula.
+    """Compare the 1/d correction of phase retrieval's final risk, from moments of one exact step, with its formula.
 
-    Here d is the dimension.
+    The moments are computed by quadrature in dimension d.
     """
     rows = []
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
@@ -232,7 +237,10 @@ def compare_plateau_correction(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#at-finite-d)",
 )
 def compare_drift_correction(effort: Effort) -> Comparison:
-    """Compare the 1/d term of the mean of one exact step on the sphere, by quadrature at d = 10^4, with its formula."""
+    """Compare the 1/d term of the mean of one exact step of phase retrieval on the sphere with its formula.
+
+    The mean is computed by quadrature at d = 10^4.
+    """
     lr, noise, d, rows = 0.05, 1.5, 1e4, []
     for m in (0.05, 0.5, 0.95):
         after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
@@ -248,7 +256,10 @@ def compare_drift_correction(effort: Effort) -> Comparison:
     proof="[open noise](open_noise.md#answer)",
 )
 def compare_oscillation(effort: Effort) -> Comparison:
-    """Compare the learning rate at which one unit's norm and overlap begin to oscillate, by eigenvalues, with its formula."""
+    """Compare the learning rate at which norm and overlap of one phase retrieval unit begin to oscillate with its formula.
+
+    The rate is found from eigenvalues of the ODE.
+    """
     noise = 1.0
 
     def growth(lr: float) -> float:
@@ -280,7 +291,7 @@ def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, no
     proof="[open activations](open_activations.md#answer)",
 )
 def compare_activations(effort: Effort) -> Comparison:
-    """Compare the escape rate and the largest stable learning rate of the cosine activation with their formulas.
+    """Compare the escape rate and the largest stable learning rate of a unit with cosine activation with their formulas.
 
     Both are obtained from the drift of the overlap, computed by quadrature.
     """
@@ -300,7 +311,7 @@ def compare_activations(effort: Effort) -> Comparison:
     proof="[open activations](open_activations.md#answer)",
 )
 def compare_traps(effort: Effort) -> Comparison:
-    """Compare the overlap at which a unit with mismatched Hermite coefficients is trapped with its formula.
+    """Compare the overlap at which a unit is trapped, as its Hermite coefficients differ from the target's, with a formula.
 
     The overlap is a zero of the drift, computed by quadrature.
     """
@@ -351,7 +362,7 @@ def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     proof="[second layer](open_second_layer.md#why)",
 )
 def compare_power_law(effort: Effort) -> Comparison:
-    """Compare the risk times tau^2 of three units at the paper's time tau = 10^5 with its limit.
+    """Compare the late risk of three phase retrieval units times tau^2, at the paper's time tau = 10^5, with its limit.
 
     The risk is that of an independent solution of the ODE.
     """
@@ -371,7 +382,10 @@ def compare_power_law(effort: Effort) -> Comparison:
     proof="[second layer](open_second_layer.md#answer)",
 )
 def compare_second_only(effort: Effort) -> Comparison:
-    """Compare the risk of the best second layer of three fixed orthonormal units, by least squares, with 6/5."""
+    """Compare phase retrieval's risk with the best second layer of three fixed orthonormal units, with 6/5.
+
+    The second layer is found by least squares.
+    """
     # a = 0: the error is the label itself
     s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
     squares = s.fields**2
@@ -386,7 +400,7 @@ def compare_second_only(effort: Effort) -> Comparison:
     proof="measured",
 )
 def compare_sparse(effort: Effort) -> Comparison:
-    """Compare the ratio of participation ratios of slowly and of fast trained second layers with the bound 1.5.
+    """Compare how even second layers of phase retrieval end, slowly trained ones over fast trained ones, with 1.5.
 
     The participation ratios are those of the final second layers of the ODE from six starts: the smallest at a slow second
     layer over the median at a fast one.
@@ -408,7 +422,7 @@ def compare_sparse(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
 def compare_balance(effort: Effort) -> Comparison:
-    """Compare the rate of change of the balance between the layers of squared units, by quadrature, with 0."""
+    """Compare the rate of change of the balance between both layers of squared units, by quadrature, with 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)
     dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)

@@ -27,7 +27,7 @@ from sgdlimits.papers.shorthand import make_overlaps, make_spike, mean_and_error
     proof="[critical points](critical_points.md#all-of-them)",
 )
 def compare_critical_points(effort: Effort) -> Comparison:
-    """Compare the gradient and the risk at random weights of all families of critical points with 0 and the closed risk."""
+    """Compare gradient and risk at random points of all critical families of a quadratic network with 0 and closed forms."""
     rows = []
     for p in range(1, 5):
         for k in range(1, 4):
@@ -44,7 +44,7 @@ def compare_critical_points(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#no-other-minima)",
 )
 def compare_index(effort: Effort) -> Comparison:
-    """Compare the numbers of negative eigenvalues of dense Hessians in R^9, one per critical family, with a formula."""
+    """Compare numbers of negative eigenvalues of a quadratic network's Hessians in R^9, one per family, with a formula."""
     p, k, d, rows = 3, 2, 9, []
     for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
         s, r = family.s, family.r
@@ -60,7 +60,7 @@ def compare_index(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
 def compare_uneven(effort: Effort) -> Comparison:
-    """Compare the drift at critical points for teachers that are not orthonormal with 0.
+    """Compare a quadratic network's drift at critical points, for teachers that are not orthonormal, with 0.
 
     The risk there is compared with its closed form.
     """
@@ -81,7 +81,7 @@ def compare_uneven(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
 )
 def compare_conserved(effort: Effort) -> Comparison:
-    """Compare the largest change of S = M (M^T M)^(-1/2) in the simulated ODE, at two learning rates, with 0.
+    """Compare the largest change of S = M (M^T M)^(-1/2) in a quadratic network's ODE, at two learning rates, with 0.
 
     Here M has the overlaps with the teachers.
     """
@@ -101,7 +101,7 @@ def compare_conserved(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
 def compare_approach(effort: Effort) -> Comparison:
-    """Compare tau times the ODE's late distance from the closest solution with its limit.
+    """Compare tau times the late distance of a quadratic network's ODE from the closest solution with its limit.
 
     Here tau is the paper's time, at two late values.
     """
@@ -121,12 +121,12 @@ def compare_approach(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def compare_norm_learning(effort: Effort) -> Comparison:
-    """Compare student overlaps in norm learning, by a numerical solution of equation (9), with their closed form."""
+    """Compare student overlaps of a quadratic network in norm learning, by a numerical solution, with their closed form."""
     p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
     Q = random_weights(p, 5, seed=2) @ random_weights(p, 5, seed=2).T
 
     def slope(_: float, y: np.ndarray) -> np.ndarray:
-        """Return the right-hand side of (9) at the flattened matrix of student overlaps."""
+        """Return the right-hand side of equation (9) of Bocchi et al. at the flattened matrix of student overlaps."""
         now = y.reshape(p, p)
         return lr * 8 / p * ((1 - np.trace(now) / p) * now - 2 / p * now @ now).ravel()
 
@@ -142,7 +142,7 @@ def compare_norm_learning(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def compare_plateau(effort: Effort) -> Comparison:
-    """Compare eigenvalues of the package's ODE on the plateau with the closed rates.
+    """Compare eigenvalues of a quadratic network's ODE on its plateau with the closed rates of `plateau_rates`.
 
     The learning rate is finite, and the labels are noisy.
     """
@@ -162,7 +162,7 @@ def compare_plateau(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
 def compare_largest_lr(effort: Effort) -> Comparison:
-    """Compare the learning rate at which zero risk becomes unstable, by eigenvalues, with p p*/(4 (p* + 2)).
+    """Compare the learning rate at which zero risk of a quadratic network becomes unstable with p p*/(4 (p* + 2)).
 
     Here p is the number of students and p* that of teachers; the eigenvalues are those of the linearised ODE.
     """
@@ -179,7 +179,7 @@ def compare_largest_lr(effort: Effort) -> Comparison:
     proof="[phases](phases.md#the-end-of-learning)",
 )
 def compare_noisy_end(effort: Effort) -> Comparison:
-    """Compare the final risk of two students with noisy labels, from the simulated ODE, with `stationary_risk`."""
+    """Compare the final risk of a quadratic network with noisy labels, in the simulated ODE, with `stationary_risk`."""
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
     start = make_overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
     found = float(simulate(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
@@ -235,7 +235,7 @@ def compare_crossing_time(effort: Effort) -> Comparison:
     proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
 )
 def compare_classifier(effort: Effort) -> Comparison:
-    """Compare the ridge at which infinitesimal weights are stationary, found as a root, with `classifier_ridge`."""
+    """Compare the ridge at which infinitesimal weights on a mixture are stationary, as a root, with `classifier_ridge`."""
     rows = []
     for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
         guess = effective.classifier_ridge(preset, 5.0)
@@ -291,7 +291,9 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
 def compare_ring_angle(effort: Effort) -> Comparison:
-    """Compare the stationary angle of two units that share a ring, by the exact chain, with its formula.
+    """Compare the stationary angle of two relu units that share a ring of the binary mixture with its formula.
+
+    The angle is measured in the exact chain.
 
     The chain has signal-to-noise ratio 2, ridge 0.1 and d = 1000, and starts from far smaller and far larger angles. The
     tolerance of 10 % covers the next order in the angle.
@@ -316,7 +318,7 @@ def compare_ring_angle(effort: Effort) -> Comparison:
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
 def compare_expansion(effort: Effort) -> Comparison:
-    """Compare the exact chain's mean minus the ODE's, and the chain's variance, both times d, with `expansion`."""
+    """Compare the 1/d corrections of the exact chain's mean and variance to the ODE, both times d, with `expansion`."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
     m = simulate_chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
@@ -336,7 +338,9 @@ def compare_expansion(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md)",
 )
 def compare_exit_law(effort: Effort) -> Comparison:
-    """Compare the Kolmogorov-Smirnov distance of the exact chain's exit times from `exit_law` with 2.3/sqrt(runs).
+    """Compare the distance between phase retrieval's exit times, in the chain, and `exit_law` with 2.3/sqrt(runs).
+
+    The distance is that of Kolmogorov and Smirnov.
 
     The bound is exceeded by chance with probability 5e-5.
     """
@@ -353,7 +357,7 @@ def compare_exit_law(effort: Effort) -> Comparison:
     proof="[algorithms](algorithms.md)",
 )
 def compare_algorithms(effort: Effort) -> Comparison:
-    """Compare the mean risk of SGD on weights in R^20 after 40 steps with the exact chain's, for three algorithms."""
+    """Compare a committee's mean risk after 40 steps of SGD in R^20 with the exact chain's, for three algorithms."""
     d, runs, rows = 20, effort.runs(2048, 1024), []
     start = make_overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
     for algorithm in (sl.HeavyBall(0.8, 0.5), sl.Clipped(sl.OnePassSGD(2.0), 0.3), sl.Muon(1.0, 0.5)):
@@ -374,7 +378,7 @@ def compare_algorithms(effort: Effort) -> Comparison:
     proof="measured",
 )
 def compare_muon(effort: Effort) -> Comparison:
-    """Compare the ratio of the median exit times of SGD and Muon, near their best learning rates, with the bound 1.5.
+    """Compare the ratio of a committee's median exit times with SGD and with Muon, at tuned learning rates, with 1.5.
 
     The exit times are those of the exact chain; a run exits when each teacher has a unit of squared cosine 1/2.
     """

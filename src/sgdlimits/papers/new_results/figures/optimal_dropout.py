@@ -33,7 +33,7 @@ from sgdlimits.papers.figure import (
 )
 
 UNITS, NOISE, SPAN = 2, 0.2**2, 5.0
-"""Number of units, variance of the label noise, and samples per dimension."""
+"""Number of units, variance of the label noise, and number of samples per dimension, of the setting with dropout."""
 MAX_DROPOUT, MAX_LR = 0.9, 4.0
 FULL, QUICK, WORDS = sizes(
     pieces=("pieces of a schedule", 50, 10),
@@ -56,7 +56,7 @@ class OnceCounted(sl.TwoLayer):
 
 
 def problem(lr: Any, dropout: Any) -> sl.ProjectionProblem:
-    """Build the problem at a learning rate and a dropout rate, each a number or a schedule."""
+    """Build the problem of two erf units that learn one, at a learning rate and a dropout rate, numbers or schedules."""
     return sl.ProjectionProblem(
         target=sl.Target(sl.CommitteeReadout("erf"), 1, noise=NOISE),
         # mypy takes a subclass's fields for its arguments
@@ -166,7 +166,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _row(best: sl.Optimum) -> dict[str, float]:
-    """Return a table row that summarises an optimum: its value, the best constants' value, its dropout, and its evidence."""
+    """Return a table row for an optimum: its objective, that of the best constants, its dropout rate, and its evidence."""
     dropout = np.asarray(best.controls["dropout"].values)
     return {
         "optimal": best.value,
@@ -303,7 +303,7 @@ def _point(table: xr.Dataset, name: str, value: float) -> dict[str, float]:
 
 
 def _describe_gain(row: xr.Dataset, last: float) -> str:
-    """Describe a gain in the chain beside that in the ODE."""
+    """Return as text the gain of an optimum in the chain beside that in the ODE."""
     words = {
         "theirs": "gain over the best constant dropout at the learning rate 1",
         "both": "gain over the best constants with both free",

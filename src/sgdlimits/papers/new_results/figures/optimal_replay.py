@@ -20,9 +20,9 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 
 LR = 1.0
 HALF = 0.5
-"""Share of the first task in the second stage of the protocol of two stages."""
+"""Share of samples from the first task in the second stage of the two-stage protocol."""
 MIN_GAIN = 0.01
-"""Smallest relative gain of the optimum over the best constant share of which the caption gives shares."""
+"""Smallest relative gain over the best constant share at which the caption quotes the optimum's shares."""
 FULL, QUICK, WORDS = sizes(
     similarities=("similarities", (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0), (0.1, 0.5)),
     shown=("similarities whose schedule is drawn", (0.1, 0.5, 0.9), (0.5,)),
@@ -141,7 +141,7 @@ def optimal_replay(similarity: float, start: sl.Overlaps, size: Size, seed: int)
 
 
 def _check(best: sl.Optimum, size: Size, seed: int) -> dict[str, float]:
-    """Return the evidence for an optimum: spread over search starts, and gain over the best constant share in the chain."""
+    """Return the evidence for an optimum: spread over search starts, and the chain's gain over the best constant share."""
     check = best.check(size.d, size.runs, seed=seed, progress=False)
     chain = {"gain_chain": check.gain, "gain_error": check.standard_error, "gain_ode": best.gain}
     return {"spread": best.spread, "certificate": best.certificate} | chain

@@ -26,7 +26,7 @@ GEOMETRIES: dict[str, Callable[[], sl.Problem]] = {
     "committee, two erf units and two teachers": lambda: sl.presets.committee(2, 2, lr=1.5),
     "spiked matrix": lambda: sl.presets.spiked_tensor(2, 3.0, lr=0.1),
 }
-"""Problems by name; each has a linearly unstable plateau."""
+"""Problems of the figure by name, each with a linearly unstable plateau."""
 FULL = Size(d=1000, runs=400, geometries=tuple(GEOMETRIES))
 QUICK = FULL.but(d=300, runs=64, geometries=tuple(GEOMETRIES)[:2])
 WORDS = dict(d="dimension", runs="runs of chain, SDE and ODE", geometries="problems")

@@ -21,11 +21,11 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 
 NOISE = 1.0
 SHARE = 0.01
-"""Share of the plateau's excess risk that a run must reach."""
+"""Share of the plateau's excess risk at which a run counts as arrived."""
 LATE = 0.9
-"""Share of the runs that should have arrived under the schedule for late runs."""
+"""Share of the runs that should have arrived by the time that the schedule for late runs minimises."""
 HALF = np.sqrt(0.5)
-"""Overlap at which the excess risk has halved, where a run's own clock begins."""
+"""Overlap at which the excess risk has halved, which starts a run's own clock."""
 PROTOCOLS = {
     "constant": "best constant",
     "decay": "$1/t$ after the escape of a typical run",
@@ -33,7 +33,7 @@ PROTOCOLS = {
     "late": "best for a late run",
     "own": "best, decay on each run's own clock",
 }
-"""Names of the protocols, with their labels."""
+"""Names of the protocols (ways to choose the learning rate), with their labels."""
 FULL, QUICK, WORDS = sizes(
     runs=("runs by dimension", {10**3: 512, 10**4: 256, 10**5: 64, 10**6: 16}, {1000: 64}),
     pieces=("pieces of the schedule", 64, 24),
@@ -160,7 +160,7 @@ def decay_after_escape(m: float) -> Any:
 
 
 def protocols(d: int, pieces: int, own: sl.Steps) -> tuple[list[Protocol], dict[str, float]]:
-    """Return the protocols at dimension d, and the evidence for the two optima.
+    """Return the protocols (schedules of the learning rate) at dimension d, and the evidence for the two optima.
 
     The optimal schedules have the given number of pieces; `own` is the schedule on a run's own clock, after its escape.
     """

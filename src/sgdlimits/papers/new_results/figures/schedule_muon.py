@@ -36,7 +36,7 @@ from sgdlimits.papers.new_results.figures import which_optimiser as which
 from sgdlimits.statistics.trees import as_floats
 
 TARGET_RISK = 2e-5
-"""Risk that a run must reach, in units of Saad and Solla, in which the risk on the plateau of three units is 0.02."""
+"""Risk at which a run counts as arrived, scaled as by Saad and Solla; the plateau of three units has 0.02."""
 GUESSES: dict[str, tuple[tuple[float, ...], ...]] = {
     "sgd": ((2.8,), (2.0,), (3.4,)),
     "muon": ((2.3, 80.0, 8.0), (2.8, 60.0, 12.0), (1.8, 90.0, 6.0)),
@@ -118,7 +118,7 @@ def simulate(algorithm: sl.Algorithm, runs: int, seed: int, size: Any, start: An
 
 
 def follow(name: str, x: np.ndarray, runs: int, seed: int, size: Any) -> xr.Dataset:
-    """Simulate the named protocol with the parameters x, and return its risk in units of Saad and Solla.
+    """Simulate the named protocol with the parameters x; return its risk, scaled as by Saad and Solla.
 
     If runs change their algorithm at different times, the variable `left` has the time of the change.
     """

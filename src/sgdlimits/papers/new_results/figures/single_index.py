@@ -34,9 +34,12 @@ from sgdlimits.papers.figure import (
 )
 
 END_OVERLAP, MAX_TIME_FACTOR = 0.5, 40
-"""Final overlap, and the end of a run as a multiple of its theoretical mean time."""
+"""Overlap at which a target counts as learnt, and maximum run time as a multiple of the theoretical mean time."""
 RATE_FACTORS = {1: 1.0, 2: 1.0, 3: 4.0}
-"""Learning rate over the recommended one: for exponent 3 noise makes a larger rate faster, by a factor independent of d."""
+"""Learning rate over the recommended one, by information exponent.
+
+For exponent 3, noise makes a larger rate faster, by a factor independent of d.
+"""
 
 
 def soft_cubic(x):
@@ -49,7 +52,7 @@ TARGETS: dict[int, tuple[str | Callable, str, str]] = {
     2: ("he2", r"$x^2 - 1$", r"d\,\log d"),
     3: (soft_cubic, r"$(x^3 - 3x/1.3)\,e^{-0.15\,x^2}$", "d^2"),
 }
-"""For each exponent a target, its formula, and the growth of its samples in LaTeX."""
+"""Target, formula and growth of the number of samples in LaTeX, by information exponent."""
 # runs by exponent and dimension: fewer where a run takes longer
 RUNS_BY_DIMENSION = {
     1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},

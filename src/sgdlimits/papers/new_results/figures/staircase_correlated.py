@@ -31,7 +31,7 @@ ACTIVATION = sl.Polynomial(herme2poly([0.0, 1 / 2, 0.0, -1 / 6]))
 SIGNS = np.array([1.0, 1.0, -1.0])
 """Signs of the initial overlaps; their product is negative, as the third Hermite coefficient is."""
 LR, LR_HARD = 0.02, 0.4
-"""Learning rate times the second layer, and the same times sqrt(d) for a leap of 3."""
+"""Learning rate times second layer, for leaps of order 1 and 2, and sqrt(d) times it for a leap of order 3."""
 FULL = Size(correlations=(0.0, 0.1, 0.3, 0.5), d=(1000, 4000, 16_000), harder=(1000, 2000, 4000), runs=32)
 QUICK = FULL.but(correlations=(0.0, 0.3), d=(1000, 4000), harder=(800, 2400), runs=16)
 WORDS = dict(

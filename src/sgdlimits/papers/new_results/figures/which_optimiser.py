@@ -42,7 +42,7 @@ COARSE_GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
 """Factors by which the best value of `COARSE_GRID` is multiplied in the second search."""
 FOLLOWED_ALGORITHMS = ("SGD", "Normalised", "Muon")
-"""Algorithms that are measured at several dimensions and numbers of units."""
+"""Names of the algorithms that are measured at several dimensions and numbers of units."""
 FULL, QUICK, WORDS = sizes(
     k=("units", 3, 2),
     d=("dimension", 1000, 300),
@@ -182,7 +182,7 @@ def median_exit(exits: xr.Dataset) -> tuple[float, float, float, float]:
 
 
 def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequence[Sequence[float]]) -> float:
-    """Return the tuning parameter c with the smallest median exit time, on a coarse grid and then on a finer one.
+    """Return the tuning parameter c with the smallest median exit time, from a coarse grid and then a finer one.
 
     Here `times` simulates the exit times at a value of c up to a time limit, `cap` is the first limit, and `tried` has the
     values of the coarse grid and the finer grid's factors of the best of them. Runs are followed up to the smallest median so

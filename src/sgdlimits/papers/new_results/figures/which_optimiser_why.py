@@ -207,7 +207,7 @@ def make_row(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[s
 
 
 def plateau_of(row: Any) -> np.ndarray:
-    """Return the plateau of a table row as y, the parameters of `symmetric_state`."""
+    """Return the plateau in a table row, as the parameters y of `symmetric_state`."""
     return np.array([row[name] for name in ("R", "log_D", "log_E")], float)
 
 

@@ -1,1 +1,1 @@
-"""Claims of Escape dynamics and implicit bias."""
+"""Claims of Bocchi et al., *Escape dynamics and implicit bias of one-pass SGD*, and their computations."""

@@ -36,7 +36,7 @@ def linearise_on_plateau() -> Any:
 
 
 def risk_23(s: SquaredUnits) -> float:
-    """Evaluate the population risk (23) at the weights of students and teachers in `s`."""
+    """Evaluate the population risk (23) of Bocchi et al. at the weights of students and teachers in `s`."""
     p, k, Q, q = len(s.W), len(s.E), s.W @ s.W.T, (s.W**2).sum(1)
     pairs = sum(q[i] * q[j] + 2 * Q[i, j] ** 2 for i in range(p) for j in range(i + 1, p))
     rho = s.W @ s.E.T
@@ -45,7 +45,7 @@ def risk_23(s: SquaredUnits) -> float:
 
 @claim("(23)", "population risk", r"$\frac{p^*+2}{p^*} - \frac2p\sum_kQ_{kk} - \frac4{pp^*}\sum\rho_{kl}^2 + \dots$")
 def compare_risk(effort: Effort) -> Comparison:
-    """Compare the risk of three students, the mean of (y - f)^2 by Gauss-Hermite quadrature, with equation (23).
+    """Compare the risk of three students, the mean of (y - f)^2 by quadrature, with equation (23) of Bocchi et al.
 
     Here y is the label and f the network's output.
     """
@@ -59,7 +59,7 @@ def compare_risk(effort: Effort) -> Comparison:
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
 def compare_teachers(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with (33) and (38)."""
+    """Compare mean increments of the overlaps with teachers, by quadrature, with equations (33) and (38) of Bocchi et al."""
     s = sample_units()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q = Q.diagonal()
@@ -68,7 +68,7 @@ def compare_teachers(effort: Effort) -> Comparison:
 
 
 def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
-    """Evaluate the time derivative of the student overlaps Q by (34), at learning rate eta.
+    """Evaluate the time derivative of the student overlaps Q by equation (34) of Bocchi et al., at learning rate eta.
 
     Here `bracket` is the factor of Q in the term quadratic in the learning rate, and time counts samples per dimension.
     """
@@ -90,7 +90,10 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     f"{DRIFT}",
 )  # fmt: skip
 def compare_students(effort: Effort) -> Comparison:
-    """Compare mean increments of the overlaps between students, by quadrature, with (34), corrected and as printed."""
+    """Compare mean increments of the overlaps between students, by quadrature, with equation (34) of Bocchi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     s, eta = sample_units(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
     printed = 1 + 2 / K - (2 * P - 1) / P**2 * T**2 - rho2 / (P * K)
@@ -104,7 +107,10 @@ def compare_students(effort: Effort) -> Comparison:
     r"$\frac{dQ_{kk}}{dt} = \frac8pQ_{kk}[1-\frac1p(\sum_rQ_{rr}+2Q_{kk})]$, to first order in small overlaps",
 )
 def compare_norm_learning(effort: Effort) -> Comparison:
-    """Compare mean increments of norms and small overlaps, by quadrature, with (9) to first order in the overlaps."""
+    """Compare mean increments of norms and small overlaps, by quadrature, with equation (9) of Bocchi et al.
+
+    The equation is taken to first order in the overlaps.
+    """
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
     # overlaps with a teacher and with the second student, to first order
@@ -119,7 +125,10 @@ def compare_norm_learning(effort: Effort) -> Comparison:
 
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
 def compare_plateau_norm(effort: Effort) -> Comparison:
-    """Compare the squared norm at which orthogonal students have zero mean increment, by quadrature, with (10)."""
+    """Compare the squared norm at which orthogonal students stop growing with equation (10) of Bocchi et al.
+
+    At that norm the mean increment, by quadrature, is zero.
+    """
     # students along axes 3 to 5, orthogonal to the teachers
     at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
     number = brentq(lambda q: float(at(q).mean(at(q).Q(0.0))[0, 0]), 0.1, 2.0)
@@ -128,7 +137,10 @@ def compare_plateau_norm(effort: Effort) -> Comparison:
 
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
 def compare_growth(effort: Effort) -> Comparison:
-    """Compare growth rates of teacher overlaps on the plateau, from the package's linearised gradient flow, with (11), (12)."""
+    """Compare growth rates of teacher overlaps on the plateau with equations (11) and (12) of Bocchi et al.
+
+    The rates are those of linearised gradient flow.
+    """
     return compare(linearise_on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
 
@@ -139,7 +151,9 @@ def compare_growth(effort: Effort) -> Comparison:
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
 def compare_decay(effort: Effort) -> Comparison:
-    """Compare the rate of the student overlap Q_12 on the plateau, from linearised gradient flow, with -omega_Q.
+    """Compare the rate of a quadratic network's student overlap Q_12 on the plateau with -omega_Q.
+
+    The rate is that of linearised gradient flow.
 
     Here omega_Q is the paper's decay rate. The printed growth rate is +omega_Q.
     """
@@ -153,7 +167,10 @@ def compare_decay(effort: Effort) -> Comparison:
     tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
 def compare_loss_13(effort: Effort) -> Comparison:
-    """Compare the relative fall of the risk on the plateau, in gradient flow, with equation (13), corrected and as printed."""
+    """Compare the relative fall of the risk on the plateau, in gradient flow, with equation (13) of Bocchi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     t, lr, runs = 1.5, 0.01, 8
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
@@ -172,7 +189,10 @@ def compare_loss_13(effort: Effort) -> Comparison:
     r"$\mathcal R(0) - \frac{2\tau_0}{Np^2}[1-e^{-2\omega_Qt}] - \frac{4\mu_0}{Npp^*}[e^{2\omega_\rho t}-1]$",
 )
 def compare_risk_on_plateau(effort: Effort) -> Comparison:
-    """Compare the fall of the risk from small overlaps, from simulated gradient flow, with the formula of section 7.3."""
+    """Compare the fall of the risk in simulated gradient flow with the formula of section 7.3 of Bocchi et al.
+
+    The flow starts from small overlaps.
+    """
     rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
     M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
@@ -186,7 +206,10 @@ def compare_risk_on_plateau(effort: Effort) -> Comparison:
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
 def compare_optimal(effort: Effort) -> Comparison:
-    """Compare the share of variance in the ODE's best learning rates left by a linear fit in the width with the bound 0.001."""
+    """Compare how far a quadratic network's best learning rates are from linear in the width with the bound 0.001.
+
+    The measure is the share of their variance that a linear fit leaves.
+    """
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
     rest = rates - np.polyval(np.polyfit(widths, rates, 1), widths)
@@ -195,7 +218,10 @@ def compare_optimal(effort: Effort) -> Comparison:
 
 @claim("figure 1", "SGD follows the ODE", "The mean norms of SGD are those of the ODE")
 def compare_follows_ode(effort: Effort) -> Comparison:
-    """Compare the mean squared norm of students in the exact chain at d = 2000, at two times, with the ODE's."""
+    """Compare the mean squared norm of a quadratic network's students, in the chain at d = 2000, with the ODE's.
+
+    There are two times.
+    """
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
     start = make_overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
     norms = (

@@ -23,7 +23,7 @@ CRITICAL, CONSERVED = (f"in `tests/laws/test_{name}.py`" for name in ("critical_
 
 
 def risk(W: np.ndarray, k: int) -> float:
-    """Evaluate the population risk (23) at weights W of shape (p, d), with k teachers along the first axes.
+    """Evaluate the population risk (23) of Bocchi et al. at weights W of shape (p, d), with k teachers along the first axes.
 
     It is (Tr D)^2 + 2 Tr D^2, where D is the difference of the quadratic forms of student and teacher.
     """
@@ -32,13 +32,16 @@ def risk(W: np.ndarray, k: int) -> float:
 
 
 def gradient(W: np.ndarray, k: int) -> np.ndarray:
-    """Evaluate the gradient (24) at weights W of shape (p, d), with k teachers along the first axes."""
+    """Evaluate the gradient (24) of Bocchi et al. at weights W of shape (p, d), with k teachers along the first axes."""
     p, Q, teachers = len(W), W @ W.T, np.eye(k, W.shape[1])
     return -4 / p * (W + 2 / k * (W @ teachers.T) @ teachers - (np.trace(Q) * W + 2 * Q @ W) / p)
 
 
 def hessian(W: np.ndarray, k: int) -> np.ndarray:
-    """Evaluate the Hessian (25) at weights W of shape (p, d), as a matrix of p d rows, with k teachers along the first axes."""
+    """Evaluate the Hessian (25) of Bocchi et al. at weights W of shape (p, d), as a matrix of p d rows.
+
+    The k teachers lie along the first axes.
+    """
     (p, d), Q = W.shape, W @ W.T
     outer = np.einsum("na,mb->manb", W, W) + np.einsum("ma,nb->manb", W, W)
     between = -2 / p * (np.einsum("nm,ab->manb", Q, np.eye(d)) + outer)
@@ -48,21 +51,21 @@ def hessian(W: np.ndarray, k: int) -> np.ndarray:
 
 @claim("(24)", "gradient", r"$-\frac4p[w_m + \frac2{p^*}\sum_l\rho_{ml}w^*_l - \frac1p\sum_k(Q_{kk}w_m + 2Q_{km}w_k)]$")
 def compare_gradient_24(effort: Effort) -> Comparison:
-    """Compare the mean gradient of the loss, by Gauss-Hermite quadrature, with equation (24)."""
+    """Compare the mean gradient of the loss, by Gauss-Hermite quadrature, with equation (24) of Bocchi et al."""
     s = sample_units()
     return compare(-4 / P * (s.error * s.weights * s.fields) @ s.x.T, gradient(s.W, K))
 
 
 @claim("(25)", "Hessian", r"$-\frac4p\{-\frac2p(Q_{nm} + w_nw_m^\top + w_mw_n^\top) + \delta_{mn}[\dots]\}$")
 def compare_hessian_25(effort: Effort) -> Comparison:
-    """Compare eigenvalues of the package's Hessian at random weights in R^9 with those of the dense matrix (25)."""
+    """Compare eigenvalues of the Hessian at random weights in R^9 with those of the dense matrix (25) of Bocchi et al."""
     W = random_weights(P, 9, seed=1)
     found = sl.hessian_spectrum(sl.presets.quadratic_network(P, K), make_overlaps(np.ones(P), W[:, :K], W @ W.T), 9)
     return compare(np.repeat(*found), np.linalg.eigvalsh(hessian(W, K)), rtol=1e-8)
 
 
 def published_spectra(p: int, k: int, d: int) -> Any:
-    """Yield the published spectrum of each family of critical points in section 7.2.2.
+    """Yield the published spectrum of each family of critical points in section 7.2.2 of Bocchi et al.
 
     Each item has the numbers (s, r) of learnt teacher directions and of other directions, and the pairs (eigenvalue,
     multiplicity).
@@ -83,7 +86,7 @@ def published_spectra(p: int, k: int, d: int) -> Any:
     "Tables for tabula rasa, plateau, zero error, and all students on one teacher",
 )
 def compare_spectra(effort: Effort) -> Comparison:
-    """Compare eigenvalues of the package's Hessian in R^12, at four kinds of critical points, with section 7.2.2."""
+    """Compare eigenvalues of the Hessian in R^12, at four kinds of critical points, with section 7.2.2 of Bocchi et al."""
     d, problem = 12, sl.presets.quadratic_network(P, K)
     points, rows = theory.critical_points(problem), []
     for (s, r), table in published_spectra(P, K, d):
@@ -99,7 +102,7 @@ def compare_spectra(effort: Effort) -> Comparison:
     right=r"Null eigenvectors of $SS^\top$, and likewise positive ones",
 )  # fmt: skip
 def compare_null_directions(effort: Effort) -> Comparison:
-    """Compare the norm of H u with 0, for the dense Hessian H at a solution and a published null direction u.
+    """Compare the norm of H u with 0, for the Hessian H of a quadratic network's solution and a published null direction u.
 
     Here u is the product of x, a vector over the students, with a direction orthogonal to the teachers; S is the matrix of
     orthonormal columns in the solution (15). In the right form x is a null eigenvector of S S^T, in the printed one the vector
@@ -118,7 +121,9 @@ def compare_null_directions(effort: Effort) -> Comparison:
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
 )  # fmt: skip
 def compare_rotations(effort: Effort) -> Comparison:
-    """Compare the eigenvalues of M M^T at a critical point of three students with 0, 1, 1 (the paper prints 1, 1, 1).
+    """Compare the eigenvalues of M M^T at a critical point of a quadratic network with 0, 1, 1 (printed: 1, 1, 1).
+
+    The network has three students.
 
     Here M has the scaled overlaps with two directions orthogonal to the teachers; the point is found numerically.
     """
@@ -136,7 +141,10 @@ def compare_rotations(effort: Effort) -> Comparison:
     f"{CRITICAL}",
 )  # fmt: skip
 def compare_families(effort: Effort) -> Comparison:
-    """Compare the number of distinct risks at critical points, found by 80 root searches, with 6 (the paper prints 5)."""
+    """Compare the number of distinct risks at a quadratic network's critical points, by 80 root searches, with 6.
+
+    The paper prints 5.
+    """
     rng, met = np.random.default_rng(0), set()
     for _ in range(80):
         start = rng.normal(size=(2, 5)) * rng.choice([0.0, 0.3, 1.0], size=(2, 1))
@@ -158,7 +166,10 @@ def compare_families(effort: Effort) -> Comparison:
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL}",
 )  # fmt: skip
 def compare_weights_of_families(effort: Effort) -> Comparison:
-    """Compare squared norms at which the gradient vanishes, by root finding, with section 7.2.1, corrected and printed."""
+    """Compare squared norms at which the gradient vanishes, by root finding, with section 7.2.1 of Bocchi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     outside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6, 2) * (np.arange(3) < 2)[:, None], 2)[0, 2]
     inside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6) * (np.arange(3) < 1)[:, None], 2)[0, 0]
     number = [brentq(f, 0.1, 5.0) for f in (outside, inside)]
@@ -170,7 +181,10 @@ def compare_weights_of_families(effort: Effort) -> Comparison:
     right=r"$-\frac1p \sum_k w_k w_k^\top$", tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL}",
 )  # fmt: skip
 def compare_plateau_hessian(effort: Effort) -> Comparison:
-    """Compare the Hessian on the plateau, by differences of the gradient, with section 7.2.2, corrected and printed."""
+    """Compare the Hessian on the plateau, by differences of the gradient, with section 7.2.2 of Bocchi et al.
+
+    The formula is taken both corrected and as printed.
+    """
     p, k, d = P, K, 6
     W = np.sqrt(p / (p + 2)) * np.eye(p, d, 2)
     outer = np.einsum("na,mb->manb", W, W) + np.einsum("ma,nb->manb", W, W)
@@ -182,7 +196,7 @@ def compare_plateau_hessian(effort: Effort) -> Comparison:
 
 
 def hessian_by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
-    """Compute the Hessian of the risk at weights W by central differences of the gradient (24)."""
+    """Compute the Hessian of the risk at weights W by central differences of the gradient (24) of Bocchi et al."""
     # one weight at a time
     moves = np.eye(W.size).reshape(-1, *W.shape)
     return np.stack([(gradient(W + h * e, K) - gradient(W - h * e, K)).ravel() / (2 * h) for e in moves])
@@ -194,7 +208,7 @@ def hessian_by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
     r"$\frac8{pp^*}\{\sum_lS_{ql}S_{pl} + \sum_{l,l'}S_{ql}S_{pl'}(w^*_lw_{l'}^{*\top}+w^*_{l'}w_l^{*\top})\}$",
 )
 def compare_solution_hessian(effort: Effort) -> Comparison:
-    """Compare the Hessian at a random solution in R^6, by differences of the gradient, with section 7.2.2."""
+    """Compare the Hessian at a random solution in R^6, by differences of the gradient, with section 7.2.2 of Bocchi et al."""
     d, S = 6, np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     V = S @ np.eye(K, d)
     outer = np.einsum("na,mb->manb", V, V) + np.einsum("ma,nb->manb", V, V)
@@ -208,7 +222,10 @@ def compare_solution_hessian(effort: Effort) -> Comparison:
     r"$-\frac8p\{-\frac1p\vec Q_q\vec Q_p(1+2w^*_1w_1^{*\top}) + \delta_{qp}[\frac{p^*-1}{3p^*} + \dots]\}$",
 )
 def compare_aligned_hessian(effort: Effort) -> Comparison:
-    """Compare the Hessian where all students lie along one teacher, by differences of the gradient, with section 7.2.2."""
+    """Compare the Hessian at students along one teacher, by differences, with section 7.2.2 of Bocchi et al.
+
+    All students lie along the same teacher; the differences are those of the gradient.
+    """
     d, lengths = 6, np.array([0.5, -0.3, 0.7])
     # the norm at which the gradient along the teacher vanishes
     lengths *= np.sqrt(P * (2 + K) / (3 * K)) / np.linalg.norm(lengths)
@@ -221,7 +238,9 @@ def compare_aligned_hessian(effort: Effort) -> Comparison:
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
 def compare_ratio(effort: Effort) -> Comparison:
-    """Compare the ratio of the numbers of negative and null eigenvalues of the Hessian on the plateau at d = 30 with (29).
+    """Compare the ratio of negative to null eigenvalues of the Hessian on the plateau with (29) of Bocchi et al.
+
+    The ratio is that of the numbers of eigenvalues, at d = 30.
 
     The numbers are those of the package's Hessian.
     """
@@ -239,7 +258,7 @@ def compare_ratio(effort: Effort) -> Comparison:
     tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL}",
 )  # fmt: skip
 def compare_largest_ratio(effort: Effort) -> Comparison:
-    """Compare the largest ratio of the numbers of negative and null eigenvalues, over widths in R^9, with section 7.2.2.
+    """Compare the largest ratio of negative to null eigenvalues, over widths in R^9, with section 7.2.2 of Bocchi et al.
 
     The numbers are those of dense Hessians on the plateau. The section is taken in its corrected and its printed form.
     """
@@ -252,7 +271,7 @@ def compare_largest_ratio(effort: Effort) -> Comparison:
 
 @claim("section 7.5", "degrees of freedom", r"$Np - p(p-1)/2$ for $p\le N$, then $N(N+1)/2$; solutions $pp^*-p^*(p^*+1)/2$")
 def compare_degrees(effort: Effort) -> Comparison:
-    """Compare numerical ranks of the differential of W^T W, and of rotations at a solution, with section 7.5.
+    """Compare numerical ranks of the differential of W^T W, and of rotations at a solution, with section 7.5 of Bocchi et al.
 
     Here W is the weight matrix; the section counts the degrees of freedom of W^T W and the dimension of the solutions.
     """
@@ -275,14 +294,14 @@ def compare_degrees(effort: Effort) -> Comparison:
 
 @claim("(15), (16)", "solutions of zero error", r"$\bar W_S = \sqrt{p/p^*}\,SW^*$ with $S^\top S = 1$")
 def compare_solutions(effort: Effort) -> Comparison:
-    """Compare the risk of a random solution (15), by Gauss-Hermite quadrature, with 0."""
+    """Compare the risk of a random solution (15) of Bocchi et al., by Gauss-Hermite quadrature, with 0."""
     S = np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     return compare(2 * SquaredUnits(np.sqrt(P / K) * S @ np.eye(K, 5), np.eye(K, 5)).risk, 0.0, atol=1e-13)
 
 
 @claim("(19)–(21)", "closest solution", r"$\bar S = \rho_0(\rho_0^\top\rho_0)^{-1/2}$ is the closest to the start")
 def compare_closest(effort: Effort) -> Comparison:
-    """Compare the closest solution's distance from the start with that of 2000 random solutions.
+    """Compare the distance of a quadratic network's closest solution from the start with that of 2000 random solutions.
 
     The ratio to the smallest of their distances is below 1. The closest solution's distance agrees to 1e-9 with that of the
     solution from SciPy's polar factor of M.
@@ -314,7 +333,9 @@ def build_uneven_start() -> np.ndarray:
     f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVED}",
 )  # fmt: skip
 def compare_conserved(effort: Effort) -> Comparison:
-    """Compare the largest change of S = M (M^T M)^(-1/2) in gradient flow in R^9 with that in the ODE (printed: 0).
+    """Compare the change of S = M (M^T M)^(-1/2) in a quadratic network's gradient flow in R^9 with that in its ODE.
+
+    The printed value is 0.
 
     Here M has the overlaps with the teachers. The starts are orthogonal students, first of equal norms, for which the right
     value is 0, and then of different norms, for which it is the change in the ODE of the overlaps.
@@ -337,7 +358,10 @@ def compare_conserved(effort: Effort) -> Comparison:
     f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVED}",
 )  # fmt: skip
 def compare_end_is_closest(effort: Effort) -> Comparison:
-    """Compare the distance of gradient flow's end in R^9 from the closest solution with that of the ODE's end (printed: 0)."""
+    """Compare the distance from the closest solution at which a quadratic network's gradient flow and its ODE end.
+
+    The flow is in R^9. The printed value is 0.
+    """
     U, lr = build_uneven_start(), 0.1
     problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), make_overlaps(np.ones(2), U[:, :2], U @ U.T)
     closest_M = np.asarray(sl.conserved.end_point(problem, stats).stats.M)
@@ -358,7 +382,7 @@ def compare_end_is_closest(effort: Effort) -> Comparison:
     tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
 )  # fmt: skip
 def compare_terminal(effort: Effort) -> Comparison:
-    """Compare the late risk times t^2 in gradient flow of three students and one teacher with its limit (printed: 0).
+    """Compare a quadratic network's late risk times t^2, with three students and one teacher, with its limit (printed: 0).
 
     Here t is the time; the limit is that of the algebraic law of decay.
     """

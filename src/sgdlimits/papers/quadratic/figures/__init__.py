@@ -1,1 +1,1 @@
-"""Figures of Escape dynamics and implicit bias."""
+"""Figures of Bocchi et al., *Escape dynamics and implicit bias of one-pass SGD*."""

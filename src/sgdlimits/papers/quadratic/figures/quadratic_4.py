@@ -14,7 +14,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 # learning rate, different squared norms, and singular values of M
 LR, SQUARED_NORMS, SINGULAR_VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 SPREAD = 0.01
-"""Standard deviation of the overlaps of the random start, (8) of the paper."""
+"""Standard deviation of the overlaps of the random start, equation (8) of Bocchi et al."""
 FULL, QUICK, WORDS = sizes(
     limit=("end of the ODE", 30.0),
     learnt=("end of the ODE from the random start", 400.0),

@@ -15,7 +15,7 @@ from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_style
 from sgdlimits.papers.quadratic.theory.critical import degrees_of_freedom
 
 MIN_SINGULAR_VALUE = 1e-10
-"""Singular values below this share of the largest count as zero."""
+"""Share of the largest singular value below which a singular value counts as zero."""
 FULL = Size(dimensions=(4, 8, 12), widest=16)
 QUICK = FULL.but(dimensions=(3, 5), widest=7)
 WORDS = dict(dimensions="dimensions N", widest="largest width")

@@ -16,15 +16,15 @@ from sgdlimits.papers.quadratic.phases.result import PHASES, Phases, compute_the
 from sgdlimits.run.schema import check_form
 
 MIN_PLATEAU_TO_FALL = 1 / 3
-"""Minimal duration of a plateau, relative to the fall after it; an exponential decay stays in the band for only 6 % of it."""
+"""Minimal duration of a plateau relative to the fall after it; an exponential decay stays in a band for only 6 % of it."""
 MIN_FINAL_EXCESS = 0.1
 """Smallest excess risk, relative to the start, at which a flat end counts as a plateau; a run that ends lower has learnt."""
 TAIL_START = 0.1
-"""The tail begins where the excess risk is this fraction of the plateau's."""
+"""Fraction of the plateau's excess risk at which the final decay, the tail, begins."""
 MIN_BAND_STANDARD_DEVIATIONS = 3.0
-"""Minimal half-width of the band, in standard deviations of the risk's fluctuations."""
+"""Minimal half-width of the band around a plateau, in standard deviations of the risk's fluctuations."""
 MAX_BAND_WIDENING = 3.0
-"""Largest factor by which the requested band is widened for the fluctuations of the risk."""
+"""Largest factor by which the requested band around a plateau is widened for fluctuations of the risk."""
 
 
 class Plateau(NamedTuple):
@@ -173,7 +173,7 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
 
 
 def _find_flat_ends(log: np.ndarray, width: float) -> np.ndarray:
-    """Return for each index the last index up to which the values of `log` differ by at most `width`."""
+    """Return for each index the last index up to which the log risk in `log` varies by at most `width`."""
     ends = np.empty(log.size, int)
     for first in range(log.size):
         rest = log[first:]

@@ -9,23 +9,23 @@ from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput
 
 ERROR_BLOCKS = 4
-"""Number of blocks of a fitted stretch, whose slopes give the standard error."""
+"""Number of blocks into which a fitted stretch is divided; the blocks' slopes give the standard error."""
 MIN_FIT_POINTS = 8
-"""Smallest number of points of a fit."""
+"""Smallest number of saved times for the fit of a rate."""
 FIT_START = 0.2
-"""Growth is fitted after this fraction of the plateau, when norms have settled."""
+"""Fraction of the plateau after which growth is fitted, when norms have settled."""
 MAX_SIGNAL_FRACTION = 0.5
-"""On a plateau that is left, growth is fitted up to this fraction of the final signal, before it saturates."""
+"""Fraction of the final signal up to which growth on a plateau is fitted, before it saturates."""
 MIN_SIGNAL_TO_NOISE = 3.0
-"""At finite d growth is fitted above this multiple of d^(-1/2) per pair, the size of SGD's own noise."""
+"""Multiple of SGD's own noise, d^(-1/2) per pair, above which growth is fitted at finite d."""
 MIN_SIGNAL_TO_LEAST = 10.0
-"""Decay is fitted above this multiple of the smallest value, near which other terms matter."""
+"""Multiple of the smallest value above which decay is fitted; near that value other terms matter."""
 MIN_DECAY_FACTOR = 2.0
-"""A signal that falls by less than this factor has no decay rate."""
+"""Factor by which a signal must fall to have a decay rate."""
 TAIL_FIT_START = 0.1
-"""The tail is fitted below this fraction of its first value, if it falls so far."""
+"""Fraction of its first value below which the tail of the risk is fitted, if it falls so far."""
 MIN_TAIL_FRACTION = 1e-8
-"""The tail is fitted above this fraction, below which solvers lose accuracy."""
+"""Fraction of its first value above which the tail of the risk is fitted; solvers lose accuracy below."""
 
 
 def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:

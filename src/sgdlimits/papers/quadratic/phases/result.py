@@ -19,7 +19,7 @@ from sgdlimits.text import count, table
 PHASES = ("norm learning", "plateau", "escape", "descent", "tail")
 """Names of the phases in order; norm learning precedes the plateau, and is absent for students of fixed norm."""
 OUTCOMES = {"left": "left a plateau", "stays": "stayed on one", "none": "had none", "diverged": "diverged"}
-"""Words for the outcomes of runs in the printed table."""
+"""Words that the printed table of phases uses for the outcomes of runs."""
 ROW_TITLES = {
     "level": "risk on the plateau",
     "growth": "growth of overlaps",
@@ -27,7 +27,7 @@ ROW_TITLES = {
     "tail_rate": "rate of the tail",
     "tail_exponent": "exponent of the tail",
 }
-"""Titles of the rows of rates in the printed table."""
+"""Titles of the rows of rates in the printed table of phases."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -26,7 +26,7 @@ from sgdlimits.problem.recognise import recognise_quadratic_network
 from sgdlimits.text import table
 
 MAX_FAMILIES = 10**5
-"""Largest number of families in a table: more take minutes to list."""
+"""Maximum number of families of critical points in a table; more families take minutes to list."""
 # headings of the printed table
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
 
@@ -49,7 +49,7 @@ class CriticalPoints(Sequence[CriticalFamily]):
         return len(self.families)
 
     def family(self, s: int, r: int) -> CriticalFamily:
-        """Return the family with s directions in the teachers' span and r orthogonal to it."""
+        """Return the family whose network has learnt s directions in the teachers' span and r orthogonal to it."""
         # all families share width, teachers and noise
         like = self.families[0]
         return CriticalFamily(like.width, like.teachers, s, r, like.noise)

@@ -66,7 +66,7 @@ def escape_time(
     norm: PositiveInTime | None = None,
     corrector: bool = True,
 ) -> np.ndarray | float:
-    r"""Time until the risk has fallen below the plateau's by a given fraction, in samples per dimension, inverting (13).
+    r"""Time until the risk has fallen by a given fraction below the plateau's, in samples per dimension.
 
     The time is infinite if the plateau is stable. The overlaps are assumed to grow exponentially until the end. From a start
     off the plateau they change by the factor `norm_gain` while the norms settle; the reduction still refers to the plateau.
@@ -88,7 +88,7 @@ def escape_time(
     quenched 324.6
     """
     if average not in AVERAGES:
-        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of these names.")
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Choose a name from this list.")
     share = np.asarray(reduction, float)
     if not ((share > 0) & (share <= 1)).all():
         raise BadInput(f"reduction must be above 0 and at most 1; got {shorten(reduction)}. Use a fraction such as 0.5.")
@@ -118,13 +118,11 @@ def escape_time(
 
 @checked
 def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, corrector: bool = True) -> float:
-    r"""Factor g by which relaxation of the norms changes the overlaps with teachers.
+    r"""Factor g by which the relaxation of the norms changes the overlaps with teachers before their exponential growth.
 
     The overlaps also grow by :math:`e^{\omega_\rho t}` on the plateau, with the growth rate :math:`\omega_\rho` of
     `plateau_rates`; :math:`\bar Q` below is `plateau_norm`. The corrector is the part of the drift quadratic in the learning
     rate.
-
-    The growth is :math:`e^{\omega_\rho t}`.
 
     Students with the squared norm :math:`q_0` and overlaps :math:`\rho_0` at the start have the overlaps
     :math:`\rho_0\, g\, e^{\omega_\rho t}` once their norms have settled. Without the corrector :math:`g = \sqrt{\bar Q/q_0}`:

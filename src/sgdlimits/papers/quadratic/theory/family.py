@@ -17,7 +17,7 @@ from sgdlimits.statistics import Overlaps
 
 
 class NullDirections(NamedTuple):
-    """Numbers of null directions of a Hessian: those tangent to the family of critical points, and the others."""
+    """Numbers of null directions of a Hessian at a critical point: those tangent to the family of points, and the others."""
 
     symmetry: int
     flat: int
@@ -65,7 +65,7 @@ class CriticalFamily:
 
     @property
     def rank(self) -> int:
-        """Rank s + r of the weight matrix W."""
+        """Rank s + r of the weight matrix W at every point of the family."""
         return self.s + self.r
 
     @property
@@ -132,7 +132,7 @@ class CriticalFamily:
         return Overlaps(jnp.ones(self.width), jnp.asarray(W[:, : self.teachers]), jnp.asarray(W @ W.T))
 
     def gradient_norm(self, seed: int | None = None) -> float:
-        """Norm of the gradient (24) at a point of the family, computed numerically: zero up to rounding."""
+        """Norm of the risk's gradient at a point of the family, computed numerically: zero up to rounding."""
         W = self.weights(self.smallest_d, seed)
         # student's matrix minus teachers' matrix
         D = W.T @ W / self.width - np.diag(np.arange(self.smallest_d) < self.teachers) / self.teachers

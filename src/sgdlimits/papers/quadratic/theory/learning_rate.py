@@ -29,9 +29,9 @@ from sgdlimits.problem.presets import quadratic_network
 from sgdlimits.start import OrthogonalInit
 
 RELATIVE_TOLERANCE = 1e-8
-"""Relative tolerance of the solver."""
+"""Relative tolerance of the ODE solver for halving times."""
 MAX_GROWTH_TIMES = 5.0
-"""A run counts as never halving after this multiple of the time in which overlaps grow by e^2/spread at small rates."""
+"""Time after which a run counts as never halving its risk, in growth times of overlaps at small learning rates."""
 SEARCH_POINTS = (13, 5, 5)
 """Numbers of learning rates on successively finer grids; a parabola through the last three rates gives the optimum."""
 

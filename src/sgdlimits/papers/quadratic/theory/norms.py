@@ -22,16 +22,16 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from sgdlimits.domain import PositiveInTime, Reals, Times, checked
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
 # Gauss-Legendre rule of each panel
 LEGENDRE_NODES, LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(10)
 QUADRATURE_PANELS = 120
-"""Number of panels of the integral over log b."""
+"""Number of quadrature panels of the integral over log b that gives the student overlaps."""
 LOG_RANGE = 60.0
-"""Range of the integral in log b; the remainder, a fraction exp(-60), is below rounding."""
+"""Range in log b of the integral that gives the student overlaps; the remainder, exp(-60), is below rounding."""
 
 
 @checked
@@ -63,7 +63,7 @@ def norm_learning(
     """
     at, t = read_coefficients(problem, corrector), np.asarray(t, float)
     if not (t >= 0).all():
-        raise BadInput(f"t must not be negative; got {t.min():g}. Use times since the start.")
+        raise BadInput(f"t must not be negative; got {t.min():g}. Use times of at least 0, counted from the start.")
     rate, unit = 8 * read_coefficients(problem).lr / at.p, at.p / (at.p + 2)
     if at.kappa == 0:
         s = 1 / (1 + (unit / norm - 1) * np.exp(-rate * t))
@@ -97,7 +97,7 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
     values, vectors = np.linalg.eigh(np.asarray(Q, float))
     if values.shape != (at.p,) or not np.allclose(Q, np.transpose(Q)) or values[0] < -1e-9 * abs(values[-1]):
         raise BadInput(
-            f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Use the overlaps between students."
+            f"Q must be a positive semidefinite matrix of shape ({at.p}, {at.p}); got {shorten(Q)}. Give W @ W.T of students W."
         )
     # gradient flow keeps the null space of Q
     there = values > 1e-14 * values[-1]

@@ -30,7 +30,7 @@ from sgdlimits.problem.recognise import recognise_quadratic_teachers
 from sgdlimits.statistics import Overlaps
 
 MAX_UNEVEN_FAMILIES = 10**5
-"""Largest number of families in a list: more take minutes."""
+"""Maximum number of families of critical points in a list; more families take minutes to list."""
 
 
 @checked
@@ -57,17 +57,17 @@ class UnevenFamily:
 
     @property
     def missed(self) -> Float[np.ndarray, "m"]:
-        """Strengths, which are eigenvalues, of the teachers' eigenvectors that are not learnt."""
+        """Eigenvalues of the teachers' matrix T whose eigenvectors the network has not learnt."""
         return np.delete(self.strengths, self.learnt)
 
     @property
     def b(self) -> float:
-        """Excess of the network's matrix over the teachers' matrix, equal in all directions that the network uses."""
+        """Eigenvalue of D = WᵀW/p - T, network minus teachers, in all directions that the network uses."""
         return float(self.missed.sum() / (len(self.learnt) + self.r + 2))
 
     @property
     def risk(self) -> float:
-        """Population risk, including the noise floor."""
+        """Population risk at the critical points of the family, including the noise floor."""
         return 2 * self.b * float(self.missed.sum()) + 2 * float((self.missed**2).sum()) + self.noise
 
     def index(self, d: int) -> int:

@@ -1,1 +1,1 @@
-"""Claims of the slides on dimension-free limits."""
+"""Claims of Loureiro's slides, *Dimension-free limits of SGD*, and their computations."""

@@ -46,7 +46,7 @@ def compare_outside(effort: Effort) -> Comparison:
 
 
 def beyond_teachers(found: xr.Dataset) -> np.ndarray:
-    """Return the absolute off-diagonal entries of Q - M M^T, with zeros on the diagonal.
+    """Return the absolute entries of Q - M M^T off the diagonal, with zeros on the diagonal.
 
     They are the overlaps Q between students that the overlaps M with orthonormal teachers do not explain.
     """
@@ -56,7 +56,9 @@ def beyond_teachers(found: xr.Dataset) -> np.ndarray:
 
 @claim("theorem on $Q$", "mean field of wide networks", r"The gap falls at least as $p^{-1/2}$")
 def compare_mean_field(effort: Effort) -> Comparison:
-    """Compare the exponent, in the width, of the student overlaps that teachers do not explain with the bound -1/2.
+    """Compare the exponent, in the width, of the entries of Q - M M^T off the diagonal with the bound -1/2.
+
+    M has the overlaps with orthonormal teachers, and Q those between students.
 
     The overlaps are those of the simulated ODE.
     """
@@ -72,7 +74,9 @@ def compare_mean_field(effort: Effort) -> Comparison:
 
 @claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
 def compare_mean_field_in_d(effort: Effort) -> Comparison:
-    """Compare the exponent, in d, of the student overlaps that teachers do not explain with -1/2.
+    """Compare the exponent, in d, of the entries of Q - M M^T off the diagonal with -1/2.
+
+    M has the overlaps with orthonormal teachers, and Q those between students.
 
     The overlaps are those of the exact chain of 32 units in d dimensions.
     """
@@ -109,7 +113,7 @@ def compare_particles(effort: Effort) -> Comparison:
     r"$\partial_t\rho_t = \gamma\nabla(\rho_t\nabla\ell)$ as $p\to\infty$ at fixed $d$",
 )
 def compare_fixed_dimension(effort: Effort) -> Comparison:
-    """Compare the drift in the ODE of 24 rotated copies of two erf units in R^3 with the drift in the mean-field limit."""
+    """Compare the drift of 24 rotated copies of two erf units in R^3, in the ODE, with that in the mean-field limit."""
     a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
     # equally spaced: exact for trigonometric polynomials of degree below 24
     angles = 2 * np.pi * (np.arange(count) + 0.5) / count
@@ -128,7 +132,7 @@ def compare_fixed_dimension(effort: Effort) -> Comparison:
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def compare_measure(effort: Effort) -> Comparison:
-    """Compare the risk of two merged pairs of units, by quadrature, with the exact formula.
+    """Compare the risk of a wide network merged from two, by quadrature, with the exact formula, quadratic in the measure.
 
     The printed value is the mean of the risks of the two pairs.
     """
@@ -145,7 +149,7 @@ def compare_measure(effort: Effort) -> Comparison:
     "From all directions a flow of 2-homogeneous units can only end in a global optimum",
 )
 def compare_global_convergence(effort: Effort) -> Comparison:
-    """Compare the final excess risk of relu units in the mean field with 0 from full starts and 1/4 from one-signed starts.
+    """Compare the final excess risk of relu units in the mean field with 0, and with 1/4 from one-signed starts.
 
     From all overlaps and both signs of the second layer the risk decays to zero as t^-2; from negative second layers only it
     ends at the risk of the zero network.
@@ -166,13 +170,8 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     Here hn is the Hermite polynomial of order n. Units with activation h0 + h1 + h2 + h3 are on the sphere; the component n of
     the network is the mean of a m^n over units with second layer a and overlap m.
 
-    Here hn is the Hermite polynomial of order n. Units with activation h0 + h1 + h2 + h3 are on the sphere; the component n of
-    the network is the mean of a m^n over units with second layer a and overlap m.
-
     Parameters
-
     ----------
-
     ratio : learning rate of the second layer over that of the first
 
     units : number of units
@@ -203,7 +202,7 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     r"the first later by $\log 1/\varepsilon$ [12]",
 )
 def compare_two_time_scales(effort: Effort) -> Comparison:
-    """Compare the exponents of three learning times in the ratio of learning rates with 1/2, 1/4 and 1/6.
+    """Compare the exponents of three learning times in the ratio of the layers' learning rates with 1/2, 1/4 and 1/6.
 
     The times are those of a numerical solution of the mean field, and the ratio is the first layer's rate over the second's.
     The first time is divided by its logarithm.

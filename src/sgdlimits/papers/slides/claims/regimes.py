@@ -26,7 +26,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
 def compare_loss(effort: Effort) -> Comparison:
-    """Compare the ratio of the overlaps' change in a step on (y - f)^2 to that in a descent step on the risk with 2.
+    """Compare the ratio of a step on (y - f)^2 to a descent step on the risk, in the overlaps' change, with 2.
 
     Here y is the label and f the network's output. The paper prints 1.
     """
@@ -45,7 +45,10 @@ def compare_loss(effort: Effort) -> Comparison:
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {IN_SINGLE_INDEX}",
 )  # fmt: skip
 def compare_exponent_one(effort: Effort) -> Comparison:
-    """Compare the exponent of d in the exact chain's samples to learn a linear target with 1 (the paper prints 0)."""
+    """Compare the exponent of d in the samples that one unit needs to learn a linear target with 1 (printed: 0).
+
+    The samples are counted in the exact chain.
+    """
     sizes = (1024, 20_000)
     (low, e), (high, f) = (learning_time("linear", d, effort.runs(128, 32), 10.0) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
@@ -71,7 +74,9 @@ def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool
 
 @claim("sample complexity", "exponent 2", r"$n = O(d\log d)$ for $\kappa = 2$")
 def compare_exponent_two(effort: Effort) -> Comparison:
-    """Compare the slope in log d of the exact chain's learning time, for information exponent 2, with 3.
+    """Compare the slope in log d of one unit's learning time, for a target of information exponent 2, with 3.
+
+    The time is that of the exact chain.
 
     The learning rate is the best one.
     """
@@ -87,7 +92,10 @@ def soft_cubic(x):
 
 @claim("sample complexity", "exponent 3", r"$n = O(d^{\kappa-1})$ for $\kappa = 3$")
 def compare_exponent_three(effort: Effort) -> Comparison:
-    """Compare the exponent of d in the exact chain's median number of samples, for information exponent 3, with 2."""
+    """Compare the exponent of d in the samples that one unit needs for a target of information exponent 3 with 2.
+
+    The samples are the median over runs of the exact chain.
+    """
     sizes = (80, 320)
     (low, e), (high, f) = (learning_time(soft_cubic, d, effort.runs(256, 256), 2.5 * d, median=True) for d in sizes)
     step = np.log(sizes[1] / sizes[0])
@@ -133,7 +141,7 @@ def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$",
 )
 def compare_gap_to_ode(effort: Effort) -> Comparison:
-    """Compare the exponents, in d and in the learning rate, of the gap between exact chain and ODE with -1/2 and 1/2."""
+    """Compare the exponents, in d and lr, of the gap between an erf committee's chain and ODE with -1/2 and 1/2."""
     runs = effort.runs(192, 96)
     (base, e), (far, f), (slow, g) = log_gap(4, 256, 1.6, runs), log_gap(4, 4096, 1.6, runs), log_gap(4, 256, 0.2, runs)
     sigma = np.hypot(e, [f, g]) / np.log([16, 8])
@@ -147,7 +155,7 @@ def compare_gap_to_ode(effort: Effort) -> Comparison:
     tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {IN_REGIMES}",
 )  # fmt: skip
 def compare_gap_and_width(effort: Effort) -> Comparison:
-    """Compare the exponent, in the width p, of the gap between exact chain and ODE with that of sqrt(log n / p).
+    """Compare the exponent in the width p of an erf committee's gap between chain and ODE with that of sqrt(log n / p).
 
     Here n is the number of overlaps; the gap is the largest of their distances. The paper prints -1/2.
     """
@@ -168,7 +176,7 @@ def compare_gap_and_width(effort: Effort) -> Comparison:
     r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
 )
 def compare_phase_diagram(effort: Effort) -> Comparison:
-    """Compare the exponents of d in the ratio of corrector to population drift with -(kappa + delta).
+    """Compare the exponents of d in the ratio of an erf committee's corrector to its drift with -(kappa + delta).
 
     The corrector is the part of the drift quadratic in the learning rate; the width is d^kappa and the learning rate d^-delta.
     """
@@ -183,7 +191,7 @@ def compare_phase_diagram(effort: Effort) -> Comparison:
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
 def compare_classical(effort: Effort) -> Comparison:
-    """Compare the growth, from lr = 0.02 to lr = 0.5, of the ratio of corrector to population drift with 25.
+    """Compare the growth, from lr = 0.02 to 0.5, of the ratio of an erf committee's corrector to its drift with 25.
 
     The corrector is the part of the drift quadratic in the learning rate lr; both parts are those of the student overlaps Q.
     """
@@ -201,7 +209,7 @@ def compare_classical(effort: Effort) -> Comparison:
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
 def compare_gradient_descent(effort: Effort) -> Comparison:
-    """Compare the order in the learning rate at which full-batch SGD on 40 samples converges with 1.
+    """Compare the order in the learning rate at which full-batch SGD on 40 samples approaches gradient flow with 1.
 
     The order is measured by simulation at three learning rates.
     """
@@ -261,7 +269,7 @@ def compare_saad_and_solla(effort: Effort) -> Comparison:
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
 def compare_symmetric_plateau(effort: Effort) -> Comparison:
-    """Compare the escape rate from the symmetric plateau of three students, by linearised gradient flow, with a formula."""
+    """Compare the escape rate from three erf students' symmetric plateau, by linearised gradient flow, with a closed form."""
     K, eta = 3, 0.01
     point = make_overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)

@@ -1,1 +1,1 @@
-"""Figures of the slides on dimension-free limits."""
+"""Figures of Loureiro's slides, *Dimension-free limits of SGD*."""

@@ -19,13 +19,13 @@ import sgdlimits as sl
 from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_styles, make_panels, tabulate
 
 LR, NOISE, END = 1.0, 0.01, 4.0
-"""Learning rate, label noise, and end in the paper's time of the committees."""
+"""Learning rate, variance of the label noise, and final time (in the paper's units) of the simulated committees."""
 LEARNT_SHARE, FITTED_RATIOS = 0.5, 3
-"""Share of a component at which it counts as learnt, and number of ratios in the fits."""
+"""Share of a Hermite component at which it counts as learnt, and number of ratios of learning rates in the fits."""
 # compared statistics with their legends
 GAP_LABELS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
 STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
-"""Coefficients along normalised Hermite polynomials, and the number of units."""
+"""Coefficients of student and target along normalised Hermite polynomials, and the number of units."""
 FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14), times=140)
 QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
 WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="saved times")

@@ -17,9 +17,9 @@ from sgdlimits.papers.slides import theory as regimes
 # all four regimes lie within these
 MIN_DELTA, MAX_DELTA = -1.5, 1.0
 TOLERANCE = 0.03
-"""Exponents that differ by less count as equal."""
+"""Difference of two exponents of d below which they count as equal."""
 COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
-"""Colours of the regimes, in the order of `theory.regimes.REGIMES`."""
+"""Colours of the regimes in the phase diagram, in the order of `theory.regimes.REGIMES`."""
 FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
 QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
 WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="widths behind the fits")
