@@ -49,9 +49,9 @@ def million_rates() -> None:
 
 def plane() -> None:
     """Measure the plane of 400 exponents after 10^12 steps."""
-    ratios = np.linspace(0.1, 2.0, scaling_exponents.FULL.points)
-    for b in np.linspace(1.1, 3.0, scaling_exponents.FULL.points):
-        scaling_exponents.measure(float(b), ratios, scaling_exponents.FULL)
+    ratios = np.linspace(0.1, 2.0, scaling_exponents.FULL_SIZE.points)
+    for b in np.linspace(1.1, 3.0, scaling_exponents.FULL_SIZE.points):
+        scaling_exponents.measure(float(b), ratios, scaling_exponents.FULL_SIZE)
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def test_drift_is_linear_in_the_share_of_the_first_task():
 @pytest.mark.full
 def test_dropout_survives_a_fixed_learning_rate_and_not_a_free_one():
     """At five samples per dimension, with few pieces."""
-    size = optimal_dropout.QUICK.but(pieces=5, gradients=150)
+    size = optimal_dropout.QUICK_SIZE.with_changes(pieces=5, gradients=150)
     fixed = optimal_dropout.search(optimal_dropout.SPAN, size, 0, lr=1.0)
     free = optimal_dropout.search(optimal_dropout.SPAN, size, 0)
     alone = optimal_dropout.search(optimal_dropout.SPAN, size, 0, dropout=0.0)
@@ -110,7 +110,7 @@ def test_risk_of_a_curriculum_is_the_mean_of_the_risks_on_easy_and_on_hard_sampl
 @pytest.mark.full
 def test_the_optimal_curriculum_ends_with_easy_samples_at_a_fixed_learning_rate_only():
     """With few pieces: easy, hard and easy samples at the learning rate 3, and easy ones first where that rate is free."""
-    size = optimal_curriculum.QUICK.but(pieces=8, starts=1, gradients=90)
+    size = optimal_curriculum.QUICK_SIZE.with_changes(pieces=8, starts=1, gradients=90)
     fixed, free = (optimal_curriculum.search(size, 0, lr=lr) for lr in (optimal_curriculum.RATE, None))
     easy = optimal_curriculum.easy_shares(fixed)
     np.testing.assert_allclose(easy.mean(), 0.5, atol=1e-6)

@@ -147,7 +147,7 @@ def test_samples_in_the_span_have_the_scalar_products_of_samples_in_r_d(name, d,
     problem = committee(n=4).replace(data=sl.Reused(4, base=DATA[name]))
 
     def gram(process, seed):
-        data = DatasetProcess(process).draw_dataset(Stream.of(seed, np.arange(4000)))
+        data = DatasetProcess(process).draw_dataset(Stream.from_seed(seed, np.arange(4000)))
         x = np.asarray(data.x)
         first = np.asarray(process.frame_coordinates(x))[:, 2:]
         return {"products": (x @ x.swapaxes(1, 2))[:, *np.triu_indices(4)], "first": first.reshape(len(x), -1)}

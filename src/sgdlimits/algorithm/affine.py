@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, compute_updates
-from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
 from sgdlimits.algorithm.needs import step_needs
 from sgdlimits.algorithm.weights import StepContext
 from sgdlimits.errors import BadInput
@@ -31,12 +31,12 @@ class AffineStep(NamedTuple):
 
     Parameters
     ----------
-    past : A, the coefficients of the old weights of all names
+    old_coefficients : A, the coefficients of the old weights of all names
     gradient : c, d times the coefficient of the mean gradient of the batch
     point : g, the coefficients of the weights at which the gradient is taken
     """
 
-    past: Float[Array, "n n"]
+    old_coefficients: Float[Array, "n n"]
     gradient: Float[Array, " n"]
     point: Float[Array, " n"]
 
@@ -52,7 +52,7 @@ def affine_step(algorithm: Algorithm, t: Any, inv_d: float) -> AffineStep:
 
 def check_affine(algorithm: Algorithm, what: str) -> None:
     """Raise `BadInput`, for the level named `what`, unless steps are linear in the gradient at one point."""
-    needs = None if isinstance(algorithm, Coordinatewise) else step_needs(algorithm, 1)
+    needs = None if isinstance(algorithm, CoordinatewiseAlgorithm) else step_needs(algorithm, 1)
     refused = (
         needs is None or any(needs) or algorithm.numbers or algorithm.sphere or algorithm.trains_second
     ) or not _is_affine(at_start(algorithm))
@@ -71,7 +71,7 @@ def _is_affine(algorithm: Algorithm) -> bool:
         for scale in PROBE_SCALES:
             past, C = _step_on_unit_vectors(algorithm, t, 0.01, lambda fields, scale=scale: scale * fields)
             same = np.allclose(C, scale * model, rtol=MAX_RELATIVE_ERROR, atol=MAX_RELATIVE_ERROR * scale * np.abs(model).max())
-            if not same or not np.allclose(past, step.past, rtol=MAX_RELATIVE_ERROR, atol=1e-12):
+            if not same or not np.allclose(past, step.old_coefficients, rtol=MAX_RELATIVE_ERROR, atol=1e-12):
                 return False
     return True
 
@@ -89,5 +89,7 @@ def _step_on_unit_vectors(algorithm: Algorithm, t: Any, inv_d: float, gradient: 
     unknown = lambda *names: jnp.full((1, 1), jnp.nan)
     now = StepContext(inv_d, t, fields, jnp.zeros((1, n + 1)), slope, n + 1, dict.fromkeys(names, ()), {}, unknown, unknown)
     updates, _ = compute_updates(algorithm, now)
-    past = jnp.stack([jnp.stack([jnp.reshape(update.past.get(name, 0.0), ()) for name in names]) for update in updates])
+    past = jnp.stack(
+        [jnp.stack([jnp.reshape(update.old_coefficients.get(name, 0.0), ()) for name in names]) for update in updates]
+    )
     return past * jnp.ones(()), (n + 1) * jnp.concatenate([update.inputs for update in updates])

@@ -26,7 +26,7 @@ from sgdlimits.statistics.trees import as_floats
 from sgdlimits.trial import describe_error
 
 
-class StepNeeds(NamedTuple):
+class StepRequirements(NamedTuple):
     """Flags that say which quantities, other than the fields of its inputs, a step of an algorithm uses.
 
     Parameters
@@ -44,8 +44,9 @@ class Algorithm(Part):
 
     `step` receives the context of the step, `now`, and returns the new weights of the students and of the memory by name. It
     combines weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over
-    d, and `now.along(c)`, which is the sum of :math:`c_i x_i` over d, for inputs :math:`x_i` and coefficients :math:`c_i`. SGD
-    in R^d and the exact chain follow from `step`, and so do the ODE and the SDE if a step changes the weights by order 1/d.
+    d, and `now.combine_inputs(c)`, which is the sum of :math:`c_i x_i` over d, for inputs :math:`x_i` and coefficients
+    :math:`c_i`. SGD in R^d and the exact chain follow from `step`, and so do the ODE and the SDE if a step changes the weights
+    by order 1/d.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class Algorithm(Part):
     memory: ClassVar[Mapping[str, str]] = {}
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     linear: ClassVar[bool] = False
-    needs: ClassVar[StepNeeds | None] = None
+    needs: ClassVar[StepRequirements | None] = None
 
     if not TYPE_CHECKING:
 
@@ -147,7 +148,7 @@ class Update(eqx.Module):
     """
 
     name: str = eqx.field(static=True)
-    past: dict[str, Any]
+    old_coefficients: dict[str, Any]
     inputs: Float[Array, "p L"]
     scalars: PyTree
     unit: bool = eqx.field(static=True)
@@ -166,7 +167,7 @@ def compute_updates(algorithm: Algorithm, now: StepContext) -> tuple[tuple[Updat
         if not isinstance(step[name], WeightCombination):
             raise BadInput(
                 f"{_class_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. "
-                "Combine now.student, now.gradient() and now.along(...)."
+                "Combine now.student, now.gradient() and now.combine_inputs(...)."
             )
     for name, old in now.kept.items():
         if jnp.shape(step[name]) != jnp.shape(old):
@@ -215,7 +216,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
 def _as_update(name: str, weights: WeightCombination, p: int) -> Update:
     """Convert the new value that a step returned for one array of weights to an `Update`."""
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
-    return Update(name, weights.past, inputs, weights.updated_scalars, weights.is_unit)
+    return Update(name, weights.old_coefficients, inputs, weights.updated_scalars, weights.is_unit)
 
 
 def _class_name(algorithm: Algorithm) -> str:
@@ -223,17 +224,19 @@ def _class_name(algorithm: Algorithm) -> str:
     return type(algorithm).__name__
 
 
-def has_lower_triangular_past(updates: Sequence[Update]) -> bool:
+def has_lower_triangular_old_coefficients(updates: Sequence[Update]) -> bool:
     r"""Return whether the matrix A in the updates :math:`W \leftarrow AW + CX` of many runs is lower triangular.
 
     The matrix is lower triangular if no group of directions depends on later groups, nor on itself through a matrix.
     """
     place = {update.name: i for i, update in enumerate(updates)}
-    earlier = lambda update, name: place[name] < place[update.name] or (name == update.name and update.past[name].ndim < 3)
-    return all(earlier(update, name) for update in updates for name in update.past)
+    earlier = lambda update, name: (
+        place[name] < place[update.name] or (name == update.name and update.old_coefficients[name].ndim < 3)
+    )
+    return all(earlier(update, name) for update in updates for name in update.old_coefficients)
 
 
-def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+def multiply_by_old_coefficients(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     r"""Multiply directions by the matrix A in the updates :math:`W \leftarrow AW + CX` of the weights W of many runs.
 
     Parameters
@@ -243,7 +246,10 @@ def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: in
     """
     parts = jnp.split(X, len(updates), axis) if len(updates) > 1 else [X]
     named = {update.name: part for update, part in zip(updates, parts, strict=True)}
-    rows = [sum((_multiply_rows(c, named[name], axis) for name, c in update.past.items()), jnp.zeros(())) for update in updates]
+    rows = [
+        sum((_multiply_rows(c, named[name], axis) for name, c in update.old_coefficients.items()), jnp.zeros(()))
+        for update in updates
+    ]
     rows = [jnp.broadcast_to(row, parts[0].shape) for row in rows]  # a name without old weights has a scalar zero
     return jnp.concatenate(rows, axis) if len(rows) > 1 else rows[0]
 

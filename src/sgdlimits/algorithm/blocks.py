@@ -51,7 +51,7 @@ class BlockMoments(NamedTuple):
     means: tuple[Float[Array, "blocks n+k"], Float[Array, " p+k"]] | None
 
     @classmethod
-    def of_class(cls, inputs: Blocks, stats: Overlaps, gram: Float[Array, "blocks k k"], i: int | None) -> BlockMoments:
+    def for_class(cls, inputs: Blocks, stats: Overlaps, gram: Float[Array, "blocks k k"], i: int | None) -> BlockMoments:
         """Compute the `BlockMoments` of class i, or of all classes if i is None, from statistics with an axis of blocks.
 
         `gram` is the Gram matrix of the fixed directions in each block.
@@ -76,7 +76,7 @@ class BlockMoments(NamedTuple):
             means = each, each[:, at].sum(0)
         return cls(noisy, np.asarray(inputs.shares), coefficients, same * own[:, :, None] - explained, means)
 
-    def spread(self, moments: Moments, mean_gradient: Any) -> Moments:
+    def split_by_block(self, moments: Moments, mean_gradient: Any) -> Moments:
         """Convert products of gradients and total fields to products with the fields in each block, on a new first axis.
 
         Products of gradients are multiplied by the variance and the share of each block. `mean_gradient`, the
@@ -115,8 +115,8 @@ def block_increments(
     Parameters
     ----------
     stats : overlaps with an axis of blocks
-    sums : weighted sums over samples of products of gradients, with the fields in each block (see `BlockMoments.spread`)
-    total : sum of the weights of the samples; trailing axes broadcast
+    sums : weighted sums over samples of products of gradients, with the fields in each block (see
+    `BlockMoments.split_by_block`) total : sum of the weights of the samples; trailing axes broadcast
     """
     rate = step_rates(algorithm, t)
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from sgdlimits.algorithm.average import MIN_ELAPSED
+from sgdlimits.algorithm.average import MIN_ELAPSED_TIME
 from sgdlimits.algorithm.base import Descent
 from sgdlimits.domain import NotNegative, Positive, checked
 from sgdlimits.errors import BadInput
@@ -61,7 +61,7 @@ class DANA(Descent):
     def step(self, now):
         one, t = self.batch * now.inv_d, value_at(self.elapsed, now.t)  # duration of a step, and the time
         slope = self.gradient_step(now)
-        keep = 1 - self.delta * one / (t + self.delta * one + MIN_ELAPSED * (one == 0))
+        keep = 1 - self.delta * one / (t + self.delta * one + MIN_ELAPSED_TIME * (one == 0))
         velocity = keep * now["velocity"] + slope
         weight = self.gain * one if self.decay is None else self.gain * (1 + t / one) ** -self.decay
         return {"velocity": velocity, "student": now.student + slope + weight * velocity}

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from sgdlimits.algorithm.average import MIN_ELAPSED
+from sgdlimits.algorithm.average import MIN_ELAPSED_TIME
 from sgdlimits.algorithm.base import Descent
 from sgdlimits.domain import MomentumInTime, checked
 from sgdlimits.errors import BadInput
@@ -51,7 +51,7 @@ class ScheduleFree(Descent):
 
     def step(self, now):
         one = self.batch * now.inv_d  # duration of a step
-        weight = one / (value_at(self.elapsed, now.t) + one + MIN_ELAPSED * (one == 0))
+        weight = one / (value_at(self.elapsed, now.t) + one + MIN_ELAPSED_TIME * (one == 0))
         iterate = (1 / (1 - self.beta)) * (now.student - self.beta * now["average"]) + self.gradient_step(now)
         average = now["average"] + weight * (iterate - now["average"])
         return {"student": (1 - self.beta) * iterate + self.beta * average, "average": average}

@@ -35,15 +35,15 @@ from sgdlimits.inputs import Blocks
 from sgdlimits.inputs.base import refuse_noise
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import fix_time
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import to_json
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import as_batch
+from sgdlimits.statistics.trees import to_batch
 
-TOLERANCE = 1e-5
+ODE_TOLERANCE = 1e-5
 """Relative tolerance of the ODE solver for 1/d corrections, which are needed to few digits only."""
 MAX_RELATIVE_CORRECTION = 0.25
 """Largest standard deviation and correction of a mean, relative to the statistic's size, for a valid 1/d expansion."""
@@ -85,10 +85,10 @@ def expansion(
     if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
-    fix_time(problem, None, "Compare ODE() with Chain(d).")
+    evaluate_at_time_if_needed(problem, None, "Compare ODE() with Chain(d).")
     refuse_noise(problem.data, "the expansion in 1/d")
     point = as_start(start).one(problem, seed=seed)
-    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(to_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
@@ -96,7 +96,7 @@ def expansion(
     # the state is (x, x_1, C), flattened; correction and covariance begin at zero
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
-        lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=TOLERANCE, atol=TOLERANCE / 100
+        lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=ODE_TOLERANCE, atol=ODE_TOLERANCE / 100
     )
     # the solver may stop early, where the ODE diverges
     y = np.full((times.size, begin.size), np.nan)

@@ -42,7 +42,7 @@ def block_drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float
     assert isinstance(sgd, OnePassSGD)
     n, lr, ridge = sgd.batch, sgd.lr, sgd.lr * sgd.ridge
     parts = class_parts(problem.model, problem.expectation, stats)
-    spread = [(weight, block.spread(moments, mean)) for weight, (block, moments, mean) in parts]
+    spread = [(weight, block.split_by_block(moments, mean)) for weight, (block, moments, mean) in parts]
     field, fixed = (
         sum(weight * getattr(each, name) for weight, each in spread) for name in ("gradient_field", "gradient_fixed")
     )

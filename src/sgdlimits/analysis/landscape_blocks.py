@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from sgdlimits.analysis.spectrum import TOLERANCE, HessianSpectrum, spectrum_of
+from sgdlimits.analysis.spectrum import EIGENVALUE_TOLERANCE, HessianSpectrum, make_spectrum
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.class_sums import ClassSums, class_models
 from sgdlimits.expectation.slopes import RiskDerivatives, refuse_zero_weights
@@ -25,7 +25,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.blocks import frame_by_block
 from sgdlimits.statistics.frame import RANK_TOLERANCE
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import as_batch
+from sgdlimits.statistics.trees import to_batch
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BlockHessian:
     data: Blocks
     sphere: bool
 
-    def spectrum(self, d: int, tolerance: float = TOLERANCE) -> HessianSpectrum:
+    def spectrum(self, d: int, tolerance: float = EIGENVALUE_TOLERANCE) -> HessianSpectrum:
         """Return the eigenvalues in dimension `d` with multiplicities, on the sphere those of the tangent space.
 
         Eigenvalues that differ by less than `tolerance`, relative to the largest, count as one. The cost does not depend on d.
@@ -64,7 +64,7 @@ class BlockHessian:
         inside = np.linalg.eigvalsh(tangent.T @ self.span @ tangent)
         outside = np.linalg.eigvalsh(self.outside)
         counts = np.concatenate([np.ones(inside.size, int), np.repeat(rest, p)])
-        return spectrum_of(np.concatenate([inside, outside.ravel()]), counts, tolerance)
+        return make_spectrum(np.concatenate([inside, outside.ravel()]), counts, tolerance)
 
 
 def block_hessian(problem: ProjectionProblem, at: Any, uses_sphere: Any) -> BlockHessian:
@@ -76,12 +76,12 @@ def block_hessian(problem: ProjectionProblem, at: Any, uses_sphere: Any) -> Bloc
     assert isinstance(data, Blocks)
     if not isinstance(at, Overlaps):
         raise BadInput("the Hessian for variances by block or class needs statistics, not weights. Give Overlaps(a, M, Q).")
-    if not data.centred or network.mask_rate is not None or not network.one_array:
+    if not data.centred or network.mask_rate is not None or not network.has_array_scalars:
         raise BadInput(
             "the Hessian for variances by block or class needs mean zero, one second layer and no dropout. "
             "Use linearise for the rates of the ODE."
         )
-    problem.coordinates.check(as_batch(at))
+    problem.coordinates.check(to_batch(at))
     units, fixed, axes = _frame_coordinates(problem, at)
     refuse_zero_weights(problem.model, units)
     root = np.repeat(np.sqrt(np.asarray(data.variance)), axes, axis=1)
@@ -99,10 +99,10 @@ def block_hessian(problem: ProjectionProblem, at: Any, uses_sphere: Any) -> Bloc
         slopes, basis = _scaled_slopes(own, part.model, a, units * root[i], fixed * root[i])
         gradient += weight * (slopes.gradient @ basis.T) * root[i]
         beyond = np.eye(n) - basis @ basis.T
-        inside = np.einsum("jslt,xs,yt->jxly", slopes.span, basis, basis, optimize=True)
-        inside = inside + np.einsum("jl,xy->jxly", slopes.outside, beyond)
+        inside = np.einsum("jslt,xs,yt->jxly", slopes.span_block, basis, basis, optimize=True)
+        inside = inside + np.einsum("jl,xy->jxly", slopes.outside_block, beyond)
         span += weight * root[i][:, None, None] * inside * root[i]
-        outside += weight * np.asarray(data.variance)[i][:, None, None] * slopes.outside
+        outside += weight * np.asarray(data.variance)[i][:, None, None] * slopes.outside_block
     ridge, one = float(problem.algorithm.ridge), np.eye(p)
     span = span + ridge * np.eye(p * n).reshape(p, n, p, n)
     outside, curved = outside + ridge * one, uses_sphere(units)
@@ -124,7 +124,7 @@ def _frame_coordinates(
     k, p = problem.target.teachers, problem.network.width
     full = at if at.has_blocks else Overlaps(at.a, np.asarray(at.M)[None], np.asarray(at.Q)[None])
     B: Any = np.asarray(problem.frames).reshape(-1, k, k)
-    frame = frame_by_block(as_batch(jax.tree.map(np.asarray, full)), B, np.full(len(B), p))
+    frame = frame_by_block(to_batch(jax.tree.map(np.asarray, full)), B, np.full(len(B), p))
     units, fixed, axes = [], [], []
     for m, T, own in zip(np.asarray(frame.m)[..., 0], np.asarray(frame.T)[..., 0], B, strict=True):
         both = np.concatenate([np.concatenate([m, T.T], axis=1), np.pad(own, ((0, 0), (0, p)))])

@@ -7,7 +7,7 @@ import click
 from sgdlimits.cli.options import Command, Option, echo, number_option
 from sgdlimits.errors import BadInput
 
-OPTIONS = [
+EXPLORER_OPTIONS = [
     number_option("--port", "Options", "port to listen on; 0 takes a free one", default=8321),
     Option(
         "--host",
@@ -25,7 +25,9 @@ class ServerCommand(Command):
     computes = False
 
 
-@click.command(cls=ServerCommand, params=OPTIONS, short_help="Open an interactive page of running simulations in the browser.")
+@click.command(
+    cls=ServerCommand, params=EXPLORER_OPTIONS, short_help="Open an interactive page of running simulations in the browser."
+)
 def explore(port: int, host: str, browser: bool) -> None:
     """Open a local page with sliders, on which runs of SGD are shown together with their limits. Ctrl-C ends it.
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, echo
+from sgdlimits.cli.options import Command, FileType, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_output, json_text
 
 
 @click.command(cls=Command, short_help="Find optimal schedules of a learning rate and other numbers.")
-@click.argument("file", type=File())
+@click.argument("file", type=FileType())
 @click.option(
-    "--out", type=File(), help=".json file for the result, or .nc file for the ODE's dataset with the optimal schedules"
+    "--out", type=FileType(), help=".json file for the result, or .nc file for the ODE's dataset with the optimal schedules"
 )
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar")

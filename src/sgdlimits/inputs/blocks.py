@@ -75,7 +75,7 @@ class Blocks(Inputs):
         return self.means is None
 
     @property
-    def on_means(self):
+    def has_inputs_at_means(self):
         return False
 
     @property
@@ -87,7 +87,7 @@ class Blocks(Inputs):
         return self.classes > 1 and self.variance.shape[0] > 1
 
     @property
-    def splits_classes(self):
+    def has_classes_apart(self):
         return self.variance_by_class or self.means is not None
 
     @property
@@ -193,7 +193,7 @@ class Blocks(Inputs):
             clean = None if clean is None else clean[:, 0]
         return StepCoordinates(inside, along, outside, below, normal[:, B * each :], self.draw_class(stream, b), clean)
 
-    def place(self, variates, B):
+    def to_frame_coordinates(self, variates, B):
         inside, along, outside, below, z, c, clean = variates
         (b, L), r = (len(z), inside.shape[-2]), outside.shape[-2]
         roots = jnp.sqrt(self.variance + self.noise_variance).T
@@ -216,7 +216,7 @@ class Blocks(Inputs):
         along, below = scale[..., None, :, :] * along, own[..., row, :] * below
         return StepCoordinates(inside, along, own**2 * outside, below, z, c, clean)
 
-    def vectors(self, stream, sizes, d, B, add_mean):
+    def draw_vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
         normal = stream.split_into_samples(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         c = self.draw_class(stream, b)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from sgdlimits.errors import BadInput
 from sgdlimits.size import check_memory
 from sgdlimits.statistics.blocks import block_factor
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 
 MIN_EIGENVALUE = 1e-10
 """Eigenvalues below this size, relative to the largest one, count as zero."""
@@ -191,9 +191,9 @@ def note_on_rows(n: int, d: int, constant: int) -> list[str]:
     notes = []
     if n < 5 * d:
         notes.append(
-            f"There are {n} rows for {count(d, 'column')}: the spectrum and the target are those of this sample, "
+            f"There are {n} rows for {format_count(d, 'column')}: the spectrum and the target are those of this sample, "
             "and other samples have others."
         )
     if constant:
-        notes.append(f"{count(constant, 'column is', 'columns are')} constant, with variance 0.")
+        notes.append(f"{format_count(constant, 'column is', 'columns are')} constant, with variance 0.")
     return notes

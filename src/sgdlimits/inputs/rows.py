@@ -21,7 +21,7 @@ from sgdlimits.inputs.blocks import Blocks
 from sgdlimits.inputs.data import measure, note_on_rows
 from sgdlimits.inputs.gaussianity import MAX_LENGTH_RATIO, FieldTest, field_tests, length_ratio
 from sgdlimits.kernel.random import Purpose, Stream
-from sgdlimits.text import count, table
+from sgdlimits.text import format_count, format_table
 
 ORDERS = ("random", "given")
 """Orders in which SGD takes rows: at random with replacement, or one after the other as they are given, again and again."""
@@ -106,7 +106,7 @@ class Rows(Blocks):
             raise BadInput(f"the rows have {self.x.shape[1]} columns; got d = {d}. Use d = {self.x.shape[1]}.")
         return super().block_sizes(d)
 
-    def vectors(self, stream, sizes, d, B, add_mean):
+    def draw_vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
         at = self._draw_indices(stream, b)
         x, c = jnp.asarray(self.x)[at], jnp.asarray(self.c)[at].astype(jnp.int32)
@@ -188,9 +188,9 @@ class GaussianFit:
 
     def __repr__(self) -> str:
         head = (
-            f"Gaussian inputs fitted to {count(len(self.rows.x), 'row')} of {count(self.d, 'column')}: "
-            f"{count(self.rows.classes, 'class', 'classes')}, {count(len(self.rows.shares), 'block')}, variances from "
-            f"{self.rows.variance.max():.3g} to {self.rows.variance.min():.3g}"
+            f"Gaussian inputs fitted to {format_count(len(self.rows.x), 'row')} of {format_count(self.d, 'column')}: "
+            f"{format_count(self.rows.classes, 'class', 'classes')}, {format_count(len(self.rows.shares), 'block')}, "
+            f"variances from {self.rows.variance.max():.3g} to {self.rows.variance.min():.3g}"
         )
         lines = [("fields along", "skewness", "excess kurtosis", "distance")]
         numbers = [(test.direction, (test.skewness, test.kurtosis, test.distance)) for test in self.tests]
@@ -199,7 +199,7 @@ class GaussianFit:
             (name, f"{skewness:.3f}", f"{kurtosis:.3f}", f"{distance:.3f}") for name, (skewness, kurtosis, distance) in numbers
         ]
         length = f"variance of the squared length: {self.length_ratio:.3g} times that of Gaussian inputs"
-        return "\n".join([head, table(lines, "<>", indent="  "), f"  {length}", *self.notes, self.verdict])
+        return "\n".join([head, format_table(lines, "<>", indent="  "), f"  {length}", *self.notes, self.verdict])
 
 
 @checked

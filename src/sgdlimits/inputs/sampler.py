@@ -56,7 +56,7 @@ class Sampler(Mixture):
         words = stream.split_into_samples(samples).draw_words(Purpose.INPUT, 1)
         return tuple(word.reshape(stream.steps, samples, stream.runs.size) for word in words)
 
-    def vectors(self, stream, sizes, d, B, add_mean):
+    def draw_vectors(self, stream, sizes, d, B, add_mean):
         if sizes.samples < sizes.inputs:
             raise BadInput("a sampler of inputs does not support algorithms with noise of their own. Use another algorithm.")
         first, second, third, fourth = self.draw_words(stream, sizes.samples)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.checks import array, integer, probabilities
-from sgdlimits.domain import Count, NotNegative, Positive, Reals, Vector, checked
+from sgdlimits.domain import Count, NotNegative, Positive, RealArray, Vector, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.bins import Bin, best_bins, gauss_nodes, kernel_error, power_law_bins, project_onto_nodes
 from sgdlimits.part import Part, is_schedule
@@ -71,7 +71,7 @@ class Spectrum(Part):
     shares: tuple[float, ...] = eqx.field(static=True)
     error: float = eqx.field(static=True)
 
-    def __init__(self, eigenvalues: Reals, shares: Vector, error: NotNegative = 0.0) -> None:
+    def __init__(self, eigenvalues: RealArray, shares: Vector, error: NotNegative = 0.0) -> None:
         self.eigenvalues, self.error = as_floats(eigenvalues), float(error)
         if np.ndim(self.eigenvalues) != 1 or not np.shape(self.eigenvalues)[0]:
             raise BadInput(

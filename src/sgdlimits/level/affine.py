@@ -30,16 +30,16 @@ Array = Any
 
 
 class RecursionCoefficients(NamedTuple):
-    """RecursionCoefficients of the recursion, all at one time or with an axis of times in front.
+    """Coefficients of the recursion, all at one time or with an axis of times in front.
 
     Parameters
     ----------
-    past, gradient, point : A, c and v, of the n directions
+    old_coefficients, gradient, point : A, c and v, of the n directions
     variance : variance of the inputs in each block
     noise : variance of the label noise
     """
 
-    past: Float[Array, "*t n n"]
+    old_coefficients: Float[Array, "*t n n"]
     gradient: Float[Array, "*t n"]
     point: Float[Array, "*t n"]
     variance: Float[Array, "*t blocks"]

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.level.sgd import Batch, WeightProcess, WeightState
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.rows import products
-from sgdlimits.statistics.trees import runs_first, runs_last
+from sgdlimits.statistics.trees import move_runs_first, move_runs_last
 
 
 class DiffuseProcess(WeightProcess):
@@ -42,7 +42,7 @@ class DiffuseProcess(WeightProcess):
                 f"diffuse weights need d above {n + k}, the number of trained and fixed directions; got {self.d}. "
                 "Use a larger d."
             )
-        at = runs_first(frame_of(stats, self.frame, n))
+        at = move_runs_first(frame_of(stats, self.frame, n))
         W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._cosine_basis(k + n)
         return WeightState(at.a, W, self._initial_memory(at.kept, W), stats.names)
 
@@ -59,20 +59,20 @@ class CoordinateProcess(DiffuseProcess):
 
     def _initial_memory(self, kept, W):
         algorithm = self.problem.algorithm
-        assert isinstance(algorithm, Coordinatewise)
+        assert isinstance(algorithm, CoordinatewiseAlgorithm)
         return {name: jnp.full_like(W, value) for name, value in algorithm.coordinates.items()}
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
         problem, inv_d = self.problem.at(now.t), self.inv_d
         x = inputs.noisy(problem.data.noise_variance)
         algorithm = problem.algorithm
-        assert isinstance(algorithm, Coordinatewise)
+        assert isinstance(algorithm, CoordinatewiseAlgorithm)
         X = jnp.swapaxes(x, 0, 1)
-        fields = runs_last(products(state.W, X))
+        fields = move_runs_last(products(state.W, X))
         # labels are those of the inputs without noise
         fixed = jnp.einsum("ks,rbs->kbr", self.frame, self.frame_coordinates(jnp.swapaxes(inputs.x, 0, 1)))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         # unlike directions, memory of single coordinates cannot be combined from inputs: the mean gradient itself is formed
-        step, kept = algorithm.update(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
+        step, kept = algorithm.update_coordinates(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
         return WeightState(state.a, (1 - algorithm.lr * algorithm.ridge * inv_d) * state.W + step, dict(kept), state.names)

@@ -73,7 +73,7 @@ class Interval(NamedTuple):
     """
 
     end: Any
-    just_before: Any
+    reduce_below_jump: Any
     rtol: Any
     atol: Any
     defect_rtol: Any
@@ -194,7 +194,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
             point = y + a.size * jnp.tensordot(jnp.asarray(STAGE_WEIGHTS)[a.stage], a.slopes[:_MIDDLE], 1)
             point = jnp.where(a.stage == _START, y, point)  # the size may not be known yet
             now = t + jnp.where(a.stage == _START, 0.0, jnp.asarray(STAGE_NODES)[a.stage] * a.size)
-            slope = drift(jnp.minimum(now, within.just_before), point)
+            slope = drift(jnp.minimum(now, within.reduce_below_jump), point)
             a = a._replace(slopes=a.slopes.at[jnp.asarray(row)[a.stage]].set(slope), y=jnp.where(a.stage == _END, point, a.y))
             update = lambda branch: lambda: branch(a, slope, point)._replace(y=a.y, slopes=a.slopes)[:6]
             branches = [update(branch) for branch in (start, probe, go_on, judge, check_middle)]

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
 from sgdlimits.algorithm.needs import input_count
 from sgdlimits.errors import BadInput, check_dimension
-from sgdlimits.inputs.base import StepSizes
+from sgdlimits.inputs.base import StepDimensions
 from sgdlimits.inputs.masks import MaskedInputs
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
@@ -105,9 +105,9 @@ class SpanProcess(WeightProcess):
     def draw_samples(self, stream: Stream, n: int) -> Batch:
         """Draw the coordinates of n inputs in the span, and their label noise and classes."""
         data, B = self.problem.data, self.problem.frames
-        sizes = StepSizes(n, n, self.problem.target.teachers, self.direction_count, n)
+        sizes = StepDimensions(n, n, self.problem.target.teachers, self.direction_count, n)
         drawn = jax.tree.map(lambda leaf: leaf[0], data.draw(stream, sizes, self.dimensions))
-        placed = data.place(drawn, B)
+        placed = data.to_frame_coordinates(drawn, B)
         coordinates = [np.asarray(part) for part in placed[:4]]
         blocks = [coordinates] if data.blocks is None else zip(*coordinates, strict=True)
         rows = [_sample_rows(*block)[..., :axes] for block, axes in zip(blocks, self.axes, strict=True)]
@@ -116,12 +116,12 @@ class SpanProcess(WeightProcess):
 
 def _sample_rows(inside, along, outside, below) -> Float[np.ndarray, "runs n axes"]:
     """Return the coordinates of samples in one block: along all directions at the start, and in a triangular factor."""
-    runs_first = lambda leaf: np.moveaxis(leaf, (0, -1), (-1, 0))
+    move_runs_first = lambda leaf: np.moveaxis(leaf, (0, -1), (-1, 0))
     n, runs = outside.shape
     factor = np.zeros((runs, n, n))
     factor[:, np.arange(n), np.arange(n)] = np.sqrt(outside).T
     factor[:, *np.tril_indices(n, -1)] = below.T
-    return np.concatenate([runs_first(inside), runs_first(along), factor], axis=2)
+    return np.concatenate([move_runs_first(inside), move_runs_first(along), factor], axis=2)
 
 
 class DatasetProcess(Process):
@@ -189,7 +189,7 @@ class DatasetProcess(Process):
         # A few runs at a time, because the random words of a dataset take several times its memory.
         size = max(1, FLOATS_IN_MEMORY // self._floats_drawn)
         groups = np.split(runs, range(size, len(runs), size))
-        drawn = (self.base.draw_samples(stream.of_runs(group), self.n) for group in groups)
+        drawn = (self.base.draw_samples(stream.evaluate_runs(group), self.n) for group in groups)
         parts = zip(*(map(np.asarray, each) for each in drawn), strict=True)
         return Dataset(*(jnp.asarray(np.moveaxis(np.concatenate(part, axis=1), 1, 0)[position]) for part in parts))
 
@@ -280,7 +280,7 @@ def check_dataset(problem: ProjectionProblem) -> None:
 
 def dataset_chain(problem: ProjectionProblem, d: int) -> DatasetProcess:
     """Return SGD over a dataset at dimension d in coordinates of the span of all weights, or in R^d where that is no larger."""
-    if isinstance(problem.algorithm, Coordinatewise):
+    if isinstance(problem.algorithm, CoordinatewiseAlgorithm):
         raise BadInput(
             f"{type(problem.algorithm).__name__} treats coordinates separately, so that no exact chain is known for it. "
             "Use SGD(d)."
@@ -293,7 +293,7 @@ def dataset_chain(problem: ProjectionProblem, d: int) -> DatasetProcess:
 
 @sgd_process.register
 def _(problem: ProjectionProblem, d: int) -> WeightProcess | DatasetProcess:
-    on_axes = isinstance(problem.algorithm, Coordinatewise)
+    on_axes = isinstance(problem.algorithm, CoordinatewiseAlgorithm)
     if on_axes and problem.data.blocks is not None:
         raise BadInput(
             f"{type(problem.algorithm).__name__} treats coordinates separately, which does not support blocks of variances. "

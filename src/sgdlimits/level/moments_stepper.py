@@ -15,7 +15,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Blocks
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.level.affine import AffinePower, GramMoments, RecursionCoefficients, RecursionSizes, scan_steps
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Request, RunStatus, Snapshot, Stepper
+from sgdlimits.level.base import RUN_DIVERGED, RUN_FINISHED, RUN_STOPPED, Request, RunStatus, Snapshot, Stepper
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.schedule import FunctionOfTime, knots_of
@@ -31,7 +31,7 @@ MAX_GROWTH = 1e100
 """Value above which a run counts as diverged."""
 CHECKS_PER_OCTAVE = 4
 """Number of checks of a stop condition while the number of steps since the last saved time doubles."""
-STATUSES = (FINISHED, STOPPED, DIVERGED)
+SOLVER_STATUSES = (RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED)
 
 
 class LinearModel(NamedTuple):
@@ -55,7 +55,7 @@ def _coefficients(problem: ProjectionProblem, d: int, a: Any, times: Any) -> Rec
         now = problem.at(t)
         step, n, data = affine_step(now.algorithm, t, 1 / d), len(now.algorithm.names), now.data
         slope = now.network.factor * a
-        past = jnp.eye(n + 1).at[:n, :n].set(step.past)
+        past = jnp.eye(n + 1).at[:n, :n].set(step.old_coefficients)
         gradient = jnp.append(2 * now.loss.weight * slope * step.gradient, 0.0)
         variance = data.variance[0] if isinstance(data, Blocks) else jnp.reshape(data.squared_length, 1)
         return RecursionCoefficients(
@@ -138,7 +138,9 @@ class MomentsStepper(Stepper):
         """Remove the teacher from the coefficients if the recursion does not need it."""
         if self.shift is None:
             return each
-        return each._replace(past=each.past[..., :-1, :-1], gradient=each.gradient[..., :-1], point=each.point[..., :-1])
+        return each._replace(
+            old_coefficients=each.old_coefficients[..., :-1, :-1], gradient=each.gradient[..., :-1], point=each.point[..., :-1]
+        )
 
     def _moments_of(self, stats: Overlaps) -> GramMoments:
         """Convert statistics, runs first, to the moments of the recursion."""
@@ -197,7 +199,7 @@ class MomentsStepper(Stepper):
         return Snapshot(stats, {**self._risks(moments, times), **observed})
 
     @property
-    def initial(self):
+    def initial_snapshot(self):
         return self._snapshot(self._moments_of(self.starts), int(self.request.clock.step[0]))
 
     @property
@@ -210,9 +212,11 @@ class MomentsStepper(Stepper):
         return max(0.0, (self.step - first) / (last - first))
 
     def run_status(self):
-        return RunStatus(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, self._times(self.step), self.t_end))
+        return RunStatus(
+            np.array(SOLVER_STATUSES, object)[self.ended], np.where(self.ended == 0, self._times(self.step), self.t_end)
+        )
 
-    def now(self):
+    def current_snapshot(self):
         return self._snapshot(self.moments, self.step)
 
     def advance(self):
@@ -284,7 +288,7 @@ class MomentsStepper(Stepper):
         """Take the moments after some steps for the runs that have not ended; runs that diverge keep their last moments."""
         active = self.ended == 0
         broken = active & ~(np.abs(after.gram).max((0, 1, 2)) < MAX_GROWTH)
-        self.ended[broken], self.t_end[broken] = STATUSES.index(DIVERGED), self._times(self.step)
+        self.ended[broken], self.t_end[broken] = SOLVER_STATUSES.index(RUN_DIVERGED), self._times(self.step)
         on = active & ~broken
         self.moments = jax.tree.map(lambda new, old: np.where(on, new, old), after, self.moments)
         self.step = step
@@ -303,9 +307,9 @@ class MomentsStepper(Stepper):
 
     def _stop(self, hits: np.ndarray, step: int, moments: GramMoments) -> None:
         """End the runs in the mask `hits` at a step."""
-        self.ended[hits], self.t_end[hits] = STATUSES.index(STOPPED), self._times(step)
+        self.ended[hits], self.t_end[hits] = SOLVER_STATUSES.index(RUN_STOPPED), self._times(step)
 
-    def state(self):
+    def resume_state(self):
         flat = [np.moveaxis(leaf, -1, 0).reshape(self.ended.size, -1) for leaf in self.moments]
         memory = [np.asarray(leaf, float).reshape(self.ended.size, -1) for leaf in jax.tree.leaves(self.memory)]
         step = np.full(self.ended.size, float(self.step))

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
 from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Rows, Sampler
-from sgdlimits.inputs.base import StepSizes
+from sgdlimits.inputs.base import StepDimensions
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.diffuse import CoordinateProcess, DiffuseProcess
@@ -77,7 +77,7 @@ class RowsProcess(MeasuredProcess):
     def _test_batch(self):
         data = self._data
         at = np.linspace(0, len(data.x) - 1, min(len(data.x), TEST_SAMPLES)).round().astype(int)
-        z = Stream.of(0, [TEST_RUN]).normal_rows(Purpose.NOISE, len(at))[0, 0] if data.y is None else data.y[at]
+        z = Stream.from_seed(0, [TEST_RUN]).normal_rows(Purpose.NOISE, len(at))[0, 0] if data.y is None else data.y[at]
         x, z, c = (jnp.asarray(part)[:, None] for part in (jnp.asarray(data.x)[at], z, jnp.asarray(data.c)[at]))
         return Batch(x, z, c)
 
@@ -86,8 +86,10 @@ class SampledProcess(MeasuredProcess, DiffuseProcess):
     """SGD on inputs that a function draws, with directions that are spread over all coordinates."""
 
     def _test_batch(self):
-        sizes = StepSizes(TEST_SAMPLES, TEST_SAMPLES, self.problem.target.teachers, self.problem.network.width, 0)
-        x, z, c = self.problem.data.vectors(Stream.of(0, [TEST_RUN]), sizes, self.d, self.frame, self._shift_in_frame)
+        sizes = StepDimensions(TEST_SAMPLES, TEST_SAMPLES, self.problem.target.teachers, self.problem.network.width, 0)
+        x, z, c = self.problem.data.draw_vectors(
+            Stream.from_seed(0, [TEST_RUN]), sizes, self.d, self.frame, self._shift_in_frame
+        )
         return Batch(x[0], z[0], c[0])
 
 
@@ -103,7 +105,7 @@ def _no_label(fixed: Any) -> Any:
 
 @sgd_process.register
 def _(problem: ProjectionProblem, d: int) -> WeightProcess:
-    data, on_axes = problem.data, isinstance(problem.algorithm, Coordinatewise)
+    data, on_axes = problem.data, isinstance(problem.algorithm, CoordinatewiseAlgorithm)
     if on_axes and (data.blocks is not None or isinstance(data, (Rows, Sampler))):
         raise BadInput(
             f"{type(problem.algorithm).__name__} treats coordinates separately, which supports Gaussian inputs of one block "

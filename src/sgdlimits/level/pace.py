@@ -8,7 +8,7 @@ COMPILE_SECONDS = 3.0
 """Assumed minimum time to compile for another batch size; ended runs are removed once they have cost as much."""
 
 
-class Pace:
+class CallPace:
     """Number of steps to make per kernel call, adapted so that a call takes about `CALL_SECONDS`.
 
     The number is a multiple of the number of steps whose variates are drawn together.
@@ -22,7 +22,7 @@ class Pace:
         self.calls, self.seconds = 0, 0.0
         self.compiling = COMPILE_SECONDS
 
-    def note(self, steps: int, seconds: float) -> None:
+    def record_call(self, steps: int, seconds: float) -> None:
         """Record the duration of a kernel call of `steps` steps, and adapt the number of steps per call."""
         self.calls += 1
         if self.calls == 1:
@@ -33,6 +33,6 @@ class Pace:
         wanted = min(steps * CALL_SECONDS / max(seconds, 1e-6), 8.0 * self.steps, 2.0**40)
         self.steps = max(1, int(wanted) // self.block) * self.block
 
-    def restart(self) -> None:
+    def discard_durations(self) -> None:
         """Discard the measured durations, because the next call will include a compilation."""
         self.calls, self.seconds = 0, 0.0

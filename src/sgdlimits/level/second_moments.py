@@ -53,7 +53,7 @@ class SecondMoments(Level):
     d: Count = eqx.field(static=True)
     pieces: Count | None = eqx.field(static=True, default=None)
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         model = check_least_squares(problem)
         return MomentsEngine(self, problem, max(1, MAX_FLOATS_PER_BATCH // problem.numerics.size), self.d, model)
 
@@ -72,7 +72,7 @@ def check_least_squares(problem: Problem) -> LinearModel:
         raise BadInput(f"{what} a student that is not linear. {remedy}")
     if not now.loss.quadratic:
         raise BadInput(f"{what} the loss {now.loss}. {remedy}")
-    if not isinstance(data, (Blocks, Mixture)) or data.classes > 1 or not data.centred or data.on_means:
+    if not isinstance(data, (Blocks, Mixture)) or data.classes > 1 or not data.centred or data.has_inputs_at_means:
         raise BadInput(f"{what} inputs with classes or means. {remedy}")
     if data.has_noise or problem.training_set is not None:
         raise BadInput(f"{what} {'input noise' if data.has_noise else 'samples that are reused'}. {remedy}")

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.algorithm.base import compute_updates, multiply_by_past
+from sgdlimits.algorithm.base import compute_updates, multiply_by_old_coefficients
 from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs import Reused
-from sgdlimits.inputs.base import StepSizes
+from sgdlimits.inputs.base import StepDimensions
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import MAX_NORMALS, Stream
@@ -32,7 +32,7 @@ from sgdlimits.statistics.blocks import frame_by_block
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_scalars, rows_of
 from sgdlimits.statistics.rows import products, row_products
-from sgdlimits.statistics.trees import as_floats, runs_first, runs_last
+from sgdlimits.statistics.trees import as_floats, move_runs_first, move_runs_last
 
 GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
 """Number of runs per group by dimension d: an entry holds from its dimension on; smaller groups cost more per run."""
@@ -59,7 +59,7 @@ class SGD(Level):
     d: Count = eqx.field(static=True)
     reuse: Count | None = eqx.field(static=True, default=None)
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         """Return the engine of SGD in R^d, with batches small enough to bound the memory of the inputs."""
         if self.reuse is not None:
             problem = reuse_samples(problem, self.reuse)
@@ -210,7 +210,7 @@ class WeightProcess(Process):
         if self.problem.data.blocks is not None:
             return self._start_in_blocks(stats)
         room = min(n, self.d - k)
-        at = runs_first(frame_of(stats, self.frame, room))
+        at = move_runs_first(frame_of(stats, self.frame, room))
         # rows of W: coordinates along the fixed directions, then T along the next axes; the law does not depend on the axes
         W: Any = np.zeros((len(at.m), n, self.d))
         W[:, :, :k], W[:, :, k : k + room] = at.m, at.T.swapaxes(1, 2)[:, :, :room]
@@ -221,7 +221,7 @@ class WeightProcess(Process):
         n, k = stats.M.shape[-2:]
         sizes = self.sizes
         rooms = np.minimum(n, np.array(sizes) - k)
-        at = runs_first(frame_by_block(stats, self.problem.frames, rooms))
+        at = move_runs_first(frame_by_block(stats, self.problem.frames, rooms))
         blocks = []
         for b, (size, room) in enumerate(zip(sizes, rooms, strict=True)):
             own = np.concatenate([at.m[:, b], at.T[:, b].swapaxes(1, 2)[:, :, :room]], axis=2)
@@ -232,15 +232,17 @@ class WeightProcess(Process):
         if has_schedules(self.problem.model.inputs.without_noise()):  # the step scales input noise, not the draw
             return draw_by_step(self, stream)
         algorithm, n = self.problem.algorithm, self.problem.network.width
-        sizes = StepSizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
+        sizes = StepDimensions(
+            algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0
+        )
         inputs = self.problem.model.inputs
-        drawn = inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame)
+        drawn = inputs.draw_vectors(stream, sizes, self.d, self.frame, self._shift_in_frame)
         return Batch(*drawn, inputs.draw_noise(stream, algorithm.batch, self.d))
 
     def draw_samples(self, stream: Stream, n: int) -> Batch:
         """Draw n samples, those of the first n steps of a stream with one sample in each."""
-        sizes = StepSizes(1, 1, self.problem.target.teachers, 0, 0)
-        drawn = self.problem.data.vectors(stream.with_steps(n), sizes, self.d, self.frame, self._shift_in_frame)
+        sizes = StepDimensions(1, 1, self.problem.target.teachers, 0, 0)
+        drawn = self.problem.data.draw_vectors(stream.with_steps(n), sizes, self.d, self.frame, self._shift_in_frame)
         return Batch(*(leaf[:, 0] for leaf in drawn))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
@@ -248,7 +250,7 @@ class WeightProcess(Process):
         x = inputs.noisy(problem.data.noise_variance)
         algorithm, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)  # runs first, as the weights have them
-        fields = runs_last(products(state.W, X))
+        fields = move_runs_last(products(state.W, X))
         along_fixed = lambda x: jnp.einsum("ks,brs->kbr", self.frame, self.frame_coordinates(x))
         fixed = along_fixed(x)
         clean = None if inputs.noise is None else along_fixed(inputs.x[: algorithm.batch])
@@ -262,11 +264,13 @@ class WeightProcess(Process):
         drawn = StepInputs(fields, fixed, inputs.z, inputs.c, clean)
         updates, numbers = jax.vmap(updates_of_run, (-1, 0, 0, 0), -1)(drawn, state, *gram)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
-        W = jnp.moveaxis(multiply_by_past(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
+        W = jnp.moveaxis(multiply_by_old_coefficients(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum(
+            "nbr,brd->rnd", C, x
+        )
         if any(update.unit for update in updates):
             held = np.repeat([update.unit for update in updates], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
-        scalars = {**runs_first({update.name: update.scalars for update in updates}), **numbers}
+        scalars = {**move_runs_first({update.name: update.scalars for update in updates}), **numbers}
         return WeightState(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: WeightState) -> Overlaps:

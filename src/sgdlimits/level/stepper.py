@@ -15,15 +15,15 @@ from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, jit_bound, map_groups
+from sgdlimits.jaxtools import GROUP_SIZE_MULTIPLE, jit_bound, map_groups
 from sgdlimits.kernel.base import Carry, RunBatch, RunStates, StepRange
 from sgdlimits.kernel.choose import choose_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds that kernels look up)
 from sgdlimits.level.base import (
-    DIVERGED,
-    FINISHED,
-    STOPPED,
+    RUN_DIVERGED,
+    RUN_FINISHED,
+    RUN_STOPPED,
     Clock,
     Level,
     Request,
@@ -34,12 +34,12 @@ from sgdlimits.level.base import (
 )
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observer import SavedState, StateObserver
-from sgdlimits.level.pace import Pace
+from sgdlimits.level.pace import CallPace
 from sgdlimits.level.process import MAX_STEPS, Process, SteppingEngine, reports_problem_risk
 from sgdlimits.level.segments import Segments
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 
 MIN_REDUCED_BATCH = 16
 """Minimum batch size after the removal of ended runs; smaller batches would take as long per step."""
@@ -62,15 +62,15 @@ class ProcessEngine(SteppingEngine):
     def batch_multiple(self):
         """Number of runs of which every batch size is a multiple: the group size if memory holds only few runs."""
         # where memory holds few runs, batches are multiples of the group; larger ones need not be, since padding is skipped
-        few = self.max_batch < GROUP_ALIGNMENT and self.process.group_size
-        return self.process.fixed_batch or few or GROUP_ALIGNMENT
+        few = self.max_batch < GROUP_SIZE_MULTIPLE and self.process.group_size
+        return self.process.fixed_batch or few or GROUP_SIZE_MULTIPLE
 
     @property
     def floats_per_run(self):
         return self.process.floats_per_run
 
-    def starts(self, start, stream):
-        starts = self.level.first(self.problem, start, stream)
+    def draw_starts(self, start, stream):
+        starts = self.level.draw_initial_statistics(self.problem, start, stream)
         self.process.check_start(starts)
         return starts
 
@@ -78,10 +78,10 @@ class ProcessEngine(SteppingEngine):
         """Return the steps to make between neighbouring saved times; steps of length `dt` end at the knots of schedules."""
         if self.dt is None:
             counts = np.diff(clock.step)
-            return Segments.between(counts, np.full(counts.size, self.step_time), clock.t[:-1])
+            return Segments.from_whole_steps(counts, np.full(counts.size, self.step_time), clock.t[:-1])
         if clock.t[-1] > MAX_STEPS * self.dt:
             raise BadInput(f"dt = {self.dt:g} needs more than 2^53 steps up to t = {clock.t[-1]:g}. Use a larger dt.")
-        return Segments.on_grid(clock.t, self.dt, knots_of(self.problem))
+        return Segments.on_time_grid(clock.t, self.dt, knots_of(self.problem))
 
     def stepper(self, starts, request, state=None):
         return ProcessStepper(self.process, starts, request, self.segments(request.clock), state)
@@ -107,8 +107,8 @@ class ProcessStepper(Stepper):
         # padding repeats the last run
         self.indices = request.runs[np.minimum(np.arange(self.size), len(request.runs) - 1)].astype(np.uint32)
         self.kept = np.arange(self.size)
-        self.dataset = process.draw_dataset(Stream.of(request.seed, self.indices))
-        self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
+        self.dataset = process.draw_dataset(Stream.from_seed(request.seed, self.indices))
+        self.t0 = float(segments.begin_times[0]) if segments.begin_times.size else float(request.clock.t[0])
         self.begin_state = begin
         self.observer = StateObserver(process, request.observe, len(request.runs), begin, self.dataset)
         self.waiting: list[SavedState] = []
@@ -126,14 +126,18 @@ class ProcessStepper(Stepper):
         active = np.asarray(carry.moving) & (self.kept < len(request.runs))
         self.carry: Carry = replace(carry, moving=active, dataset=self.dataset)
         self.full_carry, self.origin = self.carry, self.base
-        self.segment, self.total = 0, int(segments.counts.sum())
+        self.segment, self.total = 0, int(segments.step_counts.sum())
         self._pass_knots()
         self.stepping = choose_kernel(process, request.until, self.carry, request.kernel)
-        self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.indices).seed, Pace(process.block)
+        self.kernel, self.seed, self.pace = (
+            self.stepping.name,
+            Stream.from_seed(request.seed, self.indices).seed,
+            CallPace(process.block),
+        )
 
     @property
     def finished(self):
-        return self.segment == self.segments.counts.size
+        return self.segment == self.segments.step_counts.size
 
     @property
     def completed_fraction(self):
@@ -158,7 +162,7 @@ class ProcessStepper(Stepper):
         """Advance to the next segment of time where this one ends at a schedule's knot and no run has steps left."""
         still = not np.asarray(self.carry.moving).any()
         while not self.finished and not self.segments.saved[self.segment]:
-            end = self.first + int(self.segments.counts[self.segment])
+            end = self.first + int(self.segments.step_counts[self.segment])
             if self.done < end and not still:
                 return
             self.segment, self.first, self.done = self.segment + 1, end, max(end, self.done)
@@ -173,12 +177,12 @@ class ProcessStepper(Stepper):
         saved = [
             SavedState(each.state, self._run_times(each, t)) for each, t in zip(states, self._times_of_saves(), strict=False)
         ]
-        end = int(spans[-1].first + spans[-1].steps)
+        end = int(spans[-1].first_step + spans[-1].steps)
         # one statement, so that Ctrl-C leaves them consistent
         self.carry, self.waiting, self.segment, self.base, self.first, self.done = (
             carry, [*self.waiting, *saved], self.segment + len(spans), end, end, end,
         )  # fmt: skip
-        self.pace.note(sum(int(span.steps) for span in spans), seconds)
+        self.pace.record_call(sum(int(span.steps) for span in spans), seconds)
         self._pass_knots()
         return self._due_snapshots()
 
@@ -214,11 +218,11 @@ class ProcessStepper(Stepper):
 
     def _accept_steps(self, carry: Carry, wanted: StepRange, steps: int, seconds: float) -> list[Snapshot]:
         """Store the state that a kernel call returned, and return a snapshot if it is at the next saved time."""
-        end = self.first + int(self.segments.counts[self.segment])
-        if wanted.first == end:  # a fraction of a step is only observed: the next segment begins with the whole step
+        end = self.first + int(self.segments.step_counts[self.segment])
+        if wanted.first_step == end:  # a fraction of a step is only observed: the next segment begins with the whole step
             return self._save_state(carry)
         self.carry, self.done = carry, self.done + steps  # one statement, so that Ctrl-C leaves the two consistent
-        self.pace.note(steps, seconds)
+        self.pace.record_call(steps, seconds)
         self._pass_knots()
         return self._save_state(carry) if self.next_steps is None else self._take_ready()
 
@@ -226,7 +230,7 @@ class ProcessStepper(Stepper):
         """Store the state at the next saved time, advance to the segment of steps after it, and return the snapshots due."""
         self._pass_knots()
         saved = SavedState(carry.state, self._run_times(carry, self._times_of_saves()[0]))
-        end = self.first + int(self.segments.counts[self.segment])
+        end = self.first + int(self.segments.step_counts[self.segment])
         # one statement, so that Ctrl-C leaves them consistent
         self.waiting, self.segment, self.base, self.first, self.done = [*self.waiting, saved], self.segment + 1, end, end, end
         self._pass_knots()
@@ -275,10 +279,10 @@ class ProcessStepper(Stepper):
         if few is None:
             return
         self.ready = self.observe_waiting()
-        t = self.segments.time_after(np.asarray(self.done - self.origin))
+        t = self.segments.times_after_steps(np.asarray(self.done - self.origin))
         self._observe_states([SavedState(self.carry.state, self._run_times(self.carry, t))])
         self._drop(few)
-        self.pace.restart()
+        self.pace.discard_durations()
 
     def run_status(self):
         """Return the status of each run and the time it has reached.
@@ -287,13 +291,13 @@ class ProcessStepper(Stepper):
         """
         carry = self._carry_of_all_runs()
         end, stopped = (np.asarray(leaf)[: len(self.request.runs)] for leaf in (carry.end, carry.stopped))
-        status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
+        status = np.where(end < 0, RUN_FINISHED, np.where(stopped, RUN_STOPPED, RUN_DIVERGED)).astype(object)
         done = self.done - self.origin
-        reached = self.request.clock.t[-1] if done == self.total else self.segments.time_after(np.asarray(done))
-        return RunStatus(status, np.where(end < 0, reached, self.segments.time_after(end - self.origin)))
+        reached = self.request.clock.t[-1] if done == self.total else self.segments.times_after_steps(np.asarray(done))
+        return RunStatus(status, np.where(end < 0, reached, self.segments.times_after_steps(end - self.origin)))
 
     @property
-    def initial(self):
+    def initial_snapshot(self):
         return self._to_snapshot(self._initial_observation)
 
     @cached_property
@@ -301,12 +305,12 @@ class ProcessStepper(Stepper):
         """Statistics and observables of all runs of the batch, padding included, at the start."""
         return self.observer.observe([SavedState(self.begin_state, np.full(self.size, self.t0))])[0]
 
-    def now(self):
+    def current_snapshot(self):
         carry = self._carry_of_all_runs()
-        t = self.segments.time_after(np.asarray(self.done - self.origin))
+        t = self.segments.times_after_steps(np.asarray(self.done - self.origin))
         return self._to_snapshot(self.observer.observe([SavedState(carry.state, self._run_times(carry, t))])[0])
 
-    def state(self):
+    def resume_state(self):
         """Return the state from which a new stepper resumes the runs, as one row of floats per run.
 
         Columns: steps up to the last saved time, steps made, and the arrays of the carry.
@@ -357,11 +361,11 @@ class ProcessStepper(Stepper):
         end = np.asarray(carry.end)
         if (end < 0).all():
             return np.full(end.shape, float(t))
-        return np.where(end < 0, float(t), self.segments.time_after(end - self.origin))
+        return np.where(end < 0, float(t), self.segments.times_after_steps(end - self.origin))
 
     def _to_snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
         """Return statistics and observables of a padded batch as a snapshot of the requested runs."""
-        return Snapshot(*take_run(shown, np.s_[: len(self.request.runs)]))
+        return Snapshot(*select_run(shown, np.s_[: len(self.request.runs)]))
 
 
 def strengthen_types(state: PyTree) -> PyTree:
@@ -405,7 +409,7 @@ def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:
     The result is None if that size is over half of the batch.
     """
     least = max(MIN_REDUCED_BATCH, active.sum())
-    sizes = [size for size in compiled_batch_sizes(GROUP_ALIGNMENT, active.size) if least <= size <= active.size / 2]
+    sizes = [size for size in compiled_batch_sizes(GROUP_SIZE_MULTIPLE, active.size) if least <= size <= active.size / 2]
     return np.sort(np.argsort(~active, kind="stable")[: sizes[0]]) if sizes else None
 
 

@@ -22,7 +22,7 @@ from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 
 
 def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
@@ -31,7 +31,7 @@ def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -
     sums: Any = None
     for weight, (block, moments, mean) in _parts_by_class(model, expectation, students, full):
         frozen = freeze_zero_units(model, jnp.einsum("bjj->j", with_block_axis(students).Q), moments)
-        each = jax.tree.map(lambda leaf, weight=weight: weight * leaf, block.spread(frozen, mean))
+        each = jax.tree.map(lambda leaf, weight=weight: weight * leaf, block.split_by_block(frozen, mean))
         sums = each if sums is None else add(sums, each)
     parts = block_increments(problem.algorithm, problem.t, full, sums)
     return parts if stats.has_blocks else (without_block_axis(parts[0]), without_block_axis(parts[1]))
@@ -57,10 +57,10 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
     for (weight, (block, moments, _)), (part, own) in zip(
         _parts_by_class(model, expectation, students, full), pairs, strict=True
     ):
-        increment = lambda products, block=block, part=part: change(block.spread(part.undo_turn(products), None))
+        increment = lambda products, block=block, part=part: change(block.split_by_block(part.undo_turn(products), None))
         samples = jax.tree.map(lambda leaf: leaf[..., None], moments)
-        one = change(block.spread(samples, None))[:, 0]
-        from_fields = lambda fields, zero: change(_with_fields(zero, fields))[:, 0]
+        one = change(block.split_by_block(samples, None))[:, 0]
+        from_fields = lambda fields, zero: change(_add_fields(zero, fields))[:, 0]
         zeros = jnp.zeros((*block.coefficients.shape[:2], model.width))
         slope = jax.jacfwd(from_fields)(zeros, jax.tree.map(jnp.zeros_like, samples))
         around = jnp.einsum("xbij,jl,bicm,ycml->xy", slope, moments.gradient_gradient, block.rest, slope)
@@ -70,7 +70,7 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
     return square - mean[:, None] * mean
 
 
-def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
+def _add_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
     """Return `Moments` of zero, except for the given products of gradients and fields of all directions in each block."""
     each = jnp.swapaxes(fields, 1, 2)[..., None]
     n = each.shape[2] - zero.gradient_fixed.shape[1]
@@ -87,7 +87,7 @@ def _parts_by_class(model: Model, expectation: Expectation, students: Overlaps, 
     parts = []
     for part, moments, mean in expectation.moments_by_class(model, students.a, model.law(students)):
         weight = 1.0 if part.i is None else inputs.weights[part.i]
-        parts.append((weight, (BlockMoments.of_class(inputs, full, gram, part.i), moments, mean)))
+        parts.append((weight, (BlockMoments.for_class(inputs, full, gram, part.i), moments, mean)))
     return parts
 
 
@@ -122,6 +122,7 @@ def check_block_sizes(problem: Any, d: int) -> tuple[int, ...]:
     sizes, k = problem.data.block_sizes(d), problem.target.teachers
     if min(sizes) < k:
         raise BadInput(
-            f"d = {d} leaves {min(sizes)} dimensions for a block, and {count(k, 'fixed direction')} need {k}. Use a larger d."
+            f"d = {d} leaves {min(sizes)} dimensions for a block, and {format_count(k, 'fixed direction')} need {k}. "
+            "Use a larger d."
         )
     return sizes

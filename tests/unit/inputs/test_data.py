@@ -83,7 +83,7 @@ def test_sgd_on_rows_in_given_order_is_the_plain_loop():
 
 def test_random_rows_are_drawn_uniformly():
     rows = sl.inputs.Rows(data(n=10)[0])
-    drawn = np.asarray(rows._draw_indices(Stream.of(3, np.arange(500), steps=8), 2)).ravel()
+    drawn = np.asarray(rows._draw_indices(Stream.from_seed(3, np.arange(500), steps=8), 2)).ravel()
     assert st.chisquare(np.bincount(drawn, minlength=10)).pvalue > 1e-4  # the rate of false alarms
 
 
@@ -176,7 +176,7 @@ def test_files_have_a_fingerprint_of_the_rows():
 
 
 def test_sampler_gives_signs():
-    x, z, c = SIGNS.vectors(Stream.of(0, np.arange(3)), _sizes(), 8, None, None)
+    x, z, c = SIGNS.vectors(Stream.from_seed(0, np.arange(3)), _sizes(), 8, None, None)
     assert x.shape == (1, 2, 3, 8)
     assert set(np.unique(x)) == {-1.0, 1.0}
     assert len(np.unique(np.asarray(x).reshape(6, 8), axis=0)) == 6
@@ -184,6 +184,6 @@ def test_sampler_gives_signs():
 
 
 def _sizes():
-    from sgdlimits.inputs.base import StepSizes
+    from sgdlimits.inputs.base import StepDimensions
 
-    return StepSizes(2, 2, 1, 1, 0)
+    return StepDimensions(2, 2, 1, 1, 0)

@@ -41,8 +41,8 @@ class Stream(eqx.Module):
     step and the purpose, not on the other runs and steps of the stream.
 
     >>> import numpy as np
-    >>> both = Stream.of(seed=1, runs=[4, 9]).normal(Purpose.STEP, 3)
-    >>> alone = Stream.of(seed=1, runs=[9]).normal(Purpose.STEP, 3)
+    >>> both = Stream.from_seed(seed=1, runs=[4, 9]).normal(Purpose.STEP, 3)
+    >>> alone = Stream.from_seed(seed=1, runs=[9]).normal(Purpose.STEP, 3)
     >>> both.shape, bool(np.all(both[:, :, 1] == alone[:, :, 0]))
     ((1, 3, 2), True)
     """
@@ -58,7 +58,7 @@ class Stream(eqx.Module):
     """Time of each step of the stream, in samples per dimension."""
 
     @classmethod
-    def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
+    def from_seed(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
         """Return the stream of a 64-bit seed for runs with given indices and `steps` steps from `first` on, drawn by NumPy."""
         words = np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)
         host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))
@@ -69,7 +69,7 @@ class Stream(eqx.Module):
         first, steps = self.first * np.uint64(count), self.steps * count
         return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.t)
 
-    def of_runs(self, runs: Any) -> Stream:
+    def evaluate_runs(self, runs: Any) -> Stream:
         """Return the stream of the same steps for other runs."""
         return Stream(self.seed, runs, self.first, self.steps, self.rolled, self.single, self.t)
 

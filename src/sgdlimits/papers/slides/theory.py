@@ -33,8 +33,8 @@ import xarray as xr
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import each_of, integer
-from sgdlimits.domain import Count, NotNegative, NotNegativeInTime, Reals, Seed, Teachers, checked
+from sgdlimits.checks import check_each, integer
+from sgdlimits.domain import Count, NotNegative, NotNegativeInTime, RealArray, Seed, Teachers, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
@@ -44,7 +44,7 @@ from sgdlimits.size import check_memory
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.trees import add, repeat_for_samples
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
 __getattr__ = names_of("sgdlimits.theory.regimes")
 
@@ -93,7 +93,7 @@ class Regime(NamedTuple):
             "fluctuations": self.fluctuation,
             "samples in a unit of it": self.samples,
         }
-        rows = table([(words, f"d^{power:.4g}") for words, power in powers.items()], indent="  ")
+        rows = format_table([(words, f"d^{power:.4g}") for words, power in powers.items()], indent="  ")
         return f"{self.name}: {self.level or 'Chain(d) or SGD(d)'}{more}\n{rows}"
 
 
@@ -120,7 +120,7 @@ class Sizes(NamedTuple):
 
     def __str__(self) -> str:
         words = ("lr / p", "corrector / population", "step in the paper's time", "fluctuations", "samples in a unit of it")
-        return table((name, f"{value:.4g}") for name, value in zip(words, self, strict=True))
+        return format_table((name, f"{value:.4g}") for name, value in zip(words, self, strict=True))
 
 
 @checked
@@ -213,13 +213,13 @@ def largest_entry(stats: Overlaps) -> Float[Array, ""]:
 
 @checked
 def phase_diagram(
-    kappas: Reals,
-    deltas: Reals,
+    kappas: RealArray,
+    deltas: RealArray,
     *,
-    widths: Annotated[Sequence[int], each_of(integer())] = (4, 8, 16),
+    widths: Annotated[Sequence[int], check_each(integer())] = (4, 8, 16),
     teachers: Teachers = 2,
     noise: NotNegativeInTime = 1.0,
-    overlap: Reals = 0.1,
+    overlap: RealArray = 0.1,
     tolerance: NotNegative = 0.1,
 ) -> xr.Dataset:
     r"""Compute the regimes over a grid of exponents, from the drift and the one-sample increments of erf committees.

@@ -1,7 +1,7 @@
 """Presets: the learning problems of the papers, by name."""
 
 from sgdlimits.errors import BadInput
-from sgdlimits.problem.made import MAKERS
+from sgdlimits.problem.made import PRESET_FUNCTIONS
 from sgdlimits.problem.presets.curricula import easy_and_hard
 from sgdlimits.problem.presets.least_squares import least_squares
 from sgdlimits.problem.presets.mixtures import binary_mixture, gaussian_mixture, xor_mixture
@@ -13,8 +13,8 @@ PRESETS = {
     preset.__name__: preset
     for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
 }
-MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting)
-MAKERS.update(easy_and_hard=easy_and_hard, least_squares=least_squares)
+PRESET_FUNCTIONS.update(PRESETS, gaussian_mixture=gaussian_mixture, two_tasks=two_tasks, drifting=drifting)
+PRESET_FUNCTIONS.update(easy_and_hard=easy_and_hard, least_squares=least_squares)
 
 
 class UnknownPreset(BadInput, AttributeError):
@@ -22,8 +22,8 @@ class UnknownPreset(BadInput, AttributeError):
 
 
 def __getattr__(name: str):
-    raise UnknownPreset(f"there is no preset {name!r}. The presets are {', '.join(MAKERS)}.")
+    raise UnknownPreset(f"there is no preset {name!r}. The presets are {', '.join(PRESET_FUNCTIONS)}.")
 
 
 def __dir__() -> list[str]:
-    return list(MAKERS)
+    return list(PRESET_FUNCTIONS)

@@ -9,7 +9,7 @@ import numpy as np
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.checks import array
-from sgdlimits.domain import NotNegativeInTime, Rate, Reals, Size, checked
+from sgdlimits.domain import NotNegativeInTime, Rate, RealArray, Size, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Spectrum, gaussian
 from sgdlimits.model.loss import SquaredLoss
@@ -30,7 +30,7 @@ def as_spectrum(name: str, value: Any) -> Spectrum:
 @checked
 def least_squares(
     eigenvalues: Annotated[Any, as_spectrum] = 1.0,
-    coefficients: Reals = 1.0,
+    coefficients: RealArray = 1.0,
     lr: Rate = 0.1,
     noise: NotNegativeInTime = 0.0,
     ridge: NotNegativeInTime = 0.0,

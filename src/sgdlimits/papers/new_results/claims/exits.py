@@ -49,7 +49,7 @@ def compare_noise_gain(effort: Effort) -> Comparison:
     r"4(10-\frac6p+\frac8{p^2}+\Delta)$; $\kappa = 1$ at the best rate of one unit",
     proof="[noise](noise.md#why)",
 )
-def compare_kappa(effort: Effort) -> Comparison:
+def compare_saddle_increment_variance(effort: Effort) -> Comparison:
     """Compare the variance of a phase retrieval overlap's one-sample increments at the saddle with its formula.
 
     The variance is computed by quadrature.
@@ -105,7 +105,7 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     r"Zero risk is stable for $\gamma < p/6$",
     proof="[learning rate](learning_rate.md#without-noise)",
 )
-def compare_usable(effort: Effort) -> Comparison:
+def compare_usable_learning_rate(effort: Effort) -> Comparison:
     """Compare the learning rate at which zero risk of three phase retrieval units becomes unstable with p/6.
 
     Here p is the number of units.
@@ -121,7 +121,7 @@ def compare_usable(effort: Effort) -> Comparison:
 
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
-def compare_cubic(effort: Effort) -> Comparison:
+def compare_cubic_excess_risk(effort: Effort) -> Comparison:
     """Compare the final excess risk of three units of phase retrieval, in the simulated ODE, with the root of a cubic.
 
     There are two learning rates.
@@ -141,7 +141,7 @@ def compare_cubic(effort: Effort) -> Comparison:
     r"At the root of $48g^3-24g^2+(13+\Delta)g-2$, $g=\gamma/2$",
     proof="[learning rate](learning_rate.md#proofs)",
 )
-def compare_part(effort: Effort) -> Comparison:
+def compare_separation_rate(effort: Effort) -> Comparison:
     """Compare the learning rate at which two equal units of phase retrieval separate with the root of a cubic."""
 
     def growth(g: float) -> float:
@@ -160,7 +160,7 @@ def compare_part(effort: Effort) -> Comparison:
     r"$\frac{8(5-1/p-4/p^2)}{12+\Delta}$, at most $10/3$, not $6$",
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
-def compare_usable_gain(effort: Effort) -> Comparison:
+def compare_usable_rate_gain(effort: Effort) -> Comparison:
     """Compare the ratio of phase retrieval's escape rates, three units at lr = p/6 over one at its best, with a formula.
 
     The escape rates are those of the linearised ODE; p is the number of units.
@@ -255,7 +255,7 @@ def compare_drift_correction(effort: Effort) -> Comparison:
     r"At the smaller root of $(6\Delta-72)\gamma^2+(42+\Delta)\gamma-5$ for $\Delta<4$",
     proof="[open noise](open_noise.md#answer)",
 )
-def compare_oscillation(effort: Effort) -> Comparison:
+def compare_oscillation_threshold(effort: Effort) -> Comparison:
     """Compare the learning rate at which norm and overlap of one phase retrieval unit begin to oscillate with its formula.
 
     The rate is found from eigenvalues of the ODE.
@@ -290,7 +290,7 @@ def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, no
     r"$C\,d\log d$ samples with $C = E[G^2]_0/(s_2g_2)^2$; recovery stable below $2E[s'^2]/E[s'^4]$",
     proof="[open activations](open_activations.md#answer)",
 )
-def compare_activations(effort: Effort) -> Comparison:
+def compare_activation_escape_rates(effort: Effort) -> Comparison:
     """Compare the escape rate and the largest stable learning rate of a unit with cosine activation with their formulas.
 
     Both are obtained from the drift of the overlap, computed by quadrature.
@@ -310,7 +310,7 @@ def compare_activations(effort: Effort) -> Comparison:
     r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
     proof="[open activations](open_activations.md#answer)",
 )
-def compare_traps(effort: Effort) -> Comparison:
+def compare_trapped_overlap(effort: Effort) -> Comparison:
     """Compare the overlap at which a unit is trapped, as its Hermite coefficients differ from the target's, with a formula.
 
     The overlap is a zero of the drift, computed by quadrature.
@@ -361,7 +361,7 @@ def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     r"Risk $\tau^2\to\frac{p-1}{64p}$ with a fixed layer, up to three times as much with a trained one",
     proof="[second layer](open_second_layer.md#why)",
 )
-def compare_power_law(effort: Effort) -> Comparison:
+def compare_power_law_decay(effort: Effort) -> Comparison:
     """Compare the late risk of three phase retrieval units times tau^2, at the paper's time tau = 10^5, with its limit.
 
     The risk is that of an independent solution of the ODE.
@@ -381,7 +381,7 @@ def compare_power_law(effort: Effort) -> Comparison:
     r"Its best excess risk is $(p+3)/(p+2)$",
     proof="[second layer](open_second_layer.md#answer)",
 )
-def compare_second_only(effort: Effort) -> Comparison:
+def compare_second_layer_only_risk(effort: Effort) -> Comparison:
     """Compare phase retrieval's risk with the best second layer of three fixed orthonormal units, with 6/5.
 
     The second layer is found by least squares.
@@ -399,7 +399,7 @@ def compare_second_only(effort: Effort) -> Comparison:
     "The ratio of the learning rates decides: fast second layers become sparse",
     proof="measured",
 )
-def compare_sparse(effort: Effort) -> Comparison:
+def compare_sparse_second_layers(effort: Effort) -> Comparison:
     """Compare how even second layers of phase retrieval end, slowly trained ones over fast trained ones, with 1.5.
 
     The participation ratios are those of the final second layers of the ODE from six starts: the smallest at a slow second
@@ -421,7 +421,7 @@ def compare_sparse(effort: Effort) -> Comparison:
     r"Gradient flow keeps $Q_{jj} - n\frac{\mathtt{lr}}{\mathtt{lr}_2}a_j^2$ for units of degree $n$",
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
-def compare_balance(effort: Effort) -> Comparison:
+def compare_layer_balance(effort: Effort) -> Comparison:
     """Compare the rate of change of the balance between both layers of squared units, by quadrature, with 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)

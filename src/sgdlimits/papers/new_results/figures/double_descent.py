@@ -21,7 +21,7 @@ from sgdlimits.papers.figure import (
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     curve_styles,
@@ -36,7 +36,7 @@ NODES = 4000
 """Number of nodes of the integral over the law of Marchenko and Pastur."""
 STEP = 0.9
 """Step size of gradient descent, relative to the inverse of the largest eigenvalue in the limit."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension of (a)", 400, 60),
     ratios=("ratios n/d", (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.2, 3.0), (0.5, 1.0, 2.0)),
     steps=("numbers of steps", (10, 100, 1000), (10, 100)),
@@ -107,7 +107,7 @@ def _descend(problem: sl.ProjectionProblem, d: int, n: int, steps, runs: int, se
     return sl.simulate(problem, sl.Chain(d), start, t_max=times[-1], save=times, runs=runs, seed=seed, progress=False)
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate gradient descent for several numbers of samples, and draw the excess risk beside its limits."""
     rows = []
     for ratio in bar(size.ratios, desc="isotropic inputs"):
@@ -119,7 +119,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             _row(found.isel(t=i), size.noise) | {"n": n, "steps": steps, "limit": limits[i]}
             for i, steps in enumerate(size.steps)
         ]
-    isotropic = keep("isotropic", tabulate(rows, d=size.d, noise=size.noise, runs=size.runs))
+    isotropic = save_dataset("isotropic", tabulate(rows, d=size.d, noise=size.noise, runs=size.runs))
     rows = []
     dims, signal = np.array([size.strong, size.high - size.strong]), np.array([1.0, 0.0])
     for tail in bar(size.tails, desc="strong and weak dimensions"):
@@ -132,7 +132,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             found = _descend(problem, size.high, n, [size.long], size.runs_high, seed)
             limit = ridgeless_limit(n, size.noise, values, dims, signal)
             rows.append(_row(found.isel(t=-1), size.noise) | {"n": n, "others": tail, "limit": limit})
-    weak = keep(
+    weak = save_dataset(
         "blocks", tabulate(rows, d=size.high, strong=size.strong, noise=size.noise, runs=size.runs_high, steps=size.long)
     )
     return DrawnFigure(_draw_figure(isotropic, weak), _write_caption(isotropic, weak))

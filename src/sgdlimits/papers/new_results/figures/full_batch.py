@@ -13,7 +13,7 @@ import sgdlimits as sl
 from sgdlimits.papers.figure import (
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     curve_styles,
@@ -29,7 +29,7 @@ RATES = {1: 1.0, 4: 3.0, 16: 10.0}
 """Learning rate of each width, relative to that of one unit; the gradient of a unit is divided by the width."""
 SHOWN = 2
 """Samples over d of the curves."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension", 64, 24),
     widths=("widths", (1, 4, 16), (1, 4)),
     ratios=("samples over d", (1.5, 2, 3, 4, 6), (2, 4)),
@@ -39,7 +39,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate gradient descent for each width and dataset size, and draw population and training risk."""
     curves, rows = {}, []
     for width in bar(size.widths, desc="widths"):
@@ -53,8 +53,8 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             if ratio == SHOWN:
                 steps = xr.DataArray(found.step.values, dims="t")
                 mid = found[["risk", "train_risk"]].median("run").assign_coords(step=steps)
-                curves[width] = keep(f"width-{width}", mid)
-    table = keep("table", tabulate(rows, d=size.d, runs=size.runs, steps=size.steps))
+                curves[width] = save_dataset(f"width-{width}", mid)
+    table = save_dataset("table", tabulate(rows, d=size.d, runs=size.runs, steps=size.steps))
     return DrawnFigure(_draw_figure(curves, table), _write_caption(curves, table))
 
 

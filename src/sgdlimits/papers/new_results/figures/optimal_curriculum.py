@@ -15,11 +15,11 @@ from matplotlib.ticker import NullLocator
 
 import sgdlimits as sl
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     make_panels,
@@ -36,7 +36,7 @@ ORDERS = {"easy first": sl.Steps([SPAN / 2], [1.0, 0.0]), "hard first": sl.Steps
 """Share of easy samples over time in three simple orders."""
 BINDING = 1e-6
 """Distance of the share of easy samples from one half up to which half of the samples count as easy."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     pieces=("pieces of a schedule", 24, 12),
     rates=("learning rates with an optimal order", (0.5, 1.0, 1.5, 2.0, RATE, 4.0), (RATE,)),
     grid=("learning rates of the simple orders", (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, RATE, 3.5, 4.0), (1.0, 2.0, RATE, 4.0)),
@@ -69,9 +69,9 @@ def search(size: Size, seed: int, lr: Any = None, easy: Any = None) -> sl.Optimu
     """
     rate = {} if lr is not None else {"lr": sl.Control(size.pieces, 0.0, MAX_LR)}
 
-    def find(make: Any, controls: dict[str, sl.Control], budgets: tuple[sl.Budget, ...] = ()) -> sl.Optimum:
+    def find(make_figure: Any, controls: dict[str, sl.Control], budgets: tuple[sl.Budget, ...] = ()) -> sl.Optimum:
         return sl.optimise(
-            make,
+            make_figure,
             first_weights(seed),
             SPAN,
             controls | rate,
@@ -109,7 +109,7 @@ def final_risk(lr: float, easy: Any, seed: int) -> float:
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Find the optimal orders at fixed and at free learning rates, check their gains by the exact chain, and draw them."""
     at_rate = {lr: search(size, seed, lr=lr) for lr in bar(size.rates, desc="learning rates")}
     both = search(size, seed)
@@ -138,7 +138,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         "chain": tabulate(chain),
     }
     for name, table in tables.items():
-        keep(name, table)
+        save_dataset(name, table)
     return DrawnFigure(_draw_figure(tables, size), _write_caption(tables, size))
 
 
@@ -167,7 +167,7 @@ def _schedules(fixed: sl.Optimum, both: sl.Optimum, orders: dict[str, sl.Optimum
     return xr.Dataset({name: ("t", values) for name, values in found.items()}, {"t": middles})
 
 
-COLOURS = dict(zip(("mixed", "easy first", "hard first", "optimal"), OKABE_ITO, strict=False))
+COLOURS = dict(zip(("mixed", "easy first", "hard first", "optimal"), OKABE_ITO_COLOURS, strict=False))
 """Colour of each order."""
 
 

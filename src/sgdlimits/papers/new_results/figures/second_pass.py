@@ -14,7 +14,7 @@ import sgdlimits as sl
 from sgdlimits.papers.figure import (
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     curve_styles,
@@ -27,7 +27,7 @@ from sgdlimits.papers.figure import (
 PASSES = (1, 2, 4, 10)
 """Numbers of passes after which risks are compared."""
 WIDTH, LR = 2, 1.0
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension", 200, 40),
     noises=("noises", (0.0, 0.01, 0.1), (0.0, 0.1)),
     ratios=("samples over d", (2, 4, 8, 16, 32), (2, 8)),
@@ -37,7 +37,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate several passes for each noise and dataset size, and draw both risks beside one-pass SGD."""
     curves, rows = {}, []
     for noise in bar(size.noises, desc="noises"):
@@ -52,9 +52,9 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
                 {"noise": noise, "ratio": ratio, "passes": passes} | _compare(found, once, passes * ratio, ratio, noise / 2)
                 for passes in PASSES
             ]
-            curves[noise, ratio] = keep(f"reused-{noise:g}-{ratio}", _means(found))
-        curves[noise, None] = keep(f"fresh-{noise:g}", _means(once))
-    table = keep("table", tabulate(rows, d=size.d, runs=size.runs))
+            curves[noise, ratio] = save_dataset(f"reused-{noise:g}-{ratio}", _means(found))
+        curves[noise, None] = save_dataset(f"fresh-{noise:g}", _means(once))
+    table = save_dataset("table", tabulate(rows, d=size.d, runs=size.runs))
     return DrawnFigure(_draw_figure(curves, table, size), _write_caption(table))
 
 

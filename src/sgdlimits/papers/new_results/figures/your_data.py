@@ -19,7 +19,18 @@ import xarray as xr
 from matplotlib import cbook
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, bar, make_panels, sizes, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO_COLOURS,
+    Axes,
+    DrawnFigure,
+    Figure,
+    SaveDataset,
+    Size,
+    bar,
+    make_panels,
+    sizes,
+    tabulate,
+)
 
 PATCH, ROWS = 8, 20_000
 """Width of a patch in pixels, and number of patches, and of points of the hidden manifold."""
@@ -27,7 +38,7 @@ LR, NOISE = 0.1, 0.01
 """Learning rate of the patches, and variance of the label noise of artificial inputs."""
 NONZERO = 2.0
 """Mean number of nonzero coordinates of sparse inputs."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     runs=("runs", 400, 20),
     t_max=("samples per dimension", 30.0, 3.0),
     d=("dimension of artificial inputs", 100, 40),
@@ -108,7 +119,7 @@ def committee(data: sl.inputs.Inputs) -> sl.ProjectionProblem:
 SAMPLERS: dict[str, Callable] = {"signs": signs, "uniform": uniform, "sparse": sparse}
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate SGD on the user's inputs, the chain and the ODE of Gaussian inputs, and draw their risks."""
     real = {"terrain": of_image(terrain()), "photograph": of_image(photograph())}
     problems = {name: (problem, fit.d) for name, (problem, fit) in real.items()}
@@ -120,9 +131,9 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         {"inputs": name, "kurtosis": fit.tests[0].kurtosis, "distance": fit.tests[0].distance, "length": fit.length_ratio}
         for name, (_, fit) in real.items()
     ]
-    table, fitted = keep("table", tabulate(rows)), keep("fits", tabulate(fits))
+    table, fitted = save_dataset("table", tabulate(rows)), save_dataset("fits", tabulate(fits))
     for name, curve in curves.items():
-        keep(name.replace(" ", "_"), curve)
+        save_dataset(name.replace(" ", "_"), curve)
     return DrawnFigure(_draw_figure(curves), _write_caption(table, fitted, size))
 
 
@@ -158,7 +169,7 @@ def _draw_figure(curves: dict[str, xr.Dataset]) -> Figure:
 
 def _draw_curves(ax: Axes, curves: dict[str, xr.Dataset], names: tuple[str, ...], title: str) -> None:
     """Draw the mean risk of SGD as points, of the chain as lines, and of the ODE as dashes."""
-    for name, colour in zip(names, OKABE_ITO, strict=False):
+    for name, colour in zip(names, OKABE_ITO_COLOURS, strict=False):
         curve = curves[name].isel(t=slice(1, None))
         ax.errorbar(curve.t, curve.sgd, 2 * curve.sgd_error, fmt="o", markersize=3, color=colour, label=f"SGD, {name}")
         ax.plot(curve.t, curve.chain, "-", linewidth=1, color=colour)

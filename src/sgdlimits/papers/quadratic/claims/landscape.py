@@ -13,11 +13,11 @@ import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
-from sgdlimits.papers.quadratic.claims.dynamics import PHASES, K, P, sample_units
+from sgdlimits.papers.quadratic.claims.dynamics import PHASE_TESTS, K, P, sample_units
 from sgdlimits.papers.shorthand import make_overlaps, simulate
 
 # files of the tests named by misprints
-CRITICAL, CONSERVED = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
+CRITICAL_POINT_TESTS, CONSERVATION_TESTS = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
 
 # --- the landscape -----------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ def published_spectra(p: int, k: int, d: int) -> Any:
     "spectra at critical points",
     "Tables for tabula rasa, plateau, zero error, and all students on one teacher",
 )
-def compare_spectra(effort: Effort) -> Comparison:
+def compare_hessian_spectra(effort: Effort) -> Comparison:
     """Compare eigenvalues of the Hessian in R^12, at four kinds of critical points, with section 7.2.2 of Bocchi et al."""
     d, problem = 12, sl.presets.quadratic_network(P, K)
     points, rows = theory.critical_points(problem), []
@@ -118,9 +118,9 @@ def compare_null_directions(effort: Effort) -> Comparison:
 @claim(
     "(28), (30)", "rotations of the students", r"$M M^\top = I$, and in (30) $W = \sqrt{\cdot}\, M W^{*\top}$",
     right=r"$M^\top M = I$; for $s < p^*$ the teachers stand for any $s$ orthonormal vectors in their span.",
-    tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
+    tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
-def compare_rotations(effort: Effort) -> Comparison:
+def compare_rotated_critical_points(effort: Effort) -> Comparison:
     """Compare the eigenvalues of M M^T at a critical point of a quadratic network with 0, 1, 1 (printed: 1, 1, 1).
 
     The network has three students.
@@ -138,9 +138,9 @@ def compare_rotations(effort: Effort) -> Comparison:
     right=r"Also mixed ones: $s$ teacher directions with weight $\beta + p/p^*$ and $r \ge 1$ orthogonal ones with $\beta "
     r"= p (p^* - s)/(p^* (s + r + 2))$, $s < p^*$",
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one`, `test_every_search_ends_in_a_family` "
-    f"{CRITICAL}",
+    f"{CRITICAL_POINT_TESTS}",
 )  # fmt: skip
-def compare_families(effort: Effort) -> Comparison:
+def compare_critical_families(effort: Effort) -> Comparison:
     """Compare the number of distinct risks at a quadratic network's critical points, by 80 root searches, with 6.
 
     The paper prints 5.
@@ -163,7 +163,7 @@ def compare_families(effort: Effort) -> Comparison:
     r"section 7.2.1, equations for $\alpha$", "weight of critical points",
     r"$1 - \frac1p \mathrm{rank}(W) - \frac2p \alpha = 0$, with $+ \frac2{p^*}$ for correlated students",
     right=r"$\frac\alpha p\, \mathrm{rank}(W)$ in both; the printed solutions $\alpha$ are right.",
-    tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL}",
+    tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_weights_of_families(effort: Effort) -> Comparison:
     """Compare squared norms at which the gradient vanishes, by root finding, with section 7.2.1 of Bocchi et al.
@@ -178,7 +178,8 @@ def compare_weights_of_families(effort: Effort) -> Comparison:
 
 @claim(
     "section 7.2.2, Hessian on the plateau", "Hessian on the plateau", r"$-\frac1p w_k w_k^\top$",
-    right=r"$-\frac1p \sum_k w_k w_k^\top$", tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL}",
+    right=r"$-\frac1p \sum_k w_k w_k^\top$",
+    tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_plateau_hessian(effort: Effort) -> Comparison:
     """Compare the Hessian on the plateau, by differences of the gradient, with section 7.2.2 of Bocchi et al.
@@ -237,7 +238,7 @@ def compare_aligned_hessian(effort: Effort) -> Comparison:
 
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
-def compare_ratio(effort: Effort) -> Comparison:
+def compare_negative_to_null_ratio(effort: Effort) -> Comparison:
     """Compare the ratio of negative to null eigenvalues of the Hessian on the plateau with (29) of Bocchi et al.
 
     The ratio is that of the numbers of eigenvalues, at d = 30.
@@ -255,9 +256,9 @@ def compare_ratio(effort: Effort) -> Comparison:
     r"The ratio grows up to $p = N$, where it is $p^*/(N/2 - p^* - 1/2)$.",
     right=r"Up to $p = N - p^*$, where it is $2p^*/(N - p^* - 1)$: the plateau needs $p$ directions orthogonal to the "
     r"teachers.",
-    tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL}",
+    tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
-def compare_largest_ratio(effort: Effort) -> Comparison:
+def compare_largest_negative_to_null_ratio(effort: Effort) -> Comparison:
     """Compare the largest ratio of negative to null eigenvalues, over widths in R^9, with section 7.2.2 of Bocchi et al.
 
     The numbers are those of dense Hessians on the plateau. The section is taken in its corrected and its printed form.
@@ -270,7 +271,7 @@ def compare_largest_ratio(effort: Effort) -> Comparison:
 
 
 @claim("section 7.5", "degrees of freedom", r"$Np - p(p-1)/2$ for $p\le N$, then $N(N+1)/2$; solutions $pp^*-p^*(p^*+1)/2$")
-def compare_degrees(effort: Effort) -> Comparison:
+def compare_degrees_of_freedom(effort: Effort) -> Comparison:
     """Compare numerical ranks of the differential of W^T W, and of rotations at a solution, with section 7.5 of Bocchi et al.
 
     Here W is the weight matrix; the section counts the degrees of freedom of W^T W and the dimension of the solutions.
@@ -293,14 +294,14 @@ def compare_degrees(effort: Effort) -> Comparison:
 
 
 @claim("(15), (16)", "solutions of zero error", r"$\bar W_S = \sqrt{p/p^*}\,SW^*$ with $S^\top S = 1$")
-def compare_solutions(effort: Effort) -> Comparison:
+def compare_solution_dimension(effort: Effort) -> Comparison:
     """Compare the risk of a random solution (15) of Bocchi et al., by Gauss-Hermite quadrature, with 0."""
     S = np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     return compare(2 * SquaredUnits(np.sqrt(P / K) * S @ np.eye(K, 5), np.eye(K, 5)).risk, 0.0, atol=1e-13)
 
 
 @claim("(19)–(21)", "closest solution", r"$\bar S = \rho_0(\rho_0^\top\rho_0)^{-1/2}$ is the closest to the start")
-def compare_closest(effort: Effort) -> Comparison:
+def compare_closest_solution(effort: Effort) -> Comparison:
     """Compare the distance of a quadratic network's closest solution from the start with that of 2000 random solutions.
 
     The ratio to the smallest of their distances is below 1. The closest solution's distance agrees to 1e-9 with that of the
@@ -330,9 +331,9 @@ def build_uneven_start() -> np.ndarray:
     "(22), $S(t)$ conserved", "what is conserved", r"For small $\eta$, under an assumption",
     right=r"Exactly, for every $\eta$, when $Q(0)$ commutes with $\rho_0 \rho_0^\top$; not otherwise",
     tests="`test_orthogonal_part_is_conserved_at_every_learning_rate_from_orthogonal_starts`, "
-    f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVED}",
+    f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVATION_TESTS}",
 )  # fmt: skip
-def compare_conserved(effort: Effort) -> Comparison:
+def compare_conserved_polar_factor(effort: Effort) -> Comparison:
     """Compare the change of S = M (M^T M)^(-1/2) in a quadratic network's gradient flow in R^9 with that in its ODE.
 
     The printed value is 0.
@@ -355,9 +356,9 @@ def compare_conserved(effort: Effort) -> Comparison:
     '"converges to the zero-error solution that is closest"', "is the end the closest solution?", "From any start",
     right="True for orthogonal starts of equal norms, false in general",
     tests="`test_equal_widths_end_at_the_closest_solution`, "
-    f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVED}",
+    f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVATION_TESTS}",
 )  # fmt: skip
-def compare_end_is_closest(effort: Effort) -> Comparison:
+def compare_end_point_is_closest(effort: Effort) -> Comparison:
     """Compare the distance from the closest solution at which a quadratic network's gradient flow and its ODE end.
 
     The flow is in R^9. The printed value is 0.
@@ -379,9 +380,9 @@ def compare_end_is_closest(effort: Effort) -> Comparison:
     r"end of learning, $p > p^*$", "end of learning", "On a much shorter timescale than the escape",
     right=r"Algebraic: risk $\cdot\, t^2$ tends to $p^2 (p - p^*)(p^* + 2)/(128 (p + 2))$ in $t = \eta \alpha$ for small "
     r"$\eta$.",
-    tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
+    tests=f"`test_more_students_than_teachers_end_algebraically` {PHASE_TESTS}",
 )  # fmt: skip
-def compare_terminal(effort: Effort) -> Comparison:
+def compare_terminal_decay(effort: Effort) -> Comparison:
     """Compare a quadratic network's late risk times t^2, with three students and one teacher, with its limit (printed: 0).
 
     Here t is the time; the limit is that of the algebraic law of decay.

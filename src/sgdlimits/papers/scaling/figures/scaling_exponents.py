@@ -14,10 +14,10 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, bar, make_panels, sizes
+from sgdlimits.papers.figure import DrawnFigure, Figure, SaveDataset, bar, make_panels, sizes
 from sgdlimits.papers.scaling import theory
 
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     points=("exponents on each axis", 20, 4),
     steps=("steps", 10**12, 10**9),
     blocks=("blocks", 96, 60),
@@ -44,7 +44,7 @@ def measure(b: float, ratios: np.ndarray, size: Any) -> np.ndarray:
     return -np.diff(np.log10(risks))[:, ::-1]
 
 
-def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Measure the plane of exponents and draw it beside its difference from theory."""
     exponents, ratios = np.linspace(1.1, 3.0, size.points), np.linspace(0.1, 2.0, size.points)
     slopes = np.array([measure(float(b), ratios, size) for b in bar(exponents, desc="spectra")])
@@ -52,7 +52,7 @@ def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
     converged = (np.ptp(slopes, axis=-1) < CONVERGED) & (float(size.steps) ** -gap < SMALL_TERM)
     expected = theory.sgd_exponent(exponents[:, None], 1 + exponents[:, None] * ratios)
     axes = ("spectrum", "teacher")
-    plane = keep(
+    plane = save_dataset(
         "plane",
         xr.Dataset(
             {

@@ -12,12 +12,12 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, bar, make_panels, sizes, tabulate
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, DrawnFigure, Figure, SaveDataset, bar, make_panels, sizes, tabulate
 from sgdlimits.papers.scaling import theory
 
 CASES = {"the teacher": (1.5, 2.2), "the noise of SGD": (1.3, 4.0)}
 """Exponents b and a for which the named term dominates the risk."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     models=("model sizes", 33, 9),
     largest=("largest model", 10**5, 10**4),
     times=("saved times", 161, 41),
@@ -44,7 +44,7 @@ def risk_of_model(m: int, b: float, a: float, compute: np.ndarray, size: Any) ->
     return risk
 
 
-def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Compute the risk of all model sizes and draw it with the frontier and its exponent."""
     models = np.unique(np.rint(np.geomspace(10, size.largest, size.models)).astype(int))
     curves: dict[str, xr.Dataset] = {}
@@ -57,12 +57,12 @@ def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
         which = risks.argmin(0)
         inside = (which > 1) & (which < models.size - 2) & (compute > compute[-1] ** 0.4)
         slope = -np.polyfit(np.log(compute[inside]), np.log(best[inside]), 1)[0] if inside.sum() > 2 else np.nan
-        curves[name] = keep(
+        curves[name] = save_dataset(
             f"curves-{len(curves)}",
             xr.Dataset({"risk": (("model", "budget"), risks), "best": ("budget", best)}, {"model": models, "budget": compute}),
         )
         rows.append({"case": name, "b": b, "a": a, "slope": slope, "theory": float(theory.frontier_exponent(b, a))})
-    table = keep("table", tabulate(rows))
+    table = save_dataset("table", tabulate(rows))
     return DrawnFigure(_draw(curves, table), _write_caption(table))
 
 
@@ -73,7 +73,7 @@ def _draw(curves: dict[str, xr.Dataset], table: xr.Dataset) -> Figure:
         for m, shade in zip(range(data.sizes["model"]), shades, strict=True):
             ax.loglog(data.budget, data.risk.values[m], color=str(shade), linewidth=0.6)
         row = table.isel(point=i)
-        ax.loglog(data.budget, data.best, color=OKABE_ITO[5], linewidth=2, label="the best model")
+        ax.loglog(data.budget, data.best, color=OKABE_ITO_COLOURS[5], linewidth=2, label="the best model")
         guide = float(data.best[-1]) * (data.budget / float(data.budget[-1])) ** -float(row.theory)
         label = f"slope {-float(row.theory):.3f}; measured {-float(row.slope):.3f}"
         ax.loglog(data.budget, 0.4 * guide, "--", color="black", linewidth=1.2, label=label)

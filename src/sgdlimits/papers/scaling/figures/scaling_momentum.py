@@ -12,12 +12,12 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, bar, make_panels, sizes, tabulate
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, DrawnFigure, Figure, SaveDataset, bar, make_panels, sizes, tabulate
 from sgdlimits.papers.scaling import theory
 
 CASES = ((2.0, 2.0), (2.0, 3.0), (3.0, 2.5))
 """Exponents b and a of the spectrum and of the teacher's squares."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension", 10**9, 10**6),
     decades=("decades of steps", 13, 8),
     pieces=("pieces of a decade", 24, 8),
@@ -27,7 +27,7 @@ WINDOWS = {"SGD": (0.5, 0.7), "DANA-constant": (1.33, 1.4), "DANA-decaying": (0.
 """Window in which exponents are measured, in decades of steps over those of d: for DANA-constant well after d steps."""
 
 
-def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Compute the risk of the three algorithms and draw it with its local exponent."""
     log_d = np.log10(size.d)
     steps = 10 ** np.arange(2, size.decades + 0.01, 0.25)
@@ -48,15 +48,15 @@ def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
             inside = (np.log10(steps) >= low) & (np.log10(steps) <= high)
             rows.append({"case": f"b = {b}, a = {a}", "name": name, "slope": slope[inside].mean(), "theory": expected[name]})
             curves[f"{name}, {b}, {a}"] = ("steps", risk)
-    data = keep("risk", xr.Dataset(curves, {"steps": steps}, {"d": size.d}))
-    table = keep("table", tabulate(rows, d=size.d))
+    data = save_dataset("risk", xr.Dataset(curves, {"steps": steps}, {"d": size.d}))
+    table = save_dataset("table", tabulate(rows, d=size.d))
     return DrawnFigure(_draw(data, table), _write_caption(table))
 
 
 def _draw(data: xr.Dataset, table: xr.Dataset) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(10.5, 4.4))
     b, a = CASES[0]
-    for name, colour in zip(WINDOWS, OKABE_ITO, strict=False):
+    for name, colour in zip(WINDOWS, OKABE_ITO_COLOURS, strict=False):
         risk = data[f"{name}, {b}, {a}"]
         left.loglog(data.steps, risk, color=colour, label=name)
         right.semilogx(data.steps, -np.gradient(np.log(risk), np.log(data.steps)), color=colour, label=name)

@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.optimize import minimize
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, bar, make_panels, sizes, tabulate
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, DrawnFigure, Figure, SaveDataset, bar, make_panels, sizes, tabulate
 from sgdlimits.papers.scaling import theory
 
 B, A, NOISE = 1.5, 2.5, 0.25
@@ -22,7 +22,7 @@ FINE_SHARE = 1e-3
 """Share of the steps that is left where pieces become coarse; the steps after it hardly matter for the exponent."""
 COARSE = 4
 """Number of pieces in each decade of the steps after that."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension", 10**9, 10**6),
     horizons=("numbers of steps", (1e4, 1e6, 1e8, 1e10, 1e12), (1e4, 1e6)),
     pieces=("pieces of a decade", 40, 8),
@@ -64,7 +64,7 @@ def best_schedule(spectrum: Any, T: float, start: np.ndarray, size: Any) -> tupl
     return found.x, np.exp([found.fun, constant.fun])
 
 
-def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Optimise the schedule at each number of steps and draw its shape, its rates and its risk."""
     spectrum = sl.spectrum.power_law(size.d, B, size.blocks)
     rows = []
@@ -74,7 +74,7 @@ def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
         rows.append({"T": T, "C": np.exp(x[0]), "delta": x[1], "risk": risks[0], "constant": risks[1]})
         xi, _, _ = theory.schedule_exponents(B, A)
         start = x - xi * np.log(100) * np.array([1.0, 0.0])
-    table = keep("table", tabulate(rows, d=size.d))
+    table = save_dataset("table", tabulate(rows, d=size.d))
     return DrawnFigure(_draw(table), _write_caption(table))
 
 
@@ -92,7 +92,7 @@ def _draw(table: xr.Dataset) -> Figure:
         left.loglog(
             share,
             float(row.C) * share ** float(row.delta) * T**xi,
-            color=OKABE_ITO[i + 1],
+            color=OKABE_ITO_COLOURS[i + 1],
             label=f"$T = 10^{{{np.log10(T):.0f}}}$",
         )
     left.loglog(
@@ -105,7 +105,10 @@ def _draw(table: xr.Dataset) -> Figure:
     left.set(xlabel="$1 - t/T$", ylabel=rf"best rate times $T^{{{xi:g}}}$", ylim=(1e-4, None))
     left.set_title("(a) the best schedules", loc="left")
     left.legend()
-    for name, label, colour in (("risk", "best schedule", OKABE_ITO[5]), ("constant", "best constant rate", OKABE_ITO[1])):
+    for name, label, colour in (
+        ("risk", "best schedule", OKABE_ITO_COLOURS[5]),
+        ("constant", "best constant rate", OKABE_ITO_COLOURS[1]),
+    ):
         right.loglog(table["T"], table[name], "o-", color=colour, label=label)
     T = table["T"].values
     right.loglog(T, 0.6 * table.risk.values[-1] * (T / T[-1]) ** -exponent, "--", color="black", label=f"slope $-{exponent:g}$")

@@ -17,7 +17,7 @@ from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simul
     r"$Q$ as $p \to \infty$", "students in the teachers' span", r"$M P M^\top$", right=r"$M P^{-1} M^\top$",
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
-def compare_span(effort: Effort) -> Comparison:
+def compare_projected_gram_matrix(effort: Effort) -> Comparison:
     """Compare the Gram matrix of students projected on the teachers' span with M P^-1 M^T (printed: M P M^T).
 
     Here M has the overlaps with the teachers, and P is the teachers' Gram matrix; the projection is computed by QR.
@@ -33,7 +33,7 @@ def compare_span(effort: Effort) -> Comparison:
     right=r"$Q - M P^{-1} M^\top - \mathrm{diag}(Q^\perp)$",
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def compare_outside(effort: Effort) -> Comparison:
+def compare_norms_outside_span(effort: Effort) -> Comparison:
     """Compare the diagonal of Q - M P^-1 M^T with the students' squared norms outside the teachers' span.
 
     Here Q and M have the overlaps between students and with the teachers, and P is the teachers' Gram matrix. The paper prints
@@ -91,7 +91,7 @@ def compare_mean_field_in_d(effort: Effort) -> Comparison:
 
 
 @claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
-def compare_particles(effort: Effort) -> Comparison:
+def compare_mean_field_drift(effort: Effort) -> Comparison:
     """Compare the ODE's drift of the teacher overlaps M for infinitely many copies of three units with the mean-field limit.
 
     With n copies the drift differs from the limit by a constant over n, which gives the extrapolation.
@@ -103,7 +103,7 @@ def compare_particles(effort: Effort) -> Comparison:
         m, norms = np.repeat(M, n, 0), np.repeat(q, n)
         stats = make_overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
         drifts.append(np.asarray(sl.presets.committee(3 * n, 1, lr=float(n)).drift_parts(stats)[0].M)[::n])
-    limit = sl.MeanField().view(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
+    limit = sl.MeanField().adapt_problem(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
     return compare(2 * drifts[1] - drifts[0], np.asarray(limit.M), rtol=1e-7)
 
 
@@ -121,7 +121,7 @@ def compare_fixed_dimension(effort: Effort) -> Comparison:
     W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], 1)
     wide = sl.presets.committee(2 * count, 1, lr=2.0 * count, train_second=True)
     many = wide.drift_parts(make_overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
-    limit = sl.MeanField(outside=2).view(sl.presets.committee(2, 1, lr=2.0, train_second=True))
+    limit = sl.MeanField(outside=2).adapt_problem(sl.presets.committee(2, 1, lr=2.0, train_second=True))
     right = limit.drift(sl.Particles(*map(jnp.asarray, (a, m[:, None], q))))
     return compare([*many.M[::count, 0], *many.a[::count]], [*right.M[:, 0], *right.a], atol=1e-6)
 
@@ -131,7 +131,7 @@ def compare_fixed_dimension(effort: Effort) -> Comparison:
     right="The network is linear in it, and the risk is a quadratic function, which is convex.",
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def compare_measure(effort: Effort) -> Comparison:
+def compare_merged_unit_risk(effort: Effort) -> Comparison:
     """Compare the risk of a wide network merged from two, by quadrature, with the exact formula, quadratic in the measure.
 
     The printed value is the mean of the risks of the two pairs.

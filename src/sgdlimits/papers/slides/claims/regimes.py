@@ -16,7 +16,7 @@ from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simul
 from sgdlimits.papers.slides import theory as regimes
 
 # files of the tests named by misprints and remarks
-IN_REGIMES, IN_SINGLE_INDEX = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
+REGIME_TESTS, SINGLE_INDEX_TESTS = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
 SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_committee.py`"
 
 
@@ -25,7 +25,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
-def compare_loss(effort: Effort) -> Comparison:
+def compare_loss_normalisation(effort: Effort) -> Comparison:
     """Compare the ratio of a step on (y - f)^2 to a descent step on the risk, in the overlaps' change, with 2.
 
     Here y is the label and f the network's output. The paper prints 1.
@@ -42,7 +42,7 @@ def compare_loss(effort: Effort) -> Comparison:
     "sample complexity", "exponent 1", r"$n = O(1)$ for $\kappa = 1$; $n = O(d^{k - 1})$ for $\kappa \ge 2$",
     right=r"$n = O(d)$ for $\kappa = 1$; $O(d^{\kappa - 1})$, with $\kappa$ for $k$, for $\kappa \ge 3$",
     tests="`test_exponent_one_needs_samples_in_proportion_to_d`, "
-    f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {IN_SINGLE_INDEX}",
+    f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {SINGLE_INDEX_TESTS}",
 )  # fmt: skip
 def compare_exponent_one(effort: Effort) -> Comparison:
     """Compare the exponent of d in the samples that one unit needs to learn a linear target with 1 (printed: 0).
@@ -107,7 +107,7 @@ def compare_exponent_three(effort: Effort) -> Comparison:
     "diffusion of hard targets",
     "Hard targets are found from the typical overlap after a mean time of the SDE",
 )
-def compare_hard_times(effort: Effort) -> Comparison:
+def compare_hard_learning_times(effort: Effort) -> Comparison:
     """Compare the exact chain's mean learning time for a quadratic target with the SDE's, by its backward equation."""
     d = 1024
     problem = sl.presets.single_index("he2", lr=sl.recommended_lr(sl.presets.single_index("he2"), d, 0.5))
@@ -152,7 +152,7 @@ def compare_gap_to_ode(effort: Effort) -> Comparison:
     r"theorem on $\Omega$", "gap to the ODE and width",
     r"$E\,\lVert\Omega - \bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$",
     right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.",
-    tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {IN_REGIMES}",
+    tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {REGIME_TESTS}",
 )  # fmt: skip
 def compare_gap_and_width(effort: Effort) -> Comparison:
     """Compare the exponent in the width p of an erf committee's gap between chain and ODE with that of sqrt(log n / p).
@@ -190,7 +190,7 @@ def compare_phase_diagram(effort: Effort) -> Comparison:
     "small learning rates are gradient flow",
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
-def compare_classical(effort: Effort) -> Comparison:
+def compare_classical_corrector_growth(effort: Effort) -> Comparison:
     """Compare the growth, from lr = 0.02 to 0.5, of the ratio of an erf committee's corrector to its drift with 25.
 
     The corrector is the part of the drift quadratic in the learning rate lr; both parts are those of the student overlaps Q.
@@ -228,7 +228,7 @@ def compare_gradient_descent(effort: Effort) -> Comparison:
     kind="remark",
     tests=f"{SAAD_AND_SOLLA_TEST}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
-def compare_activation(effort: Effort) -> Comparison:
+def compare_erf_product_mean(effort: Effort) -> Comparison:
     """Compare Saad and Solla's closed mean of g(u) g(v) with quadrature for g(x) = erf(x/sqrt(2)) (printed: erf(x)).
 
     Here u and v are correlated Gaussian fields.
