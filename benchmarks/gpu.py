@@ -35,8 +35,8 @@ def prepared(problem, d: int, runs: int, name: str, until: Any = None) -> tuple:
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
-    engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
-    few = engine.process.start(engine.starts(sl.RandomInit(d), Stream.of(0, np.arange(1000))))
+    engine = sl.Chain(d).make_engine(problem, sl.RandomInit(d), None)
+    few = engine.process.start(engine.draw_starts(sl.RandomInit(d), Stream.from_seed(0, np.arange(1000))))
     state = jax.tree.map(lambda leaf: jnp.tile(leaf, -(-runs // 1000))[..., :runs], few)
     carry = initial_carry(engine.process, until, state)
     return choose_kernel(engine.process, until, carry, name), carry, engine.step_time
@@ -50,7 +50,7 @@ def rate(problem, d: int, runs: int, steps: int, name: str, turns: int = 3) -> f
     from sgdlimits.kernel.random import Stream
 
     kernel, carry, tick = prepared(problem, d, runs, name)
-    stream, best = Stream.of(0, np.arange(runs)), 0.0
+    stream, best = Stream.from_seed(0, np.arange(runs)), 0.0
     kernel.advance(carry, stream.seed, stream.runs, StepRange(0, 1, 0.0, tick))
     for turn in range(turns):
         begin = time.perf_counter()

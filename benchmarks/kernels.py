@@ -45,14 +45,14 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
-    engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
-    process, stream = engine.process, Stream.of(0, np.arange(runs))
+    engine = sl.Chain(d).make_engine(problem, sl.RandomInit(d), None)
+    process, stream = engine.process, Stream.from_seed(0, np.arange(runs))
     span = lambda steps: StepRange(*(np.asarray(number) for number in (0, steps, 0.0, engine.step_time)))
     rows: dict = {}
     for name in kernels:
         for until in (None, sl.exits(0.9)):
             begin = cpu()
-            carry = initial_carry(process, until, process.start(engine.starts(sl.RandomInit(d), stream)))
+            carry = initial_carry(process, until, process.start(engine.draw_starts(sl.RandomInit(d), stream)))
             middle = cpu()
             try:
                 kernel = choose_kernel(process, until, carry, name)
@@ -110,8 +110,8 @@ def two_threads(problem, d: int, runs: int) -> float:
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
-    engine, stream = sl.Chain(d).bind(problem, sl.RandomInit(d), None), Stream.of(0, np.arange(runs))
-    carry = initial_carry(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))
+    engine, stream = sl.Chain(d).make_engine(problem, sl.RandomInit(d), None), Stream.from_seed(0, np.arange(runs))
+    carry = initial_carry(engine.process, None, engine.process.start(engine.draw_starts(sl.RandomInit(d), stream)))
     kernel, every, best = choose_kernel(engine.process, None, carry, "lanes"), os.sched_getaffinity(0), {}
     for _ in range(4):
         for count, cores in ((1, {min(every)}), (len(every), every)):

@@ -89,11 +89,11 @@ def stepper(level, width: int, runs: int):
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     start = sl.RandomInit(level.d)
-    engine = level.bind(problem, start, jax.tree.map(lambda leaf: leaf[0], start.sample(problem, runs=1)))
+    engine = level.make_engine(problem, start, jax.tree.map(lambda leaf: leaf[0], start.sample(problem, runs=1)))
     process, size = engine.process, engine.dt or engine.step_time
     runs = -(-runs // (process.group_size or 1)) * (process.group_size or 1)
     starts = start.sample(problem, runs=runs)
-    carry, stream = initial_carry(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
+    carry, stream = initial_carry(process, None, process.start(starts)), Stream.from_seed(0, np.arange(runs))
     span = lambda n: StepRange(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
     kernel = choose_kernel(process, None, carry)
     call = lambda n: kernel.advance(carry, stream.seed, stream.runs, span(n))

@@ -66,7 +66,12 @@ MUTANTS = (
         '(self.decay * now.inv_d) * step["student"]',
         OPTAX + "decayed",
     ),
-    Mutant("algorithm/average.py", "now.t) + 2 * one + MIN_ELAPSED", "now.t) + one + MIN_ELAPSED", SPACE + "chain_has_the_law"),
+    Mutant(
+        "algorithm/average.py",
+        "now.t) + 2 * one + MIN_ELAPSED_TIME",
+        "now.t) + one + MIN_ELAPSED_TIME",
+        SPACE + "chain_has_the_law",
+    ),
     Mutant("algorithm/schedule.py", "rising * jnp.exp", "jnp.exp", OPTAX + "scheduled"),
     Mutant("algorithm/repeated.py", "range(self.times)", "range(self.times - 1)", OPTAX + "repeated"),
     Mutant(

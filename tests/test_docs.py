@@ -323,7 +323,7 @@ def streams(seed, runs, step, count):
     from sgdlimits.kernel.random import Purpose, Stream
 
     draw = eqx.filter_jit(lambda stream: (stream.normal(Purpose.STEP, count), stream.uniform(Purpose.CLASS, count)))
-    return draw(Stream.of(seed, runs, first=step))
+    return draw(Stream.from_seed(seed, runs, first=step))
 
 
 @pytest.mark.parametrize(("seed", "step", "count"), [(0, 0, 1), (7, 3, 3), (2**40 + 5, 2**33 + 1, 4), (7, 3, 9)])
@@ -342,7 +342,7 @@ def test_chi_squares_are_those_of_the_page(rolled, page_on_random_numbers):
     from sgdlimits.kernel.random import Purpose, Stream
 
     dofs = [0, 1, 2, 2, 3, 2, 50, 3000]
-    stream = dataclasses.replace(Stream.of(5, [4], steps=40), rolled=rolled)
+    stream = dataclasses.replace(Stream.from_seed(5, [4], steps=40), rolled=rolled)
     draw = eqx.filter_jit(lambda stream, dof: stream.chi_square(Purpose.CHI, dof))
     drawn = np.asarray(draw(stream, np.asarray(dofs, float)))[:, :, 0]
     expected = [page_on_random_numbers["chi_squares"](5, 4, step, 3, dofs) for step in range(40)]

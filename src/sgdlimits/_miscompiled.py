@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import jax
 
-NOISY_RELEASES = ("0.9.2", "0.10.0", "0.10.1")
+RELEASES_WITH_XLA_HINTS = ("0.9.2", "0.10.0", "0.10.1")
 """Releases of jaxlib that print harmless tuning hints as errors."""
 MISCOMPILING_RELEASE = "0.10.2"
 FUSION_OFF_FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
 
-def fault_example(x: jax.Array) -> jax.Array:
+def evaluate_fault_example(x: jax.Array) -> jax.Array:
     """Return an outer product at each quadrature node: a minimal program that one release of jaxlib miscompiles.
 
     It is y yᵀ for y = x ∑ⱼ xⱼ, where x has shape (1, p, nodes).
@@ -42,18 +42,18 @@ def silence_xla_hints(environment: MutableMapping[str, str]) -> None:
 
     A log level that is set already is kept.
     """
-    if version("jaxlib") in NOISY_RELEASES:
+    if version("jaxlib") in RELEASES_WITH_XLA_HINTS:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def is_miscompiled() -> bool:
-    """Return whether the installed XLA miscompiles `fault_example`, the test program for a known fault."""
+    """Return whether the installed XLA miscompiles `evaluate_fault_example`, the test program for a known fault."""
     import jax
 
     x = jax.numpy.linspace(-1.0, 1.0, 2 * 32768).reshape(1, 2, 32768)  # 1024 nodes came out right
     with jax.disable_jit():
-        expected = fault_example(x)
-    return bool(abs(jax.jit(fault_example)(x) - expected).max() > 1e-3)
+        expected = evaluate_fault_example(x)
+    return bool(abs(jax.jit(evaluate_fault_example)(x) - expected).max() > 1e-3)
 
 
 def turn_off_fusion() -> None:

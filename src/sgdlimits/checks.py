@@ -38,7 +38,7 @@ SCHEDULE_TEXT_MODULE = "sgdlimits.schedule_text"
 """Name of the module that parses schedules from strings. It is imported late, since it imports this module itself."""
 
 
-class OverTime:
+class ScheduleCheck:
     """Check of a number that may also be given as a schedule, as a schedule in a string, or as a function of time.
 
     Parameters
@@ -77,7 +77,7 @@ def integer(**bounds: Any) -> Check:
     return partial(check_count, **bounds)
 
 
-def sized(each: float = 1.0, **bounds: Any) -> Check:
+def memory_bounded_count(each: float = 1.0, **bounds: Any) -> Check:
     """Make a check that an argument is a number of objects which fit into the machine's memory together.
 
     Each object has `each` floats; `bounds` are the keyword arguments of `check_count`.
@@ -215,7 +215,7 @@ def optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def each_of(check: Check) -> Check:
+def check_each(check: Check) -> Check:
     """Make a check that an argument is a sequence of values that pass `check`; the check returns a tuple."""
 
     def all_of(name: str, value: Any) -> Any:
@@ -276,7 +276,7 @@ def statistics(name: str, value: Any) -> Any:
 
 def quantile_pair(name: str, value: Any) -> tuple[float, float]:
     """Check that an argument is a pair of numbers between 0 and 1, the smaller one first, and return it."""
-    low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
+    low, high = pair if len(pair := check_each(check_share)(name, value)) == 2 else (1.0, 0.0)
     if not low < high:
         raise BadInput(
             f"{name} must be two numbers between 0 and 1, the smaller one first; got {shorten(value)}. Give, say, (0.1, 0.9)."
@@ -293,9 +293,9 @@ level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000)
 dataset = instance("xarray", "Dataset", "a dataset", "Give a dataset that simulate returned or load read.")
 
 target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
-named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
+name_or_function = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
 """Check of an activation, given as a function or by name; unknown names are refused when it is looked up."""
-some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
+target_or_name = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", name_or_function, target, problem)
 expectation = either(
     "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
     "Leave it out to choose one automatically.",
@@ -310,17 +310,24 @@ start = either(
     dataset,
 )
 """Check of the argument `start` of a simulation; a dataset stands for the last states of its runs."""
-some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
+one_or_more_datasets = either(
+    "datasets", "Give one dataset, several, or a dictionary of them.", dataset, check_each(dataset), mapping
+)
 axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
-RATE = OverTime(positive, not_negative)
+learning_rate_or_schedule = ScheduleCheck(positive, not_negative)
 """Check of a learning rate: above 0, or a schedule whose values are at least 0."""
-rate_or_rates = OverTime(
-    either("a learning rate above 0, or a dictionary of rates", "Give one number.", positive, by_name(optional(RATE))),
+rate_or_rates_by_name = ScheduleCheck(
+    either(
+        "a learning rate above 0, or a dictionary of rates",
+        "Give one number.",
+        positive,
+        by_name(optional(learning_rate_or_schedule)),
+    ),
     not_negative,
 )
-law_of_second = instance("sgdlimits.start", "Bernoulli", "a law", "Give Bernoulli(0.5).")
+second_layer_law = instance("sgdlimits.start", "Bernoulli", "a law", "Give Bernoulli(0.5).")
 second_layer = either(
-    "one number, one for each unit, a law, or numbers by name", "Give one number.", array(), by_name(array()), law_of_second
+    "one number, one for each unit, a law, or numbers by name", "Give one number.", array(), by_name(array()), second_layer_law
 )
 flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
 point_or_weights = either(
@@ -330,7 +337,7 @@ point_or_weights = either(
     instance("sgdlimits.analysis.landscape", "Weights", "", ""),
     array(ndim=2),
 )
-some_numbers = array(finite=False)
-scalars = either("numbers, or a dictionary of numbers", "Give an array.", some_numbers, by_name(some_numbers))
+any_numbers = array(finite=False)
+scalars = either("numbers, or a dictionary of numbers", "Give an array.", any_numbers, by_name(any_numbers))
 """Check of a network's scalars: numbers, or arrays by name. Whether the numbers are finite is checked with the problem."""
 finite_scalars = either("finite numbers, or a dictionary of numbers", "Give an array.", array(), by_name(array()))

@@ -1,7 +1,7 @@
 """Annotations that carry checks of arguments, and the decorator `checked` that applies them.
 
 An argument is annotated with a type that carries its check, `lr: Positive` for `Annotated[float, number(above=0)]`, or with a
-plain type of `CHECKS_OF_TYPES`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not
+plain type of `CHECKS_BY_TYPE`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not
 checked.
 """
 
@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sgdlimits.checks import (
-    RATE,
     Check,
-    OverTime,
+    ScheduleCheck,
     algorithm,
     array,
     axes,
+    check_each,
     dataset,
-    each_of,
     either,
     expectation,
     flag,
@@ -33,19 +32,20 @@ from sgdlimits.checks import (
     function,
     instance,
     integer,
+    learning_rate_or_schedule,
     level,
     many,
     mapping,
-    named,
+    memory_bounded_count,
+    name_or_function,
     not_negative,
     number,
     optional,
     path,
     positive,
     problem,
-    rate_or_rates,
+    rate_or_rates_by_name,
     real,
-    sized,
     start,
     statistics,
     target,
@@ -63,21 +63,21 @@ ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
 MAX_TEACHERS = 2**12
 """Maximum number of fixed directions (teachers), whose Gram matrix is factored."""
 
-InTime = float | Any
+NumberInTime = float | Any
 """Number that may change with time: a float, an array, a `Schedule` or a function of t.
 
 Schedules have the same arithmetic as numbers.
 """
 
 Positive = Annotated[float, positive]
-PositiveInTime = Annotated[InTime, OverTime(positive)]
+PositiveInTime = Annotated[NumberInTime, ScheduleCheck(positive)]
 NotNegative = Annotated[float, not_negative]
-NotNegativeInTime = Annotated[InTime, OverTime(not_negative)]
-Rate = Annotated[InTime, RATE]
-Rates = Annotated[Any, rate_or_rates]
-MomentumInTime = Annotated[InTime, OverTime(number(at_least=0, below=1))]
+NotNegativeInTime = Annotated[NumberInTime, ScheduleCheck(not_negative)]
+Rate = Annotated[NumberInTime, learning_rate_or_schedule]
+Rates = Annotated[Any, rate_or_rates_by_name]
+MomentumInTime = Annotated[NumberInTime, ScheduleCheck(number(at_least=0, below=1))]
 """Momentum coefficient, or decay factor of a moving average: at least 0 and below 1, and may change with time."""
-SignalToNoise = Annotated[InTime, OverTime(number(above=0, infinite=True))]
+SignalToNoise = Annotated[NumberInTime, ScheduleCheck(number(above=0, infinite=True))]
 Fraction = Annotated[float, check_share]
 """Number between 0 and 1, both excluded."""
 Tolerance = Annotated[float, number(at_least=1e-14, below=1)]
@@ -86,14 +86,14 @@ RealWidth = Annotated[float, number(at_least=1, infinite=True)]
 
 Count = Annotated[int, integer()]
 Seed = Annotated[int, integer(at_least=0, below=2**64)]
-Size = Annotated[int, sized()]
+Size = Annotated[int, memory_bounded_count()]
 """Number of runs, samples or other objects, checked to fit into this machine's memory."""
-Width = Annotated[int, sized(8)]
+Width = Annotated[int, memory_bounded_count(8)]
 Teachers = Annotated[int, integer(below=MAX_TEACHERS)]
 
-Reals = Annotated[ArrayLike, array()]
+RealArray = Annotated[ArrayLike, array()]
 """Array of finite numbers, of any shape."""
-RealsInTime = Annotated[Any, OverTime(array())]
+RealArrayInTime = Annotated[Any, ScheduleCheck(array())]
 Vector = Annotated[ArrayLike, array(ndim=1)]
 Matrix = Annotated[ArrayLike, array(ndim=2)]
 Times = Annotated[ArrayLike, array(at_least=0)]
@@ -104,10 +104,10 @@ SavedTimes = Annotated[
 Function = Annotated[Callable[..., Any], function]
 Statistics = Annotated[Any, statistics]
 """Statistics of any kind of problem, such as `Overlaps`."""
-Unchecked = Annotated[T, None]
-"""Annotation of an argument that the function checks itself, although `CHECKS_OF_TYPES` has a check for its type."""
+UncheckedArgument = Annotated[T, None]
+"""Annotation of an argument that the function checks itself, although `CHECKS_BY_TYPE` has a check for its type."""
 
-CHECKS_OF_TYPES: dict[str, Check] = {
+CHECKS_BY_TYPE: dict[str, Check] = {
     "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
     "dict[str, Any]": mapping, "Mapping[str, Callable]": mapping,
     "Problem": problem, "ProjectionProblem": problem, "Algorithm": algorithm, "Level": level, "Target": target,
@@ -116,10 +116,10 @@ CHECKS_OF_TYPES: dict[str, Check] = {
     "InitialWeights": instance(
         "sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."
     ),
-    "str | Callable | Activation": named, "Rule | Expectation": expectation,
+    "str | Callable | Activation": name_or_function, "Rule | Expectation": expectation,
     "bool | float": flag_or_rate,
     "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
-    "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
+    "xr.Dataset": dataset, "Sequence[xr.Dataset]": check_each(dataset), "Axes": axes,
 }  # fmt: skip
 """Checks of plain types and of classes, by their annotation as a string; the classes are not imported here."""
 
@@ -191,11 +191,11 @@ def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
     tree = ast.parse(annotation, mode="eval").body
     members = [each for each in _union_members(tree) if ast.unparse(each) != "None"]
     plain = " | ".join(map(ast.unparse, members))
-    if plain in CHECKS_OF_TYPES:
-        return CHECKS_OF_TYPES[plain]
+    if plain in CHECKS_BY_TYPE:
+        return CHECKS_BY_TYPE[plain]
     found = [check for each in members if (check := _member_check(each, names)) is not None]
     if any(ast.unparse(each) == "ArrayLike" for each in members):
-        found = [many(CHECKS_OF_TYPES.get(ast.unparse(members[0])) or found[0])]
+        found = [many(CHECKS_BY_TYPE.get(ast.unparse(members[0])) or found[0])]
     return found[0] if found else None
 
 
@@ -253,7 +253,7 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
         # By identity: the default itself passes, an equal value of another type is checked.
         if check is None or value is checks.parameters[name].default:
             return value
-        if is_schedule(value) and not isinstance(check, OverTime):
+        if is_schedule(value) and not isinstance(check, ScheduleCheck):
             raise BadInput(f"{name} cannot change with time; got {shorten(value)}. Give one value.")
         if is_traced(value) and not is_schedule(value):
             return value
@@ -263,13 +263,13 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
     def call_with_checks(*args, **kwargs):
         kwargs = renamed(kwargs) if renamed else kwargs
         positional = [check_argument(name, value) for name, value in zip(checks.parameters, args, strict=False)]
-        named = {name: check_argument(name, value) for name, value in kwargs.items()}
+        name_or_function = {name: check_argument(name, value) for name, value in kwargs.items()}
         if "algorithm" in checks.parameters:
-            given = {**dict(zip(checks.parameters, positional, strict=False)), **named}
+            given = {**dict(zip(checks.parameters, positional, strict=False)), **name_or_function}
             _check_no_conflict(
                 given, {name: each.default for name, each in checks.parameters.items() if name in ALGORITHM_ARGUMENTS}
             )
-        return fn(*positional, *args[len(positional) :], **named)
+        return fn(*positional, *args[len(positional) :], **name_or_function)
 
     call_with_checks.checks = checks  # type: ignore[attr-defined]
     return call_with_checks

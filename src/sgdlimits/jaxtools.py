@@ -20,7 +20,7 @@ FAST_COMPILE_OPTIONS = {"xla_cpu_prefer_vector_width": "512", "xla_cpu_use_fusio
 They select the older of XLA's two code generators. The newer one must not be combined with this vector width: its arctangent of
 eight numbers is wrong.
 """
-GROUP_ALIGNMENT = 16
+GROUP_SIZE_MULTIPLE = 16
 """Number of runs of which group sizes are multiples: twice the number of doubles in the longest SIMD registers."""
 
 
@@ -100,14 +100,14 @@ def _entry_at(tree: PyTree, index: Any) -> PyTree:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TreeLayout:
     """Structure of a pytree and shapes of its arrays, by which pytrees of this form are stored as rows of floats."""
 
     tree: Any
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, tree: PyTree) -> Layout:
+    def from_tree(cls, tree: PyTree) -> TreeLayout:
         """Return the layout of the arrays in a pytree."""
         return cls(jax.tree.structure(tree), tuple(leaf.shape for leaf in jax.tree.leaves(tree)))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.checks import OverTime, as_numbers
+from sgdlimits.checks import ScheduleCheck, as_numbers
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.part import is_schedule
@@ -251,7 +251,7 @@ class Warmup(Schedule):
     schedule: Any
     span: Float[Array, ""]
 
-    def __init__(self, schedule: Annotated[Any, OverTime(_as_numbers)], span: Span) -> None:
+    def __init__(self, schedule: Annotated[Any, ScheduleCheck(_as_numbers)], span: Span) -> None:
         self.schedule = schedule if is_schedule(schedule) else _as_numbers("schedule", schedule)
         self.span = _as_span("span", span)
 

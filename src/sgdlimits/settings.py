@@ -60,9 +60,9 @@ def _enable_compilation_cache() -> None:
     """Let JAX keep compiled code in a cache folder of the package, unless the user has chosen a folder."""
     import jax
 
-    from sgdlimits.kernel.folder import own_folder
+    from sgdlimits.kernel.folder import package_cache_folder
 
-    folder = None if getattr(jax.config, "jax_compilation_cache_dir", None) else own_folder()
+    folder = None if getattr(jax.config, "jax_compilation_cache_dir", None) else package_cache_folder()
     if folder is not None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         # Most functions of a simulation compile in less than a second, JAX's own threshold, and there are many of them.

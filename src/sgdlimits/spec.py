@@ -47,7 +47,7 @@ class Constructor:
     given: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, part: str, given: Any) -> Constructor:
+    def from_part(cls, part: str, given: Any) -> Constructor:
         """Return the constructor with a name, or that of an object, with the object's arguments as defaults."""
         if isinstance(given, str):
             return CONSTRUCTORS[part][check_choice(part, given, CONSTRUCTORS[part])]
@@ -98,36 +98,36 @@ class Spec:
     optimiser: Constructor | None = None
 
     @classmethod
-    def of(cls, preset: str, level: Any, start: Any, optimiser: str | None = None) -> Spec:
+    def from_names(cls, preset: str, level: Any, start: Any, optimiser: str | None = None) -> Spec:
         """Return the constructors of the parts of a simulation from their names; level and start may also be objects.
 
-        >>> spec = Spec.of("phase_retrieval", "chain", "random", "heavy_ball")
-        >>> spec.parts_that_take("d"), spec.parts_that_take("lr"), spec.parts_that_take("beta"), spec.parts_that_take("start.d")
+        >>> spec = Spec.from_names("phase_retrieval", "chain", "random", "heavy_ball")
+        >>> [spec.constructors_with_argument(name) for name in ("d", "lr", "beta", "start.d")]
         (['level', 'start'], ['problem'], ['optimiser'], ['start'])
         """
         given = {"problem": preset, "level": level, "start": start} | ({} if optimiser is None else {"optimiser": optimiser})
-        return cls(**{part: Constructor.of(part, each) for part, each in given.items()})
+        return cls(**{part: Constructor.from_part(part, each) for part, each in given.items()})
 
     @property
-    def parts(self) -> dict[str, Constructor]:
+    def constructors(self) -> dict[str, Constructor]:
         """Constructors by the part of the simulation that they build; the optimiser, if there is one, is last."""
         found = {"problem": self.problem, "level": self.level, "start": self.start}
         return found if self.optimiser is None else {**found, "optimiser": self.optimiser}
 
-    def parts_that_take(self, name: str) -> list[str]:
+    def constructors_with_argument(self, name: str) -> list[str]:
         """Return which parts of the simulation take a parameter; `start.d` means the d of the start alone.
 
         A parameter of both the problem and the optimiser is given to the problem, whose preset passes it to the optimiser.
         """
         part, _, bare = name.rpartition(".")
-        users = [each for each, constructor in self.parts.items() if bare in constructor.parameters]
+        users = [each for each, constructor in self.constructors.items() if bare in constructor.parameters]
         return [each for each in users if part in ("", each) and not (each == "optimiser" and "problem" in users)]
 
     def check(self, name: str, value: Any) -> None:
         """Raise `BadInput` if a value is not valid for a parameter, in any part of the simulation that takes it."""
         bare = name.rpartition(".")[2]
-        for part in self.parts_that_take(name):
-            checks = checks_of(self.parts[part].make)
+        for part in self.constructors_with_argument(name):
+            checks = checks_of(self.constructors[part].make)
             if bare in checks:
                 checks[bare](name, value)
 
@@ -136,11 +136,11 @@ class Spec:
 
         Defaults are included, except those of the optimiser.
         """
-        found = {part: {} if part == "optimiser" else each.defaults for part, each in self.parts.items()}
+        found = {part: {} if part == "optimiser" else each.defaults for part, each in self.constructors.items()}
         for name, value in values.items():
-            for part in self.parts_that_take(name):
+            for part in self.constructors_with_argument(name):
                 found[part][name.rpartition(".")[2]] = value
-        for part, constructor in self.parts.items():
+        for part, constructor in self.constructors.items():
             constructor.check_complete(found[part], remedy)
         return found
 
@@ -149,7 +149,7 @@ class Spec:
 
         `refusal` is the message of the `BadInput` for a problem that does not support the optimiser.
         """
-        made = {part: self.parts[part].make(**arguments[part]) for part in ("problem", "level", "start")}
+        made = {part: self.constructors[part].make(**arguments[part]) for part in ("problem", "level", "start")}
         if not isinstance(made["problem"], Problem):
             got = shorten(made["problem"])
             raise BadInput(f"{self.problem.title} must return a problem; got {got}. Return a ProjectionProblem.")

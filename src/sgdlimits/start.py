@@ -24,7 +24,7 @@ from sgdlimits.statistics.blocks import block_factor
 from sgdlimits.statistics.frame import PSD_TOLERANCE, cholesky_factor
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
-from sgdlimits.statistics.trees import as_floats, count_runs, repeat_run, take_run
+from sgdlimits.statistics.trees import as_floats, count_runs, repeat_run, select_run
 
 MAX_GRAM_WIDTH = 256
 """Maximum width p at which a random start of the mean-field limit draws the p-by-p Gram matrix of p units, as other levels do.
@@ -94,7 +94,7 @@ class Start(Part):
     def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
         """Draw the initial statistics of several runs, as `simulate` does; arrays have the runs on their first axis."""
         check_memory([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
-        return self.batch(problem, Stream.of(seed, np.arange(runs)))
+        return self.batch(problem, Stream.from_seed(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
         """Draw the initial statistics of one run, without an axis of runs, for example to start several levels alike."""
@@ -300,7 +300,7 @@ class FixedInit(Start):
         def __init__(self, overlap: ArrayLike, second: ArrayLike | Mapping[str, Any] | None = ...) -> None: ...
 
     def overlaps(self, problem, stream):
-        one = take_run(self.particles(problem, stream))
+        one = select_run(self.particles(problem, stream))
         with np.errstate(over="ignore", invalid="ignore"):  # _check_weights_exist reports overlaps that overflow
             inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
             Q = inside + np.diag(1 - np.diagonal(inside))
@@ -318,7 +318,7 @@ class FixedInit(Start):
             raise BadInput(
                 f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
             ) from None
-        second = take_run(_initial_second_layer(self.second, problem, 1))
+        second = select_run(_initial_second_layer(self.second, problem, 1))
         return repeat_run(Particles(second, as_floats(M), as_floats(np.ones(p))), runs)
 
 

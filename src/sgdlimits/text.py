@@ -13,7 +13,7 @@ SCHEDULE_TEXT = re.compile(r"\(|\bt\b")
 """Pattern that tells a string that is meant as a schedule from a number or a name: a bracket, or the time t."""
 
 
-def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
+def format_table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
     """Format the rows of a table as lines with aligned columns, which are separated by two spaces.
 
     Parameters
@@ -22,7 +22,7 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
     align : "<" (left) or ">" (right) for each column; the last one applies to all further columns
     indent : text before each line
 
-    >>> print(table([("level", "runs"), ("SGD", "8"), ("chain", "256"), ("SDE", "nan")], "<>", indent="  "))
+    >>> print(format_table([("level", "runs"), ("SGD", "8"), ("chain", "256"), ("SDE", "nan")], "<>", indent="  "))
       level       runs
       SGD            8
       chain        256
@@ -59,19 +59,19 @@ def format_bytes(number: float) -> str:
     return f"{number:.0f} bytes"
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def format_count(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun in the singular or plural, such as "3 runs".
 
-    >>> count(1, "run"), count(3, "run"), count(2, "symmetry", "symmetries")
+    >>> format_count(1, "run"), format_count(3, "run"), format_count(2, "symmetry", "symmetries")
     ('1 run', '3 runs', '2 symmetries')
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def among(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Join several words into an enumeration with commas and "and", such as "sgd, chain and sde".
 
-    >>> among(["sgd", "chain", "sde"]), among(["ode"])
+    >>> join_words(["sgd", "chain", "sde"]), join_words(["ode"])
     ('sgd, chain and sde', 'ode')
     """
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -15,10 +15,10 @@ import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.cli import main
 from sgdlimits.cli.levels import available_levels
-from sgdlimits.cli.options import Number
+from sgdlimits.cli.options import NumberType
 
 INVALID_VALUES = {
-    Number: ["", "x", "nan", "1j", "1/0", "1 2"],
+    NumberType: ["", "x", "nan", "1j", "1/0", "1 2"],
     click.Choice: ["", "x", "é"],
     click.Path: ["nowhere/x.png", ".", "", "a" * 300],
     click.types.StringParamType: ["", "no such thing"],
@@ -145,7 +145,7 @@ def try_all(folder, every: bool):
         some = slice(asked % 3, None, 3) if again else slice(None)
         for poison in invalid_values(option)[some]:
             assert run_checked([*command_line(path, option), *typed(option, poison)], folder) == 2, (path, option.name, poison)
-        for poison in SOMETIMES_VALID[some] if isinstance(option.type, Number) and every else ():
+        for poison in SOMETIMES_VALID[some] if isinstance(option.type, NumberType) and every else ():
             run_checked([*command_line(path, option), *typed(option, poison)], folder)
         asked += 1
     return asked

@@ -79,7 +79,7 @@ def test_presets_are_listed_with_a_line_each(command):
 def test_demo_writes_figure_caption_and_datasets(command, tmp_path, monkeypatch):
     from sgdlimits.papers.mediocrity.figures import demo
 
-    monkeypatch.setattr(demo, "QUICK", demo.QUICK.but(d=40, sgd=4, many=4, exits=4))
+    monkeypatch.setattr(demo, "QUICK_SIZE", demo.QUICK_SIZE.with_changes(d=40, sgd=4, many=4, exits=4))
     result = command("demo --quick --out here --seed 1")
     assert result.exit_code == 0, result.output
     folder = tmp_path / "here"

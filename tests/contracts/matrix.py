@@ -93,7 +93,7 @@ def three_classes() -> sl.ProjectionProblem:
 # --- problems ----------------------------------------------------------------------------------------------------------------
 
 
-def on_means() -> sl.ProjectionProblem:
+def has_inputs_at_means() -> sl.ProjectionProblem:
     return sl.presets.binary_mixture(snr=math.inf, ridge=0.1)
 
 
@@ -142,7 +142,7 @@ PROBLEMS = {
     "binary_mixture": lambda: sl.presets.binary_mixture(snr=10.0),
     "xor_mixture": lambda: sl.presets.xor_mixture(snr=10.0, width=2),
     "gaussian_mixture": line_of_classes,
-    "on_means": on_means,
+    "on_means": has_inputs_at_means,
     "adaptive": adaptive,
     "two_tasks": tasks_in_turn,
     "drifting": lambda: sl.presets.drifting(speed=0.5, width=2, activation="erf", train_second=True),

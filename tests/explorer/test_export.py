@@ -14,14 +14,14 @@ from sgdlimits.analysis.fixed_points import FixedPoints
 from sgdlimits.cli.explorer.export import export_page
 from sgdlimits.cli.explorer.setting import Setting
 from sgdlimits.cli.explorer.views import build_exits, build_portrait, build_spectrum, describe_search, headline_numbers
-from sgdlimits.cli.explorer.worker import PageJob
+from sgdlimits.cli.explorer.worker import PageRequest
 
 
 @pytest.fixture(scope="module")
-def job() -> PageJob:
+def job() -> PageRequest:
     """Two settings whose chains have ended, and the ODE of the first."""
     small = {"d": 50, "t_max": 60, "runs": 6}
-    made = PageJob(1, [Setting.from_message({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
+    made = PageRequest(1, [Setting.from_message({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
     for side, level in ((0, "chain"), (0, "ode"), (1, "chain")):
         one = made.settings[side]
         how = one.stream_arguments(level)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sgdlimits.cli.explorer.server import MAX_MESSAGE_BYTES, Guard, build_application
+from sgdlimits.cli.explorer.server import MAX_MESSAGE_BYTES, AccessControl, build_application
 
 websockets = pytest.importorskip(
     "websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'"
@@ -131,7 +131,7 @@ def test_another_host_needs_the_token():
             self.headers, self.query_params, self.scope = {"host": "lab:80"}, {"token": token}, {"type": "http"}
             self.cookies = {}
 
-    guard = Guard("0.0.0.0", 80, "secret")
+    guard = AccessControl("0.0.0.0", 80, "secret")
     assert "token" in guard.refusal_reason(Asked(""))
     assert "token" in guard.refusal_reason(Asked("wrong"))
     assert guard.refusal_reason(Asked("secret")) == ""

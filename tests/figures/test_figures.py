@@ -122,8 +122,8 @@ def test_every_figure_can_be_drawn_has_a_caption_with_numbers_and_keeps_datasets
     monkeypatch.setattr(module, "MIN_GRID_WIDTH", 2, raising=False)
     monkeypatch.setattr("sgdlimits.papers.mediocrity.theory.times.ODE_STARTS", 4)
     kept = {}
-    with plt.rc_context(sl.plot.PAPER):
-        drawn = module.make(module.FULL.but(**TINY[name]), 1, kept.setdefault)
+    with plt.rc_context(sl.plot.PAPER_STYLE):
+        drawn = module.make_figure(module.FULL_SIZE.with_changes(**TINY[name]), 1, kept.setdefault)
         drawn.figure.canvas.draw()
         plt.close(drawn.figure)
     assert kept
@@ -134,7 +134,7 @@ def test_a_figure_is_a_picture_a_caption_with_numbers_and_datasets(tmp_path, mon
     """One of them through the command line, with all its files."""
     name = "mediocrity-1-left"
     module = importlib.import_module(FIGURES[name])
-    monkeypatch.setattr(module, "QUICK", module.FULL.but(**TINY[name]))
+    monkeypatch.setattr(module, "QUICK_SIZE", module.FULL_SIZE.with_changes(**TINY[name]))
     monkeypatch.chdir(tmp_path)
     result = run(f"figure {name} --quick --out here --seed 1")
     assert result.exit_code == 0, result.output
@@ -164,7 +164,7 @@ def test_the_list_has_all_figures_and_imports_no_machinery():
 def test_what_was_finished_stays_after_ctrl_c(tmp_path, monkeypatch):
     """Ctrl-C while the second level is simulated leaves the dataset of the first."""
     module = importlib.import_module(FIGURES["mediocrity-1-left"])
-    monkeypatch.setattr(module, "QUICK", module.QUICK.but(d=40, t_max=2.0, sgd=4, sde=4, chain=4))
+    monkeypatch.setattr(module, "QUICK_SIZE", module.QUICK_SIZE.with_changes(d=40, t_max=2.0, sgd=4, sde=4, chain=4))
     monkeypatch.chdir(tmp_path)
     calls = []
 
@@ -190,11 +190,11 @@ def test_every_size_that_quick_makes_smaller_is_said_in_words():
 
     for name, place in FIGURES.items():
         module = importlib.import_module(place)
-        assert set(vars(module.QUICK)) == set(vars(module.FULL)) == set(module.WORDS), name
-        said = describe_reduction(module.QUICK, module.FULL, module.WORDS)
+        assert set(vars(module.QUICK_SIZE)) == set(vars(module.FULL_SIZE)) == set(module.PARAMETER_WORDS), name
+        said = describe_reduction(module.QUICK_SIZE, module.FULL_SIZE, module.PARAMETER_WORDS)
         assert said.startswith("Made with --quick: "), name
         assert re.search(r"\d instead of|fewer", said), name
-        assert describe_reduction(module.FULL, module.FULL, module.WORDS) == ""
+        assert describe_reduction(module.FULL_SIZE, module.FULL_SIZE, module.PARAMETER_WORDS) == ""
 
 
 def test_a_figure_that_fails_leaves_the_others_and_a_page_that_says_so(tmp_path, monkeypatch):
@@ -204,8 +204,8 @@ def test_a_figure_that_fails_leaves_the_others_and_a_page_that_says_so(tmp_path,
     names = ("mediocrity-1-left", "mediocrity-4", "quadratic-5")
     for name in names:
         module = importlib.import_module(FIGURES[name])
-        monkeypatch.setattr(module, "QUICK", module.FULL.but(**TINY[name]))
-    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.mediocrity_4.make", lambda *_: 1 / 0)
+        monkeypatch.setattr(module, "QUICK_SIZE", module.FULL_SIZE.with_changes(**TINY[name]))
+    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.mediocrity_4.make_figure", lambda *_: 1 / 0)
     monkeypatch.setattr(importlib.import_module("sgdlimits.cli.figure"), "FIGURES", dict.fromkeys(names))
     result = run(f"figure all --quick --out {tmp_path / 'here'}")
     assert result.exit_code == 2

@@ -414,7 +414,7 @@ class Misshapen(sl.OnePassSGD):
 
 class Scattered(sl.OnePassSGD):
     def step(self, now):
-        return {"student": now.student + now.along(jnp.ones((3, 1)))}
+        return {"student": now.student + now.combine_inputs(jnp.ones((3, 1)))}
 
 
 class Undeclared(sl.OnePassSGD):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.algorithm.coordinates import DiffuseAdam, DiffuseSign
+from sgdlimits.algorithm.coordinates import AdamLimit, SignSGDLimit
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.chain import FrameChain
@@ -41,8 +41,8 @@ ALGORITHMS = {
     "Muon": sl.Muon(0.7, batch=2),
     "decayed": sl.Decayed(sl.Normalised(0.7), 0.8),
     "scheduled": sl.Scheduled(sl.Clipped(sl.OnePassSGD(1.5, **FULL), 0.15), 0.7, span=2.0, warmup=1.0),
-    "sign": DiffuseSign(0.7, batch=2, ridge=0.2),
-    "Adam": DiffuseAdam(0.7, 1.3, 0.2),
+    "sign": SignSGDLimit(0.7, batch=2, ridge=0.2),
+    "Adam": AdamLimit(0.7, 1.3, 0.2),
 }
 
 
@@ -66,7 +66,7 @@ def state(algorithm):
 def increments(chain, stats):
     """d/b times what one step of the chain does to the statistics, for many runs."""
     starts = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (RUNS, *np.shape(leaf))), stats)
-    return _increments(chain, jax.tree.map(jnp.asarray, chain.start(starts)), Stream.of(4, np.arange(RUNS)))
+    return _increments(chain, jax.tree.map(jnp.asarray, chain.start(starts)), Stream.from_seed(4, np.arange(RUNS)))
 
 
 @eqx.filter_jit

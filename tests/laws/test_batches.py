@@ -17,7 +17,7 @@ from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 from sgdlimits.papers.mediocrity import theory as mediocrity
 from sgdlimits.statistics.frame import StepCoordinates
-from sgdlimits.statistics.triangular import append, gram_schmidt
+from sgdlimits.statistics.triangular import append_row, gram_schmidt
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))
@@ -107,7 +107,7 @@ def one_step(this, d, start, runs, seed=0):
     """Statistics of many runs after one step of the chain."""
     chain = FrameChain(this, d)
     starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (runs, *leaf.shape)), start)
-    samples = jax.tree.map(lambda leaf: leaf[0], drawn(chain, Stream.of(seed, np.arange(runs))))
+    samples = jax.tree.map(lambda leaf: leaf[0], drawn(chain, Stream.from_seed(seed, np.arange(runs))))
     return after_step(chain, chain.start(starts), samples)
 
 
@@ -154,7 +154,10 @@ def test_mean_of_one_step_is_that_of_a_plain_loop():
 
 def test_sgd_sees_the_same_samples_whatever_the_batch():
     one, three = (WeightProcess(problem(2, lr=0.3, data=MIXTURE, batch=batch), 9) for batch in (1, 3))
-    single, together = drawn(one, Stream.of(7, np.arange(4), steps=6)), drawn(three, Stream.of(7, np.arange(4), steps=2))
+    single, together = (
+        drawn(one, Stream.from_seed(7, np.arange(4), steps=6)),
+        drawn(three, Stream.from_seed(7, np.arange(4), steps=2)),
+    )
     for left, right in zip(single, together, strict=True):
         np.testing.assert_array_equal(left.reshape(right.shape), right)
 
@@ -244,7 +247,7 @@ def test_triangular_factors_keep_the_gram_matrix_also_where_rows_vanish():
     v = np.array([0.0, 1.0, 0.0, 2.0])
     for factor, gram in (
         (gram_schmidt(jnp.asarray(X)), X[:, :, 0].T @ X[:, :, 0]),
-        (append(jnp.asarray(T.T[:, :, None]), jnp.asarray(v[:, None])), T @ T.T + np.outer(v, v)),
+        (append_row(jnp.asarray(T.T[:, :, None]), jnp.asarray(v[:, None])), T @ T.T + np.outer(v, v)),
     ):
         L = np.asarray(factor)[:, :, 0].T
         assert (np.triu(L, 1) == 0).all()

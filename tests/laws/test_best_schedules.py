@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
 from sgdlimits.papers.new_results.figures import schedule_escape as escape
-from sgdlimits.papers.new_results.figures.schedule_muon import Relay
+from sgdlimits.papers.new_results.figures.schedule_muon import MixedSteps
 
 K, D, BATCH, T, CHANGE = 2, 50, 4, 4.0, 2.0
 FIRST, SECOND = sl.Muon(0.4, batch=BATCH), sl.OnePassSGD(3.0, batch=BATCH)
@@ -54,11 +54,11 @@ def simulate(algorithm):
 
 @pytest.mark.parametrize(("share", "algorithm"), [(1.0, FIRST), (0.0, SECOND)])
 def test_relay_with_a_whole_share_is_one_of_its_algorithms(share, algorithm):
-    np.testing.assert_allclose(simulate(Relay(FIRST, SECOND, share)).Q, simulate(algorithm).Q, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(simulate(MixedSteps(FIRST, SECOND, share)).Q, simulate(algorithm).Q, rtol=1e-10, atol=1e-12)
 
 
 def test_relay_changes_its_algorithm_on_the_right_sample():
-    changed, first = simulate(Relay(FIRST, SECOND, sl.Steps([CHANGE], [1.0, 0.0]))), simulate(FIRST)
+    changed, first = simulate(MixedSteps(FIRST, SECOND, sl.Steps([CHANGE], [1.0, 0.0]))), simulate(FIRST)
     before = first.t.values <= CHANGE
     np.testing.assert_allclose(changed.Q[:, before], first.Q[:, before], rtol=1e-10, atol=1e-12)
     assert np.all(np.abs(changed.Q[:, ~before] - first.Q[:, ~before]).max(["student", "student_other"]) > 1e-6)
@@ -66,7 +66,7 @@ def test_relay_changes_its_algorithm_on_the_right_sample():
 
 def test_relay_is_exact_in_the_chain():
     """Beside SGD in R^d, by means within five standard errors."""
-    algorithm = Relay(FIRST, SECOND, sl.Linear([0.0, T], [1.0, 0.0]))
+    algorithm = MixedSteps(FIRST, SECOND, sl.Linear([0.0, T], [1.0, 0.0]))
     problem = sl.presets.committee(K, K, algorithm=algorithm)
     how = dict(t_max=T, runs=200, save=2, progress=False)
     chain, space = (

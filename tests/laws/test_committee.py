@@ -115,8 +115,8 @@ def test_plateau_is_left_at_the_rate_of_the_linearised_drift(learning):
 def test_chain_leaves_the_plateau_at_the_linearised_rate(name, say):
     """Batches of 16, two units, rate c = 2: within 5 standard errors and the 3 % by which departures of 0.05 are not small."""
     k, batch, c = 2, 16, 2.0
-    rate = why.rate_of(name, k, c)
-    speed, y = why.escape(why.KINDS[name], k, rate, why.first_guess(k))
+    rate = why.normalise_rate(name, k, c)
+    speed, y = why.escape(why.ALGORITHM_DRIFTS[name], k, rate, why.guess_plateau(k))
     if name == "Muon":
         own = partial(why.finite_batch_muon_drift, batch=batch, log2_points=9)
         large, (speed, y) = speed, why.escape(own, k, rate, y, relax=0.0)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.analysis.localizability import growth
-from sgdlimits.analysis.one_sample import Draws, one_sample
+from sgdlimits.analysis.localizability import estimate_growth_exponent
+from sgdlimits.analysis.one_sample import SampleDraws, sample_law_of
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.level.spiked import Polar, SpikeChain, SpikeDraws
+from sgdlimits.level.spiked import PolarCoordinates, SpikeChain, SpikeDraws
 
 N, SAMPLES, STATES = 400, 3000, 20
 
@@ -93,7 +93,7 @@ def test_population_drift_and_corrector_are_the_two_orders_of_a_step(preset, snr
 
 @eqx.filter_jit
 def terms_of(problem, stats, draws):
-    return one_sample(problem).terms(stats, draws)
+    return sample_law_of(problem).terms(stats, draws)
 
 
 def test_terms_of_a_sample_make_up_its_step_in_r_d():
@@ -105,7 +105,7 @@ def test_terms_of_a_sample_make_up_its_step_in_r_d():
     W = np.concatenate([rng.normal(size=(2, 1)), T, np.zeros((2, 1))], axis=1)
     points, outside, c = rng.normal(size=(4, count)), rng.chisquare(30, count), rng.integers(2, size=count)
     stats = sl.Overlaps(a, W[:, :1], W @ W.T)
-    terms = terms_of(problem, stats, Draws(jnp.asarray(points), jnp.asarray(outside), jnp.asarray(c)))
+    terms = terms_of(problem, stats, SampleDraws(jnp.asarray(points), jnp.asarray(outside), jnp.asarray(c)))
     x = np.concatenate([points[:3], np.sqrt(outside)[None]]).T / np.sqrt(2.0)
     x[:, 0] += 1 - 2 * c
     G, second = sample_gradient(a, W, x, 1.0 - c)
@@ -122,8 +122,8 @@ def test_terms_of_a_spike_make_up_a_step_of_its_chain():
     problem, d, rng = sl.presets.spiked_tensor(order=3, snr=1.5, lr=0.7, ridge=0.2), 50, np.random.default_rng(1)
     points, outside = jnp.asarray(rng.normal(size=(2, 9))), jnp.asarray(rng.chisquare(d - 2, 9))
     stats = sl.Spike(m=0.4, r2=0.9)
-    terms = terms_of(problem, stats, Draws(points, outside, jnp.zeros(9, int)))
-    state = Polar(jnp.full(9, 0.4), jnp.full(9, np.sqrt(0.9)))
+    terms = terms_of(problem, stats, SampleDraws(points, outside, jnp.zeros(9, int)))
+    state = PolarCoordinates(jnp.full(9, 0.4), jnp.full(9, np.sqrt(0.9)))
     after = SpikeChain(problem, d).step(state, SpikeDraws(points, outside), StepTime(0.0, 1.0)).spike
     ours = np.array([[0.4], [0.9]]) - terms.first / d + terms.second / d**2
     np.testing.assert_allclose(ours, np.stack([after.m, after.r2]), rtol=1e-12)
@@ -217,9 +217,9 @@ def test_a_problem_of_ones_own_with_an_infinite_moment_is_found_out():
 @pytest.mark.parametrize("c", [0.5, 1.0, 2.0])
 def test_exponents_are_found_beside_a_constant(c):
     d = np.array([100.0, 1000.0, 5000.0, 10**5])
-    assert abs(growth(d, 50 + 0.1 * d**c) - c) < 1e-6
-    assert abs(growth(d, 3 * d**-c) + c) < 1e-6
-    assert growth(d, np.full(4, 7.0)) == 0
+    assert abs(estimate_growth_exponent(d, 50 + 0.1 * d**c) - c) < 1e-6
+    assert abs(estimate_growth_exponent(d, 3 * d**-c) + c) < 1e-6
+    assert estimate_growth_exponent(d, np.full(4, 7.0)) == 0
 
 
 # --- regimes ------------------------------------------------------------------------------------------------------------

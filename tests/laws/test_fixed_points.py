@@ -16,11 +16,11 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
-from sgdlimits.analysis.fixed_points.components import Atlas, are_connected
+from sgdlimits.analysis.fixed_points.components import RootGraph, are_connected
 from sgdlimits.analysis.fixed_points.find import draw_starts
-from sgdlimits.analysis.fixed_points.roots import roots_near
+from sgdlimits.analysis.fixed_points.roots import refine_roots
 from sgdlimits.analysis.fixed_points.stability import stability_of
-from sgdlimits.analysis.fixed_points.system import System, Watch
+from sgdlimits.analysis.fixed_points.system import DriftSystem, SearchMonitor
 from sgdlimits.papers.effective.theory import ring_radius
 
 FALSE_ALARM = 1e-4
@@ -76,8 +76,8 @@ def test_points_on_a_ring_of_parallel_units_are_connected():
     shares = [np.array([np.cos(angle), np.sin(angle)]) for angle in (0.4, 0.8, 1.2)]
     ring = [sl.Overlaps(a * share, M * share[:, None], Q * np.outer(share, share)) for share in shares]
     problem = sl.presets.binary_mixture(snr=5.0, ridge=0.01)
-    system = System.of(problem, draw_starts(problem, 16, 0), True, Watch("", None, False))
-    x = roots_near(system, system.flatten_batch(jax.tree.map(lambda *each: np.stack(each), *ring))).x
+    system = DriftSystem.from_batch(problem, draw_starts(problem, 16, 0), True, SearchMonitor("", None, False))
+    x = refine_roots(system, system.flatten_batch(jax.tree.map(lambda *each: np.stack(each), *ring))).x
     assert are_connected(system, x[:2], x[1:]).all()
 
 
@@ -190,11 +190,11 @@ def test_a_point_where_units_coincide_is_stable_if_the_flow_returns_to_it(coinci
 @pytest.mark.full
 def test_a_wrong_jacobian_is_not_believed():
     """With false growth in it the attracting point is still stable; the flow from small displacements decides."""
-    problem, watch = three_classes(), Watch("three classes", None, progress=False)
+    problem, watch = three_classes(), SearchMonitor("three classes", None, progress=False)
     batch = draw_starts(problem, 8, 0)
-    system = System.of(problem, batch, True, watch)
+    system = DriftSystem.from_batch(problem, batch, True, watch)
     near = sl.Overlaps(np.full((1, 2), 0.876), np.full((1, 2, 1), 0.733), np.full((1, 2, 2), 0.556))
-    root = roots_near(system, system.flatten_batch(near))
+    root = refine_roots(system, system.flatten_batch(near))
     wrong = root._replace(jacobian=root.jacobian + 0.1 * np.eye(system.size))
     assert root.found.all()
     assert wrong.spectra[0][0, 0] > 0
@@ -225,7 +225,7 @@ def test_what_was_found_before_the_time_was_over_is_kept_and_labelled(monkeypatc
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Atlas, "connect", interrupt)
+    monkeypatch.setattr(RootGraph, "connect", interrupt)
     with pytest.raises(SearchInterrupted) as stopped:
         fixed_points(problem, count=32)
     found = stopped.value.found

@@ -12,7 +12,7 @@ from contracts.matrix import PROBLEMS
 import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
-from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
 from sgdlimits.kernel import cache, lanes
 from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.kernel.compiler import llvm
@@ -72,7 +72,7 @@ def with_optimiser(name):
     return sl.presets.committee(width, 2, "erf", lr=0.5, noise=0.1).with_algorithm(rule(base, **more))
 
 
-ON_THE_CHAIN = [name for name, rule in ALGORITHMS.items() if not issubclass(rule, Coordinatewise)]
+ON_THE_CHAIN = [name for name, rule in ALGORITHMS.items() if not issubclass(rule, CoordinatewiseAlgorithm)]
 
 
 @pytest.mark.parametrize("name", ON_THE_CHAIN)

@@ -56,13 +56,13 @@ def test_sde_has_the_variance_of_the_chain_to_leading_order():
 def test_noise_of_the_sde_has_the_covariance_of_the_increments(random_overlaps):
     """One step of size h from a point: covariance h/d times problem.covariance, entry by entry within 5 sigma."""
     from sgdlimits.statistics.overlaps import to_vector
-    from sgdlimits.statistics.trees import runs_last
+    from sgdlimits.statistics.trees import move_runs_last
 
     problem = sl.presets.phase_retrieval(width=2, lr=0.3, noise=0.2, sphere=False, train_second=True)
     stats, d, h, runs = random_overlaps(problem, seed=3), 10**8, 1e-6, 8192
     out = sl.simulate(problem, sl.SDE(d, dt=h), stats, t_max=h, runs=runs, save=[h], progress=False)
     moved = sl.Overlaps(*(out[name].values[:, 0] for name in ("a", "M", "Q")))
-    kicks = np.asarray(to_vector(runs_last(moved), True)).T
+    kicks = np.asarray(to_vector(move_runs_last(moved), True)).T
     kicks = (kicks - kicks.mean(0)) * np.sqrt(d / h)
     got, expected = kicks.T @ kicks / runs, np.asarray(eqx.filter_jit(problem.covariance)(stats))
     products = kicks[:, :, None] * kicks[:, None]

@@ -253,7 +253,7 @@ def test_local_runs_do_not_depend_on_the_batch_and_stop_where_asked():
 
 def test_what_the_algorithm_holds_stays_at_the_point():
     problem, saddle = sl.presets.phase_retrieval(lr=0.1, noise=0.5), sl.Overlaps([1.0], [[0.0]], [[1.0]])
-    engine = sl.Local(saddle, d=100).bind(problem, sl.FixedInit(0.0), saddle)
+    engine = sl.Local(saddle, d=100).make_engine(problem, sl.FixedInit(0.0), saddle)
     process = engine._process(np.array([0.01]), 1)
     stats = process.statistics(process.step(np.zeros((1, 3)), np.arange(3.0)[None], StepTime(0.0, 0.01)))
     np.testing.assert_array_equal(stats.Q, np.ones((3, 1, 1)))

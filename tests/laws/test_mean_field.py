@@ -216,7 +216,11 @@ def test_risk_never_rises_along_the_flow_and_goes_on_to_zero():
 
 def test_the_risk_is_quadratic_in_the_measure_of_units():
     """Between two measures of units, by their share of the second: third differences vanish, and the second one is positive."""
-    view, one, two = (lambda p: sl.MeanField().view(sl.presets.committee(p, 1, lr=1.0))), units(2, 1, 0), units(2, 1, 1)
+    view, one, two = (
+        (lambda p: sl.MeanField().adapt_problem(sl.presets.committee(p, 1, lr=1.0))),
+        units(2, 1, 0),
+        units(2, 1, 1),
+    )
     mixed = [jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *[one] * (4 - n), *[two] * n) for n in range(5)]
     risks = [float(view(8).risk(each)) for each in mixed]
     second = np.diff(risks, 2)
@@ -237,12 +241,14 @@ def test_drift_at_finite_dimension_is_that_of_many_units_around_a_circle():
     many = wide.drift_parts(sl.Overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
     narrow = sl.presets.committee(2, 1, "erf", lr=2.0, train_second=True)
     stats = sl.Particles(a, m[:, None], q)
-    limit = sl.MeanField(outside=2).view(narrow).drift(stats)
+    limit = sl.MeanField(outside=2).adapt_problem(narrow).drift(stats)
     np.testing.assert_allclose(limit.M, many.M.reshape(2, count, 1)[:, 0], atol=1e-6)
     np.testing.assert_allclose(limit.q, np.diagonal(many.Q).reshape(2, count)[:, 0], atol=1e-6)
     np.testing.assert_allclose(limit.a, many.a.reshape(2, count)[:, 0], atol=1e-6)
     gaps = [
-        np.abs(sl.MeanField(outside=n).view(narrow).drift(stats).q - sl.MeanField().view(narrow).drift(stats).q)
+        np.abs(
+            sl.MeanField(outside=n).adapt_problem(narrow).drift(stats).q - sl.MeanField().adapt_problem(narrow).drift(stats).q
+        )
         for n in (100, 200)
     ]
     np.testing.assert_allclose(gaps[0] / gaps[1], 2, rtol=0.05)
@@ -252,6 +258,6 @@ def test_finite_dimension_needs_a_grid():
     with pytest.raises(
         sl.BadInput, match=r"MeanField\(outside=...\) needs a smooth activation and at most 2 fixed directions; got 1"
     ):
-        sl.MeanField(outside=5).view(sl.presets.committee(2, 1, "relu"))
+        sl.MeanField(outside=5).adapt_problem(sl.presets.committee(2, 1, "relu"))
     with pytest.raises(sl.BadInput, match="outside must be a whole number"):
-        sl.MeanField(outside=0).view(sl.presets.committee(2, 1, "erf"))
+        sl.MeanField(outside=0).adapt_problem(sl.presets.committee(2, 1, "erf"))

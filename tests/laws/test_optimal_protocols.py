@@ -83,7 +83,7 @@ def test_drift_is_linear_in_the_share_of_the_first_task():
 @pytest.mark.full
 def test_dropout_survives_a_fixed_learning_rate_and_not_a_free_one():
     """At five samples per dimension, with few pieces."""
-    size = optimal_dropout.QUICK.but(pieces=5, gradients=150)
+    size = optimal_dropout.QUICK_SIZE.with_changes(pieces=5, gradients=150)
     fixed = optimal_dropout.search(optimal_dropout.SPAN, size, 0, lr=1.0)
     free = optimal_dropout.search(optimal_dropout.SPAN, size, 0)
     alone = optimal_dropout.search(optimal_dropout.SPAN, size, 0, dropout=0.0)

@@ -8,7 +8,7 @@ from scipy.special import erf
 
 import sgdlimits as sl
 from sgdlimits.analysis.plateau import find_plateau
-from sgdlimits.analysis.plateau_exits import LAW_STARTS, law_times
+from sgdlimits.analysis.plateau_exits import LAW_START_COUNT, law_times
 from sgdlimits.problem import Polynomials
 
 theory = sl.theory.mediocrity
@@ -32,7 +32,7 @@ def test_law_from_the_plateau_itself_has_the_time_of_the_linear_sde():
     saddle = find_plateau(problem, start)
     law = law_times(problem, saddle, sl.start.as_start(start), d, (1 - T) * saddle.risk)
     expected = theory.exit_time(problem, d, T, "sde")
-    assert law.size == LAW_STARTS
+    assert law.size == LAW_START_COUNT
     assert abs(law.mean() - expected) < 5 * law.std() / np.sqrt(law.size) + 0.01 * expected
 
 

@@ -68,7 +68,7 @@ def test_frame_follows_sgd_on_samples_that_recur_at_a_cost_without_d():
     for step in range(3 * n):
         i = step % n
         x = StepCoordinates(B[k + i][:, None], *(np.zeros((size, runs)) for size in (0, 0, 0)), np.zeros((1, runs)), 0)
-        x = x._replace(along=np.zeros((p, 1, runs)), outside=np.zeros((1, runs)))
+        x = x._replace(frame_coordinates=np.zeros((p, 1, runs)), squared_diagonal=np.zeros((1, runs)))
         projected = frame.project(x, B[:k])
         C = jax.vmap(push, -1, -1)(projected.fields, projected.fixed)
         frame = Frame(frame.a, *projected.update(ONE[0], 40 * C / d, True, False))

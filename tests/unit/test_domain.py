@@ -11,7 +11,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.algorithm.base import Descent
 from sgdlimits.checks import integer, number
-from sgdlimits.domain import Count, Fraction, Positive, Rate, Unchecked, checked, checks_of
+from sgdlimits.domain import Count, Fraction, Positive, Rate, UncheckedArgument, checked, checks_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -27,7 +27,7 @@ def call(
     share: Fraction | None = 0.5,
     many: Positive | ArrayLike = 1.0,
     other: Unknown | Positive = 2.0,
-    free: Unchecked[float] = 0.0,
+    free: UncheckedArgument[float] = 0.0,
     kind: Literal["a", "b"] = "a",
     anything: Any = None,
     **more: float,

@@ -13,7 +13,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import as_floats
 
-MIN_ELAPSED = 1e-9
+MIN_ELAPSED_TIME = 1e-9
 """Number added to the elapsed time, so that the mean over an empty trajectory is the initial value instead of 0/0."""
 
 
@@ -58,7 +58,7 @@ class Averaged(Wrapper):
     def step(self, now):
         step = dict(self.base.step(now))
         one = self.batch * now.inv_d  # duration of a step
-        weight = one / (value_at(self.elapsed, now.t) + 2 * one + MIN_ELAPSED) if self.rate is None else self.rate * one
+        weight = one / (value_at(self.elapsed, now.t) + 2 * one + MIN_ELAPSED_TIME) if self.rate is None else self.rate * one
         weight = weight if self.decay is None else 1 - self.decay
 
         return {**step, "average": now["average"] + weight * (step["student"] - now["average"])}

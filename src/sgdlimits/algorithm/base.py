@@ -26,7 +26,7 @@ from sgdlimits.statistics.trees import as_floats
 from sgdlimits.trial import describe_error
 
 
-class StepNeeds(NamedTuple):
+class StepRequirements(NamedTuple):
     """Flags of the quantities that a step uses beside the fields of its inputs.
 
     Parameters
@@ -44,8 +44,9 @@ class Algorithm(Part):
 
     `step` receives the context of the step, `now`, and returns the new weights of the students and of the memory by name. It
     combines weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over
-    d, and `now.along(c)`, which is the sum of :math:`c_i x_i` over d, for inputs :math:`x_i` and coefficients :math:`c_i`. SGD
-    in R^d and the exact chain follow from `step`, and so do the ODE and the SDE if a step changes the weights by order 1/d.
+    d, and `now.combine_inputs(c)`, which is the sum of :math:`c_i x_i` over d, for inputs :math:`x_i` and coefficients
+    :math:`c_i`. SGD in R^d and the exact chain follow from `step`, and so do the ODE and the SDE if a step changes the weights
+    by order 1/d.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class Algorithm(Part):
     memory: ClassVar[Mapping[str, str]] = {}
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     linear: ClassVar[bool] = False
-    needs: ClassVar[StepNeeds | None] = None
+    needs: ClassVar[StepRequirements | None] = None
 
     if not TYPE_CHECKING:
 
@@ -125,10 +126,11 @@ class Algorithm(Part):
         """Limit of the algorithm as d grows: the algorithm itself, unless a subclass has another limit."""
         return self
 
-    def at_rates(self, factor: Float[Array, ""]) -> Self:
+    def scale_learning_rates(self, factor: Float[Array, ""]) -> Self:
         """Return a copy of the algorithm with all learning rates multiplied by a factor."""
         raise BadInput(
-            f"{_class_name(self)} does not declare which of its numbers are learning rates. Define its method `at_rates`."
+            f"{_class_name(self)} does not declare which of its numbers are learning rates. "
+            "Define its method `scale_learning_rates`."
         )
 
 
@@ -147,7 +149,7 @@ class Update(eqx.Module):
     """
 
     name: str = eqx.field(static=True)
-    past: dict[str, Any]
+    old_coefficients: dict[str, Any]
     inputs: Float[Array, "p L"]
     scalars: PyTree
     unit: bool = eqx.field(static=True)
@@ -166,7 +168,7 @@ def compute_updates(algorithm: Algorithm, now: StepContext) -> tuple[tuple[Updat
         if not isinstance(step[name], WeightCombination):
             raise BadInput(
                 f"{_class_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. "
-                "Combine now.student, now.gradient() and now.along(...)."
+                "Combine now.student, now.gradient() and now.combine_inputs(...)."
             )
     for name, old in now.kept.items():
         if jnp.shape(step[name]) != jnp.shape(old):
@@ -215,7 +217,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
 def _as_update(name: str, weights: WeightCombination, p: int) -> Update:
     """Convert the weights that a step returned for one group of directions to an `Update`."""
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
-    return Update(name, weights.past, inputs, weights.updated_scalars, weights.is_unit)
+    return Update(name, weights.old_coefficients, inputs, weights.updated_scalars, weights.is_unit)
 
 
 def _class_name(algorithm: Algorithm) -> str:
@@ -223,17 +225,19 @@ def _class_name(algorithm: Algorithm) -> str:
     return type(algorithm).__name__
 
 
-def has_lower_triangular_past(updates: Sequence[Update]) -> bool:
+def has_lower_triangular_old_coefficients(updates: Sequence[Update]) -> bool:
     """Return whether the matrix that multiplies the old directions in the updates of many runs is lower triangular.
 
     The matrix is lower triangular if no group of directions depends on later groups, nor on itself through a matrix.
     """
     place = {update.name: i for i, update in enumerate(updates)}
-    earlier = lambda update, name: place[name] < place[update.name] or (name == update.name and update.past[name].ndim < 3)
-    return all(earlier(update, name) for update in updates for name in update.past)
+    earlier = lambda update, name: (
+        place[name] < place[update.name] or (name == update.name and update.old_coefficients[name].ndim < 3)
+    )
+    return all(earlier(update, name) for update in updates for name in update.old_coefficients)
 
 
-def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+def multiply_by_old_coefficients(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     """Multiply an array of directions by the matrix that multiplies the old directions in the updates of many runs.
 
     Parameters
@@ -243,7 +247,10 @@ def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: in
     """
     parts = jnp.split(X, len(updates), axis) if len(updates) > 1 else [X]
     named = {update.name: part for update, part in zip(updates, parts, strict=True)}
-    rows = [sum((_multiply_rows(c, named[name], axis) for name, c in update.past.items()), jnp.zeros(())) for update in updates]
+    rows = [
+        sum((_multiply_rows(c, named[name], axis) for name, c in update.old_coefficients.items()), jnp.zeros(()))
+        for update in updates
+    ]
     rows = [jnp.broadcast_to(row, parts[0].shape) for row in rows]  # a name without old weights has a scalar zero
     return jnp.concatenate(rows, axis) if len(rows) > 1 else rows[0]
 
@@ -304,7 +311,7 @@ class Descent(Algorithm):
     def lr_sample(self):
         return self.lr / self.batch
 
-    def at_rates(self, factor):
+    def scale_learning_rates(self, factor):
         rates = jax.tree.leaves((self.lr, self.lr_second))
         return eqx.tree_at(lambda own: jax.tree.leaves((own.lr, own.lr_second)), self, [factor * rate for rate in rates])
 
@@ -346,8 +353,8 @@ class Wrapper(Algorithm):
         base = self.base.limit
         return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)
 
-    def at_rates(self, factor):
-        return eqx.tree_at(lambda own: own.base, self, self.base.at_rates(factor))
+    def scale_learning_rates(self, factor):
+        return eqx.tree_at(lambda own: own.base, self, self.base.scale_learning_rates(factor))
 
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):

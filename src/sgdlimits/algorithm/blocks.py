@@ -47,7 +47,7 @@ class BlockMoments(NamedTuple):
     means: tuple[Float[Array, "blocks n+k"], Float[Array, " p+k"]] | None
 
     @classmethod
-    def of_class(cls, inputs: Blocks, stats: Overlaps, gram: Float[Array, "blocks k k"], i: int | None) -> BlockMoments:
+    def for_class(cls, inputs: Blocks, stats: Overlaps, gram: Float[Array, "blocks k k"], i: int | None) -> BlockMoments:
         """Compute the coefficients of class i, or of all classes for None, at statistics with a block axis.
 
         `gram` is the Gram matrix of the fixed directions in each block.
@@ -68,7 +68,7 @@ class BlockMoments(NamedTuple):
             means = each, each[:, at].sum(0)
         return cls(v, np.asarray(inputs.shares), coefficients, same * own[:, :, None] - explained, means)
 
-    def spread(self, moments: Moments, mean_gradient: Any) -> Moments:
+    def split_by_block(self, moments: Moments, mean_gradient: Any) -> Moments:
         """Convert products with total fields to products with the fields in each block, on a first axis.
 
         Products of gradients are multiplied by the variance and the share of each block. `mean_gradient`, the
@@ -107,8 +107,8 @@ def block_increments(
     Parameters
     ----------
     stats : overlaps with an axis of blocks
-    sums : weighted sums over samples of products of gradients, with the fields in each block (see `BlockMoments.spread`)
-    total : sum of the weights of the samples; trailing axes broadcast
+    sums : weighted sums over samples of products of gradients, with the fields in each block (see
+    `BlockMoments.split_by_block`) total : sum of the weights of the samples; trailing axes broadcast
     """
     rate = step_rates(algorithm, t)
 

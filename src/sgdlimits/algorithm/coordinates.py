@@ -18,21 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Descent, StepNeeds
+from sgdlimits.algorithm.base import Algorithm, Descent, StepRequirements
 from sgdlimits.domain import MomentumInTime, Positive, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import square_root
 from sgdlimits.statistics.trees import as_floats
 
-Arrays = Mapping[str, Float[Array, "p d"]]
+CoordinateArrays = Mapping[str, Float[Array, "p d"]]
 
 
-class Coordinatewise(Descent):
+class CoordinatewiseAlgorithm(Descent):
     """Base class of algorithms that treat coordinates one by one: SGD(d) simulates these, but Chain(d) cannot."""
 
     coordinates: ClassVar[Mapping[str, float]] = {}
     """Initial values of the stored arrays with one number for each coordinate of each unit, by name."""
-    needs: ClassVar[StepNeeds | None] = StepNeeds(gram=False, noise=False)
+    needs: ClassVar[StepRequirements | None] = StepRequirements(gram=False, noise=False)
 
     def __check_init__(self) -> None:
         if self.sphere or self.trains_second:
@@ -47,7 +47,9 @@ class Coordinatewise(Descent):
         )
 
     @abc.abstractmethod
-    def update(self, kept: Arrays, slope: Float[Array, "p d"], inv_d: float) -> tuple[Float[Array, "p d"], Arrays]:
+    def update_coordinates(
+        self, kept: CoordinateArrays, slope: Float[Array, "p d"], inv_d: float
+    ) -> tuple[Float[Array, "p d"], CoordinateArrays]:
         """Return the change of the weights in one step, and the new values of the arrays stored for each coordinate.
 
         Parameters
@@ -59,7 +61,7 @@ class Coordinatewise(Descent):
 
 
 @checked
-class SignSGD(Coordinatewise):
+class SignSGD(CoordinatewiseAlgorithm):
     r"""Sign SGD: each coordinate changes by the sign of its gradient.
 
     :math:`u \leftarrow u - \frac{\text{lr}}d\,\text{sign}(g)`, with the mean gradient g of the batch.
@@ -76,15 +78,15 @@ class SignSGD(Coordinatewise):
     batch. This holds for diffuse weights, such as those of random starts.
     """
 
-    def update(self, kept, slope, inv_d):
+    def update_coordinates(self, kept, slope, inv_d):
         return -self.lr * inv_d * jnp.sign(slope), kept
 
     @property
     def limit(self) -> Algorithm:
-        return DiffuseSign(self.lr, ridge=self.ridge, batch=self.batch)
+        return SignSGDLimit(self.lr, ridge=self.ridge, batch=self.batch)
 
 
-class DiffuseSign(Descent):
+class SignSGDLimit(Descent):
     """Limit of `SignSGD` as d grows, for diffuse weights, of which no single coordinate is large."""
 
     def step(self, now):
@@ -110,7 +112,7 @@ def _arcsine(rho: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 
 @checked
-class Adam(Coordinatewise):
+class Adam(CoordinatewiseAlgorithm):
     r"""Adam: each coordinate has its own scale, a mean of its squared gradients.
 
     .. math:: m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad
@@ -144,17 +146,17 @@ class Adam(Coordinatewise):
         """Initial values of the stored arrays with one number for each coordinate of each unit, by name."""
         return {"mean": 0.0, "square": self.begin}
 
-    def update(self, kept, slope, inv_d):
+    def update_coordinates(self, kept, slope, inv_d):
         mean = self.beta * kept["mean"] + (1 - self.beta) * slope
         square = kept["square"] + self.rate * self.batch * inv_d * (slope**2 - kept["square"])
         return -self.lr * inv_d * mean / jnp.sqrt(square), {"mean": mean, "square": square}
 
     @property
     def limit(self) -> Algorithm:
-        return DiffuseAdam(self.lr, self.rate, self.begin, ridge=self.ridge, batch=self.batch)
+        return AdamLimit(self.lr, self.rate, self.begin, ridge=self.ridge, batch=self.batch)
 
 
-class DiffuseAdam(Descent):
+class AdamLimit(Descent):
     """Limit of `Adam` as d grows, for diffuse weights, with one mean squared gradient for each unit."""
 
     rate: Float[Array, ""] | float = eqx.field(converter=as_floats, default=1.0)

@@ -40,7 +40,7 @@ MAX_CLASS_COMBINATIONS = 256
 """Maximum number of assignments of the samples of a batch to classes; an average over a step sums over all of them."""
 MAX_UNROLLED_COMBINATIONS = 16
 """Maximum number of terms of a sum over classes that are traced one by one; a longer sum is a loop, which compiles once."""
-MAX_JUMP = 1e-12
+MAX_WEIGHT_CHANGE = 1e-12
 """Maximum change of the weights, due to rounding, by which a step at 1/d = 0 counts as the identity."""
 
 
@@ -59,9 +59,9 @@ class StepRates(NamedTuple):
     unit : whether the directions of each group are normalised
     """
 
-    past: Float[Array, "n n"]
+    old_coefficients: Float[Array, "n n"]
     gradient: Float[Array, " n"]
-    second: Any
+    second_layer_coefficients: Any
     unit: tuple[bool, ...]
 
 
@@ -80,7 +80,7 @@ def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
         now = StepContext(inv_d, t, fields, one, slope, 1, scalars, {}, lambda *names: one, lambda: one)
         updates, _ = compute_updates(algorithm, now)
         unit[:] = [update.unit for update in updates]
-        past = jnp.array([[jnp.reshape(update.past.get(name, 0.0), ()) for name in names] for update in updates])
+        past = jnp.array([[jnp.reshape(update.old_coefficients.get(name, 0.0), ()) for name in names] for update in updates])
         second = jax.tree.map(lambda *rows: jnp.stack(rows), *(update.scalars for update in updates))
         return (past, second), jnp.stack([update.inputs[0, 0] for update in updates])
 
@@ -119,7 +119,9 @@ def free_step_increments(
     names = algorithm.names
     groups = lambda rows: jnp.split(rows, len(names)) if len(names) > 1 else [rows]
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
-    past = lambda rows: join([sum(c * part for c, part in zip(row, groups(rows), strict=True)) for row in rate.past])
+    past = lambda rows: join(
+        [sum(c * part for c, part in zip(row, groups(rows), strict=True)) for row in rate.old_coefficients]
+    )
     pushed = lambda rows: join([c * rows for c in rate.gradient])
     across = lambda rows: jnp.swapaxes(rows, 0, 1)
     M = past(total * stats.M) + pushed(sums.gradient_fixed)
@@ -132,7 +134,7 @@ def free_step_increments(
         scalars = [algorithm.select_trained(stats.a) if name == STUDENT else stats.kept[name] for name in names]
         before = (jax.tree.map(lambda leaf: total * leaf, part) for part in scalars)
         terms = [*before, algorithm.select_trained(sums.gradient_second)]
-        new = {name: _combine_terms(rate.second, i, terms) for i, name in enumerate(names)}
+        new = {name: _combine_terms(rate.second_layer_coefficients, i, terms) for i, name in enumerate(names)}
         a, kept = replace_scalars(a, new.pop(STUDENT)), {**kept, **new}
     population = Overlaps(a, M, Q + across(Q), kept, stats.names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), spread, still[1], stats.names)
@@ -188,7 +190,9 @@ class StepInputs(NamedTuple):
     c: Int[Array, " b"]
 
 
-def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> StepInputs:
+def make_step_inputs(
+    model: Model, F: FieldFactor, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]
+) -> StepInputs:
     """Compute the fields of the inputs of a step from standard normal coordinates.
 
     Parameters
@@ -220,7 +224,11 @@ def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps,
         now = make_context(algorithm, model, inv_d, t, x, stats, products, lambda: jnp.diag(variances))
         updates, numbers = compute_updates(algorithm, now)
         unit[:] = [update.unit for update in updates]
-        changed = {update.name: update.past for update in updates}, {update.name: update.scalars for update in updates}, numbers
+        changed = (
+            {update.name: update.old_coefficients for update in updates},
+            {update.name: update.scalars for update in updates},
+            numbers,
+        )
         return changed, jnp.concatenate([update.inputs for update in updates])
 
     _, (past, scalars, numbers), C = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
@@ -269,7 +277,7 @@ def make_context(
 # --- properties of a step ----------------------------------------------------------------------------------------------------
 
 
-def is_timed(algorithm: Algorithm, model: Model) -> bool:
+def depends_on_time(algorithm: Algorithm, model: Model) -> bool:
     """Return whether the step of an algorithm reads the time `now.t`; algorithms of this package have schedules instead."""
     if is_package_algorithm(algorithm):
         return False
@@ -290,7 +298,7 @@ def check_limit(algorithm: Algorithm, model: Model) -> None:
     if is_known or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
         return
     with jax.ensure_compile_time_eval():
-        far = [name for name, jump in measure_jumps(algorithm, model).items() if float(jump) > MAX_JUMP]
+        far = [name for name, jump in measure_step_limits(algorithm, model).items() if float(jump) > MAX_WEIGHT_CHANGE]
     if far:
         raise BadInput(
             f"{type(algorithm).__name__} has no limit as d grows: at 1/d = 0 its step still changes "
@@ -299,14 +307,17 @@ def check_limit(algorithm: Algorithm, model: Model) -> None:
 
 
 @eqx.filter_jit
-def measure_jumps(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, ""]]:
+def measure_step_limits(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, ""]]:
     """Measure how far a step at 1/d = 0 is from the identity, for each group of directions and each stored scalar."""
     updates, numbers, stats = _make_trial_step(algorithm, model, jnp.zeros(()))
     largest = lambda *leaves: jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in leaves]).max()
 
     def jump_of(update: Update) -> Float[Array, ""]:
         one = jnp.eye(model.width)
-        past = [apply_coefficient(update.past.get(name, 0.0), one) - one * (name == update.name) for name in algorithm.names]
+        past = [
+            apply_coefficient(update.old_coefficients.get(name, 0.0), one) - one * (name == update.name)
+            for name in algorithm.names
+        ]
         before = algorithm.select_trained(stats.a) if update.name == STUDENT else stats.kept[update.name]
         scalars = add(update.scalars, before, -1.0) if algorithm.trains_second else ()
         finite = jnp.isfinite(update.inputs).all()  # inputs enter with C/d: at 1/d = 0, C only has to stay finite
@@ -398,7 +409,9 @@ class StepAverages(NamedTuple):
         F = FieldFactor(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
         x = points.reshape(input_count(self.algorithm, self.model.width), -1, points.shape[1])
         b = self.algorithm.batch
-        return place_inputs(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
+        return make_step_inputs(
+            self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1]))
+        )
 
     def _mean_over_classes(self, f):
         """Average f over all assignments of the samples of a batch to classes, with their probabilities."""

@@ -35,7 +35,7 @@ class Muon(Descent):
     """
 
     beta: MomentumInTime = eqx.field(converter=as_floats)
-    remembers: bool = eqx.field(static=True, init=False)
+    stores_velocity: bool = eqx.field(static=True, init=False)
     """Whether a velocity is stored; this must not depend on a traced value."""
 
     def __init__(
@@ -43,25 +43,25 @@ class Muon(Descent):
         sphere: bool = False, batch: Size = 1,
     ) -> None:  # fmt: skip
         self.lr, self.lr_second, self.ridge, self.sphere, self.batch = lr, lr_second, ridge, sphere, batch
-        self.beta, self.remembers = beta, is_traced(beta) or float(beta) != 0
+        self.beta, self.stores_velocity = beta, is_traced(beta) or float(beta) != 0
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
         """Initial values of the groups of directions stored beside the students, by name: the velocity begins at zero."""
-        return {"velocity": "zero"} if self.remembers else {}
+        return {"velocity": "zero"} if self.stores_velocity else {}
 
     def step(self, now):
         # without momentum there is no memory to read or to return
-        velocity = self.beta * now["velocity"] + now.gradient() if self.remembers else now.gradient()
+        velocity = self.beta * now["velocity"] + now.gradient() if self.stores_velocity else now.gradient()
         push, decay = (
             self.scale_by_minus_lr(velocity.orthogonalise()),
             (self.ridge * now.inv_d) * self.scale_by_minus_lr(now.student),
         )
         student = self.normalise_on_sphere(now.student + push + decay)
-        return {"student": student, "velocity": velocity} if self.remembers else {"student": student}
+        return {"student": student, "velocity": velocity} if self.stores_velocity else {"student": student}
 
     @property
     def limit(self) -> Algorithm:
-        if self.remembers:
+        if self.stores_velocity:
             raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), at any d.")
         return self

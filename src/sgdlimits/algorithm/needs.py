@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sgdlimits.algorithm.base import Algorithm, StepNeeds, compute_updates, try_step
+from sgdlimits.algorithm.base import Algorithm, StepRequirements, compute_updates, try_step
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput
 from sgdlimits.part import at_start
@@ -28,7 +28,7 @@ MAX_RELATIVE_ERROR = 1e-9
 """Maximum relative deviation from linearity that counts as rounding."""
 
 
-def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
+def step_needs(algorithm: Algorithm, width: int) -> StepRequirements:
     """Find by tracing whether a step of an algorithm on `width` units uses inner products of inputs, and noise."""
     if algorithm.needs is not None:
         return algorithm.needs
@@ -98,7 +98,7 @@ def _array_shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
     return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
 
 
-def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
+def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepRequirements:
     """Trace a step with a context that records whether its `inputs_gram` and its `noise` are used."""
     used: set[str] = set()
 
@@ -119,7 +119,7 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
         try_step(algorithm, probe.make_context(algorithm, jnp.ones(()), RecordingStep))
 
     jax.eval_shape(step, _array_shapes(kinds))
-    return StepNeeds("gram" in used, "noise" in used)
+    return StepRequirements("gram" in used, "noise" in used)
 
 
 class _Probe(NamedTuple):
@@ -176,9 +176,9 @@ class _Probe(NamedTuple):
 class _StepCoefficients(NamedTuple):
     """Coefficients of a step: of the old weights at 1/d = 0, of the gradient in order 1/d, and of the trained scalars."""
 
-    past: np.ndarray
+    old_coefficients: np.ndarray
     gradient: np.ndarray
-    second: list[np.ndarray]
+    second_layer_coefficients: list[np.ndarray]
 
 
 def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
@@ -196,7 +196,11 @@ def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
 
 def _have_same_coefficients(one: _StepCoefficients, other: _StepCoefficients) -> bool:
     """Return whether two steps have the same coefficients, up to rounding."""
-    pairs = zip([one.past, one.gradient, *one.second], [other.past, other.gradient, *other.second], strict=True)
+    pairs = zip(
+        [one.old_coefficients, one.gradient, *one.second_layer_coefficients],
+        [other.old_coefficients, other.gradient, *other.second_layer_coefficients],
+        strict=True,
+    )
     return all(np.allclose(a, b, rtol=MAX_RELATIVE_ERROR, atol=MAX_RELATIVE_ERROR) for a, b in pairs)
 
 
@@ -209,7 +213,10 @@ def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: fl
     def step(inv_d):
         updates, _ = compute_updates(algorithm, probe.make_context(algorithm, inv_d))
         past = jnp.stack(
-            [jnp.stack([apply_coefficient(update.past.get(name, 0.0), jnp.eye(p)) for name in names]) for update in updates]
+            [
+                jnp.stack([apply_coefficient(update.old_coefficients.get(name, 0.0), jnp.eye(p)) for name in names])
+                for update in updates
+            ]
         )
         return (past, [update.scalars for update in updates]), jnp.stack([update.inputs for update in updates])
 

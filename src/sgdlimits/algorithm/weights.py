@@ -52,7 +52,7 @@ class WeightCombination:
     def __init__(
         self, now: StepContext, past: Mapping[str, Coefficient], inputs=None, scalars=(), slopes=None, unit=False
     ) -> None:
-        self.now, self.past, self.inputs = now, dict(past), inputs
+        self.now, self.old_coefficients, self.inputs = now, dict(past), inputs
         self.scalars, self.slopes, self.is_unit = scalars, slopes, unit
 
     if not TYPE_CHECKING:
@@ -63,10 +63,12 @@ class WeightCombination:
 
     def __add__(self, other: WeightCombination) -> WeightCombination:
         if not isinstance(other, WeightCombination):
-            raise BadInput(f"cannot add {type(other).__name__} to weights. Add now.along(coefficients), or other weights.")
+            raise BadInput(
+                f"cannot add {type(other).__name__} to weights. Add now.combine_inputs(coefficients), or other weights."
+            )
         a, b = self._normalise(), other._normalise()  # a sum is not normalised, so its terms must be
-        names = [name for name in self.now.names if name in a.past or name in b.past]
-        past = {name: _add_coefficients(a.past.get(name), b.past.get(name)) for name in names}
+        names = [name for name in self.now.names if name in a.old_coefficients or name in b.old_coefficients]
+        past = {name: _add_coefficients(a.old_coefficients.get(name), b.old_coefficients.get(name)) for name in names}
         return WeightCombination(
             self.now,
             past,
@@ -100,7 +102,7 @@ class WeightCombination:
                 f"weights of {p} units cannot be multiplied by an array of shape {jnp.shape(directions)}. "
                 "Give a number, one number for each unit, or a p-by-p matrix."
             )
-        past = {name: _compose_coefficients(directions, coefficient) for name, coefficient in now.past.items()}
+        past = {name: _compose_coefficients(directions, coefficient) for name, coefficient in now.old_coefficients.items()}
         inputs = None if now.inputs is None else apply_coefficient(directions, now.inputs)
 
         def scale(tree: PyTree) -> PyTree:
@@ -119,7 +121,7 @@ class WeightCombination:
 
     def unit(self) -> WeightCombination:
         """Return the weights with each direction normalised to length 1."""
-        return WeightCombination(self.now, self.past, self.inputs, self.scalars, self.slopes, unit=True)
+        return WeightCombination(self.now, self.old_coefficients, self.inputs, self.scalars, self.slopes, unit=True)
 
     @property
     def updated_scalars(self) -> PyTree:
@@ -131,7 +133,10 @@ class WeightCombination:
         """Scalar products of the directions with the inputs of the step."""
         w, now = self._normalise(), self.now
         moved = jnp.zeros(()) if w.inputs is None else _small_matmul(w.inputs, now.inputs_gram)
-        return sum((apply_coefficient(coefficient, now.fields_by_name[name]) for name, coefficient in w.past.items()), moved)
+        return sum(
+            (apply_coefficient(coefficient, now.fields_by_name[name]) for name, coefficient in w.old_coefficients.items()),
+            moved,
+        )
 
     def gram(self) -> Float[Array, "p p"]:
         """Return the Gram matrix of the p directions."""
@@ -148,25 +153,28 @@ class WeightCombination:
 
     def scaled_gram(self) -> Float[Array, "p p"]:
         """Return d times the Gram matrix of the directions, which is of order one for a gradient."""
-        return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
+        return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.old_coefficients else 0.0)
 
     def orthogonalise(self) -> WeightCombination:
         r"""Return the orthonormal rows nearest to those of V, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
-        return self.left_multiply(inverse_root(self.scaled_gram()))
+        return self.left_multiply(inverse_square_root(self.scaled_gram()))
 
     def _past_gram(self) -> Float[Array, "p p"]:
         """Return the Gram matrix of the combination of directions before the step, without the inputs."""
         w = self._normalise()
         product = lambda one, other: (
-            apply_coefficient(w.past[other], apply_coefficient(w.past[one], self.now.gram_of(one, other)).T).T
+            apply_coefficient(
+                w.old_coefficients[other], apply_coefficient(w.old_coefficients[one], self.now.gram_of(one, other)).T
+            ).T
         )
-        return sum((product(one, other) for one in w.past for other in w.past), jnp.zeros(()))
+        return sum((product(one, other) for one in w.old_coefficients for other in w.old_coefficients), jnp.zeros(()))
 
     def _inputs_gram_part(self) -> Float[Array, "p p"]:
         """Return d times the contribution of the inputs to the Gram matrix of the directions."""
         w = self._normalise()
         fields = sum(
-            (apply_coefficient(c, self.now.fields_by_name[name]) for name, c in w.past.items()), jnp.zeros_like(w.inputs)
+            (apply_coefficient(c, self.now.fields_by_name[name]) for name, c in w.old_coefficients.items()),
+            jnp.zeros_like(w.inputs),
         )
         cross = _small_matmul(fields, w.inputs.T)
         return cross + cross.T + _small_matmul(_small_matmul(w.inputs, self.now.inputs_gram), w.inputs.T)
@@ -178,7 +186,7 @@ class WeightCombination:
         """
         if not self.is_unit:
             return self
-        plain = WeightCombination(self.now, self.past, self.inputs, self.scalars, self.slopes)
+        plain = WeightCombination(self.now, self.old_coefficients, self.inputs, self.scalars, self.slopes)
         return plain.times(1 / jnp.sqrt(jnp.diagonal(plain.gram())), 1.0)
 
 
@@ -262,9 +270,9 @@ class StepContext:
 
     def mean_gradient(self, G: Float[Array, "p b"], slopes: PyTree) -> WeightCombination:
         """Return the batch mean of gradients, G in the fields and `slopes` in the scalars, divided by d, as weights."""
-        return self.along(G / self.batch, jax.tree.map(lambda leaf: leaf.mean(-1), slopes))
+        return self.combine_inputs(G / self.batch, jax.tree.map(lambda leaf: leaf.mean(-1), slopes))
 
-    def along(self, coefficients: Float[Array, "p b"], slopes: PyTree = None) -> WeightCombination:
+    def combine_inputs(self, coefficients: Float[Array, "p b"], slopes: PyTree = None) -> WeightCombination:
         """Return the sum over samples of coefficients times inputs, divided by d, as weights; `slopes` change the scalars."""
         p, b = self.fields_by_name[STUDENT].shape[0], self.batch
         if jnp.shape(coefficients) != (p, b):
@@ -305,7 +313,7 @@ class StepContext:
         return other
 
 
-def inverse_root(S: Float[Array, "p p"]) -> Float[Array, "p p"]:
+def inverse_square_root(S: Float[Array, "p p"]) -> Float[Array, "p p"]:
     """Return the inverse of the symmetric root of a positive semi-definite matrix S, restricted to the range of S."""
     values, vectors = jnp.linalg.eigh(S)
     alive = values > 1e-13 * values[-1]  # smaller eigenvalues are rounding

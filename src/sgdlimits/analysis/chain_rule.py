@@ -25,15 +25,15 @@ from jax.tree_util import tree_flatten_with_path
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.closure import Closure
-from sgdlimits.analysis.dynamics import CRITICAL, EffectiveDynamics
+from sgdlimits.analysis.dynamics import CRITICAL_REGIME, EffectiveDynamics
 from sgdlimits.domain import Count, Function, Seed, checked
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 from sgdlimits.trial import try_function
 
-CLOSED_SHARE = 1e-5
+MAX_CLOSED_SHARE = 1e-5
 """Largest share of a drift's derivative along directions that change no statistic, at which this share counts as rounding."""
 RANK_TOLERANCE = 1e-9
 """Singular values of a Jacobian below this fraction of the largest count as zero."""
@@ -65,7 +65,7 @@ class ChosenDynamics(EffectiveDynamics):
     def at(self, d: int) -> ChosenDynamics:
         """Return the same dynamics at dimension `d`, with the second-order term of the chain rule evaluated at this d."""
         d = check_count("d", d)
-        return ChosenDynamics(self._at(d), self.exponent, self.statistics, d)
+        return ChosenDynamics(self._problem_at_dimension(d), self.exponent, self.statistics, d)
 
     def f(self, stats: PyTree) -> PyTree:
         """Return f for the chosen statistics, where -f is their drift under gradient descent on the population loss."""
@@ -93,7 +93,7 @@ class ChosenDynamics(EffectiveDynamics):
         self._need_limit("Sigma")
         problem, one = self._here(stats)
         jacobian = one.jacobian(problem.vector(stats))
-        return float(self.regime == CRITICAL) * jacobian @ problem.covariance(stats) @ jacobian.T
+        return float(self.regime == CRITICAL_REGIME) * jacobian @ problem.covariance(stats) @ jacobian.T
 
     def diffusion(self, stats: PyTree) -> Float[Array, "n n"]:
         """Return the diffusion matrix of the chosen statistics at dimension d, `Sigma` / d; zero if d is None."""
@@ -116,19 +116,19 @@ class ChosenDynamics(EffectiveDynamics):
         states : number of random states
         seed : seed of the random states
         """
-        problem = self._one()
+        problem = self._single_problem()
         span = problem.directions.width + problem.directions.fixed
         points = RandomInit(2 * span, scale=1.0).sample(problem, runs=states, seed=seed)
         shares, pulls = [], []
         for i in range(states):
-            stats = jax.tree.map(np.asarray, take_run(points, i))
+            stats = jax.tree.map(np.asarray, select_run(points, i))
             names, share, pull = self._measure_leak(problem, stats)
             shares.append(share)
             pulls.append(pull)
         worst = np.argmax(shares, axis=0)
         own = np.array(problem.coordinates.names(stats))[np.flatnonzero(problem.coordinates.moves(stats))]
         along = tuple(str(own[int(np.abs(pulls[i][j]).argmax())]) for j, i in enumerate(worst))
-        tolerance = max(CLOSED_SHARE, 100 * problem.numerics.tolerance)
+        tolerance = max(MAX_CLOSED_SHARE, 100 * problem.numerics.tolerance)
         return Closure(names, np.max(shares, axis=0), np.zeros(len(names)), along, tolerance)
 
     def localizability(self, *args: Any, **more: Any) -> NoReturn:
@@ -139,18 +139,18 @@ class ChosenDynamics(EffectiveDynamics):
         )
 
     @staticmethod
-    def _population(problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
-        return -one.along(problem.vector(stats), problem.vector(problem.drift_parts(stats)[0]))
+    def _population(problem: Problem, one: StatisticsFunction, stats: PyTree) -> Float[Array, " n"]:
+        return -one.directional_derivative(problem.vector(stats), problem.vector(problem.drift_parts(stats)[0]))
 
-    def _corrector(self, problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
+    def _corrector(self, problem: Problem, one: StatisticsFunction, stats: PyTree) -> Float[Array, " n"]:
         self._need_limit("g")
         x = problem.vector(stats)
-        slope = one.along(x, problem.vector(problem.drift_parts(stats)[1]))
-        if self.d is not None and self.regime == CRITICAL:
-            slope = slope + one.second(x, problem.covariance(stats)) / (2 * self.d)
-        return float(self.regime == CRITICAL) * slope
+        slope = one.directional_derivative(x, problem.vector(problem.drift_parts(stats)[1]))
+        if self.d is not None and self.regime == CRITICAL_REGIME:
+            slope = slope + one.contract_second_derivatives(x, problem.covariance(stats)) / (2 * self.d)
+        return float(self.regime == CRITICAL_REGIME) * slope
 
-    def _drift(self, problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
+    def _drift(self, problem: Problem, one: StatisticsFunction, stats: PyTree) -> Float[Array, " n"]:
         return self._corrector(problem, one, stats) - self._population(problem, one, stats)
 
     def _measure_leak(self, problem: Problem, stats: PyTree) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
@@ -181,25 +181,25 @@ class ChosenDynamics(EffectiveDynamics):
         share = np.sqrt((pull**2).sum((1, 2))) / np.where(whole_change > 0, whole_change, 1.0)
         return one.names, share, np.abs(pull).max(1)
 
-    def _here(self, stats: PyTree) -> tuple[Problem, Chosen]:
-        """Return the problem and its `Chosen` statistics, after evaluating them once at the state `stats`."""
-        problem = self._one()
+    def _here(self, stats: PyTree) -> tuple[Problem, StatisticsFunction]:
+        """Return the problem and its `StatisticsFunction` statistics, after evaluating them once at the state `stats`."""
+        problem = self._single_problem()
         problem.coordinates.fits(stats)
-        needs_d = takes_d(self.statistics)
+        needs_d = requires_dimension(self.statistics)
         if needs_d and self.d is None:
             raise BadInput("statistics= depends on d, but no d is given. Choose one, for instance dynamics.at(1000).h.")
         fn = (lambda u: self.statistics(u, self.d)) if needs_d else self.statistics
-        return problem, Chosen.of(fn, problem, stats)
+        return problem, StatisticsFunction.from_function(fn, problem, stats)
 
 
-class Chosen:
+class StatisticsFunction:
     """User's function of a problem's statistics, converted to a function of vectors, with derivatives and names of entries."""
 
     def __init__(self, fn: Callable[[Any], Array], names: tuple[str, ...], tree: Callable[[Any], PyTree]) -> None:
         self.fn, self.names, self.tree = fn, names, tree
 
     @classmethod
-    def of(cls, fn: Callable[[PyTree], Any], problem: Problem, stats: PyTree) -> Chosen:
+    def from_function(cls, fn: Callable[[PyTree], Any], problem: Problem, stats: PyTree) -> StatisticsFunction:
         if not any(map(is_traced, jax.tree.leaves(stats))):
             cls._try(fn, stats)
         value = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), fn(jax.tree.map(jnp.asarray, stats)))
@@ -207,7 +207,7 @@ class Chosen:
             names, flat = problem.coordinates.names(stats), lambda value: problem.vector(value)
             tree = lambda vector: problem.from_vector(vector, jax.tree.map(jnp.zeros_like, value))
         else:
-            names, flat = names_of_numbers(value), lambda value: ravel_pytree(value)[0]
+            names, flat = name_tree_entries(value), lambda value: ravel_pytree(value)[0]
             shape = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), value)
             tree = ravel_pytree(shape)[1]
         along = lambda x: jnp.asarray(flat(fn(problem.from_vector(x, stats))), float)
@@ -225,14 +225,14 @@ class Chosen:
             hint = "A statistic of the weights that is no function of these has no closed dynamics."
             raise BadInput(f"{reason} {hint}") from reason
 
-    def along(self, x: Any, direction: Any) -> Float[Array, " n"]:
+    def directional_derivative(self, x: Any, direction: Any) -> Float[Array, " n"]:
         """Return the derivative of the function at the vector x along the vector `direction`."""
         return self._finite(jax.jvp(self.fn, (x,), (jnp.asarray(direction),))[1])
 
     def jacobian(self, x: Any) -> Float[Array, "n m"]:
         return self._finite(jax.jacfwd(self.fn)(x))
 
-    def second(self, x: Any, covariance: Any) -> Float[Array, " n"]:
+    def contract_second_derivatives(self, x: Any, covariance: Any) -> Float[Array, " n"]:
         """Return the contraction of the function's second derivatives at the vector x with a covariance matrix."""
 
         def one(axis, column):
@@ -248,10 +248,10 @@ class Chosen:
         return value
 
 
-def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
+def name_tree_entries(tree: PyTree) -> tuple[str, ...]:
     """Return the name of each entry of a tree of arrays, made of dictionary keys and array indices.
 
-    >>> names_of_numbers({"m": np.zeros(2), "r": 0.0})
+    >>> name_tree_entries({"m": np.zeros(2), "r": 0.0})
     ('m[0]', 'm[1]', 'r')
     """
     names: list[str] = []
@@ -262,7 +262,7 @@ def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
     return tuple(names)
 
 
-def takes_d(fn: Callable[..., Any]) -> bool:
+def requires_dimension(fn: Callable[..., Any]) -> bool:
     """Return whether a function of statistics requires a second argument, d."""
     try:
         parameters = inspect.signature(fn).parameters.values()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,4 +52,4 @@ class Closure:
         rows = [("statistic", "share of the change", "error", "mostly with")]
         for name, share, error, along in zip(self.names, self.share, self.error, self.along, strict=True):
             rows.append((name, f"{share:.2g}", f"{error:.2g}", along if name in self.open else ""))
-        return f"Closure: {verdict}\n{table(rows, '<>><')}"
+        return f"Closure: {verdict}\n{format_table(rows, '<>><')}"

@@ -24,14 +24,14 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import Schedule, knots_of, subtract_rounding
 from sgdlimits.schedule_forms import Steps
 
-STAGES = DOP853.n_stages
-A, B, C = DOP853.A[:STAGES, :STAGES], DOP853.B, DOP853.C[:STAGES]
+STAGE_COUNT = DOP853.n_stages
+STAGE_MATRIX, STAGE_WEIGHTS, STAGE_TIMES = DOP853.A[:STAGE_COUNT, :STAGE_COUNT], DOP853.B, DOP853.C[:STAGE_COUNT]
 """Matrix, weights and nodes of the Runge-Kutta method of order 8 by Dormand and Prince."""
 END_ROUNDING = 2.0**-42
 """Relative distance of an interval's last stage from the interval's end; larger than the rounding of a schedule's knots."""
 
 
-class Knob(Steps):
+class ControlSchedule(Steps):
     """Piecewise constant schedule of a control, with a `name` by which the control is found in a problem."""
 
     name: str = eqx.field(static=True)
@@ -44,7 +44,7 @@ class Knob(Steps):
         return jnp.asarray(self.values)[(t >= subtract_rounding(self.times, jnp)).sum()]
 
 
-class Held(Schedule):
+class FrozenSchedule(Schedule):
     """Schedule replaced by its value at one time."""
 
     value: Float[Array, "..."]
@@ -58,7 +58,7 @@ class Discretisation(NamedTuple):
 
     problem: Problem
     start: PyTree
-    ends: Float[np.ndarray, " intervals+1"]
+    interval_ends: Float[np.ndarray, " intervals+1"]
     slices: tuple[tuple[str, int, int], ...]
 
 
@@ -67,13 +67,13 @@ class Path(NamedTuple):
 
     problem: Problem
     t: Float[Array, " steps+1"]
-    rows: Float[Array, "steps+1 n"]
-    unravel: Callable
-    per_interval: int
+    state_vectors: Float[Array, "steps+1 n"]
+    unflatten: Callable
+    steps_per_interval: int
 
-    def at_ends(self) -> tuple[PyTree, Array]:
+    def states_at_interval_ends(self) -> tuple[PyTree, Array]:
         """Return the statistics at the ends of the intervals, with the time axis first, and the ends of the intervals."""
-        return jax.vmap(self.unravel)(self.rows[:: self.per_interval]), self.t[:: self.per_interval]
+        return jax.vmap(self.unflatten)(self.state_vectors[:: self.steps_per_interval]), self.t[:: self.steps_per_interval]
 
 
 def interval_ends(problem: Problem, t_max: float) -> np.ndarray:
@@ -82,20 +82,20 @@ def interval_ends(problem: Problem, t_max: float) -> np.ndarray:
     return np.concatenate([[0.0], knots[knots < t_max * (1 - 1e-12)], [t_max]])
 
 
-def knobs_in(problem: Problem) -> set[str]:
+def find_control_schedules(problem: Problem) -> set[str]:
     """Return the names of the controls in a problem, including those nested inside other schedules."""
-    is_knob = lambda node: isinstance(node, Knob)
+    is_knob = lambda node: isinstance(node, ControlSchedule)
     return {leaf.name for leaf in jax.tree.leaves(problem, is_leaf=is_knob) if is_knob(leaf)}
 
 
 def with_values(problem: Problem, values: Mapping[str, Any]) -> Problem:
     """Return a copy of a problem in which each control has the piece values that `values` gives for its name."""
-    is_knob = lambda node: isinstance(node, Knob)
-    swap = lambda leaf: Knob(leaf.name, leaf.times, values[leaf.name]) if is_knob(leaf) else leaf
+    is_knob = lambda node: isinstance(node, ControlSchedule)
+    swap = lambda leaf: ControlSchedule(leaf.name, leaf.times, values[leaf.name]) if is_knob(leaf) else leaf
     return jax.tree.map(swap, problem, is_leaf=is_knob)
 
 
-def split(slices: tuple[tuple[str, int, int], ...], vector: Any) -> dict[str, Any]:
+def split_by_control(slices: tuple[tuple[str, int, int], ...], vector: Any) -> dict[str, Any]:
     """Split the vector of all piece values into one vector per control; return a dict from names of controls to vectors.
 
     Each entry of `slices` has the name of a control, and the beginning and the end of its values in the vector.
@@ -103,20 +103,22 @@ def split(slices: tuple[tuple[str, int, int], ...], vector: Any) -> dict[str, An
     return {name: vector[first:last] for name, first, last in slices}
 
 
-def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) -> Path:
-    """Integrate the drift from the start, with `per_interval` steps on each interval.
+def solve_path(discretisation: Discretisation, vector: Array, kicks: Array, steps_per_interval: int) -> Path:
+    """Integrate the drift from the start, with `steps_per_interval` steps on each interval.
 
     `vector` has the piece values of all controls. `kicks` has a row for each interval, which is added to the statistics at the
     interval's beginning; the derivative of an objective with respect to `kicks` is the costate.
     """
-    problem = with_values(disc.problem, split(disc.slices, vector))
-    y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))
-    ends = jnp.asarray(disc.ends)
+    problem = with_values(discretisation.problem, split_by_control(discretisation.slices, vector))
+    y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, discretisation.start))
+    ends = jnp.asarray(discretisation.interval_ends)
     first, last = ends[:-1, None], ends[1:, None]
-    grid = first + (last - first) * np.arange(per_interval + 1) / per_interval
+    grid = first + (last - first) * np.arange(steps_per_interval + 1) / steps_per_interval
     begin, size = grid[:, :-1].reshape(-1), jnp.diff(grid).reshape(-1)
     # schedules are continuous from the right, so that the last stage must stay before the next piece
-    times = jnp.minimum(begin[:, None] + size[:, None] * C, jnp.repeat(just_before(ends[1:]), per_interval)[:, None])
+    times = jnp.minimum(
+        begin[:, None] + size[:, None] * STAGE_TIMES, jnp.repeat(reduce_below_jump(ends[1:]), steps_per_interval)[:, None]
+    )
     leaves, tree = jax.tree.flatten(problem, is_leaf=is_schedule)
     places = [i for i, leaf in enumerate(leaves) if is_schedule(leaf)]
     # all values of schedules are computed before the loop, where they take one operation for all times
@@ -127,7 +129,7 @@ def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) 
         t, now = stage
         held = list(leaves)
         for i, value in zip(places, now, strict=True):
-            held[i] = Held(value)
+            held[i] = FrozenSchedule(value)
         return ravel_pytree(jax.tree.unflatten(tree, held).drift(unravel(y), t))[0]
 
     def step(y, inputs):
@@ -135,13 +137,13 @@ def solve(disc: Discretisation, vector: Array, kicks: Array, per_interval: int) 
         y = runge_kutta(slope, y + kick, h, stages)
         return y, y
 
-    spread_kicks = jnp.zeros((len(begin), y.size)).at[::per_interval].set(kicks)
+    spread_kicks = jnp.zeros((len(begin), y.size)).at[::steps_per_interval].set(kicks)
     _, rows = lax.scan(step, y, (size, spread_kicks, (times, values)))
     t = jnp.concatenate([ends[:1], grid[:, 1:].reshape(-1)])
-    return Path(problem, t, jnp.concatenate([y[None], rows]), unravel, per_interval)
+    return Path(problem, t, jnp.concatenate([y[None], rows]), unravel, steps_per_interval)
 
 
-def just_before(t: Array) -> Array:
+def reduce_below_jump(t: Array) -> Array:
     """Return the times `t` reduced by more than a rounding error, so that a schedule that jumps at t has not yet jumped."""
     return t - END_ROUNDING * jnp.maximum(t, 1.0)
 
@@ -156,34 +158,36 @@ def runge_kutta(slope: Callable, y: Array, h: Any, stages: PyTree) -> Array:
         i, row, point = inputs
         return slopes.at[i].set(slope(y + h * (row @ slopes), point)), None
 
-    slopes, _ = lax.scan(stage, jnp.zeros((STAGES, y.size)), (jnp.arange(STAGES), jnp.asarray(A), stages))
-    return y + h * (jnp.asarray(B) @ slopes)
+    slopes, _ = lax.scan(stage, jnp.zeros((STAGE_COUNT, y.size)), (jnp.arange(STAGE_COUNT), jnp.asarray(STAGE_MATRIX), stages))
+    return y + h * (jnp.asarray(STAGE_WEIGHTS) @ slopes)
 
 
-def value_and_gradient(disc: Discretisation, objective: Any, per_interval: int, vector: Array, kicks: Array):
+def value_and_gradient(discretisation: Discretisation, objective: Any, steps_per_interval: int, vector: Array, kicks: Array):
     """Return the objective, and its gradients with respect to the piece values `vector` and the displacements `kicks`.
 
     `kicks` has a row for each interval, which is added to the statistics at the interval's beginning.
     """
-    value = lambda vector, kicks: objective(solve(disc, vector, kicks, per_interval))
+    value = lambda vector, kicks: objective(solve_path(discretisation, vector, kicks, steps_per_interval))
     return jax.value_and_grad(value, argnums=(0, 1))(vector, kicks)
 
 
-def states_at_ends(disc: Discretisation, vector: Array, per_interval: Any) -> Array:
+def compute_states_at_ends(discretisation: Discretisation, vector: Array, steps_per_interval: Any) -> Array:
     """Return the statistics at the ends of the intervals as rows.
 
     The number of steps per interval is traced, so that one compiled program serves all numbers of steps.
     """
-    problem = with_values(disc.problem, split(disc.slices, vector))
-    y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))
+    problem = with_values(discretisation.problem, split_by_control(discretisation.slices, vector))
+    y, unravel = ravel_pytree(jax.tree.map(jnp.asarray, discretisation.start))
 
     def interval(y, ends):
         first, last = ends
-        h, before = (last - first) / per_interval, just_before(last)
+        h, before = (last - first) / steps_per_interval, reduce_below_jump(last)
         slope = lambda y, t: ravel_pytree(problem.drift(unravel(y), jnp.minimum(t, before)))[0]
-        y = lax.fori_loop(0, per_interval, lambda i, y: runge_kutta(slope, y, h, first + h * (i + jnp.asarray(C))), y)
+        y = lax.fori_loop(
+            0, steps_per_interval, lambda i, y: runge_kutta(slope, y, h, first + h * (i + jnp.asarray(STAGE_TIMES))), y
+        )
         return y, y
 
-    ends = jnp.asarray(disc.ends)
+    ends = jnp.asarray(discretisation.interval_ends)
     _, rows = lax.scan(interval, y, (ends[:-1], ends[1:]))
     return jnp.concatenate([y[None], rows])

@@ -15,7 +15,7 @@ from sgdlimits.part import Part
 from sgdlimits.schedule_forms import Steps
 from sgdlimits.text import suggest_name
 
-BISECTIONS = 60
+BISECTION_COUNT = 60
 """Number of bisections for the Lagrange multiplier of a budget, enough for double precision."""
 
 
@@ -140,7 +140,7 @@ class FeasibleSet:
             cap = self.caps.get(name, 1.0)
             if nearest[a:b].mean() > cap:
                 low, high = 0.0, float(np.max(z[a:b]))
-                for _ in range(BISECTIONS):
+                for _ in range(BISECTION_COUNT):
                     middle = (low + high) / 2
                     above = np.clip(z[a:b] - middle, 0.0, 1.0).mean() > cap
                     low, high = (middle, high) if above else (low, middle)

@@ -33,15 +33,15 @@ from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Blocks
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import fix_time
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import to_json
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import as_batch
+from sgdlimits.statistics.trees import to_batch
 
-TOLERANCE = 1e-5
+ODE_TOLERANCE = 1e-5
 """Relative tolerance of the ODE solver; corrections to the mean are needed to few digits only."""
 MAX_RELATIVE_CORRECTION = 0.25
 """Largest standard deviation and correction of the mean, relative to a statistic's size, at which the expansion holds."""
@@ -83,11 +83,11 @@ def expansion(
     if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d needs one-pass SGD on a projection problem; got {name}. Simulate with Chain(d).")
-    fix_time(problem, None, "Compare ODE() with Chain(d).")
+    evaluate_at_time_if_needed(problem, None, "Compare ODE() with Chain(d).")
     if isinstance(problem.data, Blocks):
         raise BadInput("the expansion in 1/d does not support variances by block or class. Simulate with Chain(d).")
     point = as_start(start).one(problem, seed=seed)
-    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(to_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
@@ -95,7 +95,7 @@ def expansion(
     # the state is (x, x_1, C), flattened; correction and covariance begin at zero
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
-        lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=TOLERANCE, atol=TOLERANCE / 100
+        lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=ODE_TOLERANCE, atol=ODE_TOLERANCE / 100
     )
     # the solver may stop early, where the ODE diverges
     y = np.full((times.size, begin.size), np.nan)

@@ -9,14 +9,14 @@ from typing import Annotated
 import jax
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.localizability import Localizability, measure
+from sgdlimits.analysis.localizability import Localizability, measure_localizability
 from sgdlimits.checks import either, function, integer, problem as a_problem
 from sgdlimits.domain import Count, Positive, Seed, Statistics, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import add
 
-CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-critical"
+CRITICAL_REGIME, SUBCRITICAL_REGIME, SUPERCRITICAL_REGIME = "critical", "sub-critical", "super-critical"
 
 
 PROBLEM_CHECK = either("a Problem, or a function of d that gives one", "Take one from sgdlimits.presets.", a_problem, function)
@@ -49,16 +49,16 @@ class EffectiveDynamics:
         The corrector g and the diffusion matrix Sigma vanish in the sub-critical regime; no limit exists in the super-critical.
         """
         if self.exponent == 1:
-            return CRITICAL
-        return SUB_CRITICAL if self.exponent > 1 else SUPER_CRITICAL
+            return CRITICAL_REGIME
+        return SUBCRITICAL_REGIME if self.exponent > 1 else SUPERCRITICAL_REGIME
 
     def at(self, d: int) -> EffectiveDynamics:
         """Return the dynamics at dimension `d` of a family of problems; for a single problem, return the dynamics itself."""
-        return EffectiveDynamics(self._at(check_count("d", d)), self.exponent)
+        return EffectiveDynamics(self._problem_at_dimension(check_count("d", d)), self.exponent)
 
     def f(self, stats: PyTree) -> PyTree:
         """Return f, where -f is the drift of the statistics under gradient descent on the population loss, for any exponent."""
-        return jax.tree.map(lambda leaf: -leaf, self._one().drift_parts(stats)[0])
+        return jax.tree.map(lambda leaf: -leaf, self._single_problem().drift_parts(stats)[0])
 
     def g(self, stats: PyTree) -> PyTree:
         """Return the corrector g, the term of the drift that is quadratic in the learning rate.
@@ -66,7 +66,9 @@ class EffectiveDynamics:
         It is zero below the critical step size; above it `BadInput` is raised.
         """
         self._need_limit("g")
-        return jax.tree.map(lambda leaf: float(self.regime == CRITICAL) * leaf, self._one().drift_parts(stats)[1])
+        return jax.tree.map(
+            lambda leaf: float(self.regime == CRITICAL_REGIME) * leaf, self._single_problem().drift_parts(stats)[1]
+        )
 
     def h(self, stats: PyTree) -> PyTree:
         """Return the drift h = -f + g of the statistics, for f and g of the methods with these names.
@@ -82,7 +84,7 @@ class EffectiveDynamics:
         deterministic (ballistic). `Sigma` is zero below the critical step size; above it `BadInput` is raised.
         """
         self._need_limit("Sigma")
-        return float(self.regime == CRITICAL) * self._one().covariance(stats)
+        return float(self.regime == CRITICAL_REGIME) * self._single_problem().covariance(stats)
 
     @checked
     def localizability(
@@ -113,9 +115,11 @@ class EffectiveDynamics:
         around : statistics u*, near which the magnified deviations are of order one; the limit of the magnified statistics is
             then measured too. None takes states u of order one
         """
-        return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify, around)
+        return measure_localizability(
+            self._problem_at_dimension, self.exponent, dimensions, states, samples, seed, magnify, around
+        )
 
-    def _at(self, d: int) -> Problem:
+    def _problem_at_dimension(self, d: int) -> Problem:
         if isinstance(self.problem, Problem):
             return self.problem
         try:
@@ -123,13 +127,13 @@ class EffectiveDynamics:
         except TypeError as reason:
             raise BadInput(f"problem= fails on d = {d}: {str(reason).rstrip('.')}. Give a function of d.") from reason
 
-    def _one(self) -> Problem:
+    def _single_problem(self) -> Problem:
         if not isinstance(self.problem, Problem):
             raise BadInput("problem= is a function of d, but no d is given. Choose one, for instance dynamics.at(1000).f.")
         return self.problem
 
     def _need_limit(self, name: str) -> None:
-        if self.regime == SUPER_CRITICAL:
+        if self.regime == SUPERCRITICAL_REGIME:
             raise BadInput(
                 f"{name} has no limit at the exponent {self.exponent:g}: the effect of the step size grows as "
                 f"d^{1 - self.exponent:g}. Take exponent=1 with any lr."

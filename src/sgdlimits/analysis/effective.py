@@ -7,7 +7,7 @@ from typing import Annotated, Any, overload
 
 from sgdlimits.analysis.chain_rule import ChosenDynamics
 from sgdlimits.analysis.dynamics import EffectiveDynamics
-from sgdlimits.analysis.sampled.dynamics import DEFAULT_SAMPLES, SampledDynamics, Samples
+from sgdlimits.analysis.sampled.dynamics import DEFAULT_SAMPLE_NUMBER, SampleCount, SampledDynamics
 from sgdlimits.checks import real
 from sgdlimits.domain import Count, Function, Positive, Seed, checked
 from sgdlimits.errors import BadInput
@@ -33,7 +33,7 @@ def effective_dynamics(
     d: int | None = None,
     exponent: float = 1.0,
     slowed: float = 0.0,
-    samples: int = DEFAULT_SAMPLES,
+    samples: int = DEFAULT_SAMPLE_NUMBER,
     seed: int = 0,
 ) -> SampledDynamics: ...
 @checked
@@ -48,7 +48,7 @@ def effective_dynamics(
     at: Any = None,
     lr: Positive | None = None,
     slowed: Annotated[float, real] = 0.0,
-    samples: Samples = DEFAULT_SAMPLES,
+    samples: SampleCount = DEFAULT_SAMPLE_NUMBER,
     seed: Seed = 0,
 ) -> EffectiveDynamics | SampledDynamics:
     r"""Return the limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.

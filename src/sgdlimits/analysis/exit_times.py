@@ -12,7 +12,7 @@ import xarray as xr
 from sgdlimits.analysis.origin import origin_attributes
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import STOPPED
+from sgdlimits.level.base import RUN_STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, is_reached
 from sgdlimits.run.record import format_condition, from_json
 from sgdlimits.run.schema import check_form, plain_variable, statistics
@@ -54,7 +54,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     assert condition is not None
     same_text = dataset.attrs["until"] == format_condition(condition)
     if same_text and not isinstance(condition, Predicate):
-        t, censored = dataset.t_end.values, dataset.status.values != STOPPED
+        t, censored = dataset.t_end.values, dataset.status.values != RUN_STOPPED
     else:
         t, censored = _first_passage(dataset, _condition_margins(dataset, condition), same_text)
     variables = {
@@ -78,7 +78,7 @@ def _condition_margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
         return exit_risk(risk[:, :1], dataset.attrs["floor"], float(condition.threshold)) - risk
     problem: Any = None
     if not isinstance(condition, Predicate):
-        problem = from_json(dataset.attrs["level_parameters"]).view(from_json(dataset.attrs["problem"]))
+        problem = from_json(dataset.attrs["level_parameters"]).adapt_problem(from_json(dataset.attrs["problem"]))
     stats = statistics(dataset)
     check_condition(condition, problem, jax.tree.map(lambda leaf: leaf[0, 0], stats), "threshold")
     runs, times = dataset.risk.shape
@@ -98,7 +98,7 @@ def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) ->
     has the name of this one.
     """
     t, t_end = dataset.t.values, dataset.t_end.values
-    stopped = dataset.status.values == STOPPED
+    stopped = dataset.status.values == RUN_STOPPED
     beyond = is_reached(margins)
     if same_name and _explains_stops(beyond, t, t_end, stopped):
         return t_end, ~stopped

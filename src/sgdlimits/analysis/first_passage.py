@@ -18,7 +18,7 @@ from scipy.special import hyp1f1
 
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 
 # never reached unless a law is extremely narrow for its interval
 MAX_TERMS = 4096
@@ -68,7 +68,7 @@ class FirstPassage:
         layer = np.sqrt(float(variance(np.zeros(1))[0]) / (2 * max(abs(growth), 1e-300)))
         self.end, self.layer = float(end), float(min(layer, end))
         self.stretch = np.arcsinh(self.end / self.layer)
-        self.x, first, second = _even_chebyshev(nodes)
+        self.x, first, second = _evaluate_even_chebyshev(nodes)
         m, slope = self.layer * np.sinh(self.stretch * self.x), self.layer * self.stretch * np.cosh(self.stretch * self.x)
         self.half, self.first = variance(m) / 2, first / slope[:, None]
         second = (second - (self.stretch**2 * m / slope)[:, None] * first) / slope[:, None] ** 2
@@ -101,7 +101,7 @@ class FirstPassage:
         centred = values(start) / (1.0 if end is None else values(end))
         return np.exp(-s * self._difference_at(mean, start, end)) * centred
 
-    def law(self, start, end=None, weights=None) -> Law:
+    def law(self, start, end=None, weights=None) -> PassageTimeLaw:
         """Return the law of the time to reach the absolute value `end`, by default the interval's end.
 
         `start` is one value, or the possible values of a random start, with the probabilities `weights`.
@@ -112,7 +112,7 @@ class FirstPassage:
         mean = float(weights @ means)
         # law of total variance over the starts
         variance = float(weights @ (self.variance(start, end) + (means - mean) ** 2))
-        return Law.from_transform(lambda s: weights @ self.transform(s, start, end), mean, variance)
+        return PassageTimeLaw.from_transform(lambda s: weights @ self.transform(s, start, end), mean, variance)
 
     @cached_property
     def _mean_at_nodes(self) -> np.ndarray:
@@ -140,10 +140,10 @@ class FirstPassage:
 
 
 @dataclass(frozen=True)
-class Law:
+class PassageTimeLaw:
     """Probability law of a random time, as a cosine series on an interval with all but 1e-8 of the probability.
 
-    >>> law = Law.from_transform(lambda s: np.exp(-3 * s + s**2 / 2), mean=3.0, variance=1.0)     # normal
+    >>> law = PassageTimeLaw.from_transform(lambda s: np.exp(-3 * s + s**2 / 2), mean=3.0, variance=1.0)     # normal
     >>> round(float(law.cdf(4.0)), 6), round(float(law.quantile(0.5)), 6)
     (0.841345, 3.0)
     """
@@ -155,7 +155,7 @@ class Law:
     coefficients: np.ndarray
 
     @classmethod
-    def from_samples(cls, times: np.ndarray) -> Law:
+    def from_samples(cls, times: np.ndarray) -> PassageTimeLaw:
         """Return the law estimated from sampled times; the cosine series is cut at the sampling noise of its coefficients."""
         transform = lambda s: np.exp(-s * times).mean()
         return cls.from_transform(transform, float(times.mean()), float(times.var()), negligible=times.size**-0.5)
@@ -163,7 +163,7 @@ class Law:
     @classmethod
     def from_transform(
         cls, transform: Callable[[complex], complex], mean: float, variance: float, negligible: float = NEGLIGIBLE_TRANSFORM
-    ) -> Law:
+    ) -> PassageTimeLaw:
         r"""Return the law of a random time :math:`\tau` from its Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
 
         .. [10] Fang, Oosterlee, *A novel pricing method for European options based on Fourier-cosine series expansions*.
@@ -201,7 +201,7 @@ class Law:
         return np.vectorize(find, otypes=[float])(q)
 
 
-def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _evaluate_even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the Chebyshev points in (0, 1] and the matrices of first and second derivatives of even functions on [-1, 1]."""
     count = 2 * nodes
     x = np.cos(np.pi * np.arange(count) / (count - 1))
@@ -231,7 +231,7 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
     t_max : end of the integration
     rtol : relative tolerance of the solver; None takes the accuracy of the problem's expectations
     """
-    one, y = take_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
+    one, y = select_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
     risks, slopes = (jit_bound(_map_over_runs, problem, method, one) for method in ("risk", "drift"))
     risk = lambda y: np.asarray(risks(y))[:, 0]
     slope = lambda y: np.asarray(slopes(y))

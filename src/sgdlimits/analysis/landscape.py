@@ -22,18 +22,18 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from sgdlimits.analysis.spectrum import TOLERANCE, HessianSpectrum as HessianSpectrum, spectrum_of
+from sgdlimits.analysis.spectrum import EIGENVALUE_TOLERANCE, HessianSpectrum as HessianSpectrum, make_spectrum
 from sgdlimits.checks import array, finite_scalars, point_or_weights
 from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import pad_units, refuse_zero_weights
 from sgdlimits.inputs import Blocks
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import fix_time
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import RANK_TOLERANCE, FieldFactor, pad_frame
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
-from sgdlimits.statistics.trees import as_batch
+from sgdlimits.statistics.trees import to_batch
 
 MAX_HESSIAN_ENTRIES = 2**26
 """Maximum number of entries of a Hessian that is returned as an array: 512 MiB."""
@@ -63,7 +63,9 @@ class Weights:
     a: Annotated[Scalars, finite_scalars] | None = None
 
 
-def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
+def locate_point(
+    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray
+) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
     """Convert a point of the landscape to a triple (a, units, axes); raise `BadInput` if the point does not fit the problem.
 
     `a` : second layer, or the scalars by name; `units` : coordinates of the units in an orthonormal frame, shape (p, n);
@@ -100,7 +102,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     _check_problem(problem)
     if not isinstance(statistics, Overlaps):
         raise BadInput(f"statistics must be Overlaps of one run; got {type(statistics).__name__}. Give Overlaps(a, M, Q).")
-    problem.coordinates.check(as_batch(statistics))
+    problem.coordinates.check(to_batch(statistics))
     M, Q, B = (np.asarray(leaf, float) for leaf in (statistics.M, statistics.Q, np.linalg.cholesky(problem.target.gram)))
     m = np.linalg.solve(B, M.T).T
     return np.concatenate([m, _matrix_root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
@@ -132,12 +134,12 @@ class Hessian:
     sphere : whether the Hessian is the Riemannian one, which vanishes along each unit
     """
 
-    span: Float[np.ndarray, "pn pn"]
-    outside: Float[np.ndarray, "p p"]
+    span_block: Float[np.ndarray, "pn pn"]
+    outside_block: Float[np.ndarray, "p p"]
     units: Float[np.ndarray, "p n"]
     sphere: bool
 
-    def spectrum(self, d: int, tolerance: float = TOLERANCE) -> HessianSpectrum:
+    def spectrum(self, d: int, tolerance: float = EIGENVALUE_TOLERANCE) -> HessianSpectrum:
         """Return the eigenvalues in dimension `d` with multiplicities, on the sphere those of the tangent space.
 
         Eigenvalues that differ by less than `tolerance`, relative to the largest, count as one. The cost does not depend on d.
@@ -150,10 +152,10 @@ class Hessian:
         tangent = np.eye(p * n)
         if self.sphere:  # changes of each unit that keep its norm
             tangent = scipy.linalg.block_diag(*(np.linalg.svd(unit[None])[2][1:].T for unit in self.units))
-        inside, outside = np.linalg.eigvalsh(tangent.T @ self.span @ tangent), np.linalg.eigvalsh(self.outside)
+        inside, outside = np.linalg.eigvalsh(tangent.T @ self.span_block @ tangent), np.linalg.eigvalsh(self.outside_block)
         # each direction outside the frame has the same block
         counts = np.repeat([1, d - n], [inside.size, p])
-        return spectrum_of(np.concatenate([inside, outside]), counts, tolerance)
+        return make_spectrum(np.concatenate([inside, outside]), counts, tolerance)
 
 
 @checked
@@ -167,8 +169,8 @@ def risk(
     >>> round(sl.landscape.risk(problem, sl.Overlaps([1.0], [[0.0]], [[1 / 3]])), 12)             # (71), corrected: 4/3
     1.333333333333
     """
-    problem = fix_time(problem, t)
-    a, S, _ = locate(problem, at)
+    problem = evaluate_at_time_if_needed(problem, t)
+    a, S, _ = locate_point(problem, at)
     # the largest frame, so that states of any rank share compiled code
     units = pad_units(problem.model, S)
     F = FieldFactor(jnp.asarray(units), jnp.asarray(pad_frame(problem.frame, units.shape[1])))
@@ -203,8 +205,8 @@ def gradient(
     >>> round(float(slope[0, 0]), 12), round(4 * m * (m**2 - 1), 12)
     (-1.536, -1.536)
     """
-    problem = fix_time(problem, t)
-    a, S, axes = locate(problem, at)
+    problem = evaluate_at_time_if_needed(problem, t)
+    a, S, axes = locate_point(problem, at)
     slope = problem.expectation.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
     if _uses_sphere(problem, S, sphere):
         slope = slope - (S * slope).sum(1, keepdims=True) * S
@@ -235,8 +237,8 @@ def hessian(
     >>> sl.landscape.hessian(problem, saddle)[0, :2, 0, :2].round(9).diagonal().tolist()          # towards w*, and along w
     [-4.0, 4.0]
     """
-    problem = fix_time(problem, t)
-    a, S, axes = locate(problem, at)
+    problem = evaluate_at_time_if_needed(problem, t)
+    a, S, axes = locate_point(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
     # refuse before the expectation is computed
     if max(p * n, p * d) ** 2 > MAX_HESSIAN_ENTRIES:
@@ -245,7 +247,7 @@ def hessian(
         raise BadInput(f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. {remedy}")
     refuse_zero_weights(problem.model, S)
     slopes, ridge, one = problem.expectation.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
-    span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
+    span, outside = slopes.span_block + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside_block + ridge * one
     curved = _uses_sphere(problem, S, sphere)
     if curved:
         # the radial derivative, which the Riemannian Hessian subtracts
@@ -268,7 +270,7 @@ def hessian_spectrum(
     statistics: Overlaps,
     d: Count,
     sphere: bool | None = None,
-    tolerance: NotNegative = TOLERANCE,
+    tolerance: NotNegative = EIGENVALUE_TOLERANCE,
     t: NotNegative | None = None,
 ) -> HessianSpectrum:
     r"""Return the eigenvalues of the landscape's Hessian in dimension `d`, with exact multiplicities.
@@ -326,10 +328,10 @@ def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray,
     if at.a is None and problem.initial.second_spread:
         raise BadInput(f"{problem.name} starts from a random second layer. Give Weights a second layer a= of {p} numbers.")
     a = as_scalars(problem.network.initial(problem.initial.second) if at.a is None else at.a)
-    if problem.network.one_array and (a.shape != (p,) or not np.isfinite(a).all()):
+    if problem.network.has_array_scalars and (a.shape != (p,) or not np.isfinite(a).all()):
         raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one per unit.")
-    if not problem.network.one_array:
-        problem.coordinates.check(as_batch(Overlaps(a, u @ fixed.T, u @ u.T)))
+    if not problem.network.has_array_scalars:
+        problem.coordinates.check(to_batch(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a
 
 

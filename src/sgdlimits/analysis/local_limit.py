@@ -15,9 +15,9 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linearise_at
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import fix_time
-from sgdlimits.statistics.trees import as_batch
-from sgdlimits.text import table
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
+from sgdlimits.statistics.trees import to_batch
+from sgdlimits.text import format_table
 
 NEUTRAL_TOLERANCE = 1e-6
 """Fraction of the largest rate below which the real part of a rate counts as zero: errors of rounding or of quadrature."""
@@ -71,7 +71,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
     >>> round(float(rate), 10)
     1.5
     """
-    problem = fix_time(problem, t)
+    problem = evaluate_at_time_if_needed(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check_one(point)
     # only free coordinates: fixed ones would add zero eigenvalues
@@ -133,7 +133,7 @@ class LocalLimit:
         values = zip(self.names, np.diagonal(self.noise_matrix), variances, strict=True)
         rows = [("statistic", "noise", "stationary"), *((name, f"{kick:.4g}", f"{var:.4g}") for name, kick, var in values)]
         printed = ", ".join(f"{rate:.4g}" for rate in rates)
-        return f"LocalLimit: {counts}; {noise}\nrates {printed}\n{table(rows, '>', indent='  ')}"
+        return f"LocalLimit: {counts}; {noise}\nrates {printed}\n{format_table(rows, '>', indent='  ')}"
 
 
 @checked
@@ -170,9 +170,9 @@ def local_limit(
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
     """
-    problem = fix_time(problem, t)
+    problem = evaluate_at_time_if_needed(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
-    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(to_batch(jax.tree.map(np.asarray, point)))
     # quadrature leaves a drift of its own accuracy at fixed points
     tolerance = max(NEUTRAL_TOLERANCE, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
     drift, J, Sigma = linearise_at(problem, point)

@@ -19,26 +19,26 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from scipy.optimize import brentq
 
-from sgdlimits.analysis.one_sample import Draws, OneSample, one_sample
+from sgdlimits.analysis.one_sample import SampleDraws, SampleLaw, sample_law_of
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.kernel.random import Stream
 from sgdlimits.problem.base import Problem
 from sgdlimits.size import check_memory
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import take_run
-from sgdlimits.text import table
+from sgdlimits.statistics.trees import select_run
+from sgdlimits.text import format_table
 
-SLACK = 0.1
+EXPONENT_SLACK = 0.1
 """Largest excess of a measured exponent over the allowed exponent at which a condition still counts as satisfied."""
-ERRORS = 2
+MAX_STANDARD_ERRORS = 2
 """Number of standard errors by which a measured exponent may deviate."""
-FLAT = 1e-3
+MAX_CONSTANT_CHANGE = 1e-3
 """Relative change over the largest dimensions up to which a quantity counts as constant."""
-FAR, FARTHEST = 14.0, 20.0
+FAR_NORM, FARTHEST_NORM = 14.0, 20.0
 """Norms of normal vectors: vectors longer than the first do not occur in samples, and a moment that depends on vectors with
 norms between the two counts as infinite."""
-FAR_SHARE = 1e-3
-STEEPEST = 40.0
+MAX_FAR_SHARE = 1e-3
+MAX_EXPONENT = 40.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Requirement:
     @property
     def passed(self) -> bool:
         """Whether the measured exponent is at most the allowed one, up to a slack of 0.1 and two standard errors."""
-        return self.measured - ERRORS * self.error <= self.allowed + SLACK
+        return self.measured - MAX_STANDARD_ERRORS * self.error <= self.allowed + EXPONENT_SLACK
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Growth:
 
     def above(self, exponent: float) -> bool:
         """Return whether this growth exceeds an exponent by more than a slack of 0.1 and two standard errors."""
-        return self.exponent - ERRORS * self.error > exponent + SLACK
+        return self.exponent - MAX_STANDARD_ERRORS * self.error > exponent + EXPONENT_SLACK
 
     def reaches(self, exponent: float) -> bool:
         """Return whether this growth is at least an exponent, up to a slack of 0.1 and two standard errors."""
-        return self.exponent + ERRORS * self.error > exponent - SLACK
+        return self.exponent + MAX_STANDARD_ERRORS * self.error > exponent - EXPONENT_SLACK
 
     def __repr__(self) -> str:
         return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
@@ -140,7 +140,7 @@ class Localizability:
         limit = f"; limit: {self.limit}" if self.limit else ""
         return (
             f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; "
-            f"critical exponent {self.critical_exponent:.2f}{limit}\n{table(rows, '<>><')}"
+            f"critical exponent {self.critical_exponent:.2f}{limit}\n{format_table(rows, '<>><')}"
         )
 
 
@@ -148,17 +148,17 @@ class MomentSizes(NamedTuple):
     """Quantities that the conditions of the limit theorem bound, for each state at one dimension d."""
 
     hessian: Float[Array, "states n"]
-    third: Float[Array, "states n"]
+    third_derivatives: Float[Array, "states n"]
     gradient: Float[Array, "states 1"]
-    fourth: Float[Array, "states n"]
-    spread: Float[Array, "states n"]
+    fourth_moment: Float[Array, "states n"]
+    second_order_variance: Float[Array, "states n"]
     curvature: Float[Array, "states n"]
-    far: Float[Array, "states 2"]
+    far_moments: Float[Array, "states 2"]
     drift: Float[Array, "states n"]
     volatility: Float[Array, "states n"]
 
 
-def measure(
+def measure_localizability(
     family: Callable[[int], Problem],
     exponent: float,
     dimensions: tuple[int, ...],
@@ -178,63 +178,67 @@ def measure(
     if len(dimensions) < 3:
         raise BadInput(f"dimensions= must have three or more entries; got {list(given)}. Give, say, (100, 1000, 10**4).")
     check_memory([("states", states), ("samples", samples)], "Take fewer samples or states.")
-    laws = [one_sample(family(d)) for d in dimensions]
-    if dimensions[0] < laws[0].span:
+    laws = [sample_law_of(family(d)) for d in dimensions]
+    if dimensions[0] < laws[0].span_dimension:
         raise BadInput(
-            f"dimensions must be at least {laws[0].span}, the number of directions; got {dimensions[0]}. Give larger ones."
+            f"dimensions must be at least {laws[0].span_dimension}, the number of directions; got {dimensions[0]}. "
+            "Give larger ones."
         )
-    points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
-    stream = Stream.of(seed, np.arange(-(-samples // 2)))
-    names = laws[0].problem.coordinates.names(take_run(points))
-    powers = _powers(magnify, names)
-    at = lambda law, d: points if around is None else _shrink(law.problem, points, around, float(d) ** -powers)
-    sizes = [_sizes(law, at(law, d), law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
+    points = RandomInit(2 * laws[0].span_dimension, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
+    stream = Stream.from_seed(seed, np.arange(-(-samples // 2)))
+    names = laws[0].problem.coordinates.names(select_run(points))
+    powers = _fit_powers(magnify, names)
+    at = lambda law, d: points if around is None else _shrink_if_infinite(law.problem, points, around, float(d) ** -powers)
+    sizes = [
+        _compute_moment_sizes(law, at(law, d), law.draw(stream, jnp.asarray(float(d))))
+        for law, d in zip(laws, dimensions, strict=True)
+    ]
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
-    found = _compare(together, dimensions, names, powers, exponent)
+    found = _compare_exponents(together, dimensions, names, powers, exponent)
     return replace(found, drift=None, corrector=None, volatility=None) if powers.any() and around is None else found
 
 
-def _shrink(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray) -> PyTree:
+def _shrink_if_infinite(problem: Problem, points: PyTree, around: PyTree, scale: np.ndarray) -> PyTree:
     """Return the states `points` with deviations from the state `around` multiplied by one factor for each statistic."""
     problem.coordinates.fits(around)
     middle = problem.vector(around)
     return jax.vmap(lambda one: problem.from_vector(middle + scale * (problem.vector(one) - middle), one))(points)
 
 
-def _compare(
+def _compare_exponents(
     sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
 ) -> Localizability:
     """Return the report on measured sizes, with dimensions as the first axis, for statistics multiplied by d^powers."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
-    is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE
+    is_finite = np.asarray(sizes.far_moments).max((0, 1)) < MAX_FAR_SHARE
     rows = [
         ("1. second derivatives of the statistics", sizes.hessian * magnified, s / 2, True),
-        ("1. third derivatives of the statistics", sizes.third * magnified, 0.0, True),
+        ("1. third derivatives of the statistics", sizes.third_derivatives * magnified, 0.0, True),
         ("2. gradient of the population loss", sizes.gradient, 0.0, True),
-        ("3. fourth moment of the first-order term", sizes.fourth * magnified**4, 2 * s, is_finite[0]),
-        ("3. variance of the second-order term", sizes.spread * magnified**2, 3 * s, is_finite[1]),
+        ("3. fourth moment of the first-order term", sizes.fourth_moment * magnified**4, 2 * s, is_finite[0]),
+        ("3. variance of the second-order term", sizes.second_order_variance * magnified**2, 3 * s, is_finite[1]),
     ]
     conditions, values = [], []
     for name, value, allowed, finite in rows:
         largest = np.asarray(value).max(1)
-        measured = growth(d, largest.max(1)) if finite else np.inf
+        measured = estimate_growth_exponent(d, largest.max(1)) if finite else np.inf
         worst = names[int(largest[-1].argmax())] if measured > -np.inf and largest.shape[1] == len(names) else ""
         conditions.append(Requirement(name, measured, allowed, worst))
         values.append(largest.max(1))
-    critical = growth(d, np.asarray(sizes.curvature).max((1, 2)))
-    fastest = lambda value: Growth(max(growth(d, each) for each in np.asarray(value).max(1).T))
+    critical = estimate_growth_exponent(d, np.asarray(sizes.curvature).max((1, 2)))
+    fastest = lambda value: Growth(max(estimate_growth_exponent(d, each) for each in np.asarray(value).max(1).T))
     parts = (sizes.drift * magnified, sizes.curvature * magnified, sizes.volatility * magnified**2)
     return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values), *map(fastest, parts))
 
 
-def growth(d: np.ndarray, value: np.ndarray) -> float:
+def estimate_growth_exponent(d: np.ndarray, value: np.ndarray) -> float:
     r"""Return the exponent c of values that grow as :math:`A + B d^c`, from the values at the three largest d.
 
     The constant A is needed because the squared length of inputs has a part of order one along the class means, besides
     :math:`\sigma^2 d` orthogonal to them. Values that do not increase are compared with a power law :math:`B d^c` instead.
 
-    >>> growth(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
+    >>> estimate_growth_exponent(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
     1.0
     """
     if not np.isfinite(value).all():
@@ -242,7 +246,7 @@ def growth(d: np.ndarray, value: np.ndarray) -> float:
     if value[-1] <= 0:
         return -np.inf
     low, middle, high = value[-3:]
-    if np.ptp(value[-3:]) <= FLAT * value.max():
+    if np.ptp(value[-3:]) <= MAX_CONSTANT_CHANGE * value.max():
         return 0.0
     d1, d2, d3 = d[-3:]
     line = float(np.log(high / middle) / np.log(d3 / d2)) if middle > 0 else np.inf
@@ -250,21 +254,24 @@ def growth(d: np.ndarray, value: np.ndarray) -> float:
         return line
     ratio = lambda c: np.expm1(c * np.log(d3 / d2)) / -np.expm1(-c * np.log(d2 / d1))
     excess = lambda c: ratio(c) - (high - middle) / (middle - low)
-    return float(brentq(excess, 1e-6, STEEPEST)) if excess(1e-6) < 0 < excess(STEEPEST) else line
+    return float(brentq(excess, 1e-6, MAX_EXPONENT)) if excess(1e-6) < 0 < excess(MAX_EXPONENT) else line
 
 
 @eqx.filter_jit
-def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
+def _compute_moment_sizes(sample: SampleLaw, points: PyTree, near: SampleDraws) -> MomentSizes:
     far, weights, outer = _far_draws(near)
     draws = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), near, far)
     count = weights.size
 
     def one(stats):
         terms = sample.terms(stats, draws)
-        first, second = terms.first[:, :count], 2 * terms.second[:, :count]
+        first, second = terms.first_order_terms[:, :count], 2 * terms.second_order_terms[:, :count]
         gradient = jnp.sqrt((terms.gradient[:, :count].mean(1) ** 2).sum())[None]
         fourth = ((first - first.mean(1, keepdims=True)) ** 4).mean(1)
-        far = [_share(terms.first[:, count:] ** 4, weights, outer), _share(terms.second[:, count:] ** 2, weights, outer)]
+        far = [
+            _compute_far_share(terms.first_order_terms[:, count:] ** 4, weights, outer),
+            _compute_far_share(terms.second_order_terms[:, count:] ** 2, weights, outer),
+        ]
         problem = sample.problem
         return MomentSizes(
             *sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far),
@@ -274,22 +281,22 @@ def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
     return jax.vmap(one)(points)
 
 
-def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Array, " samples"]]:
-    """Return draws rescaled to norms up to `FARTHEST`, their importance weights, and a mask of draws with norms above `FAR`."""
+def _far_draws(draws: SampleDraws) -> tuple[SampleDraws, Float[Array, " samples"], Float[Array, " samples"]]:
+    """Return draws rescaled to norms up to `FARTHEST_NORM`, their importance weights, and a mask of norms above `FAR_NORM`."""
     rows, count = draws.points.shape
-    length = FARTHEST * (jnp.arange(count) + 0.5) / count
+    length = FARTHEST_NORM * (jnp.arange(count) + 0.5) / count
     points = draws.points * (length / jnp.sqrt((draws.points**2).sum(0)))
-    return draws._replace(points=points), jnp.exp((rows - 1) * jnp.log(length) - length**2 / 2), length > FAR
+    return draws._replace(points=points), jnp.exp((rows - 1) * jnp.log(length) - length**2 / 2), length > FAR_NORM
 
 
-def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
+def _compute_far_share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
     """Return the share of a weighted mean of values that the samples in the mask `outer` contribute, the largest over rows."""
     parts = values * weights
     total = parts.sum(1)
     return jnp.nan_to_num((parts * outer).sum(1) / jnp.where(total == 0, 1.0, total), nan=1.0).max()
 
 
-def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
+def _fit_powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
     """Return the power of d by which each statistic is multiplied."""
     if not isinstance(magnify, Mapping):
         check_number("magnify", magnify, at_least=0)

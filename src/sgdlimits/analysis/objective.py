@@ -17,13 +17,13 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from sgdlimits.analysis.control_path import C, Path, just_before, runge_kutta
+from sgdlimits.analysis.control_path import STAGE_TIMES, Path, reduce_below_jump, runge_kutta
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.condition import Exits, exits
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import statistics
 
-ROOT_ITERATIONS = 12
+MAX_ROOT_ITERATIONS = 12
 """Iterations of regula falsi for the time of exit inside a step, over which the margin is nearly a straight line."""
 
 
@@ -38,7 +38,7 @@ class Objective(eqx.Module):
         """Return the objective's value for a path of the ODE."""
 
     @abc.abstractmethod
-    def of_runs(self, problem: Problem, dataset: xr.Dataset) -> np.ndarray:
+    def evaluate_runs(self, problem: Problem, dataset: xr.Dataset) -> np.ndarray:
         """Return the objective for each run of a dataset that was saved at the ends of the pieces and stopped by `until`."""
 
 
@@ -48,36 +48,36 @@ class FinalRisk(Objective):
     title = "final risk"
 
     def __call__(self, path: Path) -> Array:
-        return path.problem.at(path.t[-1]).risk(path.unravel(path.rows[-1]))
+        return path.problem.at(path.t[-1]).risk(path.unflatten(path.state_vectors[-1]))
 
-    def of_runs(self, problem, dataset):
+    def evaluate_runs(self, problem, dataset):
         return dataset.risk.values[:, -1]
 
 
-class OfStatistics(Objective):
+class StatisticsObjective(Objective):
     """User's JAX function of the problem and the statistics at the end of a path, as an objective."""
 
     fn: Callable = eqx.field(static=True)
     title = "objective"
 
     def __call__(self, path: Path) -> Array:
-        return _as_one_number(self.fn(path.problem.at(path.t[-1]), path.unravel(path.rows[-1])))
+        return _check_scalar(self.fn(path.problem.at(path.t[-1]), path.unflatten(path.state_vectors[-1])))
 
-    def of_runs(self, problem, dataset):
+    def evaluate_runs(self, problem, dataset):
         now = problem.at(float(dataset.t[-1]))
         return np.asarray(jax.vmap(partial(self.fn, now))(jax.tree.map(lambda leaf: leaf[:, -1], statistics(dataset))))
 
 
-class OfPath(Objective):
+class PathObjective(Objective):
     """User's JAX function of the problem, the statistics at the ends of the pieces (times first), and these times."""
 
     fn: Callable = eqx.field(static=True)
     title = "objective"
 
     def __call__(self, path: Path) -> Array:
-        return _as_one_number(self.fn(path.problem, *path.at_ends()))
+        return _check_scalar(self.fn(path.problem, *path.states_at_interval_ends()))
 
-    def of_runs(self, problem, dataset):
+    def evaluate_runs(self, problem, dataset):
         return np.asarray(jax.vmap(lambda stats: self.fn(problem, stats, dataset.t.values))(statistics(dataset)))
 
 
@@ -95,22 +95,22 @@ class ExitTime(Objective):
         """Stop condition for simulations: the exit."""
         return self.exits
 
-    def of_runs(self, problem, dataset):
+    def evaluate_runs(self, problem, dataset):
         return dataset.t_end.values
 
     def __call__(self, path: Path) -> Array:
-        problem, unravel = path.problem, path.unravel
-        memory = self.exits.begin(problem.at(0.0), unravel(path.rows[0]))
+        problem, unravel = path.problem, path.unflatten
+        memory = self.exits.begin(problem.at(0.0), unravel(path.state_vectors[0]))
         margin = lambda t, y: self.exits.margin(problem.at(t), unravel(y), memory)
-        margins = jax.vmap(margin)(path.t, path.rows)
+        margins = jax.vmap(margin)(path.t, path.state_vectors)
         reached = margins >= 0
         last = jnp.maximum(reached.argmax(), 1)
-        t, end, y = path.t[last - 1], path.t[last], path.rows[last - 1]
-        before = just_before(end)
+        t, end, y = path.t[last - 1], path.t[last], path.state_vectors[last - 1]
+        before = reduce_below_jump(end)
         slope = lambda y, t: ravel_pytree(problem.drift(unravel(y), jnp.minimum(t, before)))[0]
-        advance = lambda h: runge_kutta(slope, y, h, t + h * jnp.asarray(C))
+        advance = lambda h: runge_kutta(slope, y, h, t + h * jnp.asarray(STAGE_TIMES))
         left = lambda h: margin(jnp.minimum(t + h, before), advance(h))
-        h = lax.stop_gradient(_root(lambda h: lax.stop_gradient(left(h)), end - t, margins[last - 1], margins[last]))
+        h = lax.stop_gradient(_find_crossing(lambda h: lax.stop_gradient(left(h)), end - t, margins[last - 1], margins[last]))
         # without an exit there is no root, and a step of any length could overflow in the branch that is not taken
         h = jnp.where(reached.any(), h, 0.0)
         y_exit, t_exit = advance(h), jnp.minimum(t + h, before)
@@ -122,7 +122,7 @@ class ExitTime(Objective):
         return jnp.where(reached.any(), jnp.where(reached[0], 0.0, exit_time), path.t[-1] * (1 + share))
 
 
-def _root(f: Callable, width: Array, low: Array, high: Array) -> Array:
+def _find_crossing(f: Callable, width: Array, low: Array, high: Array) -> Array:
     """Return the zero of f on [0, width] by regula falsi (Illinois), from its values `low` below 0 and `high` above."""
 
     def narrow(_, state):
@@ -134,11 +134,11 @@ def _root(f: Callable, width: Array, low: Array, high: Array) -> Array:
         return jnp.where(above, a, x), jnp.where(above, x, b), jnp.where(above, fa / 2, fx), jnp.where(above, fx, fb / 2)
 
     low, high = lax.stop_gradient((low, high))
-    a, b, _, _ = lax.fori_loop(0, ROOT_ITERATIONS, narrow, (jnp.zeros_like(width), width, low, high))
+    a, b, _, _ = lax.fori_loop(0, MAX_ROOT_ITERATIONS, narrow, (jnp.zeros_like(width), width, low, high))
     return (a + b) / 2
 
 
-def _as_one_number(value: Any) -> Array:
+def _check_scalar(value: Any) -> Array:
     """Return the value of a user's function, or raise `BadInput` unless it is one number."""
     number = jnp.asarray(value, float)
     if number.ndim:
@@ -156,7 +156,7 @@ def as_objective(name: str, value: Any) -> Objective:
         return FinalRisk() if value == "risk" else ExitTime(exits(0.5))
     needed = _count_required(value)
     if needed in (2, 3):
-        return OfStatistics(value) if needed == 2 else OfPath(value)
+        return StatisticsObjective(value) if needed == 2 else PathObjective(value)
     raise BadInput(
         f"{name} must be None, 'exit', exits(T) or a function; got {shorten(value)}. "
         "Give, for instance, lambda problem, stats: problem.risk(stats), or a function of (problem, path, t)."

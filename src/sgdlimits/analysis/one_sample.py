@@ -35,7 +35,7 @@ from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import repeat_for_samples
 
 
-class Draws(NamedTuple):
+class SampleDraws(NamedTuple):
     """Samples: normal variates in the span of the directions, squared length outside of it over sigma^2, and classes.
 
     sigma^2 is the variance of the inputs.
@@ -46,15 +46,15 @@ class Draws(NamedTuple):
     c: Int[Array, " samples"]
 
 
-class Terms(NamedTuple):
+class StepTerms(NamedTuple):
     """Terms of first and second order in the step size of each sample's step, and its gradient in a basis of the span."""
 
-    first: Float[Array, "n samples"]
-    second: Float[Array, "n samples"]
+    first_order_terms: Float[Array, "n samples"]
+    second_order_terms: Float[Array, "n samples"]
     gradient: Float[Array, "m samples"]
 
 
-class OneSample(eqx.Module):
+class SampleLaw(eqx.Module):
     """Law of one sample of a problem, and the terms of its step.
 
     Parameters
@@ -66,12 +66,12 @@ class OneSample(eqx.Module):
     """
 
     problem: Problem
-    span: int = eqx.field(static=True)
-    rows: int = eqx.field(static=True)
+    span_dimension: int = eqx.field(static=True)
+    variate_count: int = eqx.field(static=True)
     noise: int = eqx.field(static=True)
 
     @abc.abstractmethod
-    def terms(self, stats: PyTree, draws: Draws) -> Terms:
+    def terms(self, stats: PyTree, draws: SampleDraws) -> StepTerms:
         """Return the terms of a step from the statistics of one run for each sample, in the order of `problem.vector`."""
 
     @abc.abstractmethod
@@ -83,21 +83,24 @@ class OneSample(eqx.Module):
         return jnp.zeros(stream.runs.size, jnp.int32)
 
     @eqx.filter_jit
-    def draw(self, stream: Stream, d: Float[Array, ""]) -> Draws:
+    def draw(self, stream: Stream, d: Float[Array, ""]) -> SampleDraws:
         """Draw two samples in dimension `d` for each run of the stream; they differ in the sign of the label noise."""
-        points, outside = stream.normal(Purpose.INPUT, self.rows)[0], stream.chi_square(Purpose.CHI, d[None] - self.span)[0, 0]
-        mirrored = points.at[self.rows - self.noise :].multiply(-1)
+        points, outside = (
+            stream.normal(Purpose.INPUT, self.variate_count)[0],
+            stream.chi_square(Purpose.CHI, d[None] - self.span_dimension)[0, 0],
+        )
+        mirrored = points.at[self.variate_count - self.noise :].multiply(-1)
         twice = lambda numbers: jnp.concatenate([numbers, numbers])
-        return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.draw_classes(stream)))
+        return SampleDraws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.draw_classes(stream)))
 
 
 @singledispatch
-def one_sample(problem: Problem) -> OneSample:
+def sample_law_of(problem: Problem) -> SampleLaw:
     """Return the law of one sample of a problem; register a function for a new kind of problem."""
     raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register one with one_sample.")
 
 
-class ProjectionSample(OneSample):
+class ProjectionSampleLaw(SampleLaw):
     """Law of one sample of a projection problem; on the sphere, second-order terms that do not grow with d are left out."""
 
     problem: ProjectionProblem
@@ -120,9 +123,9 @@ class ProjectionSample(OneSample):
         still = jax.tree.map(lambda leaf: jnp.zeros((*leaf.shape, z.size)), stats.a)
         change = Overlaps(still, jnp.zeros_like(population.M), bend)
         gradient = sgd.lr_sample * (G[:, None] * x[None] + sgd.ridge * F.student[..., None])
-        return Terms(
-            first=-problem.vector(population),
-            second=problem.vector(project_out_norms(step_rates(sgd, problem.t).unit, column, change)),
+        return StepTerms(
+            first_order_terms=-problem.vector(population),
+            second_order_terms=problem.vector(project_out_norms(step_rates(sgd, problem.t).unit, column, change)),
             gradient=jnp.concatenate([gradient.reshape(-1, z.size), *self._scalar_rows(population.a, z.size)]),
         )
 
@@ -143,13 +146,13 @@ class ProjectionSample(OneSample):
         return norms, jnp.zeros_like(norms)
 
 
-@one_sample.register
-def _(problem: ProjectionProblem) -> ProjectionSample:
+@sample_law_of.register
+def _(problem: ProjectionProblem) -> ProjectionSampleLaw:
     span = problem.network.width + problem.target.teachers
-    return ProjectionSample(problem, span, rows=span + 1, noise=1)
+    return ProjectionSampleLaw(problem, span, variate_count=span + 1, noise=1)
 
 
-class SpikeSample(OneSample):
+class SpikeSampleLaw(SampleLaw):
     """Law of one sample of a spiked tensor, in the plane of the spike v and the estimate x, and orthogonal to it."""
 
     problem: SpikedTensor
@@ -162,12 +165,12 @@ class SpikeSample(OneSample):
         gradient = problem.lr * (inward * x - along * np.array([[1.0], [0.0]]) - 2 * noise)
         outside = 4 * problem.lr**2 * k * stats.squared_norm ** (k - 1) * draws.outside
         second = jnp.stack([jnp.zeros_like(outside), gradient[1] ** 2 + outside])
-        return Terms(jnp.stack([gradient[0], 2 * x[1] * gradient[1]]), second, gradient)
+        return StepTerms(jnp.stack([gradient[0], 2 * x[1] * gradient[1]]), second, gradient)
 
     def derivatives(self, stats):
         return jnp.array([0.0, 2.0]), jnp.zeros(2)
 
 
-@one_sample.register
-def _(problem: SpikedTensor) -> SpikeSample:
-    return SpikeSample(problem, span=2, rows=2, noise=2)
+@sample_law_of.register
+def _(problem: SpikedTensor) -> SpikeSampleLaw:
+    return SpikeSampleLaw(problem, span_dimension=2, variate_count=2, noise=2)

@@ -14,11 +14,11 @@ from jaxtyping import PyTree
 from scipy.optimize import minimize
 
 from sgdlimits.analysis.control_path import (
+    ControlSchedule,
     Discretisation,
-    Knob,
+    compute_states_at_ends,
+    find_control_schedules,
     interval_ends,
-    knobs_in,
-    states_at_ends,
     value_and_gradient,
 )
 from sgdlimits.analysis.controls import Budget, Control, FeasibleSet, as_budgets
@@ -40,13 +40,13 @@ STEP_TOLERANCE = 1e-8
 """Largest relative error of statistics integrated with fixed steps; the problem's tolerance replaces it if larger."""
 MAX_STEPS_PER_INTERVAL = 256
 """Largest number of steps on each interval; a drift that needs more is stiff."""
-STEPS_OF_DIVERGENCE = 32
+DIVERGENCE_STEPS_PER_INTERVAL = 32
 """Number of steps per interval from which a path that is not finite counts as diverging; with fewer, the steps are too long."""
-TRIAL_CONSTANTS = (0.03, 0.1, 0.3, 0.7)
+TRIAL_CONSTANT_COUNT = (0.03, 0.1, 0.3, 0.7)
 """Constant values of the controls, scaled to [0, 1], from which the search for the best constants begins."""
-SHARE_OF_CONSTANTS = 0.2
+MAX_CONSTANT_SEARCH_SHARE = 0.2
 """Largest share of the gradients that the search for the best constants may take."""
-RELATIVE_CHANGE = 1e-9
+MIN_RELATIVE_CHANGE = 1e-9
 """Relative change of the objective in one iteration at which SciPy's optimisers stop."""
 RESCALING_FRACTION = 0.5
 """Fraction of its initial value below which an objective is rescaled, and its search restarted."""
@@ -115,22 +115,22 @@ def optimise(
     feasible = FeasibleSet(controls, as_budgets("constraints", constraints), t_max)
     goal = as_objective("objective", objective)
     _check_controls(make, feasible)
-    disc = _discretise(make, start, feasible, seed)
-    search = _Search(disc, goal, feasible, gradients, progress)
+    discretisation = _discretise(make, start, feasible, seed)
+    search = _Search(discretisation, goal, feasible, gradients, progress)
     values: list[float] = []
     interrupted = False
     try:
-        constants = search.best_constants()
-        for z in _search_starts(feasible, constants, starts, seed):
-            values.append(search.minimise(z, starts - len(values)))
-        search.refine()
+        constants = search.find_best_constants()
+        for z in _draw_search_starts(feasible, constants, starts, seed):
+            values.append(search.minimise_objective(z, starts - len(values)))
+        search.refine_steps()
     except KeyboardInterrupt:
         if search.baseline is None:
             raise
         interrupted = True
     finally:
         search.bar.close()
-    return _build_optimum(make, search, disc, values or [search.best[0]], interrupted)
+    return _build_optimum(make, search, discretisation, values or [search.best[0]], interrupted)
 
 
 def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
@@ -161,9 +161,9 @@ def make_problem(make: Callable, schedules: Mapping[str, Any]) -> Problem:
 def _discretise(make: Callable, start: Any, feasible: FeasibleSet, seed: int) -> Discretisation:
     """Return the discretised control problem: the problem with replaceable controls, its initial statistics and intervals."""
     middle = feasible.values(feasible.constant(feasible.largest_constants / 2))
-    knobs = {name: Knob(name, feasible.times(name), middle[a:b]) for name, a, b in feasible.slices}
+    knobs = {name: ControlSchedule(name, feasible.times(name), middle[a:b]) for name, a, b in feasible.slices}
     problem = make_problem(make, knobs).limit
-    if ignored := [name for name in knobs if name not in knobs_in(problem)]:
+    if ignored := [name for name in knobs if name not in find_control_schedules(problem)]:
         raise BadInput(
             f"the problem does not depend on {', '.join(ignored)}. In make, pass the control itself to the problem, "
             "or leave it out of controls."
@@ -173,7 +173,7 @@ def _discretise(make: Callable, start: Any, feasible: FeasibleSet, seed: int) ->
     return Discretisation(problem.numerics.refined(point), point, interval_ends(problem, feasible.t_max), feasible.slices)
 
 
-def _search_starts(feasible: FeasibleSet, constants: np.ndarray, number: int, seed: int) -> list[np.ndarray]:
+def _draw_search_starts(feasible: FeasibleSet, constants: np.ndarray, number: int, seed: int) -> list[np.ndarray]:
     """Return scaled starts of the search: the best constants, a decay around them, and random values in blocks of pieces."""
     random = np.random.default_rng(seed)
     found = [feasible.constant(constants)]
@@ -187,37 +187,39 @@ def _search_starts(feasible: FeasibleSet, constants: np.ndarray, number: int, se
     return [feasible.project(z) for z in found[:number]]
 
 
-class _Spent(Exception):
+class _GradientLimitReached(Exception):
     """Exception for a search that has reached its limit on the number of gradients."""
 
 
 class _Search:
     """Minimisation over piece values scaled to [0, 1], which counts gradients and stores the best feasible point."""
 
-    def __init__(self, disc: Discretisation, goal: Objective, feasible: FeasibleSet, gradients: int, progress: bool) -> None:
-        self.disc, self.goal, self.feasible, self.gradients = disc, goal, feasible, gradients
-        self.tolerance = max(STEP_TOLERANCE, disc.problem.numerics.tolerance)
-        self.march = jit_bound(states_at_ends, disc, fast_compile=True)
+    def __init__(
+        self, discretisation: Discretisation, goal: Objective, feasible: FeasibleSet, gradients: int, progress: bool
+    ) -> None:
+        self.discretisation, self.goal, self.feasible, self.gradients = discretisation, goal, feasible, gradients
+        self.tolerance = max(STEP_TOLERANCE, discretisation.problem.numerics.tolerance)
+        self.march = jit_bound(compute_states_at_ends, discretisation, fast_compile=True)
         self.evaluations, self.limit, self.spent = 0, gradients, False
         self.best: tuple[float, np.ndarray] = (np.inf, np.zeros(0))
         self.worst, self.scale, self.converged = 0.0, 1.0, True
         self.baseline: tuple[float, np.ndarray] | None = None
         self.bar = bar(total=gradients, desc=f"optimise {goal.title}", unit="gradient", disable=not progress)
-        trials = [feasible.constant(share * feasible.largest_constants) for share in TRIAL_CONSTANTS]
-        self.per_interval = 1
-        self._compile(max(self.steps_needed(z) for z in trials))
+        trials = [feasible.constant(share * feasible.largest_constants) for share in TRIAL_CONSTANT_COUNT]
+        self.steps_per_interval = 1
+        self._compile(max(self.count_steps_needed(z) for z in trials))
 
-    def _compile(self, per_interval: int) -> None:
+    def _compile(self, steps_per_interval: int) -> None:
         """Compile the objective and its gradient for a number of steps per interval."""
-        self.per_interval = per_interval
-        self.gradient = jit_bound(value_and_gradient, self.disc, self.goal, per_interval, fast_compile=True)
+        self.steps_per_interval = steps_per_interval
+        self.gradient = jit_bound(value_and_gradient, self.discretisation, self.goal, steps_per_interval, fast_compile=True)
 
-    def steps_needed(self, z: np.ndarray) -> int:
+    def count_steps_needed(self, z: np.ndarray) -> int:
         """Return the number of steps per interval that meets the tolerance at the scaled vector z.
 
         If the path diverges, the present number is returned.
         """
-        vector, steps = jnp.asarray(self.feasible.values(z)), self.per_interval
+        vector, steps = jnp.asarray(self.feasible.values(z)), self.steps_per_interval
         coarse = np.asarray(self.march(vector, jnp.asarray(steps)))
         while steps <= MAX_STEPS_PER_INTERVAL:
             fine = np.asarray(self.march(vector, jnp.asarray(2 * steps)))
@@ -226,17 +228,17 @@ class _Search:
             if error <= self.tolerance:
                 return steps
             steps, coarse = 2 * steps, fine
-            if steps > STEPS_OF_DIVERGENCE and not np.isfinite(coarse).all():
-                return self.per_interval
+            if steps > DIVERGENCE_STEPS_PER_INTERVAL and not np.isfinite(coarse).all():
+                return self.steps_per_interval
         raise BadInput(
             f"the ODE is too stiff for {MAX_STEPS_PER_INTERVAL} steps per piece. Give Control a smaller high= or more pieces=."
         )
 
-    def evaluate(self, z: np.ndarray) -> tuple[float, np.ndarray]:
+    def evaluate_objective(self, z: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the objective and its gradient at the scaled vector z; if the path diverges, a large value and zeros."""
         if self.evaluations >= self.limit:
-            raise _Spent
-        kicks = np.zeros((len(self.disc.ends) - 1, self.size))
+            raise _GradientLimitReached
+        kicks = np.zeros((len(self.discretisation.interval_ends) - 1, self.size))
         value, (slope, _) = self.gradient(jnp.asarray(self.feasible.values(z)), kicks)
         self.evaluations += 1
         value, slope = float(value), np.asarray(slope) * self.feasible.width
@@ -253,31 +255,31 @@ class _Search:
     @property
     def size(self) -> int:
         """Number of entries of the statistics."""
-        return sum(np.size(leaf) for leaf in jax.tree.leaves(self.disc.start))
+        return sum(np.size(leaf) for leaf in jax.tree.leaves(self.discretisation.start))
 
-    def best_constants(self) -> np.ndarray:
+    def find_best_constants(self) -> np.ndarray:
         """Return the best constant controls, scaled to [0, 1], and store their objective as the baseline."""
         caps, count = self.feasible.largest_constants, len(self.feasible.controls)
-        self.limit = max(int(SHARE_OF_CONSTANTS * self.gradients), 2 * len(TRIAL_CONSTANTS))
+        self.limit = max(int(MAX_CONSTANT_SEARCH_SHARE * self.gradients), 2 * len(TRIAL_CONSTANT_COUNT))
         reduce = np.array([np.eye(count)[i] for i, (_, a, b) in enumerate(self.feasible.slices) for _ in range(a, b)])
         found = []
 
         def of_levels(levels):
-            value, slope = self.evaluate(self.feasible.constant(levels))
+            value, slope = self.evaluate_objective(self.feasible.constant(levels))
             if self.converged:  # a path that diverges has no value that could be the smallest
                 found.append((value, levels.copy()))
             return value / self.scale, reduce.T @ slope / self.scale
 
         try:
-            for share in TRIAL_CONSTANTS:
+            for share in TRIAL_CONSTANT_COUNT:
                 of_levels(share * caps)
             if not found:
                 raise BadInput("the ODE diverges at all constant controls that were tried. Give Control a smaller high=.")
             best = min(found, key=lambda each: each[0])
             self.scale = max(abs(best[0]), 1e-300)
             minimize(of_levels, best[1], jac=True, method="L-BFGS-B", bounds=[(0.0, cap) for cap in caps],
-                     options={"ftol": RELATIVE_CHANGE, "gtol": 1e-8})  # fmt: skip
-        except _Spent:
+                     options={"ftol": MIN_RELATIVE_CHANGE, "gtol": 1e-8})  # fmt: skip
+        except _GradientLimitReached:
             pass
         value, levels = min(found, key=lambda each: each[0])
         if isinstance(self.goal, ExitTime) and value > self.feasible.t_max:
@@ -288,7 +290,7 @@ class _Search:
         self.baseline = (value, levels)
         return levels
 
-    def minimise(self, z: np.ndarray, searches_left: int) -> float:
+    def minimise_objective(self, z: np.ndarray, searches_left: int) -> float:
         """Minimise from the scaled vector z, and return the smallest objective found.
 
         The remaining gradients are divided equally over the `searches_left` searches still to run, this one included.
@@ -297,7 +299,7 @@ class _Search:
         before, self.best = self.best, (np.inf, z)
         try:
             while True:
-                value, _ = self.evaluate(z)
+                value, _ = self.evaluate_objective(z)
                 if not np.isfinite(self.best[0]):  # the path diverges: go half way to the best point
                     z = (z + before[1]) / 2
                     continue
@@ -306,7 +308,7 @@ class _Search:
                 if not 0 < self.best[0] < RESCALING_FRACTION * self.scale:
                     break
                 z = self.best[1]
-        except _Spent:
+        except _GradientLimitReached:
             self.spent = True
         finally:
             reached = self.best[0]
@@ -315,33 +317,33 @@ class _Search:
 
     def _minimise_by_scipy(self, z: np.ndarray) -> None:
         """Minimise by SciPy from the scaled vector z, and store the result in `best`."""
-        scaled = lambda z: tuple(each / self.scale for each in self.evaluate(z))
+        scaled = lambda z: tuple(each / self.scale for each in self.evaluate_objective(z))
         bounds = [(0.0, 1.0)] * len(z)
         if budgets := self.feasible.inequalities():
-            options = {"ftol": RELATIVE_CHANGE, "maxiter": self.gradients}
+            options = {"ftol": MIN_RELATIVE_CHANGE, "maxiter": self.gradients}
             minimize(scaled, z, jac=True, method="SLSQP", bounds=bounds, constraints=budgets, options=options)
             return
         limits = {"maxfun": self.gradients, "maxiter": self.gradients}
-        options = {"ftol": RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": LBFGS_UPDATES, **limits}
+        options = {"ftol": MIN_RELATIVE_CHANGE, "gtol": 1e-8, "maxcor": LBFGS_UPDATES, **limits}
         minimize(scaled, z, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
-    def refine(self) -> None:
+    def refine_steps(self) -> None:
         """Increase the number of steps per interval if the optimum needs more, and search again from the optimum."""
-        while (needed := self.steps_needed(self.best[1])) > self.per_interval:
+        while (needed := self.count_steps_needed(self.best[1])) > self.steps_per_interval:
             self._compile(needed)
             z, self.best = self.best[1], (np.inf, self.best[1])
             self.gradients += self.gradients // 4
-            self.minimise(z, 1)
+            self.minimise_objective(z, 1)
 
 
 def _build_optimum(
-    make: Callable, search: _Search, disc: Discretisation, values: Sequence[float], interrupted: bool
+    make: Callable, search: _Search, discretisation: Discretisation, values: Sequence[float], interrupted: bool
 ) -> Optimum:
     """Return the `Optimum` with its certificate, its costate, and the ODE solved with error control."""
     feasible, goal = search.feasible, search.goal
     assert search.baseline is not None
     z, base = search.best[1], feasible.constant(search.baseline[1])
-    kicks = np.zeros((len(disc.ends) - 1, search.size))
+    kicks = np.zeros((len(discretisation.interval_ends) - 1, search.size))
     (value, (slope, costate)), (baseline, (base_slope, _)) = (
         search.gradient(jnp.asarray(feasible.values(each)), kicks) for each in (z, base)
     )
@@ -351,9 +353,9 @@ def _build_optimum(
     controls = feasible.steps(z)
     constants = {name: float(feasible.values(base)[a]) for name, a, _ in feasible.slices}
     problem = make_problem(make, controls)
-    solved = simulate_path(problem, ODE(), disc.start, disc.ends, goal)
+    solved = simulate_path(problem, ODE(), discretisation.start, discretisation.interval_ends, goal)
     plain = goal.until is None
-    unravel = ravel_pytree(jax.tree.map(jnp.asarray, disc.start))[1]
+    unravel = ravel_pytree(jax.tree.map(jnp.asarray, discretisation.start))[1]
     return Optimum(
         value=float(value),
         baseline=float(baseline),
@@ -361,17 +363,21 @@ def _build_optimum(
         constants=constants,
         problem=problem,
         baseline_problem=make_problem(make, constants),
-        dataset=solved if plain else simulate(problem, ODE(), disc.start, t_max=feasible.t_max, save=disc.ends, progress=False),
-        start=disc.start,
+        dataset=solved
+        if plain
+        else simulate(
+            problem, ODE(), discretisation.start, t_max=feasible.t_max, save=discretisation.interval_ends, progress=False
+        ),
+        start=discretisation.start,
         values=tuple(values),
         certificate=norms[0],
         certificate_of_constants=norms[1],
         costate=jax.tree.map(np.asarray, jax.vmap(unravel)(costate)),
-        t=disc.ends[:-1],
+        t=discretisation.interval_ends[:-1],
         evaluations=search.evaluations,
-        error=abs(float(goal.of_runs(problem, solved)[0]) - float(value)),
+        error=abs(float(goal.evaluate_runs(problem, solved)[0]) - float(value)),
         complete=not (interrupted or search.spent),
         interrupted=interrupted,
         objective=goal,
-        ends=disc.ends,
+        ends=discretisation.interval_ends,
     )

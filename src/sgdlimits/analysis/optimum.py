@@ -17,7 +17,7 @@ from sgdlimits.level.chain import Chain
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.simulate import simulate
 from sgdlimits.schedule_forms import Steps
-from sgdlimits.text import count, table
+from sgdlimits.text import format_count, format_table
 
 NORMAL_QUANTILE = 1.959963984540054
 """Quantile of the normal distribution for two-sided intervals of 95%."""
@@ -60,7 +60,8 @@ class ChainGain:
         low, high = self.interval
         verdict = "within" if self.confirmed else "not within"
         return (
-            f"gain {self.gain:.4g} in {count(self.runs, 'run')} of the chain at d = {self.d} (95%: {low:.4g} to {high:.4g}), "
+            f"gain {self.gain:.4g} in {format_count(self.runs, 'run')} of the chain at d = {self.d} "
+            f"(95%: {low:.4g} to {high:.4g}), "
             f"{verdict} two standard errors of {self.predicted:.4g}"
         )
 
@@ -141,7 +142,7 @@ class Optimum:
         samples = []
         for offset, problem in enumerate((self.problem, self.baseline_problem)):
             dataset = simulate_path(problem, Chain(d), self.start, self.ends, self.objective, runs, seed + offset, progress)
-            samples.append(np.asarray(self.objective.of_runs(problem, dataset), float))
+            samples.append(np.asarray(self.objective.evaluate_runs(problem, dataset), float))
         optimum, baseline = samples
         standard_error = float(np.sqrt((optimum.var(ddof=1) + baseline.var(ddof=1)) / runs))
         found = ChainGain(d, runs, float(baseline.mean() - optimum.mean()), standard_error, self.gain, optimum, baseline)
@@ -160,14 +161,14 @@ class Optimum:
             ("gradients", f"{self.evaluations}{'' if self.complete else '; the search had not ended'}"),
             *(("chain", repr(check)) for check in self.checks),
         ]
-        return f"Optimum: {name}\n{table(rows, indent='  ')}"
+        return f"Optimum: {name}\n{format_table(rows, indent='  ')}"
 
 
 def _describe_schedule(control: Steps) -> str:
     """Describe a schedule by its number of pieces and a few of its values."""
     values = np.asarray(control.values)
     places = np.unique(np.linspace(0, len(values) - 1, 6).round().astype(int))
-    return f"{count(len(values), 'piece')}: {', '.join(f'{values[i]:.4g}' for i in places)}"
+    return f"{format_count(len(values), 'piece')}: {', '.join(f'{values[i]:.4g}' for i in places)}"
 
 
 def simulate_path(

@@ -36,10 +36,10 @@ from sgdlimits.kernel.random import Stream
 from sgdlimits.level.local import linearise_at
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import check_no_blocks
-from sgdlimits.problem.over_time import fix_time
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
 from sgdlimits.start import OrthogonalInit, RandomInit, Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 
 ZERO_RATE = 1e-6
 """Rates below this fraction of the largest count as zero."""
@@ -94,8 +94,8 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     >>> round(float(plateau.noise[0, 0] / plateau.projection[0, 0] ** 2), 4)      # kappa = 1 at this learning rate
     1.0
     """
-    problem = fix_time(problem, None, "Give problem.at(t).").limit
-    centre = problem.coordinates.in_limit(centre_of(problem, start))
+    problem = evaluate_at_time_if_needed(problem, None, "Give problem.at(t).").limit
+    centre = problem.coordinates.in_limit(find_limit_of_start(problem, start))
     free = np.flatnonzero(problem.coordinates.moves(centre))
     base = np.asarray(problem.vector(centre))
 
@@ -159,7 +159,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     return Departure(stats(found), centre, risk, rates[np.argsort(-rates.real)], ell, (noise + noise.T) / 2)
 
 
-def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
+def find_limit_of_start(problem: Problem, start: Start | PyTree) -> PyTree:
     """Return the limit of the statistics of a start as d grows, where random overlaps vanish."""
     start = as_start(start)
     check_no_blocks(problem, "the departure from a plateau", "Simulate, and use exit_times.")
@@ -171,10 +171,10 @@ def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
                 "Fix it, for instance with RandomInit(d, second=1.0)."
             )
         p, k = problem.directions.width, problem.directions.fixed
-        first = take_run(start.overlaps(problem, Stream.of(0, np.arange(1))))
+        first = select_run(start.overlaps(problem, Stream.from_seed(0, np.arange(1))))
         M, Q = np.zeros((1, p, k)), float(scale) ** 2 * np.eye(p)[None]
         second = jax.tree.map(lambda leaf: np.asarray(leaf)[None], first.a)
-        return take_run(problem.coordinates.from_overlaps(Overlaps(second, M, Q)))
+        return select_run(problem.coordinates.from_overlaps(Overlaps(second, M, Q)))
     return (OrthogonalInit(0.0, start.second) if isinstance(start, OrthogonalInit) else start).one(problem)
 
 

@@ -23,19 +23,19 @@ from sgdlimits.level.condition import RiskBelow
 from sgdlimits.problem.base import Problem
 from sgdlimits.run import simulate
 from sgdlimits.start import RandomInit, Start, as_start
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
-LAW = "noisy law"
+NOISY_LAW = "noisy law"
 """Name, among the sources of the table, of the law of exit times of the ODE from starts with noise added."""
-STATISTICS = ("mean", "10 %", "median", "90 %")
+TABLE_STATISTICS = ("mean", "10 %", "median", "90 %")
 """Statistics of the exit time, the rows of the printed table."""
-LAW_STARTS = 1024
+LAW_START_COUNT = 1024
 """Number of starts of the ODE, with noise added, that represent the law: a mean is known to 3 % of the standard deviation."""
 MAX_EXIT_DELAY = 40.0
 """Delay, in inverse growth rates after the exit of the linearised ODE, after which a run from a noisy start never exits."""
-END_FACTOR = 1.5
+FINAL_TIME_FACTOR = 1.5
 """End time of the simulations, relative to the last exit time of the noisy law."""
-LAW_TOLERANCE = 1e-6
+LAW_ODE_TOLERANCE = 1e-6
 """Relative tolerance of the ODE from noisy starts, far below the method's error of order 1/sqrt(d)."""
 
 
@@ -70,7 +70,7 @@ class PlateauExits:
         rates = ", ".join(f"{rate:.4g}" for rate in np.real_if_close(self.plateau.rates))
         lines = [
             f"plateau at risk {self.plateau.risk:.4g}, unstable rates {rates}; exit at risk {a['exit_risk']:.4g}",
-            table(rows, "<>"),
+            format_table(rows, "<>"),
         ]
         if data.censored.any():
             lost = (f"{int(data.censored.sel(source=each))} of {each}" for each in sources if data.censored.sel(source=each))
@@ -141,7 +141,7 @@ def plateau_exits(
         raise BadInput(
             f"the ODE never loses the share {threshold:g} of the plateau's excess risk, {excess}. Give a smaller threshold."
         )
-    t_max = END_FACTOR * float(law[np.isfinite(law)].max())
+    t_max = FINAL_TIME_FACTOR * float(law[np.isfinite(law)].max())
     levels = {"chain": Chain(d), "SDE": SDE(d), "ODE": ODE()}
     if chain_process.dispatch(type(problem)) is chain_process.dispatch(object):
         del levels["chain"]
@@ -156,31 +156,33 @@ def plateau_exits(
 
 def law_times(problem: Problem, saddle: Departure, start: Start, d: int, risk: float, seed: int = 0) -> np.ndarray:
     """Return the times at which the ODE from starts with noise added falls to a risk: samples of the noisy law."""
-    starts = noisy_starts(problem, saddle, start, d, LAW_STARTS, seed)
+    starts = noisy_starts(problem, saddle, start, d, LAW_START_COUNT, seed)
     floor = float(problem.floor)
     excess = np.asarray(jax.vmap(problem.risk)(starts)) - floor
     rate = float(saddle.rates.real.max())
     latest = (np.log(d) / 2 + MAX_EXIT_DELAY) / rate
-    return ode_exit_times(problem.limit, starts, 1 - (risk - floor) / excess, latest, LAW_TOLERANCE)
+    return ode_exit_times(problem.limit, starts, 1 - (risk - floor) / excess, latest, LAW_ODE_TOLERANCE)
 
 
 def _tabulate(exits: dict[str, xr.Dataset], law: np.ndarray, t_max: float, about: dict[str, Any]) -> xr.Dataset:
     """Return the Dataset of the mean exit time, its quantiles and their intervals, for all sources."""
     columns = {name: _estimate_statistics(each) for name, each in exits.items()}
     kept = np.isfinite(law) & (law <= t_max)
-    columns[LAW] = _estimate_statistics(xr.Dataset({"t": ("run", np.where(kept, law, t_max)), "censored": ("run", ~kept)}))
+    columns[NOISY_LAW] = _estimate_statistics(
+        xr.Dataset({"t": ("run", np.where(kept, law, t_max)), "censored": ("run", ~kept)})
+    )
     counts = {name: (each.sizes["run"], int(each.censored.sum())) for name, each in exits.items()}
-    counts[LAW] = (law.size, int((~kept).sum()))
+    counts[NOISY_LAW] = (law.size, int((~kept).sum()))
     pick = lambda key: [[getattr(cell, key) for cell in row] for row in columns.values()]
     variables: dict[str, Any] = {
         name: (("source", "statistic"), pick(key)) for name, key in (("t", "value"), ("low", "low"), ("high", "high"))
     }
     variables |= {name: ("source", [count[i] for count in counts.values()]) for i, name in enumerate(("runs", "censored"))}
-    return xr.Dataset(variables, {"source": list(columns), "statistic": list(STATISTICS)}, about)
+    return xr.Dataset(variables, {"source": list(columns), "statistic": list(TABLE_STATISTICS)}, about)
 
 
 def _estimate_statistics(exits: xr.Dataset) -> list[IntervalEstimate]:
-    """Estimate the statistics of the exit times of one source, in the order of `STATISTICS`."""
+    """Estimate the statistics of the exit times of one source, in the order of `TABLE_STATISTICS`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CensoredWarning)  # the table says how many runs are censored
         found = summarise(exits, quantiles=(0.1, 0.9))

@@ -54,7 +54,7 @@ ZERO_COEFFICIENT = 1e-8
 """Size of a Hermite coefficient, relative to the norm of the function, below which it counts as zero."""
 MIN_RELATIVE_DRIFT = 1e-9
 """Total drift, relative to the population drift, below which the total drift counts as zero and the overlap does not grow."""
-DEGREE, CELLS = 32, 4000
+INTERPOLATION_DEGREE, INTEGRATION_CELLS = 32, 4000
 """Degree of the interpolation in the overlap, and number of cells in the integrals for the exit time with SGD's noise."""
 
 
@@ -130,8 +130,8 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
         raise BadInput(
             f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give a larger overlap."
         )
-    drift = _Drift.of(problem, overlap)
-    sign, way = _growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
+    drift = _OverlapDrift.from_problem(problem, overlap)
+    sign, way = _find_growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if (population <= 0).any():
         raise BadInput(
@@ -187,41 +187,41 @@ def exit_time(
             "Use simulate with ODE() and until= for other problems."
         )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
-    drift = _Drift.of(problem, end)
+    drift = _OverlapDrift.from_problem(problem, end)
     variance = _interpolate(increment_variance(problem, jnp.asarray(_interpolation_nodes(end))), end) if noise else None
 
     def time_at(d, overlap, start):
         """Return the time for one dimension, end and start."""
         d = check_count("d", d, at_least=2)
         if start is None:
-            start = _growing_sign(drift, d**-0.5) * d**-0.5
+            start = _find_growing_sign(drift, d**-0.5) * d**-0.5
         check_number("start", start, above=-1, below=1)
         # already there
         if abs(start) >= overlap:
             return 0.0
         if variance is None:
-            return _ode_time(drift, start, overlap)
-        return _mean_passage(drift, variance, d, start, overlap)
+            return _compute_ode_time(drift, start, overlap)
+        return _compute_mean_passage(drift, variance, d, start, overlap)
 
     # drift and variance are tabulated once, outside of the loop over points
     times = np.vectorize(time_at, otypes=[float])(d, overlap, start)
     return times if times.ndim else float(times)
 
 
-class _Series(NamedTuple):
+class _PopulationSeries(NamedTuple):
     r"""Population drift of the overlap as a power series, from the Hermite coefficients of student and target.
 
-    `joint` = :math:`s_k g_k/k!` and `own` = :math:`s_k^2/k!`, for the coefficients :math:`s_k` of the student and :math:`g_k`
-    of the target.
+    `joint_coefficients` = :math:`s_k g_k/k!` and `own_coefficients` = :math:`s_k^2/k!`, for the coefficients :math:`s_k` of the
+    student and :math:`g_k` of the target.
     """
 
-    joint: np.ndarray
-    own: np.ndarray
+    joint_coefficients: np.ndarray
+    own_coefficients: np.ndarray
     factor: float
-    push: float
+    norm_weight: float
 
     @classmethod
-    def of(cls, problem: ProjectionProblem) -> _Series | None:
+    def from_problem(cls, problem: ProjectionProblem) -> _PopulationSeries | None:
         """Return the series of a problem with squared loss; None for other losses."""
         target, law = target_function(problem.target, problem.data), problem.initial
         p, unit = problem.network.width, problem.network.activation
@@ -236,23 +236,27 @@ class _Series(NamedTuple):
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
         slope = lambda c, x: polynomial.polyval(x, polynomial.polyder(c))
-        return self.factor * (1 - m**2) * (slope(self.joint, m) - self.push * m * slope(self.own, m**2))
+        return (
+            self.factor
+            * (1 - m**2)
+            * (slope(self.joint_coefficients, m) - self.norm_weight * m * slope(self.own_coefficients, m**2))
+        )
 
 
-class _Drift(NamedTuple):
+class _OverlapDrift(NamedTuple):
     """Drift of the overlap m with the teacher that all students have in common, interpolated between -end and end."""
 
     population: Callable[[np.ndarray], np.ndarray]
     corrector: Callable[[np.ndarray], np.ndarray]
-    series: _Series | None
+    series: _PopulationSeries | None
 
     @classmethod
-    def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
+    def from_problem(cls, problem: ProjectionProblem, end: float) -> _OverlapDrift:
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
         if isinstance(problem.data, Blocks):
             raise BadInput("the drift of one overlap does not support variances by block or class. Use problem.drift.")
         population, corrector = drift_parts(problem, jnp.asarray(_interpolation_nodes(end)))
-        return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
+        return cls(_interpolate(population, end), _interpolate(corrector, end), _PopulationSeries.from_problem(problem))
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
         population, corrector = self.population_and_corrector(m)
@@ -308,18 +312,18 @@ def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n
 
 def _interpolation_nodes(end: float) -> np.ndarray:
     """Return Chebyshev points in the angle of the overlap m on [-end, end]; in the angle drifts of relu units are smooth."""
-    return np.sin(np.arcsin(end) * chebyshev.chebpts1(DEGREE + 1))
+    return np.sin(np.arcsin(end) * chebyshev.chebpts1(INTERPOLATION_DEGREE + 1))
 
 
 def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function of the overlap that interpolates values at `_interpolation_nodes(end)`."""
     # fit in the angle, as `_nodes`
     reach = np.arcsin(end)
-    fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)
+    fit = chebyshev.chebfit(chebyshev.chebpts1(INTERPOLATION_DEGREE + 1), np.asarray(values), INTERPOLATION_DEGREE)
     return lambda m: chebyshev.chebval(np.arcsin(m) / reach, fit)
 
 
-def _growing_sign(drift: _Drift, start: float) -> int:
+def _find_growing_sign(drift: _OverlapDrift, start: float) -> int:
     """Return the sign with which overlaps grow from the start, 1 if both signs grow; raise `BadInput` if neither grows."""
     for sign in (1, -1):
         if sign * drift.population_and_corrector(np.asarray(sign * start))[0] > 0:
@@ -330,14 +334,14 @@ def _growing_sign(drift: _Drift, start: float) -> int:
     )
 
 
-def _explain_no_growth(series: _Series | None) -> str:
+def _explain_no_growth(series: _PopulationSeries | None) -> str:
     """Return a clause for an error message that explains why no overlap grows from the start."""
     if series is None:
         return "the population drift points towards zero there"
-    if not series.joint[1:].any():
+    if not series.joint_coefficients[1:].any():
         return f"student and target have no Hermite coefficient in common up to order {MAX_HERMITE_ORDER}"
-    first = int(np.flatnonzero(series.joint[1:])[0]) + 1
-    if first % 2 == 0 and series.factor * series.joint[first] < 0:
+    first = int(np.flatnonzero(series.joint_coefficients[1:])[0]) + 1
+    if first % 2 == 0 and series.factor * series.joint_coefficients[first] < 0:
         return f"the Hermite coefficients of order {first} of student and target have opposite signs"
     return "the students push each other away from it"
 
@@ -350,7 +354,7 @@ def _check_problem(problem: Any) -> None:
         raise BadInput("problem must have a network with one output and no bias. Give, say, presets.single_index('he3').")
 
 
-def _ode_time(drift: _Drift, start: float, end: float) -> float:
+def _compute_ode_time(drift: _OverlapDrift, start: float, end: float) -> float:
     """Return the time in which the ODE carries the overlap from start to end; infinite if it does not reach the end."""
     sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID_POINTS)
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
@@ -362,7 +366,7 @@ def _ode_time(drift: _Drift, start: float, end: float) -> float:
 
 
 @np.errstate(over="ignore")
-def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> float:
+def _compute_mean_passage(drift: _OverlapDrift, variance: Callable, d: int, start: float, end: float) -> float:
     r"""Return the mean time after which the overlap, as a diffusion at dimension d, leaves the interval (-end, end).
 
     Each side of the start gives an equation :math:`-\theta' = G\theta - g` for the slope of the mean time :math:`\theta` away
@@ -373,7 +377,7 @@ def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: 
     return float(source / conductance) if conductance else np.inf
 
 
-def _slope_coefficients(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
+def _slope_coefficients(drift: _OverlapDrift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
     r"""Return G and g in :math:`-\theta' = G\theta - g` for the mean exit time :math:`\theta`, on the side of `end`.
 
     G and g follow by recursion from the end inwards. In a cell of the width h, in which the drift b and the noise variance a
@@ -382,7 +386,7 @@ def _slope_coefficients(drift: _Drift, variance: Callable, d: int, start: float,
     by :math:`e^v`, so that none is large.
     """
     # cells of the size of the noise near zero, growing geometrically beyond
-    y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), CELLS + 1))
+    y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), INTEGRATION_CELLS + 1))
     middle, h = (y[1:] + y[:-1]) / 2, np.abs(np.diff(y))
     b, a = np.sign(end - start) * drift(middle), variance(middle) / d
     v = 2 * b * h / a
@@ -395,7 +399,7 @@ def _slope_coefficients(drift: _Drift, variance: Callable, d: int, start: float,
     kappa, e, mu, f = np.exp(-np.maximum(v, 0)), h * once, 2 * h / a * once, 2 * h**2 / a * twice
     G, g = 1 / e[-1], f[-1] / e[-1]
     # a recursion from the end, where the time is zero
-    for i in range(CELLS - 2, -1, -1):
+    for i in range(INTEGRATION_CELLS - 2, -1, -1):
         below = kappa[i] + G * e[i]
         G, g = np.exp(min(v[i], 0.0)) * G / below, (G * f[i] + np.exp(min(v[i], 0.0)) * g + mu[i]) / below
     return G, g

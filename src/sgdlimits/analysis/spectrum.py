@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
-TOLERANCE = 1e-8
+EIGENVALUE_TOLERANCE = 1e-8
 """Distance, relative to the largest |eigenvalue|, within which eigenvalues count as equal."""
 
 
@@ -54,15 +54,15 @@ class HessianSpectrum(NamedTuple):
         head = f"Spectrum of {self.size} eigenvalues: {index.negative} negative, {index.null} null, {index.positive} positive"
         pairs = zip(self.eigenvalues, self.multiplicities, strict=True)
         rows = [("eigenvalue", "multiplicity"), *((f"{value:.6g}", str(count)) for value, count in pairs)]
-        return f"{head}\n{table(rows, '>', indent='  ')}"
+        return f"{head}\n{format_table(rows, '>', indent='  ')}"
 
 
-def spectrum_of(
-    values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], tolerance: float = TOLERANCE
+def make_spectrum(
+    values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], tolerance: float = EIGENVALUE_TOLERANCE
 ) -> HessianSpectrum:
     """Return the `HessianSpectrum` of eigenvalues with multiplicities, in which those equal up to rounding are merged.
 
-    >>> spectrum_of(np.array([1e-17, 2.0, 0.0, 2.0 + 1e-12]), np.array([1, 1, 5, 7])).multiplicities.tolist()
+    >>> make_spectrum(np.array([1e-17, 2.0, 0.0, 2.0 + 1e-12]), np.array([1, 1, 5, 7])).multiplicities.tolist()
     [6, 8]
     """
     values, counts = np.asarray(values)[counts > 0], np.asarray(counts)[counts > 0]

@@ -20,10 +20,10 @@ import numpy as np
 import xarray as xr
 from scipy.special import ndtri
 
-from sgdlimits.checks import each_of, sized
+from sgdlimits.checks import check_each, memory_bounded_count
 from sgdlimits.domain import Fraction, Seed, checked
 from sgdlimits.errors import BadInput, CensoredWarning, check_number, check_share
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
 MAX_FLOATS_AT_ONCE = 2**20
 """Maximum number of floats in the arrays of bootstrap resamples: 8 MiB."""
@@ -36,7 +36,7 @@ def check_exits(exits: Any) -> xr.Dataset:
     return exits
 
 
-class OrderedTimes(NamedTuple):
+class OrderedExitTimes(NamedTuple):
     """Exit and censoring times of runs in ascending order, and a mask that is true for exits.
 
     Among equal times exits come first.
@@ -46,7 +46,7 @@ class OrderedTimes(NamedTuple):
     exited: np.ndarray
 
     @classmethod
-    def of(cls, exits: Any) -> OrderedTimes:
+    def from_exits(cls, exits: Any) -> OrderedExitTimes:
         """Return the ordered times of a dataset of `exit_times`, or of an array of exit times without censored runs."""
         if isinstance(exits, xr.Dataset):
             t, censored = check_exits(exits).t.values, exits.censored.values.astype(bool)
@@ -81,7 +81,7 @@ def evaluate_survival(exited: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.cumprod(1 - np.where(exited, counts, 0) / np.maximum(left, 1), axis=-1)
 
 
-def survival_curve(times: OrderedTimes, confidence: float = 0.95) -> SurvivalCurve:
+def survival_curve(times: OrderedExitTimes, confidence: float = 0.95) -> SurvivalCurve:
     """Return the Kaplan-Meier curve S(t), S(0) = 1, with a band from Greenwood's variance on the scale of log(-log S)."""
     n = np.arange(times.t.size, 0, -1)
     share = evaluate_survival(times.exited, np.ones(times.t.size))
@@ -144,15 +144,15 @@ class Summary:
         for share, each in self.quantiles.items():
             rows[f"{100 * share:g} %"] = str(each) if math.isfinite(each.value) else f"not reached, {each}"
         head = f"{self.runs} runs, {self.censored} censored; intervals of {100 * self.confidence:g} %"
-        return f"{head}\n{table(rows.items(), indent='  ')}"
+        return f"{head}\n{format_table(rows.items(), indent='  ')}"
 
 
 @checked
 def summarise(
     exits: xr.Dataset | np.ndarray,
-    quantiles: Annotated[Sequence[float], each_of(check_share)] = (0.1, 0.9),
+    quantiles: Annotated[Sequence[float], check_each(check_share)] = (0.1, 0.9),
     confidence: Fraction = 0.95,
-    resamples: Annotated[int, sized(8)] = 1000,
+    resamples: Annotated[int, memory_bounded_count(8)] = 1000,
     seed: Seed = 0,
 ) -> Summary:
     r"""Estimate mean, median and quantiles of exit times with confidence intervals, accounting for censored runs.
@@ -181,7 +181,7 @@ def summarise(
       median  7.433 [6.735, 7.981]
       90 %    23.14 [21.48, 25.22]
     """
-    times = OrderedTimes.of(exits)
+    times = OrderedExitTimes.from_exits(exits)
     shares = [0.5, *quantiles]
     value = _mean_and_quantiles(times, np.ones((1, times.t.size)), shares)[0]
     repeated = _bootstrap_mean_and_quantiles(times, shares, resamples, np.random.default_rng(seed))
@@ -200,7 +200,7 @@ def summarise(
     return Summary(times.t.size, censored, mean, median, dict(zip(shares[1:], others, strict=True)), confidence)
 
 
-def _mean_and_quantiles(times: OrderedTimes, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+def _mean_and_quantiles(times: OrderedExitTimes, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
     """Return mean and quantiles of resampled runs, shape (rows, 1 + shares).
 
     Each row of `counts` says how often each of the ordered times occurs.
@@ -215,7 +215,7 @@ def _mean_and_quantiles(times: OrderedTimes, counts: np.ndarray, shares: Sequenc
 
 
 def _bootstrap_mean_and_quantiles(
-    times: OrderedTimes, shares: Sequence[float], resamples: int, rng: np.random.Generator
+    times: OrderedExitTimes, shares: Sequence[float], resamples: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Return mean and quantiles of bootstrap resamples of the runs, shape (resamples, 1 + shares).
 

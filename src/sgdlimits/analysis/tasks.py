@@ -12,14 +12,14 @@ from sgdlimits.checks import integer, number
 from sgdlimits.domain import NotNegative, Positive, checked
 from sgdlimits.errors import BadInput, check_count
 
-Task = Annotated[int, integer(at_least=0)]
-Switch = Annotated[float, number(at_least=0)]
+TaskIndex = Annotated[int, integer(at_least=0)]
+SwitchTime = Annotated[float, number(at_least=0)]
 MIN_WEIGHT_FALL = 1e-9
 """Minimum fall of a task's probability that counts as the switch to another task; above rounding."""
 
 
 @checked
-def forgetting(dataset: xr.Dataset, task: Task = 0, switch: Switch | None = None) -> xr.DataArray:
+def forgetting(dataset: xr.Dataset, task: TaskIndex = 0, switch: SwitchTime | None = None) -> xr.DataArray:
     r"""Return the growth of the risk on a task since the switch to another task [17]_.
 
     For the risk :math:`R_c` on the task c and the time :math:`t_s` of the switch the growth is :math:`R_c(t) - R_c(t_s)`, at
@@ -44,13 +44,13 @@ def forgetting(dataset: xr.Dataset, task: Task = 0, switch: Switch | None = None
     >>> bool(forgetting(data)[0, -1] > 0), bool(transfer(data)[0, -1] > 0)
     (True, True)
     """
-    risk = _task_risk(dataset, task)
-    since = _switch_time(dataset, task) if switch is None else switch
+    risk = _select_task_risk(dataset, task)
+    since = _find_switch_time(dataset, task) if switch is None else switch
     return _change_since(risk, since).rename("forgetting")
 
 
 @checked
-def transfer(dataset: xr.Dataset, task: Task = 1, switch: Switch | None = None) -> xr.DataArray:
+def transfer(dataset: xr.Dataset, task: TaskIndex = 1, switch: SwitchTime | None = None) -> xr.DataArray:
     r"""Return the fall of the risk on a new task since the switch to this task [17]_.
 
     For the risk :math:`R_c` on the new task c and the time :math:`t_s` of the switch it is :math:`R_c(t_s) - R_c(t)`.
@@ -65,8 +65,8 @@ def transfer(dataset: xr.Dataset, task: Task = 1, switch: Switch | None = None) 
     xarray.DataArray
         with the dimensions `run` and `t`
     """
-    risk = _task_risk(dataset, task)
-    since = _switch_time(dataset, task, sign=-1) if switch is None else switch
+    risk = _select_task_risk(dataset, task)
+    since = _find_switch_time(dataset, task, sign=-1) if switch is None else switch
     return (-_change_since(risk, since)).rename("transfer")
 
 
@@ -120,7 +120,7 @@ def tracking_lr(speed: Positive, noise: NotNegative = 0.0) -> float:
     return float(np.exp(scipy.optimize.minimize_scalar(of_log, bounds=bounds, method="bounded", options={"xatol": 1e-10}).x))
 
 
-def _task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
+def _select_task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
     """Return the risk on one task, or raise `BadInput` if the dataset has no such task."""
     if "task_risk" not in dataset:
         raise BadInput("the dataset has no task_risk. Simulate a problem with a readout or a head for each class of the data.")
@@ -130,7 +130,7 @@ def _task_risk(dataset: xr.Dataset, task: int) -> xr.DataArray:
     return dataset.task_risk.isel(task=task)
 
 
-def _switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
+def _find_switch_time(dataset: xr.Dataset, task: int, sign: int = 1) -> float:
     """Return the first saved time at which the probability of a task has fallen, or, for the sign -1, risen."""
     if "weights" not in dataset.coords:
         raise BadInput("the weights of the tasks do not change with time. Give the time of the switch, such as switch=10.0.")

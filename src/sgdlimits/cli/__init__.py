@@ -16,7 +16,7 @@ from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
 from sgdlimits.cli.optimise import optimise
 from sgdlimits.cli.optimisers import optimisers, rules
-from sgdlimits.cli.options import Group, Refusal, echo
+from sgdlimits.cli.options import CommandError, CommandGroup, echo
 from sgdlimits.cli.run import presets, run
 from sgdlimits.cli.sweep import sweep
 from sgdlimits.cli.theory import critical_points, exponent, fixed_points, latex
@@ -50,7 +50,7 @@ To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
 """
 
 
-class Main(Group):
+class RootGroup(CommandGroup):
     """Root command group: it prints `BadInput` as one sentence, and exits with code 130 after Ctrl-C and 143 after SIGTERM."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -67,7 +67,7 @@ class Main(Group):
         try:
             return super().invoke(ctx)
         except BadInput as reason:
-            raise Refusal(str(reason)) from reason
+            raise CommandError(str(reason)) from reason
         except KeyboardInterrupt:
             echo("Interrupted. Nothing was saved.", err=True)
             # the shell's convention: 128 plus the number of the signal
@@ -82,7 +82,7 @@ class Main(Group):
         return list(self.commands)
 
 
-@click.group(cls=Main, context_settings=CONTEXT_SETTINGS, epilog=EPILOG)
+@click.group(cls=RootGroup, context_settings=CONTEXT_SETTINGS, epilog=EPILOG)
 @click.version_option(package_name="sgdlimits", message="%(prog)s %(version)s")
 def main() -> None:
     """Simulate and analyse one-pass SGD in high dimension: write a problem down once, and look at it at every level.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sgdlimits.cli.options import Command, File, echo
+from sgdlimits.cli.options import Command, FileType, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_output
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_res
 )  # fmt: skip
 @click.option("--paper", type=click.Choice(PAPERS), help="the claims of one paper, or the package's own")
 @click.option("--only", help="claims whose name, place or title contains this word, such as (55) or plateau")
-@click.option("--out", type=File(), help="a file of the table: .json, .csv or .md")
+@click.option("--out", type=FileType(), help="a file of the table: .json, .csv or .md")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar")
 def check(effort: str, paper: str | None, only: str | None, out: str | None, force: bool, quiet: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Option, Refusal, echo, number_option
+from sgdlimits.cli.options import Command, CommandError, FileType, Option, echo, number_option
 from sgdlimits.cli.run import preset_options
 from sgdlimits.cli.work import (
     INTERRUPTED_CODE,
@@ -20,7 +20,7 @@ from sgdlimits.cli.work import (
     save_drawn_figure,
     warnings_in_a_sentence,
 )
-from sgdlimits.text import among, suggest_name
+from sgdlimits.text import join_words, suggest_name
 
 if TYPE_CHECKING:
     from sgdlimits.analysis.plateau_exits import PlateauExits
@@ -29,27 +29,29 @@ if TYPE_CHECKING:
 
 DEFAULT_PRESET = "phase_retrieval"
 """Preset whose table of exit times has every level and every formula."""
-PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
-OPTIONS = [
+PROBLEM_HEADING, RUNS_HEADING, RESULTS_HEADING = "The problem", "The runs", "Results"
+EXIT_TIME_OPTIONS = [
     Option(
-        "--preset", default=DEFAULT_PRESET, show_default=True, heading=PROBLEM,
+        "--preset", default=DEFAULT_PRESET, show_default=True, heading=PROBLEM_HEADING,
         help="the problem; each has its own options: see sgdlimits exit-time --preset NAME --help",
     ),
-    number_option("--width", PROBLEM, "p, the number of units", default=1),
-    number_option("--d", PROBLEM, "dimension", default=3000),
+    number_option("--width", PROBLEM_HEADING, "p, the number of units", default=1),
+    number_option("--d", PROBLEM_HEADING, "dimension", default=3000),
     number_option(
-        "--lr", PROBLEM, "learning rate; 1/12 needs the fewest samples for one unit without noise", default="1/12", whole=False
+        "--lr", PROBLEM_HEADING, "learning rate; 1/12 needs the fewest samples for one unit without noise",
+        default="1/12", whole=False
     ),
-    number_option("--noise", PROBLEM, "variance of the label noise", default=0, whole=False),
-    number_option("--threshold", PROBLEM, "T, the share of the excess risk that is lost at the exit", default=0.5, whole=False),
-    number_option("--runs", RUNS, "runs of chain, SDE and ODE", default=400),
-    number_option("--sgd-runs", RUNS, "runs of SGD on the weights, whose cost is proportional to d", default=0),
-    number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
-    Option("--out", type=File(), heading=RESULTS, help="a netCDF file of the table"),
-    Option("--plot", type=File(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
-    Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
-    Option("--json", "as_json", is_flag=True, heading=RESULTS, help="print the table as JSON"),
-    Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
+    number_option("--noise", PROBLEM_HEADING, "variance of the label noise", default=0, whole=False),
+    number_option("--threshold", PROBLEM_HEADING, "T, the share of the excess risk lost at the exit", default=0.5, whole=False),
+    number_option("--runs", RUNS_HEADING, "runs of chain, SDE and ODE", default=400),
+    number_option("--sgd-runs", RUNS_HEADING, "runs of SGD on the weights, whose cost is proportional to d", default=0),
+    number_option("--seed", RUNS_HEADING, "an integer; the same seed gives the same numbers", default=0),
+    Option("--out", type=FileType(), heading=RESULTS_HEADING, help="a netCDF file of the table"),
+    Option("--plot", type=FileType(), heading=RESULTS_HEADING,
+           help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
+    Option("--force", is_flag=True, heading=RESULTS_HEADING, help="replace files that exist"),
+    Option("--json", "as_json", is_flag=True, heading=RESULTS_HEADING, help="print the table as JSON"),
+    Option("--quiet", is_flag=True, heading=RESULTS_HEADING, help="no progress bars"),
 ]  # fmt: skip
 PHASE_RETRIEVAL_OPTIONS = ("width", "lr", "noise", "sgd_runs")
 """Options that only the table of phase retrieval has."""
@@ -73,19 +75,24 @@ class ExitTimeCommand(Command):
 
 
 def read_preset(args: list[str]) -> str:
-    """Return the name of the preset in the arguments of a command line, or raise `Refusal` if there is no such preset."""
+    """Return the name of the preset in the arguments of a command line, or raise `CommandError` if there is no such preset."""
     from sgdlimits.problem.presets import PRESETS
 
     after = [args[i + 1] for i, each in enumerate(args[:-1]) if each == "--preset"]
     joined = [each.removeprefix("--preset=") for each in args if each.startswith("--preset=")]
     name = (after + joined or [DEFAULT_PRESET])[-1].replace("-", "_")
     if name not in PRESETS:
-        raise Refusal(f"there is no preset {name!r}. {suggest_name(name, PRESETS)}The presets are {among(list(PRESETS))}.")
+        raise CommandError(
+            f"there is no preset {name!r}. {suggest_name(name, PRESETS)}The presets are {join_words(list(PRESETS))}."
+        )
     return name
 
 
 @click.command(
-    "exit-time", cls=ExitTimeCommand, params=OPTIONS, short_help="Exit times of a plateau: levels and theory in one table."
+    "exit-time",
+    cls=ExitTimeCommand,
+    params=EXIT_TIME_OPTIONS,
+    short_help="Exit times of a plateau: levels and theory in one table.",
 )
 def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet, **given) -> None:
     """Compute how long one-pass SGD stays on a plateau: for phase retrieval, every level and formula in one table.
@@ -135,7 +142,7 @@ def print_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, 
     if out:
         write_netcdf(found.data, out)
     if plot:
-        draw_plateau(found, name, plot)
+        draw_plateau_exits(found, name, plot)
     print_saved(out, plot, as_json)
 
 
@@ -178,7 +185,7 @@ def print_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, pl
         sys.exit(INTERRUPTED_CODE)
 
 
-def draw_plateau(found: PlateauExits, name: str, path: Path) -> None:
+def draw_plateau_exits(found: PlateauExits, name: str, path: Path) -> None:
     """Save a figure of the fraction of runs that have not exited against time, at each level and by the linear noisy law."""
     import numpy as np
 

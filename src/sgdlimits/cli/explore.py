@@ -7,7 +7,7 @@ import click
 from sgdlimits.cli.options import Command, Option, echo, number_option
 from sgdlimits.errors import BadInput
 
-OPTIONS = [
+EXPLORER_OPTIONS = [
     number_option("--port", "Options", "port to listen on; 0 takes a free one", default=8321),
     Option("--host", default="127.0.0.1", show_default=True, help="address to listen on; others let other machines in"),
     Option("--browser/--no-browser", default=True, show_default=True, help="whether to open the page in a browser"),
@@ -20,7 +20,7 @@ class ServerCommand(Command):
     computes = False
 
 
-@click.command(cls=ServerCommand, params=OPTIONS, short_help="Open a page on which runs are watched.")
+@click.command(cls=ServerCommand, params=EXPLORER_OPTIONS, short_help="Open a page on which runs are watched.")
 def explore(port: int, host: str, browser: bool) -> None:
     """Open a local page with sliders, on which runs of SGD are shown together with their limits. Ctrl-C ends it.
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Number, Refusal, echo
+from sgdlimits.cli.options import Command, CommandError, FileType, NumberType, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
 from sgdlimits.papers.figures import FIGURES
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, suggest_name, table
+from sgdlimits.text import format_table, join_words, suggest_name
 
 
 class LazyCommand(Command):
@@ -25,8 +25,8 @@ class LazyCommand(Command):
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listed", is_flag=True, help="list all figures, with a line each")
 @click.option("--quick", is_flag=True, help="a small version, in about a minute or less: its caption ends with what is smaller")
-@click.option("--out", type=File(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
-@click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the starts and of all runs")
+@click.option("--out", type=FileType(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
+@click.option("--seed", type=NumberType(whole=True), default=0, show_default=True, help="of the starts and of all runs")
 def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: int) -> None:
     """Reproduce figures of the papers: for each a picture, a caption with numbers, and the datasets behind it.
 
@@ -43,14 +43,14 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
     from sgdlimits.papers.index import read_summary
 
     if listed:
-        echo(table((name, read_summary(name)) for name in FIGURES))
+        echo(format_table((name, read_summary(name)) for name in FIGURES))
         return
-    known = f"The figures are {among(list(FIGURES))}; all makes each of them."
+    known = f"The figures are {join_words(list(FIGURES))}; all makes each of them."
     if not names:
-        raise Refusal(f"the NAME of a figure is missing. {known}")
+        raise CommandError(f"the NAME of a figure is missing. {known}")
     for name in names:
         if name not in (*FIGURES, "all"):
-            raise Refusal(f"there is no figure {name!r}. {suggest_name(name, [*FIGURES, 'all'])}{known}")
+            raise CommandError(f"there is no figure {name!r}. {suggest_name(name, [*FIGURES, 'all'])}{known}")
     setup_process()
     make_figures(list(FIGURES) if "all" in names else list(names), out, quick, seed)
 
@@ -80,9 +80,9 @@ def _file_stamps(folder: str) -> dict[str, tuple[int, int]]:
 
 
 @click.command(cls=Command, short_help="All four levels on one figure, in about a minute.")
-@click.option("--out", type=File(), default="sgdlimits-demo", show_default=True, help="the folder for all files")
+@click.option("--out", type=FileType(), default="sgdlimits-demo", show_default=True, help="the folder for all files")
 @click.option("--quick", is_flag=True, help="a small version, in a few seconds: d = 300 and fewer runs")
-@click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the start and of all runs")
+@click.option("--seed", type=NumberType(whole=True), default=0, show_default=True, help="of the start and of all runs")
 def demo(out: str, quick: bool, seed: int) -> None:
     """Show the escape from mediocrity at four levels of description, in about a minute.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Number, echo
+from sgdlimits.cli.options import Command, FileType, NumberType, echo
 from sgdlimits.cli.work import (
     check_output,
     check_picture,
@@ -19,14 +19,14 @@ from sgdlimits.cli.work import (
     save_drawn_figure,
     simulate_and_save,
 )
-from sgdlimits.text import table as columns
+from sgdlimits.text import format_table as columns
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 @click.command(cls=Command, short_help="Say what is in a dataset.")
-@click.argument("file", type=File())
+@click.argument("file", type=FileType())
 @click.option("--json", "as_json", is_flag=True, help="print it as JSON")
 def info(file: str, as_json: bool) -> None:
     """Describe a dataset: its problem, level and start, how its runs ended, and how to make it again.
@@ -101,11 +101,11 @@ def _format_stored(value: Any) -> str:
 
 
 @click.command(cls=Command, short_help="Simulate again what a dataset came from.")
-@click.argument("file", type=File())
-@click.option("--out", type=File(), help="the new netCDF file; by default FILE's name with -again")
-@click.option("--seed", type=Number(whole=True), help="another seed")
-@click.option("--runs", type=Number(whole=True), help="another number of runs")
-@click.option("--t-max", type=Number(), help="another end, in samples per dimension")
+@click.argument("file", type=FileType())
+@click.option("--out", type=FileType(), help="the new netCDF file; by default FILE's name with -again")
+@click.option("--seed", type=NumberType(whole=True), help="another seed")
+@click.option("--runs", type=NumberType(whole=True), help="another number of runs")
+@click.option("--t-max", type=NumberType(), help="another end, in samples per dimension")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar and no table")
 def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float | None) -> None:
@@ -134,10 +134,12 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
 
 
 @click.command(cls=Command, short_help="Plateau, escape, descent and tail of the runs in a dataset.")
-@click.argument("file", type=File())
-@click.option("--band", type=Number(), default=0.02, show_default=True, help="how flat a plateau is, as a share of its risk")
-@click.option("--fall", type=Number(), default=0.5, show_default=True, help="share of its risk that is lost in the escape")
-@click.option("--floor", type=Number(), help="risk at which learning ends  [default: the problem's floor]")
+@click.argument("file", type=FileType())
+@click.option(
+    "--band", type=NumberType(), default=0.02, show_default=True, help="how flat a plateau is, as a share of its risk"
+)
+@click.option("--fall", type=NumberType(), default=0.5, show_default=True, help="share of its risk that is lost in the escape")
+@click.option("--floor", type=NumberType(), help="risk at which learning ends  [default: the problem's floor]")
 def phases(file: str, band: float, fall: float, floor: float | None) -> None:
     """Find the phases of the runs in a dataset: norm learning, plateau, escape, descent and tail, with times and risks.
 
@@ -156,15 +158,15 @@ def phases(file: str, band: float, fall: float, floor: float | None) -> None:
 
 
 @click.command(cls=Command, short_help="Plot datasets.")
-@click.argument("files", type=File(), nargs=-1, required=True)
+@click.argument("files", type=FileType(), nargs=-1, required=True)
 @click.option("--what", type=click.Choice(["both", "risk", "overlaps"]), default="both", show_default=True, help="what to plot")
-@click.option("--out", type=File(), help="the figure (.png, .svg, .pdf); by default the first FILE's name with .png")
+@click.option("--out", type=FileType(), help="the figure (.png, .svg, .pdf); by default the first FILE's name with .png")
 @click.option(
     "--clock", type=click.Choice(["t", "paper", "samples"]), default="t", show_default=True,
     help="t: samples per dimension; paper: the time of the problem's paper; samples: their number",
 )  # fmt: skip
 @click.option("--log", is_flag=True, help="a logarithmic scale for the risk")
-@click.option("--excess", type=Number(), help="a floor to subtract from the risk")
+@click.option("--excess", type=NumberType(), help="a floor to subtract from the risk")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bool, excess: float | None, force: bool) -> None:
     """Plot one or several datasets on the same axes: thick lines for means over runs, thin ones for single runs.

@@ -11,14 +11,14 @@ from click.core import ParameterSource
 from sgdlimits.cli.options import Option, make_option, number_option, option_type
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.errors import BadInput
-from sgdlimits.text import among
+from sgdlimits.text import join_words
 
 if TYPE_CHECKING:
     from sgdlimits.level import Level
     from sgdlimits.spec import Constructor
     from sgdlimits.start import Start
 
-LEVEL, START = "The level", "The start"
+LEVEL_HEADING, START_HEADING = "The level", "The start"
 STARTS = {
     "random": "random weights in R^d, as in the preset's paper",
     "orthogonal": "orthonormal students with normal overlaps of standard deviation --spread",
@@ -27,11 +27,11 @@ STARTS = {
 """Description of each start in the help page, by name."""
 START_OPTIONS = [
     Option(
-        "--start", type=click.Choice(list(STARTS)), default="random", show_default=True, heading=START,
+        "--start", type=click.Choice(list(STARTS)), default="random", show_default=True, heading=START_HEADING,
         help="; ".join(f"{name}: {words}" for name, words in STARTS.items()),
     ),
-    number_option("--spread", START, "standard deviation of the overlaps (orthogonal)", whole=False),
-    number_option("--overlap", START, "overlap of each student with each fixed direction (fixed)", whole=False),
+    number_option("--spread", START_HEADING, "standard deviation of the overlaps (orthogonal)", whole=False),
+    number_option("--overlap", START_HEADING, "overlap of each student with each fixed direction (fixed)", whole=False),
 ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def level_options(taken: set[str]) -> Iterator[Option]:
     `taken` has the names of the preset's options.
     """
     lines = "; ".join(f"{name}: {_as_clause(describe(level).summary)}" for name, level in available_levels().items())
-    for each in class_options("level", LEVEL, lines, available_levels(), "chain", taken):
+    for each in class_options("level", LEVEL_HEADING, lines, available_levels(), "chain", taken):
         if each.name == "level_d":
             each.help = str(each.help).replace(")", ", and the start random)")
         yield each
@@ -87,7 +87,7 @@ def class_options(
             f"{what}_{name}",
             first.annotation,
             heading=heading,
-            help=f"{text} ({among(titles)})",
+            help=f"{text} ({join_words(titles)})",
             default=None if first.default is first.empty else first.default,
             flag=option_name(what, name, taken),
         )
@@ -107,7 +107,7 @@ def make_level(given: dict[str, Any]) -> Level:
     """Build the level from the options; raise `BadInput` if a parameter is missing or belongs to another level."""
     from sgdlimits.spec import Constructor
 
-    level, typed = Constructor.of("level", given["level"]), typed_options("level", given)
+    level, typed = Constructor.from_part("level", given["level"]), typed_options("level", given)
     if given["start"] == "random" and "d" not in level.parameters:  # then it is the start's
         typed.pop("d", None)
     check_typed(level, typed)
@@ -118,7 +118,7 @@ def make_start(given: dict[str, Any]) -> Start:
     """Build the start from the options; raise `BadInput` if a required option is missing or belongs to another start."""
     from sgdlimits.spec import Constructor
 
-    start = Constructor.of("start", given["start"])
+    start = Constructor.from_part("start", given["start"])
     values = {"d": given["level_d"] if "d" in start.required else None, "spread": given["spread"], "overlap": given["overlap"]}
     typed = {name: value for name, value in values.items() if value is not None}
     check_typed(start, typed)

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, echo
+from sgdlimits.cli.options import Command, FileType, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_output, json_text
 
 
 @click.command(cls=Command, short_help="Find optimal schedules of a learning rate and other numbers.")
-@click.argument("file", type=File())
-@click.option("--out", type=File(), help="a .json file of the result, or a .nc file of the ODE with the optimal schedules")
+@click.argument("file", type=FileType())
+@click.option("--out", type=FileType(), help="a .json file of the result, or a .nc file of the ODE with the optimal schedules")
 @click.option("--force", is_flag=True, help="replace a file that exists")
 @click.option("--quiet", is_flag=True, help="no progress bar")
 def optimise(file: str, out: str | None, force: bool, quiet: bool) -> None:

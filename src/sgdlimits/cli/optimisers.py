@@ -11,7 +11,7 @@ import click
 from sgdlimits.cli.levels import check_typed, class_options, typed_options
 from sgdlimits.cli.options import Command, Option, echo
 from sgdlimits.docstring import describe
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
 OPTIMISER_HEADING = "The optimiser"
 
@@ -35,7 +35,7 @@ def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
 
     name, typed = given["optimiser"], typed_options("optimiser", given)
     refusal = f"--optimiser must be sgd for this preset; got {name!r}. Leave it out."
-    return spec.with_optimiser(problem, spec.Constructor.of("optimiser", name), typed, refusal, check_typed)
+    return spec.with_optimiser(problem, spec.Constructor.from_part("optimiser", name), typed, refusal, check_typed)
 
 
 @click.command(cls=Command, short_help="List the algorithms.")
@@ -49,8 +49,8 @@ def optimisers() -> None:
     from sgdlimits.algorithm import ALGORITHMS
     from sgdlimits.spec import Constructor
 
-    options = lambda name: " ".join(f"--{each}" for each in Constructor.of("optimiser", name).own_parameters)
-    echo(table((name, options(name), describe(cls).summary) for name, cls in ALGORITHMS.items()))
+    options = lambda name: " ".join(f"--{each}" for each in Constructor.from_part("optimiser", name).own_parameters)
+    echo(format_table((name, options(name), describe(cls).summary) for name, cls in ALGORITHMS.items()))
     echo("\nFor instance: sgdlimits run committee --d 1000 --optimiser heavy_ball --beta 0.9")
 
 

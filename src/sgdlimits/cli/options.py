@@ -14,10 +14,10 @@ import click
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.settings import setup_process
-from sgdlimits.text import SCHEDULE_TEXT, among, escape_controls, suggest_name
+from sgdlimits.text import SCHEDULE_TEXT, escape_controls, join_words, suggest_name
 
 
-class Number(click.ParamType):
+class NumberType(click.ParamType):
     """Type of options that take a number, written as 0.05, 1e9 or 1/12; with `whole`, 1e3 becomes an integer.
 
     With `over_time` the string of a schedule is accepted too, which the check of the argument parses later.
@@ -50,7 +50,7 @@ class Number(click.ParamType):
         return int(result) if self.whole and result.is_integer() else result
 
 
-class File(click.Path):
+class FileType(click.Path):
     """Type of options that take the name of a file or folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -59,7 +59,7 @@ class File(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Refusal(click.ClickException):
+class CommandError(click.ClickException):
     """Error that click prints as one sentence, before it exits with code 2."""
 
     exit_code = 2
@@ -73,7 +73,7 @@ def echo(text: str, err: bool = False) -> None:
     click.echo(escape_controls(text), err=err)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Group of commands, whose error for an unknown name lists the known ones."""
 
     noun: ClassVar[str] = "command"
@@ -82,8 +82,8 @@ class Group(click.Group):
         wrong, names = args[0], self.list_commands(ctx)
         # resilient parsing is completion by TAB, which must not fail
         if self.get_command(ctx, wrong) is None and not wrong.startswith("-") and not ctx.resilient_parsing:
-            raise Refusal(
-                f"there is no {self.noun} {wrong!r}. {suggest_name(wrong, names)}The {self.noun}s are {among(names)}."
+            raise CommandError(
+                f"there is no {self.noun} {wrong!r}. {suggest_name(wrong, names)}The {self.noun}s are {join_words(names)}."
             )
         return super().resolve_command(ctx, args)
 
@@ -115,7 +115,7 @@ class Command(click.Command):
             # errors begin with the name of an argument, such as "t_max must": print the option instead
             flags = {flag.lstrip("-").replace("-", "_"): flag for param in self.params for flag in param.opts}
             typed = re.sub(r"^\w+(?= must )", lambda found: flags.get(found[0], found[0]), str(reason))
-            raise Refusal(typed) from reason
+            raise CommandError(typed) from reason
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -139,7 +139,7 @@ class Option(click.Option):
 def number_option(flag: str, heading: str, help: str, *, default: float | str | None = None, whole: bool = True) -> Option:
     """Return an option that takes a number, listed under a heading of the help page."""
     more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
-    return Option(flag, type=Number(whole=whole), heading=heading, help=help, **more)
+    return Option(flag, type=NumberType(whole=whole), heading=heading, help=help, **more)
 
 
 def option_type(annotation: Any) -> click.ParamType | None:
@@ -155,8 +155,8 @@ def option_type(annotation: Any) -> click.ParamType | None:
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     members = typing.get_args(annotation) if union else (annotation,)
     # bool first, as it is a subclass of int; floats before ints, as they accept both
-    real = Number(over_time=typing.Any in members)
-    known = ((bool, click.BOOL), (float, real), (int, Number(whole=True)), (str, click.STRING))
+    real = NumberType(over_time=typing.Any in members)
+    known = ((bool, click.BOOL), (float, real), (int, NumberType(whole=True)), (str, click.STRING))
     return next((option for member, option in known if member in members), None)
 
 

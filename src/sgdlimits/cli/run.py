@@ -9,27 +9,32 @@ import click
 
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
-from sgdlimits.cli.options import Command, File, Group, Option, echo, make_option, number_option, option_type
+from sgdlimits.cli.options import Command, CommandGroup, FileType, Option, echo, make_option, number_option, option_type
 from sgdlimits.cli.work import check_apart, check_output, check_picture, format_summary, simulate_and_save
 from sgdlimits.docstring import describe, typed_parameters
-from sgdlimits.text import table as columns
+from sgdlimits.text import format_table as columns
 
 # headings of the help page
-PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
-PATH_TYPE = File()
+PROBLEM_HEADING, RUNS_HEADING, RESULTS_HEADING = "The problem", "The runs", "Results"
+PATH_TYPE = FileType()
 RUN_OPTIONS = [
-    number_option("--runs", RUNS, "number of independent runs", default=64),
-    number_option("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
-    number_option("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
-    number_option("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
-    Option("--out", type=PATH_TYPE, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
-    Option("--plot", type=PATH_TYPE, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
-    Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
-    Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bar and no table"),
+    number_option("--runs", RUNS_HEADING, "number of independent runs", default=64),
+    number_option("--t-max", RUNS_HEADING, "the end, in samples per dimension", default=60, whole=False),
+    number_option("--seed", RUNS_HEADING, "an integer; the same seed gives the same numbers", default=0),
+    number_option("--save", RUNS_HEADING, "number of times to save, equally spaced from 0 to the end", default=200),
+    Option(
+        "--out",
+        type=PATH_TYPE,
+        heading=RESULTS_HEADING,
+        help="the netCDF file; by default named by preset, level, d, lr and seed",
+    ),
+    Option("--plot", type=PATH_TYPE, heading=RESULTS_HEADING, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
+    Option("--force", is_flag=True, heading=RESULTS_HEADING, help="replace files that exist"),
+    Option("--quiet", is_flag=True, heading=RESULTS_HEADING, help="no progress bar and no table"),
 ]
 
 
-class Presets(Group):
+class PresetGroup(CommandGroup):
     """Group with a command for each preset, whose options follow from the preset's signature and docstring.
 
     Parameters
@@ -93,7 +98,7 @@ def preset_options(preset: Callable) -> list[Option]:
             # a prefix keeps a preset's arguments apart from those of level, start and run
             f"problem_{name}",
             parameter.annotation,
-            heading=PROBLEM,
+            heading=PROBLEM_HEADING,
             help=words.parameters.get(name, ""),
             default=None if parameter.default is parameter.empty else parameter.default,
             required=parameter.default is parameter.empty,
@@ -133,7 +138,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 
 @click.group(
-    cls=Presets, short_help="Simulate a preset and save the dataset.", work=run_problem,
+    cls=PresetGroup, short_help="Simulate a preset and save the dataset.", work=run_problem,
     options=lambda taken: [*optimiser_options(taken), *level_options(taken), *START_OPTIONS, *RUN_OPTIONS],
     example="--d 3000 --level chain --runs 64 --t-max 60 --plot figure.png",
 )  # fmt: skip

@@ -10,34 +10,38 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Option, echo
+from sgdlimits.cli.options import Command, FileType, Option, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, save_drawn_figure
 from sgdlimits.errors import BadInput
-from sgdlimits.text import count, table
+from sgdlimits.text import format_count, format_table
 
 # headings of the help page
-PLACE, ACTION = "Where it is computed", "What is done"
-OPTIONS: list[click.Parameter] = [
-    Option("--workers", type=click.IntRange(min=1), heading=PLACE, help="number of processes on this machine"),
-    Option("--shard", metavar="I/N", heading=PLACE, help="the I-th of N parts, for job arrays; the first is 1/N"),
-    Option("--cluster", metavar="WHERE", heading=PLACE,
+PLACE_HEADING, ACTION_HEADING = "Where it is computed", "What is done"
+SWEEP_OPTIONS: list[click.Parameter] = [
+    Option("--workers", type=click.IntRange(min=1), heading=PLACE_HEADING, help="number of processes on this machine"),
+    Option("--shard", metavar="I/N", heading=PLACE_HEADING, help="the I-th of N parts, for job arrays; the first is 1/N"),
+    Option("--cluster", metavar="WHERE", heading=PLACE_HEADING,
            help="through dask: local, slurm, or the address of a scheduler such as tcp://host:8786"),
-    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=PLACE, help="jobs of --cluster slurm"),
-    Option("--job", multiple=True, metavar="KEY=VALUE", heading=PLACE,
+    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=PLACE_HEADING,
+           help="jobs of --cluster slurm"),
+    Option("--job", multiple=True, metavar="KEY=VALUE", heading=PLACE_HEADING,
            help="a setting of the jobs of --cluster slurm, such as queue=cpu, walltime=08:00:00, memory=4GB or cores=2"),
-    Option("--folder", type=File(), heading=ACTION, help="folder of the results, instead of the one in FILE"),
-    Option("--dry-run", is_flag=True, heading=ACTION, help="print size and estimated time only; with slurm, the job script"),
-    Option("--status", is_flag=True, heading=ACTION, help="print the progress of a sweep, also while others compute it"),
-    Option("--retry", is_flag=True, heading=ACTION, help="try units again that failed before"),
-    Option("--export", type=File(), heading=ACTION, help="write all results to one file .nc or .zarr afterwards"),
-    Option("--plot", type=File(), heading=ACTION, help="a diagram of the first stored value over the first two parameters"),
-    Option("--force", is_flag=True, heading=ACTION, help="replace a picture that exists"),
-    Option("--quiet", is_flag=True, heading=ACTION, help="no progress and no table"),
+    Option("--folder", type=FileType(), heading=ACTION_HEADING, help="folder of the results, instead of the one in FILE"),
+    Option("--dry-run", is_flag=True, heading=ACTION_HEADING,
+           help="print size and estimated time only; with slurm, the job script"),
+    Option("--status", is_flag=True, heading=ACTION_HEADING,
+           help="print the progress of a sweep, also while others compute it"),
+    Option("--retry", is_flag=True, heading=ACTION_HEADING, help="try units again that failed before"),
+    Option("--export", type=FileType(), heading=ACTION_HEADING, help="write all results to one file .nc or .zarr afterwards"),
+    Option("--plot", type=FileType(), heading=ACTION_HEADING,
+           help="a diagram of the first stored value over the first two parameters"),
+    Option("--force", is_flag=True, heading=ACTION_HEADING, help="replace a picture that exists"),
+    Option("--quiet", is_flag=True, heading=ACTION_HEADING, help="no progress and no table"),
 ]  # fmt: skip
 
 
-@click.command(cls=Command, params=OPTIONS, short_help="Simulate a problem at many points.")
-@click.argument("file", type=File())
+@click.command(cls=Command, params=SWEEP_OPTIONS, short_help="Simulate a problem at many points.")
+@click.argument("file", type=FileType())
 def sweep(file: str, **given: Any) -> None:
     """Simulate a problem at the points that FILE defines; after an interruption, the same command resumes the sweep.
 
@@ -61,12 +65,12 @@ def sweep(file: str, **given: Any) -> None:
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
-        return echo(table(report_progress(job).items()))
+        return echo(format_table(report_progress(job).items()))
     engine = _choose_executor(given)
     picture_path = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
         script = engine.batch_script(job.folder) if given["cluster"] else ""
-        return echo(script or table(estimate_sweep(job).items()))
+        return echo(script or format_table(estimate_sweep(job).items()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -86,7 +90,8 @@ def sweep(file: str, **given: Any) -> None:
         _draw_diagram(found, job.design.parameter_names, picture_path)
     if not given["quiet"] and found is not None:
         echo(
-            f"{_format_ranges(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})"
+            f"{_format_ranges(found)}{format_count(len(units), 'unit')} in {job.folder}. "
+            f"In Python: sgdlimits.collect({job.folder!r})"
         )
     # results are saved, but scripts must notice
     if any(issubclass(warning.category, SweepFailed) for warning in caught):
@@ -116,7 +121,7 @@ def _choose_executor(given: dict[str, Any]) -> Any:
     from sgdlimits.run.sweeps.cluster import Dask
 
     settings = dict(each.partition("=")[::2] for each in given["job"])
-    return Dask.of(given["cluster"], workers=given["workers"] or given["jobs"], settings=settings)
+    return Dask.from_address(given["cluster"], workers=given["workers"] or given["jobs"], settings=settings)
 
 
 def _format_ranges(dataset: Any) -> str:
@@ -126,4 +131,4 @@ def _format_ranges(dataset: Any) -> str:
         if values.dtype.kind in "fi" and "t" not in values.dims and "time" not in values.dims:
             mean = values.mean("run") if "run" in values.dims else values
             rows.append((str(name), f"{float(mean.min()):.4g} to {float(mean.max()):.4g} over the points"))
-    return table(rows) + "\n" if rows else ""
+    return format_table(rows) + "\n" if rows else ""

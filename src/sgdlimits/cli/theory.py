@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
-from sgdlimits.cli.options import Command, Number, Option, echo, number_option
-from sgdlimits.cli.run import Presets
+from sgdlimits.cli.options import Command, NumberType, Option, echo, number_option
+from sgdlimits.cli.run import PresetGroup
 from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
 
 # heading of the help page
 SEARCH_HEADING = "The search"
-OPTIONS = [
+FIXED_POINT_OPTIONS = [
     number_option(
         "--count", SEARCH_HEADING, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"
     ),
@@ -41,9 +41,9 @@ OPTIONS = [
 @click.command(cls=Command, short_help="Information exponent of a target, the learning rate it asks for, and samples.")
 @click.argument("target")
 @click.option("--activation", help="the student's, where it is not the target's: erf, relu, tanh, square, he1, he2, ...")
-@click.option("--noise", type=Number(), default=0, show_default=True, help="variance of the label noise")
-@click.option("--d", type=Number(whole=True), default=1000, show_default=True, help="dimension")
-@click.option("--overlap", type=Number(), default=0.5, show_default=True, help="where learning ends")
+@click.option("--noise", type=NumberType(), default=0, show_default=True, help="variance of the label noise")
+@click.option("--d", type=NumberType(whole=True), default=1000, show_default=True, help="dimension")
+@click.option("--overlap", type=NumberType(), default=0.5, show_default=True, help="where learning ends")
 def exponent(target: str, activation: str | None, noise: float, d: int, overlap: float) -> None:
     """Compute how hard TARGET(w*·x) is to learn for one unit: information exponent, learning rate and number of samples.
 
@@ -80,10 +80,12 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
 
 
 @click.command("critical-points", cls=Command, short_help="Critical points of a quadratic network, and their Hessians.")
-@click.option("--width", type=Number(whole=True), default=2, show_default=True, help="p, units of the student")
-@click.option("--teachers", type=Number(whole=True), default=1, show_default=True, help="p*, orthonormal teacher directions")
-@click.option("--noise", type=Number(), default=0, show_default=True, help="variance of the label noise")
-@click.option("--d", type=Number(whole=True), help="dimension; without it counts are functions of d")
+@click.option("--width", type=NumberType(whole=True), default=2, show_default=True, help="p, units of the student")
+@click.option(
+    "--teachers", type=NumberType(whole=True), default=1, show_default=True, help="p*, orthonormal teacher directions"
+)
+@click.option("--noise", type=NumberType(), default=0, show_default=True, help="variance of the label noise")
+@click.option("--d", type=NumberType(whole=True), help="dimension; without it counts are functions of d")
 @click.option("--spectra", is_flag=True, help="print the eigenvalues of each Hessian too, in dimension --d")
 def critical_points(width: int, teachers: int, noise: float, d: int | None, spectra: bool) -> None:
     """List all critical points of the population risk of a quadratic network, by risk.
@@ -149,8 +151,8 @@ def _statistics_as_dict(point: Any) -> dict[str, Any]:
 
 
 @click.group(
-    "fixed-points", cls=Presets, short_help="Fixed points of a preset's ODE: stability, eigenvalues, copies, basins.",
-    work=print_fixed_points, options=lambda taken: OPTIONS, example="--count 256",
+    "fixed-points", cls=PresetGroup, short_help="Fixed points of a preset's ODE: stability, eigenvalues, copies, basins.",
+    work=print_fixed_points, options=lambda taken: FIXED_POINT_OPTIONS, example="--count 256",
 )  # fmt: skip
 def fixed_points() -> None:
     """Find the fixed points of the ODE of a preset: isolated points and manifolds, one row for each up to symmetry.
@@ -192,7 +194,7 @@ class LatexCommand(Command):
 
 
 @click.group(
-    cls=Presets,
+    cls=PresetGroup,
     short_help="The ODE of a preset as LaTeX.",
     work=print_equations,
     options=latex_options,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sgdlimits.cli.options import echo
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.files import atomic_replacement, check_plain_file
-from sgdlimits.text import count, table as columns
+from sgdlimits.text import format_count, format_table as columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,7 @@ def simulate_and_save(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dat
         except Interrupted as stopped:
             save(stopped.dataset, out)
             runs, t = stopped.dataset.sizes["run"], float(stopped.dataset.t.values[-1])
-            echo(f"Interrupted. Saved {count(runs, 'run')} up to t = {t:.3g} in {out}.", err=True)
+            echo(f"Interrupted. Saved {format_count(runs, 'run')} up to t = {t:.3g} in {out}.", err=True)
             sys.exit(INTERRUPTED_CODE)
     seconds = time.perf_counter() - begin
     save(dataset, out)
@@ -128,9 +128,9 @@ def save_drawn_figure(path: Path) -> Iterator[None]:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from sgdlimits.analysis.plot import PAPER
+    from sgdlimits.analysis.plot import PAPER_STYLE
 
-    with plt.rc_context(PAPER):
+    with plt.rc_context(PAPER_STYLE):
         yield
         # an interruption leaves no half-written picture
         with atomic_replacement(path) as partial:
@@ -140,13 +140,13 @@ def save_drawn_figure(path: Path) -> Iterator[None]:
 
 def format_summary(dataset: xr.Dataset, seconds: float) -> str:
     """Format a summary of a dataset: how its runs ended, final risk and overlap, and wall time."""
-    from sgdlimits.analysis.origin import overlap_name
+    from sgdlimits.analysis.origin import name_of_overlap
 
     good, attributes = dataset.status.values != "diverged", dataset.attrs  # a mask in isel would import dask
     rows = {"runs": count_statuses(dataset)}
     if good.any():
         rows["final risk"] = format_mean_and_error(dataset.risk.values[good, -1])
-        if name := overlap_name(dataset):
+        if name := name_of_overlap(dataset):
             overlap = abs(dataset[name].values[good, -1])
             rows["final |overlap|"] = format_mean_and_error(overlap.reshape(overlap.shape[0], -1).mean(1))
     rows["wall time"] = f"{seconds:.1f} s"

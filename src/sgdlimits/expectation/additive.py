@@ -18,7 +18,7 @@ from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.gaussian import (
     ErfIntegrals,
     GaussHermite,
-    Orders,
+    IntegrationOrders,
     PiecewiseLinearIntegrals,
     Rule,
     SmoothIntegrals,
@@ -28,7 +28,7 @@ from sgdlimits.expectation.gaussian import (
 )
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import RiskDerivatives, autodiff_slopes, warn_if_inaccurate
-from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moments, unit_planes
+from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, compute_pair_moments, compute_unit_planes
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout
@@ -60,19 +60,19 @@ class FieldIntegrals(Expectation):
     order : quadrature nodes per dimension where no closed form is known; more nodes make smaller errors
     """
 
-    needs: ClassVar[str] = (
+    supported_models: ClassVar[str] = (
         "a squared loss, a CommitteeReadout, centred data, and activations that are smooth or piecewise linear"
     )
     order: Annotated[int, integer(at_least=4)] = eqx.field(static=True, default=24)
 
     def supports(self, model):
-        return additive_integrals(model, self.order) is not None
+        return choose_additive_integrals(model, self.order) is not None
 
     def tolerance(self, model):
-        return 1e-9 if self._integrals(model).exact else 1e-7
+        return 1e-9 if self._integrals(model).is_exact else 1e-7
 
     def accuracy(self, model):
-        return None if self._integrals(model).exact else 1e-3
+        return None if self._integrals(model).is_exact else 1e-3
 
     @property
     def remedy(self):
@@ -86,7 +86,7 @@ class FieldIntegrals(Expectation):
 
     def estimate(self, model, a, law):
         integrals = self._integrals(model)
-        fine, rough = (self._moments(model, a, law, units) for units in (integrals, integrals.coarser()))
+        fine, rough = (self._moments(model, a, law, units) for units in (integrals, integrals.with_fewer_nodes()))
         return fine, jax.tree.map(lambda a, b: jnp.abs(a - b), fine, rough)
 
     def risk(self, model, a, law):
@@ -114,14 +114,14 @@ class FieldIntegrals(Expectation):
         if isinstance(student, Erf) and isinstance(teacher, Erf):
             return autodiff_slopes(self.risk, model, a, S)
         sigma = math.sqrt(model.coordinates.variance)
-        plane = unit_planes(sigma * np.concatenate([S, pad_frame(model.frame, S.shape[1])]), len(S))
-        largest = max(1.0, np.hypot(plane.along, plane.across).max())
+        plane = compute_unit_planes(sigma * np.concatenate([S, pad_frame(model.frame, S.shape[1])]), len(S))
+        largest = max(1.0, np.hypot(plane.first_components, plane.second_components).max())
         count = min(MAX_NODES, NODES_PER_NORM * math.ceil(largest))
-        fine = _slopes_from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, count))
-        if not self._integrals(model).exact:
-            rough = _slopes_from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, 3 * count // 4))
+        fine = _slopes_from_pairs(model, a, sigma, plane, compute_pair_moments(student, teacher, plane, count))
+        if not self._integrals(model).is_exact:
+            rough = _slopes_from_pairs(model, a, sigma, plane, compute_pair_moments(student, teacher, plane, 3 * count // 4))
             remedy = "Take units of smaller norm, or a smoother activation."
-            warn_if_inaccurate(fine.span - rough.span, fine.span, SLOPE_ACCURACY, remedy)
+            warn_if_inaccurate(fine.span_block - rough.span_block, fine.span_block, SLOPE_ACCURACY, remedy)
         return fine
 
     def _moments(self, model, a, law, integrals) -> Moments:
@@ -153,12 +153,12 @@ class FieldIntegrals(Expectation):
 
     def _integrals(self, model) -> UnitIntegrals:
         """Return the Gaussian integrals for the model's units, with `self.order` nodes where they have no closed form."""
-        integrals = additive_integrals(model, self.order)
-        assert integrals is not None, self.needs
+        integrals = choose_additive_integrals(model, self.order)
+        assert integrals is not None, self.supported_models
         return integrals
 
 
-def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
+def choose_additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
     """Return the Gaussian integrals for a model with a squared loss whose residual is a sum of units; None for other models.
 
     `order` is the number of quadrature nodes per dimension where the integrals have no closed form.
@@ -168,32 +168,34 @@ def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
         return None
     student, teacher = model.network.activation, readout.activation
     kind = type(student) if isinstance(teacher, type(student)) else Activation
-    return unit_integrals.dispatch(kind)(student, teacher, model.width, model.teachers, order)
+    return choose_unit_integrals.dispatch(kind)(student, teacher, model.width, model.teachers, order)
 
 
 @singledispatch
-def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
+def choose_unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
     """Return the Gaussian integrals for p students of one activation and k teachers of another, or None if there are none.
 
     A class of activations with closed integrals registers them here, for two activations of that class. `order` is the number
     of quadrature nodes per dimension for activations without closed integrals.
     """
-    return SmoothIntegrals(p, student, teacher, Orders.of(order)) if student.smooth and teacher.smooth else None
+    return (
+        SmoothIntegrals(p, student, teacher, IntegrationOrders.from_order(order)) if student.smooth and teacher.smooth else None
+    )
 
 
-@unit_integrals.register
+@choose_unit_integrals.register
 def _(student: Erf, teacher: Erf, p, k, order):
     return ErfIntegrals(students=p, gains=np.sqrt(2) * np.repeat([student.scale, teacher.scale], [p, k]))
 
 
-@unit_integrals.register
+@choose_unit_integrals.register
 def _(student: PiecewiseLinear, teacher: PiecewiseLinear, p, k, order):
     left = np.repeat([student.left, teacher.left], [p, k])
     right = np.repeat([student.right, teacher.right], [p, k])
     return PiecewiseLinearIntegrals(students=p, odd=(right + left) / 2, even=(right - left) / 2)
 
 
-@unit_integrals.register
+@choose_unit_integrals.register
 def _(student: Polynomial, teacher: Polynomial, p, k, order):
     return SmoothIntegrals(p, student, teacher, polynomial_orders(student.degree, teacher.degree), polynomials=True)
 
@@ -221,7 +223,7 @@ def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane
     c = np.concatenate([model.network.factor * a, -np.asarray(model.target.readout.weights(model.teachers))])
     first, e = 2 * weight * c[:p], plane.directions
     between, own = c[:p, None] * c[:p], np.diag(c[:p])
-    gradient = np.einsum("m,jma,jmas->js", c, pairs.first, e, optimize=True)
+    gradient = np.einsum("m,jma,jmas->js", c, pairs.first_moments, e, optimize=True)
     slopes = np.einsum("jlab,jlas,jlbt->jslt", pairs.slopes.tensor, e[:, :p], e[:, :p], optimize=True)
     curvature = np.einsum("m,jmab,jmas,jmbt->jst", c, pairs.curvature.tensor, e, e, optimize=True)
     mean = 2 * weight * (between * pairs.slopes.mean + own * (pairs.curvature.mean @ c)[:, None])

@@ -28,11 +28,11 @@ class Expectation(Part):
     """A method to compute expectations over one random sample of a model, independent of the optimiser.
 
     A subclass implements `supports`, `moments`, `covariance`, `risk_of_factor` and `slopes`, and describes the supported models
-    in `needs`. Support depends on types and static fields only, never on the value of an array: the choice is repeated at every
-    use, inside and outside compiled code, so it cannot become stale.
+    in `supported_models`. Support depends on types and static fields only, never on the value of an array: the choice is
+    repeated at every use, inside and outside compiled code, so it cannot become stale.
     """
 
-    needs: ClassVar[str] = ""
+    supported_models: ClassVar[str] = ""
     """Description of the supported models, for error messages."""
     closed_covariance: ClassVar[bool] = False
     """Whether the covariance has a closed form."""
@@ -83,7 +83,7 @@ class Expectation(Part):
         """Return this expectation without the smoothing of piecewise linear activations that helps ODE solvers."""
         return self
 
-    def finer(self) -> Expectation | None:
+    def with_more_nodes(self) -> Expectation | None:
         """Return this expectation with more quadrature nodes; None if it uses no nodes or already the maximum."""
         return None
 

@@ -44,7 +44,7 @@ def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectatio
     if isinstance(expectation, Expectation) and not isinstance(expectation, ClassSums) and is_split(at_start(model)):
         expectation = ClassSums((expectation,))
     if not isinstance(expectation, Expectation) or not expectation.supports(at_start(model)):
-        needs = given.needs if isinstance(given, Expectation) else "to be a rule or an Expectation"
+        needs = given.supported_models if isinstance(given, Expectation) else "to be a rule or an Expectation"
         raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation=, or give Sobol().")
     return expectation
 

@@ -236,7 +236,9 @@ def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
     )
 
 
-def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int) -> tuple[np.ndarray, np.ndarray]:
+def compute_kinked_class_hessian(
+    model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute the Hessian of the risk of piecewise linear units, in the frame and along any direction orthogonal to it.
 
     Returns arrays of shapes (p, n, p, n) and (p, p), for second layer a and coordinates S of the units in an orthonormal frame.

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.checks import each_of, instance
+from sgdlimits.checks import check_each, instance
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.base import Expectation
@@ -127,7 +127,7 @@ def class_models(model: Model) -> tuple[ClassModel, ...]:
     """
     model = at_start(model)
     network, readout = model.network.without_dropout(), model.target.readout
-    if not (isinstance(readout, ClassReadouts) or network.head_count > 1 or model.data.splits_classes):
+    if not (isinstance(readout, ClassReadouts) or network.head_count > 1 or model.data.has_classes_apart):
         plain = model.without_dropout
         return (ClassModel(None, None, _isotropic(plain) if isinstance(model.data, Blocks) else plain),)
     if network.head_count > 1:
@@ -151,9 +151,9 @@ def _class_model(model: Model, network: Any, i: int) -> ClassModel:
     if isinstance(data, Blocks):
         data, gram = data.isotropic(model.gram, i)
     else:
-        data, gram = data.of_class(i), target.gram
+        data, gram = data.select_class(i), target.gram
     if turn is not None:
-        data, gram = data.of_class(0, invert_turn(turn)), turn @ gram @ turn.T
+        data, gram = data.select_class(0, invert_turn(turn)), turn @ gram @ turn.T
     own_target = eqx.tree_at(lambda target: (target.readout, target.gram), target, (own, gram))
     return ClassModel(i, turn, Model(data, own_target, network, model.loss))
 
@@ -175,14 +175,16 @@ class ClassSums(Expectation):
     expectations : method to compute the expectations of each class, or one for all classes
     """
 
-    needs: ClassVar[str] = "classes with readouts or heads of their own, or dropout, and expectations that support each class"
+    supported_models: ClassVar[str] = (
+        "classes with readouts or heads of their own, or dropout, and expectations that support each class"
+    )
     expectations: tuple[Expectation, ...]
 
     def __init__(
         self,
         expectations: Annotated[
             Sequence[Any],
-            each_of(instance("sgdlimits.expectation.base", "Expectation", "an Expectation", "Give NodeSums(Sobol()).")),
+            check_each(instance("sgdlimits.expectation.base", "Expectation", "an Expectation", "Give NodeSums(Sobol()).")),
         ],
     ) -> None:
         self.expectations = tuple(expectations)
@@ -271,8 +273,8 @@ class ClassSums(Expectation):
                 scalars = _scalar_selection(model, part, kept)(a)
                 each = own.slopes(part.model, jax.tree.map(np.asarray, scalars), S @ R.T)
                 share = rate * (1.0 if part.i is None else weights[part.i])
-                span = np.einsum("jslt,sx,ty->jxly", each.span, R, R)
-                derivatives = each.gradient @ R, span, each.outside
+                span = np.einsum("jslt,sx,ty->jxly", each.span_block, R, R)
+                derivatives = each.gradient @ R, span, each.outside_block
                 total = RiskDerivatives(*(x + share * y for x, y in zip(total, derivatives, strict=True)))
         return total
 
@@ -283,9 +285,13 @@ class ClassSums(Expectation):
             else self
         )
 
-    def finer(self):
-        finer = [own.finer() for own in self.expectations]
-        return ClassSums(tuple(new or own for new, own in zip(finer, self.expectations, strict=True))) if any(finer) else None
+    def with_more_nodes(self):
+        with_more_nodes = [own.with_more_nodes() for own in self.expectations]
+        return (
+            ClassSums(tuple(new or own for new, own in zip(with_more_nodes, self.expectations, strict=True)))
+            if any(with_more_nodes)
+            else None
+        )
 
     def tolerance(self, model):
         return max(own.tolerance(part.model) for part, own in self.pair_with_expectations(class_models(model)))
@@ -368,7 +374,7 @@ def _scalar_selection(model: Model, part: ClassModel, kept: Any) -> Callable[[Sc
 
     def select(a):
         own = network.apply_mask(a if part.i is None else network.select_head(a, part.i), kept)
-        return own["a"] if isinstance(own, dict) and part.model.network.one_array else own
+        return own["a"] if isinstance(own, dict) and part.model.network.has_array_scalars else own
 
     return select
 
@@ -389,10 +395,10 @@ def _embed_moments(part: ClassModel, select: Callable, moments: Moments) -> Mome
     return part.undo_turn(moments)._replace(gradient_second=select(moments.gradient_second))
 
 
-def rule_of(expectation: Expectation | None) -> Rule | None:
+def quadrature_rule_of(expectation: Expectation | None) -> Rule | None:
     """Return the quadrature rule of an expectation that sums over nodes, also within `ClassSums`; None for others."""
     if isinstance(expectation, ClassSums):
-        return rule_of(expectation.expectations[0])
+        return quadrature_rule_of(expectation.expectations[0])
     return expectation.rule if isinstance(expectation, NodeSums) else None
 
 

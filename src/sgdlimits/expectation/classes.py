@@ -13,15 +13,15 @@ from jax import lax
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.checks import each_of
+from sgdlimits.checks import check_each
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, increment_covariance, linearise_increment
 from sgdlimits.expectation.class_inputs import (
     ClassInputs,
     class_mean_inputs,
+    compute_kinked_class_hessian,
     grid_inputs,
-    kinked_class_hessian,
     smooth_class_moments,
 )
 from sgdlimits.expectation.gaussian import GaussHermite, means_where_positive, probability_both_positive
@@ -99,7 +99,7 @@ class ClassIntegrals(ClassExpectation):
     orders : two or more increasing orders; None for the default at the width of the network
     """
 
-    needs: ClassVar[str] = (
+    supported_models: ClassVar[str] = (
         f"ClassLabels, CrossEntropy, activations that are smooth or piecewise linear, and orders for more than "
         f"{max(GRID_ORDERS)} units"
     )
@@ -112,7 +112,7 @@ class ClassIntegrals(ClassExpectation):
 
     def supports(self, model):
         few = model.network.width <= max(GRID_ORDERS) or self.orders is not None
-        return super().supports(model) and not model.on_means and few
+        return super().supports(model) and not model.has_inputs_at_means and few
 
     def tolerance(self, model):
         return 1e-6
@@ -158,7 +158,7 @@ class ClassIntegrals(ClassExpectation):
             # The loss depends on the student fields only, so nodes in the span of the units suffice.
             nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._grid_orders(model)[-1]))
             return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
-        span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._grid_orders(model)[-1])
+        span, outside = compute_kinked_class_hessian(model, a, pad_units(model, S), self._grid_orders(model)[-1])
         slopes = RiskDerivatives(self.gradient(model, a, S), span[:, :n, :, :n], outside)
         return check_stein(model, S, slopes, accuracy, self.remedy)
 
@@ -217,11 +217,11 @@ class AtMeans(ClassExpectation):
     smoothing : width of the smoothed kink in the drift of piecewise linear units; None for the exact kink
     """
 
-    needs: ClassVar[str] = "inputs without variance, ClassLabels, CrossEntropy, and units with a known kink or none"
+    supported_models: ClassVar[str] = "inputs without variance, ClassLabels, CrossEntropy, and units with a known kink or none"
     smoothing: Positive | None = eqx.field(static=True, default=1e-3)
 
     def supports(self, model):
-        return super().supports(model) and model.on_means
+        return super().supports(model) and model.has_inputs_at_means
 
     def without_smoothing(self):
         return AtMeans(smoothing=None)
@@ -339,7 +339,7 @@ def _largest_entry(moments: Moments) -> Float[Array, ""]:
 
 def _check_grid_orders(orders: Sequence[int]) -> tuple[int, ...]:
     """Return the orders as a tuple, or raise `BadInput` unless they are two or more increasing integers up to MAX_ORDER."""
-    values = each_of(check_count)("orders", orders)
+    values = check_each(check_count)("orders", orders)
     if len(values) < 2 or sorted(set(values)) != list(values) or values[-1] > MAX_ORDER:
         raise BadInput(
             f"orders must be two or more increasing integers up to {MAX_ORDER}; got {values}. Give, say, (8, 12, 18)."

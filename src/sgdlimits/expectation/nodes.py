@@ -53,8 +53,8 @@ class NodeSums(Expectation):
     def remedy(self):
         return self.rule.remedy
 
-    def finer(self):
-        rule = self.rule.finer()
+    def with_more_nodes(self):
+        rule = self.rule.with_more_nodes()
         return None if rule is None else NodeSums(rule)
 
     def runs_at_once(self, model):
@@ -173,7 +173,7 @@ def _mean_over_nodes(f, model, a, law, nodes: Nodes):
     def mean_in_class(c):
         # A Partial is a pytree: derivatives in the second layer and in the fixed fields pass through its arguments.
         sample = Partial(f, model, a, split.L @ at.x + mean.fixed[:, c][:, None], points[-1], c)
-        return field_mean(sample, mean.student[:, c], split.A, split.rest, at, smooth=is_smooth(model))
+        return field_mean(sample, mean.student[:, c], split.A, split.residual_covariance, at, smooth=is_smooth(model))
 
     return law.average_over_classes(mean_in_class)
 
@@ -191,4 +191,4 @@ def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
 def _symmetric_factor(law) -> FieldFactor:
     """Factor the covariance of the fields by its symmetric root, so that nodes can have the symmetries of the model."""
     split = law.condition_on_fixed()
-    return split.factor(square_root(split.rest))
+    return split.factor(square_root(split.residual_covariance))

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.additive import additive_integrals
+from sgdlimits.expectation.additive import choose_additive_integrals
 from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, overlap_rule, radius_rule, trapezoid
 from sgdlimits.expectation.gaussian.units import UnitIntegrals, safe_root
 from sgdlimits.model.activation import Activation, Erf, Polynomial
@@ -42,11 +42,11 @@ MAX_FLOATS_AT_ONCE = 2**16
 """Approximate maximum number of floats for the computation of one block of units: half a megabyte."""
 SMOOTH_LINE_RULES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
 """Quadrature nodes along each fixed direction, by the number of these (1 or 2), if all functions are smooth."""
-PANEL_SETTINGS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
+PANEL_RULE_SETTINGS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
 """Number of panels, nodes per panel and range, by the number of fixed directions, if a function may jump or bend at 0."""
 LABEL_NOISE_RULES = {True: LineRule(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
 """Quadrature nodes of the label noise, by whether the loss is quadratic: two nodes are exact for a quadratic loss."""
-UNIT_NODES, UNIT_RANGE = 64, 9.0
+UNIT_NODES, UNIT_FIELD_RANGE = 64, 9.0
 """Number and range of the nodes that average a unit over the part of its field independent of the fixed fields."""
 DIRECTION_NODES, LENGTH_NODES = 40, 16
 """Numbers of nodes for a coordinate of a unit's direction and for an input's length, both outside the fixed directions."""
@@ -171,7 +171,7 @@ class GridExpectation(ParticleExpectation):
     def _grid(self, model) -> FixedFieldGrid:
         """Return the grid over the fixed fields, with the same standard normal points in each class."""
         law, k = model.coordinates, model.target.teachers
-        line = SMOOTH_LINE_RULES[k] if self.smooth else panel_rule(*PANEL_SETTINGS[k])
+        line = SMOOTH_LINE_RULES[k] if self.smooth else make_panel_rule(*PANEL_RULE_SETTINGS[k])
         points, product = line.grid(k)
         c = jnp.repeat(jnp.arange(law.classes), product.size)
         x = jnp.tile(points, law.classes)
@@ -184,7 +184,7 @@ class GridExpectation(ParticleExpectation):
 
     def _block_size(self, model, grid: FixedFieldGrid) -> int:
         """Return the number of units per block, which bounds the memory."""
-        return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * activation_rule(model.network.activation).points.size))
+        return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * choose_activation_rule(model.network.activation).points.size))
 
 
 class SphereExpectation(GridExpectation):
@@ -242,7 +242,7 @@ class PairwiseExpectation(ParticleExpectation):
         p = stats.width
         rows, sums = self._field_features(model, stats), self._pair_sums(model, stats)
         value, curvature, fixed, field = map_blocks(sums, rows, self._block_size(rows))
-        law = unit_laws(model, stats)
+        law = compute_unit_laws(model, stats)
         scale = 2 * model.loss.weight / p
         slope = scale * stats.a
         return ParticleMoments(
@@ -267,7 +267,7 @@ class PairwiseExpectation(ParticleExpectation):
 
     def _field_features(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
         """Return the coefficients of all fields in normal coordinates of the frame, and their `UnitIntegrals.features`."""
-        law = unit_laws(model, stats)
+        law = compute_unit_laws(model, stats)
         variances = jnp.concatenate([law.variance, jnp.diagonal(law.fixed)])
         return jnp.concatenate([law.A, jnp.asarray(law.L)]), self._integrals(model).features(variances)
 
@@ -278,7 +278,7 @@ class PairwiseExpectation(ParticleExpectation):
         E[s(x_i) s(x_l)], E[s''(x_i) s(x_l)], and E[s'(x_i) s'(x_l)] times the covariances of x_l with the fixed fields and x_i.
         """
         (m, columns), c = self._field_features(model, stats), self._residual_coefficients(model, stats)
-        fixed, integrals = m @ unit_laws(model, stats).L.T, self._integrals(model)
+        fixed, integrals = m @ compute_unit_laws(model, stats).L.T, self._integrals(model)
 
         def sums_of_block(block):
             here, features = block
@@ -291,7 +291,7 @@ class PairwiseExpectation(ParticleExpectation):
     @staticmethod
     def _integrals(model) -> UnitIntegrals:
         """Return the Gaussian integrals over pairs of the model's units."""
-        integrals = additive_integrals(model)
+        integrals = choose_additive_integrals(model)
         assert integrals is not None, "pairs are chosen for sums of units only"
         return integrals
 
@@ -316,7 +316,7 @@ class UnitLaws(NamedTuple):
     fixed: Float[Array, "k k"]
 
 
-def unit_laws(model: Model, stats: Particles) -> UnitLaws:
+def compute_unit_laws(model: Model, stats: Particles) -> UnitLaws:
     """Compute the Gaussian law of the field of each unit separately, since the mean field has no overlaps between units."""
 
     def law_of_unit(a, M, q):
@@ -330,11 +330,11 @@ def unit_laws(model: Model, stats: Particles) -> UnitLaws:
 
 def make_unit_batch(model: Model, stats: Particles) -> UnitBatch:
     """Convert the particles of one run to a batch of units with the laws of their fields."""
-    law = unit_laws(model, stats)
+    law = compute_unit_laws(model, stats)
     return UnitBatch(stats.a, law.A, law.outside, law.mean)
 
 
-def panel_rule(count: int, order: int, reach: float) -> LineRule:
+def make_panel_rule(count: int, order: int, reach: float) -> LineRule:
     """Return Gauss-Legendre nodes on equal panels of [-reach, reach], weighted with the normal density.
 
     With an even number of panels, functions with a kink or a jump at zero are integrated accurately.
@@ -382,23 +382,24 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
     k, activation, readout = model.target.teachers, model.network.activation, model.target.readout
     smooth = activation.smooth and readout.smooth and model.loss.quadratic
     if outside is not None:
-        if activation.smooth and k <= max(PANEL_SETTINGS):
+        if activation.smooth and k <= max(PANEL_RULE_SETTINGS):
             return SphereExpectation(smooth, outside)
         raise BadInput(
-            f"MeanField(outside=...) needs a smooth activation and at most {max(PANEL_SETTINGS)} fixed directions; got {k} and "
+            f"MeanField(outside=...) needs a smooth activation and at most {max(PANEL_RULE_SETTINGS)} fixed directions; "
+            f"got {k} and "
             f"{'a smooth' if activation.smooth else 'a non-smooth'} activation. Leave out outside=, or use ODE()."
         )
-    integrals = additive_integrals(model)
+    integrals = choose_additive_integrals(model)
     many = model.network.width > SMOOTH_LINE_RULES[2].points.size ** 2  # then pairs cost more than the grid
     if smooth and (k == 1 or (k == 2 and (many or integrals is None))):
         return GridExpectation(True)
     if integrals is not None:
         return PairwiseExpectation()
-    if activation.smooth and k <= max(PANEL_SETTINGS):
+    if activation.smooth and k <= max(PANEL_RULE_SETTINGS):
         return GridExpectation(False)
     raise BadInput(
         "MeanField needs a squared loss and teacher units of the same type as the students', or a smooth activation and "
-        f"at most {max(PANEL_SETTINGS)} fixed directions; "
+        f"at most {max(PANEL_RULE_SETTINGS)} fixed directions; "
         f"got {k} and {'a smooth' if activation.smooth else 'a non-smooth'} activation. Use ODE(), at finite width."
     )
 
@@ -411,19 +412,19 @@ class ActivationMeans(NamedTuple):
     product: Float[Array, "..."]
 
 
-def activation_rule(activation: Activation) -> LineRule:
+def choose_activation_rule(activation: Activation) -> LineRule:
     """Return the quadrature nodes to average an activation over; a single node if the average has a closed form."""
     if isinstance(activation, Erf):
         return LineRule(np.zeros(1), np.ones(1))
     if isinstance(activation, Polynomial):
         return gauss_hermite(activation.degree // 2 + 1)
-    return trapezoid(UNIT_NODES, UNIT_RANGE)
+    return trapezoid(UNIT_NODES, UNIT_FIELD_RANGE)
 
 
 @singledispatch
 def average_activation(activation: Activation, mean: Float[Array, "..."], variance: Float[Array, "..."]) -> ActivationMeans:
     """Average an activation over Gaussian fields with the given mean and variance."""
-    return average_over_line(activation, mean, safe_root(variance), activation_rule(activation))
+    return average_over_line(activation, mean, safe_root(variance), choose_activation_rule(activation))
 
 
 def average_over_line(

@@ -54,7 +54,7 @@ def compute_accuracy(model: Model, a: Scalars, law: FieldLaw, rule: Rule) -> Est
 
 def has_closed_accuracy(model: Model) -> bool:
     """Return whether the classification accuracy of a model is computed without a quadrature rule over its fields."""
-    return model.on_means or (_has_closed_last_field(model) and model.network.width <= MAX_CLOSED_WIDTH)
+    return model.has_inputs_at_means or (_has_closed_last_field(model) and model.network.width <= MAX_CLOSED_WIDTH)
 
 
 def _variable_count(model: Model) -> int:
@@ -65,7 +65,12 @@ def _variable_count(model: Model) -> int:
 def _has_closed_last_field(model: Model) -> bool:
     """Return whether units are piecewise linear and labels are classes, so that one field is integrated in closed form."""
     network, loss, readout = model.network, model.loss, model.target.readout
-    if not network.plain or not isinstance(loss, CrossEntropy) or not isinstance(readout, ClassLabels) or model.on_means:
+    if (
+        not network.plain
+        or not isinstance(loss, CrossEntropy)
+        or not isinstance(readout, ClassLabels)
+        or model.has_inputs_at_means
+    ):
         return False
     return network.activation.kinked
 

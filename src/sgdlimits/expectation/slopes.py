@@ -31,7 +31,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import AccuracyWarning, BadInput
 from sgdlimits.expectation.gaussian import Rule
-from sgdlimits.model.activation import looks_smooth
+from sgdlimits.model.activation import is_probably_smooth
 from sgdlimits.model.loss import FunctionLoss, Loss
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import overlaps_from_coordinates, pad_frame
@@ -46,8 +46,8 @@ class RiskDerivatives(NamedTuple):
     """Gradient and Hessian of the risk: within the frame, and as a p-by-p block along any direction orthogonal to it."""
 
     gradient: Float[np.ndarray, "p n"]
-    span: Float[np.ndarray, "p n p n"]
-    outside: Float[np.ndarray, "p p"]
+    span_block: Float[np.ndarray, "p n p n"]
+    outside_block: Float[np.ndarray, "p p"]
 
 
 def refuse_zero_weights(model: Model, S: Float[np.ndarray, "p n"]) -> None:
@@ -105,8 +105,8 @@ def check_stein(model: Model, S: np.ndarray, slopes: RiskDerivatives, accuracy: 
     :math:`\sigma^2`, units of weights :math:`u_l`, and first and second derivatives :math:`G_j, l_{jl}` of the loss in the
     fields. Both sides are computed independently.
     """
-    expected = slopes.outside @ S[:, model.teachers :]
-    largest = np.abs(slopes.outside).max() * np.abs(S).max() * np.ones(1)
+    expected = slopes.outside_block @ S[:, model.teachers :]
+    largest = np.abs(slopes.outside_block).max() * np.abs(S).max() * np.ones(1)
     warn_if_inaccurate(slopes.gradient[:, model.teachers :] - expected, largest, accuracy, remedy)
     return slopes
 
@@ -194,7 +194,7 @@ def _is_smooth_loss(loss: Loss, outputs: tuple[int, ...]) -> bool:
     line = np.random.default_rng(0).normal(size=(*outputs, 1)) if outputs else 1.0
     # The answer is static, so the loss is evaluated now even while the caller is being traced.
     with jax.ensure_compile_time_eval():
-        return all(looks_smooth(lambda f, y=y: loss(line * f, jnp.full_like(f, y))) for y in TEST_LABELS)
+        return all(is_probably_smooth(lambda f, y=y: loss(line * f, jnp.full_like(f, y))) for y in TEST_LABELS)
 
 
 @eqx.filter_jit

@@ -23,7 +23,7 @@ class Squares(Expectation):
     a, -R) in the student and fixed fields (see `sgdlimits.expectation.gaussian.quadratic_forms`).
     """
 
-    needs: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"
+    supported_models: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"
     closed_covariance: ClassVar[bool] = True
 
     def supports(self, model):
@@ -93,7 +93,7 @@ class Squares(Expectation):
         rows = jnp.concatenate(law.factor)
         # Entries of F^T K F cancel down to rounding near recovery, and the risk, quadratic in them, down to its square.
         K = rows.T @ self._residual_form(model, a) @ rows
-        series = QuadraticSeries.of(K, jnp.eye(rows.shape[1]), model.target.noise, order=2)
+        series = QuadraticSeries.from_quadratic_form(K, jnp.eye(rows.shape[1]), model.target.noise, order=2)
         return model.loss.weight * series.moment(2)
 
     def slopes(self, model, a, S):
@@ -124,7 +124,7 @@ class Squares(Expectation):
 
     def _series(self, model, a, law, order) -> QuadraticSeries:
         """Return the power series of the moments of the residual, up to the power `order`."""
-        return QuadraticSeries.of(self._residual_form(model, a), law.blocks.matrix, model.target.noise, order)
+        return QuadraticSeries.from_quadratic_form(self._residual_form(model, a), law.blocks.matrix, model.target.noise, order)
 
     @staticmethod
     def _gradient_factors(model, a):

@@ -26,24 +26,24 @@ from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, t
 from sgdlimits.model.activation import Activation, PiecewiseLinear, Polynomial
 
 # The normal density beyond 9 standard deviations is 1e-18: below rounding for functions that grow slowly.
-LINE_RANGE = 9.0
+FIELD_RANGE = 9.0
 
 
 class UnitPlane(NamedTuple):
     """Orthonormal directions that span the weights of each student and each unit, and the coordinates of their fields.
 
     The fields of student j and unit m are x_j = A z_1 and x_m = B z_1 + C z_2, with coordinates z of the input along the
-    directions e_1 and e_2; `own`, `along` and `across` are A, B and C. The third axis of `directions` holds e_1 and e_2, which
-    are zero where a field vanishes or both fields are parallel.
+    directions e_1 and e_2; `student_norms`, `first_components` and `second_components` are A, B and C. The third axis of
+    `directions` holds e_1 and e_2, which are zero where a field vanishes or both fields are parallel.
     """
 
-    own: Float[np.ndarray, " p"]
-    along: Float[np.ndarray, "p m"]
-    across: Float[np.ndarray, "p m"]
+    student_norms: Float[np.ndarray, " p"]
+    first_components: Float[np.ndarray, "p m"]
+    second_components: Float[np.ndarray, "p m"]
     directions: Float[np.ndarray, "p m 2 n"]
 
 
-class PairSpread(NamedTuple):
+class PairSecondMoments(NamedTuple):
     """Second moments of the input, weighted with functions of two fields: an isotropic coefficient and a 2-by-2 tensor.
 
     For functions g and h of the fields of two units, which depend on the input y along the directions e_1 and e_2, `mean` is w
@@ -57,16 +57,16 @@ class PairSpread(NamedTuple):
 class PairMoments(NamedTuple):
     """Expectations for pairs of units, student j and unit m, from which gradient and Hessian of the risk are assembled.
 
-    With activations s and coordinates z of the input in the plane of both units, `first` is E[s_j' s_m z]; `slopes` and
-    `curvature` are the `PairSpread` of s_j' s_m' (students only) and of s_j'' s_m.
+    With activations s and coordinates z of the input in the plane of both units, `first_moments` is E[s_j' s_m z]; `slopes` and
+    `curvature` are the `PairSecondMoments` of s_j' s_m' (students only) and of s_j'' s_m.
     """
 
-    first: Float[np.ndarray, "p m 2"]
-    slopes: PairSpread
-    curvature: PairSpread
+    first_moments: Float[np.ndarray, "p m 2"]
+    slopes: PairSecondMoments
+    curvature: PairSecondMoments
 
 
-def unit_planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
+def compute_unit_planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
     """Return the plane that each student spans with each unit; `rows` has the coefficients of the fields in the input."""
     own = np.linalg.norm(rows[:students], axis=1)
     first = _normalise_rows(rows[:students], own)
@@ -77,57 +77,57 @@ def unit_planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
     return UnitPlane(own, along, across, both)
 
 
-def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, count: int) -> PairMoments:
+def compute_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, count: int) -> PairMoments:
     """Compute the `PairMoments` of all students and units, in closed form for piecewise linear ones, else by quadrature.
 
     The quadrature has `count` nodes per dimension; polynomials have as many as make it exact.
     """
     if isinstance(student, PiecewiseLinear) and isinstance(teacher, PiecewiseLinear):
-        return kinked_pair_moments(student, teacher, plane)
+        return compute_kinked_pair_moments(student, teacher, plane)
     if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
-        return smooth_pair_moments(student, teacher, plane, gauss_hermite(max(student.degree, teacher.degree) + 2))
-    return smooth_pair_moments(student, teacher, plane, trapezoid(count, LINE_RANGE))
+        return compute_smooth_pair_moments(student, teacher, plane, gauss_hermite(max(student.degree, teacher.degree) + 2))
+    return compute_smooth_pair_moments(student, teacher, plane, trapezoid(count, FIELD_RANGE))
 
 
-def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: LineRule) -> PairMoments:
+def compute_smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: LineRule) -> PairMoments:
     """Compute the `PairMoments` of smooth units on the product grid of a one-dimensional quadrature rule."""
-    p = plane.own.size
+    p = plane.student_norms.size
     z, weights = line
     powers = weights[:, None] * z[:, None] ** np.arange(3)
     firsts, slopes, curvatures = [], [], []
     # One student at a time bounds the memory to a grid for each unit.
     for j in range(p):
-        x = plane.along[j][:, None, None] * z[:, None] + plane.across[j][:, None, None] * z
+        x = plane.first_components[j][:, None, None] * z[:, None] + plane.second_components[j][:, None, None] * z
         here = evaluate_derivatives(student, x[:p])
         value = np.concatenate([here[0], evaluate_derivatives(teacher, x[p:])[0]]) @ powers
-        _, slope, curvature = (powers.T * each for each in evaluate_derivatives(student, plane.own[j] * z))
+        _, slope, curvature = (powers.T * each for each in evaluate_derivatives(student, plane.student_norms[j] * z))
         firsts.append(np.stack([slope[1] @ value[..., 0].T, slope[0] @ value[..., 1].T], axis=-1))
         slopes.append(np.einsum("an,lnb->lab", slope, here[1] @ powers))
         curvatures.append(np.einsum("an,mnb->mab", curvature, value))
     return PairMoments(np.stack(firsts), _pair_spread(np.stack(slopes)), _pair_spread(np.stack(curvatures)))
 
 
-def kinked_pair_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: UnitPlane) -> PairMoments:
+def compute_kinked_pair_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: UnitPlane) -> PairMoments:
     r"""Compute the `PairMoments` of piecewise linear units in closed form.
 
     For units :math:`s = \alpha x + \beta|x|` with :math:`s'' = 2\beta\delta(x)`: with :math:`\phi` the angle between two
     fields, their signs differ in two wedges of that angle. A unit of norm zero has no curvature; the caller must refuse it.
     """
-    p, count = plane.along.shape
+    p, count = plane.first_components.shape
     odd, even = (student.right + student.left) / 2, (student.right - student.left) / 2
     teacher_odd, teacher_even = (teacher.right + teacher.left) / 2, (teacher.right - teacher.left) / 2
     odds, evens = (np.r_[np.full(p, s), np.full(count - p, t)] for s, t in ((odd, teacher_odd), (even, teacher_even)))
-    nonzero = (plane.own[:, None] > 0) & (np.hypot(plane.along, plane.across) > 0)
+    nonzero = (plane.student_norms[:, None] > 0) & (np.hypot(plane.first_components, plane.second_components) > 0)
     # arctan2, since the arccosine of the correlation would lose half of the digits of a small angle.
-    angle = np.where(nonzero, np.arctan2(plane.across, plane.along), np.pi / 2)
+    angle = np.where(nonzero, np.arctan2(plane.second_components, plane.first_components), np.pi / 2)
     twice, square = np.sin(2 * angle) / np.pi, 2 * np.sin(angle) ** 2 / np.pi
-    signs = PairSpread(1 - 2 * angle / np.pi, _stack_symmetric(twice, square, -twice))
-    field = np.stack([plane.along, plane.across], axis=-1)
+    signs = PairSecondMoments(1 - 2 * angle / np.pi, _stack_symmetric(twice, square, -twice))
+    field = np.stack([plane.first_components, plane.second_components], axis=-1)
     along = np.einsum("jmab,jmb->jma", signs.tensor, field) + signs.mean[..., None] * field
     first = odd * odds[:, None] * field + even * evens[:, None] * along
-    slopes = PairSpread(odd**2 + even**2 * signs.mean[:, :p], even**2 * signs.tensor[:, :p])
-    delta = 2 * even * evens * plane.across / np.pi * _reciprocal(plane.own)[:, None]
-    return PairMoments(first, slopes, PairSpread(delta, _stack_symmetric(-delta, 0 * delta, delta)))
+    slopes = PairSecondMoments(odd**2 + even**2 * signs.mean[:, :p], even**2 * signs.tensor[:, :p])
+    delta = 2 * even * evens * plane.second_components / np.pi * _reciprocal(plane.student_norms)[:, None]
+    return PairMoments(first, slopes, PairSecondMoments(delta, _stack_symmetric(-delta, 0 * delta, delta)))
 
 
 def evaluate_derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -150,14 +150,14 @@ def _differentiate_twice(activation: Activation, x: Array) -> tuple[Array, Array
     return activation(x), first(x), derivative(first)(x)
 
 
-def _pair_spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSpread:
+def _pair_spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSecondMoments:
     """Convert moments in the two coordinates of each pair's plane to an isotropic coefficient and a tensor.
 
     The moments are E[g h z_1^a z_2^b], with a, b = 0, 1, 2 on the last axes, for functions g and h of the fields of two units
     and the coordinates z_1 and z_2 of the input in their plane.
     """
     mean = moments[..., 0, 0]
-    return PairSpread(mean, _stack_symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
+    return PairSecondMoments(mean, _stack_symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
 
 
 def _stack_symmetric(first: np.ndarray, mixed: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -16,10 +16,10 @@ from sgdlimits.part import Part
 from sgdlimits.statistics.frame import FieldFactor, StepCoordinates
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 
 
-class StepSizes(NamedTuple):
+class StepDimensions(NamedTuple):
     """Numbers of samples, inputs, directions and orthogonal components in one step.
 
     Parameters
@@ -34,15 +34,15 @@ class StepSizes(NamedTuple):
     inputs: int
     fixed: int
     directions: int
-    rests: int
+    orthogonal_count: int
 
 
 class Inputs(Part):
     """Base class of the laws of inputs: an immutable pytree whose parameters can be traced.
 
     The ODE, the mean field and analyses use `law`; the SDE and averages over steps use `from_normal`, at standard normal
-    points; the chain uses `draw` and `place`, and SGD in R^d uses `vectors`. Properties such as `centred` follow from the
-    structure of the pytree, never from values.
+    points; the chain uses `draw` and `to_frame_coordinates`, and SGD in R^d uses `draw_vectors`. Properties such as `centred`
+    follow from the structure of the pytree, never from values.
     """
 
     @property
@@ -57,7 +57,7 @@ class Inputs(Part):
 
     @property
     @abc.abstractmethod
-    def on_means(self) -> bool:
+    def has_inputs_at_means(self) -> bool:
         """Whether every input equals the mean of its class."""
 
     @property
@@ -76,7 +76,7 @@ class Inputs(Part):
         return False
 
     @property
-    def splits_classes(self) -> bool:
+    def has_classes_apart(self) -> bool:
         """Whether expectations must be computed for each class separately, because the covariance depends on the class."""
         return False
 
@@ -120,19 +120,19 @@ class Inputs(Part):
         """
 
     @abc.abstractmethod
-    def draw(self, stream: Stream, sizes: StepSizes, d: Float[Array, ""]) -> StepCoordinates:
+    def draw(self, stream: Stream, sizes: StepDimensions, d: Float[Array, ""]) -> StepCoordinates:
         """Draw the random variates that determine the inputs in dimension d, with the steps on the first axis."""
 
     @abc.abstractmethod
-    def place(self, variates: StepCoordinates, B: Float[Array, "k k"]) -> StepCoordinates:
+    def to_frame_coordinates(self, variates: StepCoordinates, B: Float[Array, "k k"]) -> StepCoordinates:
         """Map the random variates of one step, from `draw`, to coordinates of its inputs in an orthonormal frame.
 
         The fixed directions are the rows of B in the first k coordinates of the frame, and zero in the others.
         """
 
     @abc.abstractmethod
-    def vectors(
-        self, stream: Stream, sizes: StepSizes, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
+    def draw_vectors(
+        self, stream: Stream, sizes: StepDimensions, d: int, B: Float[Array, "k k"], add_mean: Callable[[Array, Array], Array]
     ) -> tuple[Float[Array, "steps inputs runs d"], Float[Array, "steps samples runs"], Int[Array, "steps samples runs"]]:
         """Draw input vectors in R^d, label noise and classes for several steps.
 
@@ -155,6 +155,6 @@ def check_means(means: Any, fixed: int) -> None:
     """Raise `BadInput` if the class means do not have `fixed` coefficients, one for each fixed direction."""
     if means is not None and np.shape(means)[1] != fixed:
         raise BadInput(
-            f"the means of the data have {count(np.shape(means)[1], 'coefficient')}, and the target has "
-            f"{count(fixed, 'fixed direction')}. Give means of shape (classes, {fixed})."
+            f"the means of the data have {format_count(np.shape(means)[1], 'coefficient')}, and the target has "
+            f"{format_count(fixed, 'fixed direction')}. Give means of shape (classes, {fixed})."
         )

@@ -70,7 +70,7 @@ class Blocks(Inputs):
         return self.means is None
 
     @property
-    def on_means(self):
+    def has_inputs_at_means(self):
         return False
 
     @property
@@ -82,7 +82,7 @@ class Blocks(Inputs):
         return self.classes > 1 and self.variance.shape[0] > 1
 
     @property
-    def splits_classes(self):
+    def has_classes_apart(self):
         return self.variance_by_class or self.means is not None
 
     @property
@@ -153,7 +153,7 @@ class Blocks(Inputs):
             inside, along, outside, below = (part[:, 0] for part in (inside, along, outside, below))
         return StepCoordinates(inside, along, outside, below, normal[:, B * each :], self.draw_class(stream, b))
 
-    def place(self, variates, B):
+    def to_frame_coordinates(self, variates, B):
         inside, along, outside, below, z, c = variates
         (b, L), r = (len(z), inside.shape[-2]), outside.shape[-2]
         roots = jnp.sqrt(self.variance).T
@@ -171,7 +171,7 @@ class Blocks(Inputs):
             inside = inside + jnp.pad(centre, (*[(0, 0)] * (centre.ndim - 2), (0, L - b), (0, 0)))
         return StepCoordinates(inside, scale[..., None, :, :] * along, own**2 * outside, own[..., row, :] * below, z, c)
 
-    def vectors(self, stream, sizes, d, B, add_mean):
+    def draw_vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
         normal = stream.split_into_samples(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         c = self.draw_class(stream, b)

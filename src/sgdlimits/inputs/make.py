@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sgdlimits.checks import probabilities
-from sgdlimits.domain import OverTime, Reals, RealsInTime, Vector, checked, not_negative
+from sgdlimits.domain import RealArray, RealArrayInTime, ScheduleCheck, Vector, checked, not_negative
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.inputs.blocks import Blocks
@@ -37,9 +37,9 @@ def gaussian(spectrum: Spectrum | None = None) -> Inputs:
 
 @checked
 def mixture(
-    means: Reals,
-    weights: RealsInTime | None = None,
-    variance: RealsInTime = 1.0,
+    means: RealArray,
+    weights: RealArrayInTime | None = None,
+    variance: RealArrayInTime = 1.0,
     shares: Vector | None = None,
 ) -> Inputs:
     r"""Return a mixture of Gaussian classes whose means lie in the span of the fixed directions.
@@ -97,7 +97,7 @@ def _one_variance(weights: Any, means: Any, variance: Any, shares: Any) -> Mixtu
             "shares are those of blocks, but variance is one number. "
             "Leave shares out, or give a variance for each class and block."
         )
-    OverTime(not_negative)("variance", variance)
+    ScheduleCheck(not_negative)("variance", variance)
     if is_schedule(variance):
         root: Any = Root(variance)
         return Mixture(weights, means, root)

@@ -60,8 +60,8 @@ class MaskedInputs(Inputs):
         return self.base.centred
 
     @property
-    def on_means(self):
-        return self.base.on_means
+    def has_inputs_at_means(self):
+        return self.base.has_inputs_at_means
 
     @property
     def blocks(self):
@@ -72,8 +72,8 @@ class MaskedInputs(Inputs):
         return self.base.variance_by_class
 
     @property
-    def splits_classes(self):
-        return self.base.splits_classes
+    def has_classes_apart(self):
+        return self.base.has_classes_apart
 
     def block_sizes(self, d):
         return self.base.block_sizes(d)
@@ -105,11 +105,11 @@ class MaskedInputs(Inputs):
         x = self.base.draw(stream, sizes, d)
         return x._replace(c=self._with_mask(x.c, stream))
 
-    def place(self, numbers, B):
-        return self.base.place(numbers._replace(c=numbers.c % self.base.classes), B)._replace(c=numbers.c)
+    def to_frame_coordinates(self, numbers, B):
+        return self.base.to_frame_coordinates(numbers._replace(c=numbers.c % self.base.classes), B)._replace(c=numbers.c)
 
-    def vectors(self, stream, sizes, d, B, moved):
-        x, z, c = self.base.vectors(stream, sizes, d, B, moved)
+    def draw_vectors(self, stream, sizes, d, B, moved):
+        x, z, c = self.base.draw_vectors(stream, sizes, d, B, moved)
         return x, z, self._with_mask(c, stream)
 
     def _with_mask(self, c: Int[Array, "steps samples runs"], stream: Stream) -> Int[Array, "steps samples runs"]:

@@ -44,7 +44,7 @@ class Mixture(Inputs):
         return self.means is None
 
     @property
-    def on_means(self):
+    def has_inputs_at_means(self):
         return self.spread is None
 
     @property
@@ -81,7 +81,7 @@ class Mixture(Inputs):
             return jnp.zeros((B.shape[0], *jnp.shape(c)))
         return jnp.moveaxis((self.means @ B)[c], -1, 0)
 
-    def of_class(self, i: int, turn: Float[Array, "k k"] | None = None) -> Mixture:
+    def select_class(self, i: int, turn: Float[Array, "k k"] | None = None) -> Mixture:
         """Return the inputs of class i alone, with the coefficients of its mean multiplied by a matrix if one is given."""
         means = None if self.means is None else self.means[i : i + 1]
         if means is not None and turn is not None:
@@ -111,7 +111,7 @@ class Mixture(Inputs):
         below = below * (dof[column] > 0)[:, None]
         return StepCoordinates(inside, along, outside, below, z, self.draw_class(stream, b))
 
-    def place(self, variates, B):
+    def to_frame_coordinates(self, variates, B):
         inside, along, outside, below, z, c = variates
         (b, L), r, sigma = (len(z), inside.shape[1]), len(outside), self.sigma
         centre = self.centre(B, c)
@@ -123,7 +123,7 @@ class Mixture(Inputs):
         by, row = scale[:, None], np.tril_indices(r, -1)[0]
         return StepCoordinates(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
 
-    def vectors(self, stream, sizes, d, B, add_mean):
+    def draw_vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
         normal = stream.split_into_samples(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         # The last entry of each row is the label noise, drawn together with its input.

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.checks import probabilities
-from sgdlimits.domain import Reals, Vector, checked
+from sgdlimits.domain import RealArray, Vector, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part, is_schedule
 from sgdlimits.statistics.trees import as_floats
@@ -53,7 +53,7 @@ class Spectrum(Part):
     eigenvalues: Float[Array, " blocks"]
     shares: tuple[float, ...] = eqx.field(static=True)
 
-    def __init__(self, eigenvalues: Reals, shares: Vector) -> None:
+    def __init__(self, eigenvalues: RealArray, shares: Vector) -> None:
         self.eigenvalues = as_floats(eigenvalues)
         if np.ndim(self.eigenvalues) != 1 or not np.shape(self.eigenvalues)[0]:
             raise BadInput(

@@ -40,7 +40,7 @@ class Carry(eqx.Module):
 class StepRange(NamedTuple):
     """Range of consecutive steps: index of the first, number of steps, time at the first, and length of each."""
 
-    first: Any
+    first_step: Any
     steps: Any
     t: Any
     size: Any

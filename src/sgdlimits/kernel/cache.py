@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from sgdlimits.kernel.folder import cache_home, is_private, own_folder, write_entry
+from sgdlimits.kernel.folder import is_private, package_cache_folder, user_cache_folder, write_entry
 
 HASH_BYTES = 32
 """Length in bytes of the hash that authenticates a cache entry, and of the secret key. Entries with a wrong hash are
@@ -31,7 +31,7 @@ KEY_FILE = ".key"
 def cache_folder() -> Path | None:
     """Return the folder that caches compiled code: JAX's compilation cache if set, else the package's own; None if neither."""
     chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
-    return Path(chosen) if chosen else own_folder()
+    return Path(chosen) if chosen else package_cache_folder()
 
 
 def load_or_compile(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
@@ -90,7 +90,7 @@ def _secret_key(place: Path) -> bytes | None:
     """
     try:
         # In a shared folder another user could replace the key; the user's own cache is private.
-        home = place if is_private(place) else cache_home()
+        home = place if is_private(place) else user_cache_folder()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = home / KEY_FILE
         if not _is_key(path):

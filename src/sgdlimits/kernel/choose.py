@@ -11,7 +11,7 @@ import jax
 
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import Carry, Kernel, ProcessLike, StopCondition
-from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.program import TranslationError
 from sgdlimits.kernel.xla import XLA
 
 KERNELS = ("xla", "lanes", "cuda")
@@ -41,7 +41,7 @@ def choose_kernel(process: ProcessLike, until: StopCondition | None, carry: Carr
     try:
         kernel = _make_kernel(name, process, until, carry, single)
         kernel.name = name + SINGLE_PRECISION * single
-    except Untranslated as reason:
+    except TranslationError as reason:
         if requested is not None:
             raise BadInput(f"kernel={requested!r} does not support {reason}. Leave kernel out, or give 'xla'.") from reason
         kernel = XLA(process, until, single)
@@ -85,7 +85,7 @@ def is_gpu_available() -> bool:
 
 
 def _make_kernel(name: str, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool) -> Kernel:
-    """Construct the kernel with a given name; raise `Untranslated` if it does not support the process."""
+    """Construct the kernel with a given name; raise `TranslationError` if it does not support the process."""
     if name == "xla":
         return XLA(process, until, single)
     if name == "lanes":

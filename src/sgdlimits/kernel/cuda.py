@@ -53,10 +53,10 @@ class Cuda(FlatKernel):
 
     def run(self, arrays: KernelArrays, span: StepRange) -> None:
         vectors = len(arrays.state)
-        integers = [span.first, span.steps, self.block, self.every, vectors]
+        integers = [span.first_step, span.steps, self.block, self.every, vectors]
         scalars = self.xp.asarray(np.array(integers, np.int64)), self.xp.asarray(np.array([span.t, span.size], float))
         blocks = -(-vectors * self.code.width // THREADS_PER_BLOCK)
-        self.code.call((blocks,), (THREADS_PER_BLOCK,), (*arrays, *scalars))
+        self.code.function((blocks,), (THREADS_PER_BLOCK,), (*arrays, *scalars))
         self.xp.cuda.Device().synchronize()  # launches return at once, and Ctrl-C and timings need the end
 
 
@@ -65,7 +65,7 @@ def _load_compiled_code(spec: ProgramSpec, capability: str) -> CompiledCode:
     """Return the compiled code of a flat program for a GPU with a given compute capability."""
     from sgdlimits.kernel.compiler import llvm, ptx
 
-    gpu = ptx.GPU(capability)
+    gpu = ptx.GpuTarget(capability)
     replica = spec.trace_replica(can_call_host=False)  # code on a GPU cannot call the host
     text = ptx.write_llvm(replica, gpu, MAX_COORDINATE)
     module = cache.load_or_compile((text, gpu.key), lambda: gpu.compile_ptx(text).encode(), _load_ptx)

@@ -21,7 +21,7 @@ PARTIAL_PREFIX = ".part-"
 """Prefix of the temporary files to which entries are written before they are renamed; a killed process leaves them behind."""
 
 
-def own_folder() -> Path | None:
+def package_cache_folder() -> Path | None:
     """Return the package's folder for compiled code, created if missing; None if the cache is off or cannot be used.
 
     The environment variable SGDLIMITS_CACHE gives the path of another folder, or turns the cache off ("off").
@@ -30,7 +30,7 @@ def own_folder() -> Path | None:
     if asked.lower() in ("off", "0", "no", "none"):
         return None
     try:
-        return _prepare_folder(Path(asked) if asked else cache_home() / "compiled", own=not asked)
+        return _prepare_folder(Path(asked) if asked else user_cache_folder() / "compiled", own=not asked)
     except (OSError, RuntimeError):  # a home that cannot be written to, or none at all
         return None
 
@@ -51,11 +51,11 @@ def _prepare_folder(folder: Path, own: bool) -> Path | None:
             stacklevel=3,
         )
         return None
-    _prune(folder)
+    _delete_oldest_entries(folder)
     return folder
 
 
-def cache_home() -> Path:
+def user_cache_folder() -> Path:
     """Return the folder of the package in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgdlimits"
 
@@ -91,7 +91,7 @@ def write_entry(path: Path, content: bytes) -> None:
         raise
 
 
-def _prune(folder: Path) -> None:
+def _delete_oldest_entries(folder: Path) -> None:
     """Remove the least recently read files of a cache folder beyond `MAX_BYTES`, at most once an hour."""
     stamp = folder / ".pruned"
     if stamp.exists() and time.time() - stamp.stat().st_mtime < HOUR_SECONDS:

@@ -21,48 +21,50 @@ PACKAGES_WITH_STABLE_NAMES = (__name__.partition(".")[0], "jax", "numpy")
 """Packages whose classes and functions are identified by their qualified names, together with the versions of the packages."""
 
 
-class Unnamed(Exception):
+class NoPersistentName(Exception):
     """Error for an object without a process-independent name."""
 
 
-def persistent_name(*things: Any) -> str | None:
+def make_persistent_name(*things: Any) -> str | None:
     """Return one process-independent name (a hash) for several objects, or None if any of them has none."""
     try:
-        text = repr([_describe(thing) for thing in things])
-    except Unnamed:
+        text = repr([_describe_object(thing) for thing in things])
+    except NoPersistentName:
         return None
     versions = [each.__version__ for each in (jax, np, eqx)]
     return hashlib.sha256("\0".join([text, *versions, _source_hash()]).encode()).hexdigest()
 
 
-def simplification_pattern(values: np.ndarray) -> np.ndarray:
+def pattern_of_equal_values(values: np.ndarray) -> np.ndarray:
     """Replace all values other than 0 and 1 by 2: a program depends only on which of its parameters are 0 or 1."""
     return np.where(np.isin(values, (0.0, 1.0)), values, 2.0).astype(np.int8)
 
 
-def _describe(thing: Any) -> Any:
-    """Describe an object by plain Python values that identify it; raise `Unnamed` if that is not possible."""
+def _describe_object(thing: Any) -> Any:
+    """Describe an object by plain Python values that identify it; raise `NoPersistentName` if that is not possible."""
     if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
         return thing
     if isinstance(thing, (tuple, list)):
         kind = type(thing).__name__ if type(thing) in (tuple, list) else _qualified_name(type(thing))
-        return [kind, *(_describe(each) for each in thing)]
+        return [kind, *(_describe_object(each) for each in thing)]
     if isinstance(thing, dict):  # equal dictionaries may differ in order
-        return {_describe(key): _describe(value) for key, value in sorted(thing.items())}
+        return {_describe_object(key): _describe_object(value) for key, value in sorted(thing.items())}
     if isinstance(thing, jax.ShapeDtypeStruct):
         return str(thing)
     if isinstance(thing, (np.ndarray, np.generic, jax.Array)):
         values = np.asarray(thing)
         # Doubles are inputs of programs, so that only their pattern counts; integers are part of the code.
-        values = simplification_pattern(values) if values.dtype == np.float64 else values
+        values = pattern_of_equal_values(values) if values.dtype == np.float64 else values
         return values.dtype.str, values.shape, values.tobytes()
     if isinstance(thing, eqx.Module):
-        return _qualified_name(type(thing)), [_describe(getattr(thing, field.name)) for field in dataclasses.fields(thing)]
+        return _qualified_name(type(thing)), [
+            _describe_object(getattr(thing, field.name)) for field in dataclasses.fields(thing)
+        ]
     return _qualified_name(thing)
 
 
 def _qualified_name(thing: Any) -> str:
-    """Return `module:name` of a class or function; raise `Unnamed` unless an import of that name gives the same object.
+    """Return `module:name` of a class or function; raise `NoPersistentName` if its import gives another object.
 
     A decorated or local function has the name of another object, or of none.
     """
@@ -71,7 +73,7 @@ def _qualified_name(thing: Any) -> str:
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not thing:
-        raise Unnamed
+        raise NoPersistentName
     return f"{module}:{name}"
 
 

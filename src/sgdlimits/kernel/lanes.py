@@ -17,8 +17,8 @@ from jaxtyping import PyTree
 
 from sgdlimits.kernel import cache, known
 from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, RunBatch, StepRange, StopCondition
-from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.replica import ByBound, Replica
+from sgdlimits.kernel.compiler.program import TranslationError
+from sgdlimits.kernel.compiler.replica import BoundCheck, Replica
 from sgdlimits.kernel.stopping import HostBounds, find_bound
 from sgdlimits.kernel.trace import ParameterArrays, trace_replica
 
@@ -33,14 +33,14 @@ MIN_THREADED_OPERATIONS = 2**25
 class CompiledCode(NamedTuple):
     """Compiled code of a flat program, with the properties that a caller needs.
 
-    `call` is the compiled function and `owner` the object that keeps its memory alive; `width` is the number of replicas in a
-    vector, `parameter_indices` has the indices of the parameters that the code takes, and `operation_count` is the number of
-    operations of a step. If the host supplies bounds on the stop condition, `bounded_indices` has the indices of the
-    coordinates that a step changes, else None.
+    `function` is the compiled function and `loaded_code` the object that keeps its memory alive; `width` is the number of
+    replicas in a vector, `parameter_indices` has the indices of the parameters that the code takes, and `operation_count` is
+    the number of operations of a step. If the host supplies bounds on the stop condition, `bounded_indices` has the indices of
+    the coordinates that a step changes, else None.
     """
 
-    call: Any
-    owner: Any
+    function: Any
+    loaded_code: Any
     width: int
     parameter_indices: list[int]
     operation_count: int
@@ -60,14 +60,14 @@ class FlatKernel(Kernel):
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         if process.runs_axis != -1:
-            raise Untranslated("a state with the runs first")
-        self.parameters = ParameterArrays.of((process, until))
+            raise TranslationError("a state with the runs first")
+        self.parameters = ParameterArrays.from_tree((process, until))
         self.state = jax.tree.structure(carry.state)
         self.memory = jax.tree.structure(carry.memory)
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(carry.state)]
         self.shapes = [leaf.shape[:-1] for leaf in leaves]
         if sum(leaf[..., 0].size for leaf in leaves) > MAX_STATE_SIZE or any(leaf.dtype != np.float64 for leaf in leaves):
-            raise Untranslated("a large state")
+            raise TranslationError("a large state")
         zero = np.concatenate([(leaf == 0).all(-1).ravel() for leaf in leaves])  # zero in every run
         # Memories of conditions have the runs first, states last.
         remembered = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(carry.memory))
@@ -111,7 +111,7 @@ class FlatKernel(Kernel):
 
     def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
         xp, width = self.xp, self.code.width
-        packed = [PackedRuns(batch) for batch in batches]
+        packed = [PackedRunArrays(batch) for batch in batches]
         ends = np.cumsum([each.moving.size for each in packed])
         if not ends[-1]:
             return [batch.carry for batch in batches]
@@ -144,7 +144,7 @@ class KernelArrays(NamedTuple):
     parameters: Any
 
 
-class PackedRuns:
+class PackedRunArrays:
     """Copies of a batch's arrays, from which the active runs are packed and into which their new states are written."""
 
     def __init__(self, batch: RunBatch) -> None:
@@ -211,8 +211,8 @@ class Lanes(FlatKernel):
             """Make all steps of the vectors from `low` to `high` - 1."""
             # `end` and `outcome` have an entry for each lane, the other arrays a row for each vector.
             parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
-            integers = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
-            call = partial(self.code.call, *(part.ctypes.data for part in parts), integers.ctypes.data, real.ctypes.data)
+            integers = np.array([span.first_step, span.steps, self.block, self.every, high - low], np.int64)
+            call = partial(self.code.function, *(part.ctypes.data for part in parts), integers.ctypes.data, real.ctypes.data)
             if bounds is None or rows is None:
                 return call()
             # The call releases the interpreter's lock, which the host's function takes again when it is called.
@@ -265,7 +265,7 @@ class ProgramSpec:
 def _load_compiled_code(spec: ProgramSpec, key: tuple) -> CompiledCode:
     """Load the compiled code of a program, without tracing if the program has a persistent name and a cache entry."""
     machine = _host_machine()
-    name = known.persistent_name(key, spec.fixed, find_bound(*spec.fixed), spec.state, spec.memory, spec.zero, spec.single)
+    name = known.make_persistent_name(key, spec.fixed, find_bound(*spec.fixed), spec.state, spec.memory, spec.zero, spec.single)
     make = lambda: _compile_program(spec)
     # An entry is one line of JSON, then the object code.
     about, _, code = (make() if name is None else cache.read_or_make(f"step-{name}", make)).partition(b"\n")
@@ -284,7 +284,7 @@ def _compile_program(spec: ProgramSpec) -> bytes:
 
     machine, replica = _host_machine(), spec.trace_replica(can_call_host=True)
     text = llvm.write_llvm(replica, machine, MAX_COORDINATE)
-    moved = replica.changed_indices if isinstance(replica.check, ByBound) else None
+    moved = replica.changed_indices if isinstance(replica.check, BoundCheck) else None
     about = llvm.choose_vector_width(replica, machine), replica.parameter_indices, replica.operation_count, moved
     code = cache.load_or_compile((text, machine.key), lambda: machine.compile_object(text), bytes)
     return json.dumps(about).encode() + b"\n" + code
@@ -293,9 +293,9 @@ def _compile_program(spec: ProgramSpec) -> bytes:
 @lru_cache(maxsize=1)
 def _host_machine():
     """Return the description of this machine's processor, which is created once."""
-    from sgdlimits.kernel.compiler.llvm import Machine
+    from sgdlimits.kernel.compiler.llvm import HostProcessor
 
-    return Machine()
+    return HostProcessor()
 
 
 @lru_cache(maxsize=1)

@@ -35,13 +35,13 @@ from jax import lax
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Array, Bool, Float, PyTree
 
-from sgdlimits.jaxtools import Layout, jit_bound
+from sgdlimits.jaxtools import TreeLayout, jit_bound
 from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
 from sgdlimits.kernel.compiler.bounds import with_change_bound
 from sgdlimits.kernel.compiler.flatten import estimate_operations
-from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.replica import CONTINUES, STOPS, ByBound, EveryStep, WithinBall
-from sgdlimits.kernel.compiler.walk import Flattening
+from sgdlimits.kernel.compiler.program import TranslationError
+from sgdlimits.kernel.compiler.replica import CONTINUES, STOPS, BallCheck, BoundCheck, EveryStepCheck
+from sgdlimits.kernel.compiler.walk import JaxprFlattener
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 """C type of the Python function that compiled code calls. Its arguments are the index of a vector, and pointers to its
@@ -51,8 +51,9 @@ MIN_BOUNDED_COST_RATIO = 0.15
 """Cost of a stop condition, as a fraction of the cost of a step, above which it is skipped while a ball proves it false."""
 MAX_VALUE_ERROR = 1e-6
 """Quadrature error in a risk for which stop bounds allow a margin."""
-MAX_BEND_ERROR = 1e-3
-"""Increase of every quadratic coefficient (`bend`) of a bound. It allows for an error of a slope up to twice the root of its
+MAX_CURVATURE_ERROR = 1e-3
+"""Increase of every quadratic coefficient (`curvature`) of a bound. It allows for an error of a slope up to twice the root of
+its
 product with `MAX_VALUE_ERROR`."""
 SIGN_MARGIN = 1e-9
 """Size of a bound's value, far above rounding, beyond which its sign decides whether the run stops, without the condition
@@ -60,22 +61,23 @@ itself."""
 DOUBLE_SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
 
-class Quadratic(NamedTuple):
+class QuadraticBound(NamedTuple):
     """Quadratic lower bound, in the change of a run's state, on the margin by which the run continues.
 
-    The margin is at least `value` plus the sum of (slope - bend * change) * change over the coordinates; `slope` and `bend` are
-    states. If the bound is not a cheap one, the run continues if `value` is positive and stops if it is negative.
+    The margin is at least `value` plus the sum of (slope - bend * change) * change over the coordinates; `slope` and
+    `curvature` are states. If the bound is not a cheap one, the run continues if `value` is positive and stops if it is
+    negative.
     """
 
     value: Float[Array, ""]
     slope: PyTree
-    bend: PyTree
+    curvature: PyTree
 
 
 class StopBound(Protocol):
     """Interface of functions that return a lower bound for one kind of stop condition on one kind of problem."""
 
-    def __call__(self, process: Any, state: PyTree, memory: PyTree, cheap: bool) -> Quadratic | None:
+    def __call__(self, process: Any, state: PyTree, memory: PyTree, cheap: bool) -> QuadraticBound | None:
         """Return a quadratic lower bound around the state of one run, or None if none is known.
 
         Parameters
@@ -108,8 +110,8 @@ def find_bound(process: ProcessLike, until: StopCondition | None) -> StopBound |
 
 
 def flatten_check(
-    walk: Flattening, parameters: Any, stops: Callable, like: tuple, before: list, after: list, can_call_host: bool
-) -> EveryStep | WithinBall | ByBound:
+    walk: JaxprFlattener, parameters: Any, stops: Callable, like: tuple, before: list, after: list, can_call_host: bool
+) -> EveryStepCheck | BallCheck | BoundCheck:
     """Add the check of a stop condition to the flat program of a step.
 
     Parameters
@@ -127,22 +129,22 @@ def flatten_check(
     can_call_host = can_call_host and not timed
     row = _flatten_bound(walk, parameters, like, before, np.flatnonzero(old != new)) if can_call_host else None
     if row is not None:
-        return ByBound(row)
+        return BoundCheck(row)
     try:
         end = np.array(program.op("add", program.input("t"), program.input("size")))
         stop = _flatten_condition(walk, stops, like, [*jax.tree.leaves(after), end])
-    except Untranslated:
+    except TranslationError:
         if not can_call_host or jax.eval_shape(lambda *like: _evaluate_bound(parameters, False, *like), *like) is None:
             raise
-        return ByBound(())
+        return BoundCheck(())
     # The cost of the condition is what it needs beyond the values of the step.
     needed = program.order(new.tolist())
     cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_COST_RATIO * len(needed)
     ball = None if cheap else _flatten_ball(walk, stops, like, before, old != new)
-    return EveryStep(stop) if ball is None else ball
+    return EveryStepCheck(stop) if ball is None else ball
 
 
-def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
+def _flatten_condition(walk: JaxprFlattener, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
     """Add a stop condition to a flat program, and return the node index of its value."""
     jaxpr = jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR)
     walk.program.check_size(estimate_operations(jaxpr))
@@ -157,14 +159,14 @@ def _depends_on_time(parameters: Any, stops: Callable, like: tuple) -> bool:
     return dce_jaxpr(jax.make_jaxpr(stops)(*like, DOUBLE_SCALAR).jaxpr, [True])[1][-1]
 
 
-def _evaluate_bound(parameters: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
+def _evaluate_bound(parameters: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> QuadraticBound | None:
     """Return the registered bound around a state, for a process with parameters `arrays`; None if no bound is registered."""
     process, until = parameters.rebuild(arrays)
     bound = find_bound(process, until)
     return None if bound is None else bound(process, state, memory, cheap)
 
 
-def _flatten_bound(walk: Flattening, parameters: Any, like: tuple, places: list, moved: np.ndarray) -> tuple | None:
+def _flatten_bound(walk: JaxprFlattener, parameters: Any, like: tuple, places: list, moved: np.ndarray) -> tuple | None:
     """Add the coefficients of a cheap bound to a flat program and return their node indices; None if that is not possible."""
 
     def bound_coefficients(*arguments):
@@ -176,11 +178,11 @@ def _flatten_bound(walk: Flattening, parameters: Any, like: tuple, places: list,
         return (
             tuple(int(place) for place in walk.call(jax.make_jaxpr(bound_coefficients)(*like), jax.tree.leaves(places))) or None
         )
-    except Untranslated:
+    except TranslationError:
         return None
 
 
-def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, moves: np.ndarray) -> WithinBall | None:
+def _flatten_ball(walk: JaxprFlattener, stops: Callable, like: tuple, places: list, moves: np.ndarray) -> BallCheck | None:
     """Add a stop condition and a bound on its change within a radius to a flat program; None if that is not possible."""
     radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
     leaves, state = jax.tree.leaves(like[1]), like[1]
@@ -193,9 +195,9 @@ def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, 
 
     try:
         found = walk.call(jax.make_jaxpr(stops_with_radius)(state, *like), [*radii, *jax.tree.leaves(places)])
-    except Untranslated:
+    except TranslationError:
         return None
-    return WithinBall(*(int(place) for place in found))
+    return BallCheck(*(int(place) for place in found))
 
 
 class HostBounds:
@@ -209,9 +211,11 @@ class HostBounds:
         """Compile the evaluation of bounds, for runs like those of `carry` whose coordinates `moved` change in a step."""
         one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
-        self.ask = jit_bound(_answer_call, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
-        self.columns, self.coordinates = 1 + 2 * len(moved), Layout.of(one).size
-        self.known = np.zeros((0, 1 + Layout.of(own).size + self.columns))
+        self.ask = jit_bound(
+            _answer_call, process, until, tuple(moved), TreeLayout.from_tree(one), TreeLayout.from_tree(own), fast_compile=True
+        )
+        self.columns, self.coordinates = 1 + 2 * len(moved), TreeLayout.from_tree(one).size
+        self.known = np.zeros((0, 1 + TreeLayout.from_tree(own).size + self.columns))
 
     def stored_coefficients(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Return the stored bound coefficients of runs, shape (vectors, coefficients, lanes); zeros if unknown."""
@@ -257,7 +261,13 @@ class HostBounds:
 
 
 def _answer_call(
-    process: ProcessLike, until: StopCondition, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array
+    process: ProcessLike,
+    until: StopCondition,
+    moved: tuple[int, ...],
+    state: TreeLayout,
+    memory: TreeLayout,
+    row: Array,
+    own: Array,
 ) -> Array:
     """Return whether one run stops, and its new bound; evaluate the stop condition only where the bound is near zero."""
     one, remembered = state.values(row), memory.values(own)
@@ -278,13 +288,13 @@ def _answer_call(
     return jnp.stack([said, *line])
 
 
-def evaluate_coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
+def evaluate_coefficients(bound: QuadraticBound, state: PyTree, moved: Sequence[int]) -> list[Array]:
     """Return the value of a bound at a state and its coefficients, lowered by the quadrature error that is allowed for."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
-    x, slope, bend = map(flat, (state, bound.slope, bound.bend))
+    x, slope, bend = map(flat, (state, bound.slope, bound.curvature))
     value = bound.value - MAX_VALUE_ERROR
     # A bend of exactly zero belongs to a coordinate on which the bound does not depend; it stays zero, and is left out.
-    bend = jnp.where(bend > 0, bend + MAX_BEND_ERROR, 0.0)
+    bend = jnp.where(bend > 0, bend + MAX_CURVATURE_ERROR, 0.0)
     return [value, value - ((slope + bend * x) * x).sum(), *(slope + 2 * bend * x), *bend]
 
 

@@ -19,9 +19,9 @@ from jaxtyping import PyTree
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.compiler.flatten import estimate_operations, lower_elementary
 from sgdlimits.kernel.compiler.program import ABSENT_PLACE, Program
-from sgdlimits.kernel.compiler.replica import ByBound, Replica
-from sgdlimits.kernel.compiler.walk import Flattening
-from sgdlimits.kernel.known import simplification_pattern
+from sgdlimits.kernel.compiler.replica import BoundCheck, Replica
+from sgdlimits.kernel.compiler.walk import JaxprFlattener
+from sgdlimits.kernel.known import pattern_of_equal_values
 from sgdlimits.kernel.random import Stream
 from sgdlimits.kernel.stopping import DOUBLE_SCALAR, flatten_check
 
@@ -44,7 +44,7 @@ class ParameterArrays(NamedTuple):
     arrays: list[np.ndarray]
 
     @classmethod
-    def of(cls, fixed: PyTree) -> ParameterArrays:
+    def from_tree(cls, fixed: PyTree) -> ParameterArrays:
         """Split the leaves of the pytree of a process and its stop condition."""
         leaves, tree = jax.tree.flatten(fixed)
         real = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype == np.float64 for leaf in leaves]
@@ -72,7 +72,7 @@ class ParameterArrays(NamedTuple):
     @property
     def program_key(self) -> tuple:
         """Key of everything that a program depends on: structure, shapes, and which parameters are 0 or 1."""
-        plain = tuple(simplification_pattern(array).tobytes() for array in self.arrays)
+        plain = tuple(pattern_of_equal_values(array).tobytes() for array in self.arrays)
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
 
 
@@ -100,7 +100,7 @@ def trace_replica(
     # nodes written under a wrong assumption leave nothing behind.
     while True:
         program = Program(MAX_OPERATIONS)
-        walk = Flattening(program)
+        walk = JaxprFlattener(program)
         arrays = _add_parameter_inputs(program, parameters)
         before, remembered = (
             _add_inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
@@ -122,12 +122,12 @@ def trace_replica(
         check = flatten_check(
             walk, parameters, stops, like, [arrays, shaped, remembered], [arrays, after, remembered], can_call_host
         )
-    checked = () if check is None else check.row if isinstance(check, ByBound) else check
+    checked = () if check is None else check.coefficient_indices if isinstance(check, BoundCheck) else check
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
     lowered, place_of = lower_elementary(program, [*now.tolist(), *flat.tolist(), *kept, *checked])
     relocate = lambda places: tuple(place_of[place] for place in places)
     if check is not None:
-        check = ByBound(relocate(checked)) if isinstance(check, ByBound) else type(check)(*relocate(check))
+        check = BoundCheck(relocate(checked)) if isinstance(check, BoundCheck) else type(check)(*relocate(check))
     return Replica(lowered, relocate(now.tolist()), relocate(flat.tolist()), relocate(kept), check)
 
 

@@ -52,7 +52,7 @@ def _advance_runs(
     def step(carry: Carry, variates, number) -> Carry:
         """Make one step of all runs, and check the stop condition."""
         # Times are multiples of the step and not sums of steps, whose rounding errors would add up.
-        now = StepTime(span.t + (number - span.first) * span.size, span.size)
+        now = StepTime(span.t + (number - span.first_step) * span.size, span.size)
         state = process.step(carry.state, variates, now)
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
@@ -65,8 +65,8 @@ def _advance_runs(
     every = jnp.maximum(1, jnp.minimum(process.block, process.check_interval)).astype(int)
 
     def draw(first, count) -> PyTree:
-        """Draw the random variates of `count` steps from step `first` on."""
-        t = span.t + (first - span.first + jnp.arange(count)) * span.size
+        """Draw the random variates of `count` steps from step `first_step` on."""
+        t = span.t + (first - span.first_step + jnp.arange(count)) * span.size
         return process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single, t=t))
 
     # Groups have few runs: their variates are drawn step by step, and only for the steps that are left.
@@ -81,8 +81,8 @@ def _advance_runs(
         """Make the steps of one block."""
         begin = index * process.block
         steps = jnp.minimum(process.block, span.steps - begin)
-        variates = draw_block(span.first + begin, steps, both[1])
-        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], variates), span.first + begin + j)
+        variates = draw_block(span.first_step + begin, steps, both[1])
+        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], variates), span.first_step + begin + j)
 
         def advance_part(i, carry: Carry) -> Carry:
             """Make the steps between two checks for divergence."""
@@ -94,14 +94,14 @@ def _advance_runs(
                 state=_select_runs(process, carry.moving & bounded, after.state, carry.state),
                 moving=after.moving & bounded,
                 stopped=after.stopped & ~broken,
-                end=jnp.where(broken, span.first + begin + i * every, after.end),
+                end=jnp.where(broken, span.first_step + begin + i * every, after.end),
                 memory=carry.memory,
             )
 
         # The array of variates is carried from block to block, where it is overwritten.
         return lax.fori_loop(0, -(-steps // every), advance_part, both[0]), variates if each else ()
 
-    shapes = jax.eval_shape(lambda: draw(span.first, process.block)) if each else ()
+    shapes = jax.eval_shape(lambda: draw(span.first_step, process.block)) if each else ()
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return lax.fori_loop(0, -(-span.steps // process.block), advance_block, (carry, blank))[0]
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import abc
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from sgdlimits.jaxtools import GROUP_ALIGNMENT
+from sgdlimits.jaxtools import GROUP_SIZE_MULTIPLE
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
+from sgdlimits.renamed import LEVEL_MEMBERS, find_renamed_attribute
 from sgdlimits.start import Start
 
-FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
+RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED = "finished", "stopped", "diverged"
 CONSTANT_COST_BATCH = 64
 """Batch size up to which a call of a fast process takes about constant time: smaller sizes would only add compilations."""
 
@@ -82,7 +83,7 @@ class Stepper(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def initial(self) -> Snapshot:
+    def initial_snapshot(self) -> Snapshot:
         """Snapshot of the runs at the first saved time; not available for resumed runs."""
 
     @property
@@ -118,11 +119,11 @@ class Stepper(abc.ABC):
         """Return the status of each run and the time it has reached."""
 
     @abc.abstractmethod
-    def now(self) -> Snapshot:
+    def current_snapshot(self) -> Snapshot:
         """Return a snapshot of the runs at the time they have reached, which may lie between saved times."""
 
     @abc.abstractmethod
-    def state(self) -> Float[np.ndarray, "runs floats"]:
+    def resume_state(self) -> Float[np.ndarray, "runs floats"]:
         """Return the state from which a new stepper resumes the runs bit for bit, as one row of floats per run.
 
         The state is at the last saved time or later.
@@ -134,7 +135,7 @@ class Stepper(abc.ABC):
         The first saved time is left out unless the request has `save_start`.
         """
         if self.request.save_start:
-            yield self.initial
+            yield self.initial_snapshot
         while not self.finished:
             yield from self.advance()
 
@@ -156,24 +157,24 @@ class Engine(eqx.Module):
     @property
     def batch_multiple(self) -> int:
         """Number of runs of which every batch size is a multiple."""
-        return GROUP_ALIGNMENT
+        return GROUP_SIZE_MULTIPLE
 
     @property
     def floats_per_run(self) -> int:
         """Approximate number of floats in memory for one run during a step."""
         return 0
 
-    def starts(self, start: Start, stream: Stream) -> PyTree:
+    def draw_starts(self, start: Start, stream: Stream) -> PyTree:
         """Draw the initial statistics of each run from its random stream, and check that some weights have them.
 
         Arrays have the runs on their first axis.
         """
-        starts = self.level.first(self.problem, start, stream)
+        starts = self.level.draw_initial_statistics(self.problem, start, stream)
         self.problem.coordinates.check(starts)
         return starts
 
     @abc.abstractmethod
-    def snap(self, times: np.ndarray) -> Clock:
+    def round_to_steps(self, times: np.ndarray) -> Clock:
         """Round the requested times to the nearest times at which this level can save."""
 
     @abc.abstractmethod
@@ -184,14 +185,15 @@ class Engine(eqx.Module):
         ----------
         starts : initial statistics, runs on the first axis; rows beyond the runs of the request are padding
         request : what to simulate: seed, runs, saved times, stop condition
-        state : `state()` of an earlier stepper, to resume from it; None begins at `starts`
+        state : `state()` of an earlier stepper, to resume from it; None begins at `draw_starts`
         """
 
 
 class Level(Part):
-    """Base class of levels of description of SGD, such as `Chain` or `ODE`: parameters, and a method to bind a problem.
+    """Base class of levels of description of SGD, such as `Chain` or `ODE`: parameters, and the engine of a problem.
 
-    A new level subclasses this and implements `bind`. The class variables declare its properties to the rest of the package.
+    A new level subclasses this and implements `make_engine`. The class variables declare its properties to the rest of the
+    package.
     """
 
     name: ClassVar[str]
@@ -202,25 +204,31 @@ class Level(Part):
     leaves_cone: ClassVar[bool] = False
     """Whether discretised noise may give overlaps that no weights have, outside the cone of Gram matrices."""
 
-    @abc.abstractmethod
-    def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:
-        """Return the engine that simulates a problem from a start at this level; `first` is the initial statistics of run 0."""
+    if not TYPE_CHECKING:
 
-    def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
+        def __getattr__(self, name: str) -> Any:
+            """Return a method under its former name, with a deprecation warning."""
+            return find_renamed_attribute(self, name, renamed=LEVEL_MEMBERS)
+
+    @abc.abstractmethod
+    def make_engine(self, problem: Problem, start: Start, first: PyTree) -> Engine:
+        """Return the engine that simulates a problem from a start at this level, given the initial statistics of run 0."""
+
+    def draw_initial_statistics(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
         """Draw the initial statistics of each run from its random stream; arrays have the runs on their first axis.
 
-        `problem` need not be converted by `view`.
+        `problem` need not be converted by `adapt_problem`.
         """
-        return start.batch(self.view(problem), stream)
+        return start.batch(self.adapt_problem(problem), stream)
 
-    def view(self, problem: Problem) -> Problem:
+    def adapt_problem(self, problem: Problem) -> Problem:
         """Convert a problem to the statistics with which this level describes it, such as those of the limit of large d."""
         return problem
 
 
 def _constant_cost_batch(multiple: int) -> int:
     """Return the batch size up to which a kernel call takes about the same time, for batch sizes divisible by `multiple`."""
-    return CONSTANT_COST_BATCH if multiple == GROUP_ALIGNMENT else multiple
+    return CONSTANT_COST_BATCH if multiple == GROUP_SIZE_MULTIPLE else multiple
 
 
 @lru_cache(maxsize=64)

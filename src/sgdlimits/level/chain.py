@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import compute_updates, has_lower_triangular_past, multiply_by_past
+from sgdlimits.algorithm.base import compute_updates, has_lower_triangular_old_coefficients, multiply_by_old_coefficients
 from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count, step_needs
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.inputs import Blocks
-from sgdlimits.inputs.base import StepSizes
+from sgdlimits.inputs.base import StepDimensions
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.choose import is_gpu_available
@@ -37,9 +37,9 @@ from sgdlimits.problem.projection import ProjectionProblem, risk_expectation
 from sgdlimits.statistics.blocks import frame_by_block, overlaps_by_block
 from sgdlimits.statistics.frame import FieldFactor, Frame, StepCoordinates
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
-from sgdlimits.statistics.trees import as_floats, runs_first
+from sgdlimits.statistics.trees import as_floats, move_runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 
 
 @checked
@@ -61,7 +61,7 @@ class Chain(Level):
     batchable: ClassVar[bool] = True
     d: Count = eqx.field(static=True)
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         """Return the engine of the chain, with batches that fit into the cache of a CPU core or can fill a GPU."""
         max_runs, max_floats = (8192, 2**18) if platform() == "cpu" and not is_gpu_available() else (2**20, 2**24)
         floats_per_run = problem.numerics.size * problem.numerics.samples_per_step
@@ -82,7 +82,8 @@ def check_block_sizes(problem: ProjectionProblem, d: int) -> tuple[int, ...]:
     sizes, k = problem.data.block_sizes(d), problem.target.teachers
     if min(sizes) < k:
         raise BadInput(
-            f"d = {d} leaves {min(sizes)} dimensions for a block, and {count(k, 'fixed direction')} need {k}. Use a larger d."
+            f"d = {d} leaves {min(sizes)} dimensions for a block, "
+            f"and {format_count(k, 'fixed direction')} need {k}. Use a larger d."
         )
     return sizes
 
@@ -107,7 +108,7 @@ class FrameChain(Process):
     frame: Float[Array, "k k"]
     d: Float[Array, ""]
     sizes: Float[Array, " blocks"] | None
-    free: Float[Array, "*blocks n"] | None
+    free_coordinates: Float[Array, "*blocks n"] | None
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
@@ -118,7 +119,7 @@ class FrameChain(Process):
         room = np.asarray(sizes) - k
         # with fewer than n dimensions outside the fixed directions, T has fewer columns: inputs have no further coordinates
         free = as_floats(np.arange(n) < room[:, None])
-        self.free = None if (room >= n).all() else free[0] if problem.data.blocks is None else free
+        self.free_coordinates = None if (room >= n).all() else free[0] if problem.data.blocks is None else free
         # the random variates of a block should stay near the core
         self.block = max(1, min(64, 256 // (self._input_count * (n + k + 2) * len(sizes))))
 
@@ -151,8 +152,8 @@ class FrameChain(Process):
         """Maximum rank, by block, of the trained directions' components orthogonal to the fixed directions; d limits it."""
         if self.problem.data.blocks is not None:
             full = np.full(self.problem.data.blocks, self._direction_count)
-            return full if self.free is None else np.asarray(self.free).sum(1).astype(int)
-        return self._direction_count if self.free is None else int(self.free.sum())
+            return full if self.free_coordinates is None else np.asarray(self.free_coordinates).sum(1).astype(int)
+        return self._direction_count if self.free_coordinates is None else int(self.free_coordinates.sum())
 
     def check_start(self, stats: Overlaps) -> None:
         self.problem.coordinates.check_form(stats)  # `start` factors them
@@ -167,21 +168,25 @@ class FrameChain(Process):
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products
         # or inputs differ in their variance
         gram = any(step_needs(algorithm, self.problem.network.width)) or self.problem.data.variance_by_class
-        rests = L if gram else min(L, n)
-        sizes = StepSizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
+        orthogonal_count = L if gram else min(L, n)
+        sizes = StepDimensions(algorithm.batch, L, self.problem.target.teachers, n, orthogonal_count)
         x = self.problem.model.inputs.draw(stream, sizes, self.d if self.sizes is None else self.sizes)
-        return x if self.free is None else x._replace(along=x.along * self.free[..., None, None])
+        return (
+            x
+            if self.free_coordinates is None
+            else x._replace(frame_coordinates=x.frame_coordinates * self.free_coordinates[..., None, None])
+        )
 
     @property
     def _leaves_span(self) -> bool | Float[Array, " blocks"]:
         """Whether inputs have components outside the span of all directions, in each block if that differs."""
-        if self.free is None or self.problem.data.blocks is None:
-            return self.free is None
-        return self.free.all(axis=1)
+        if self.free_coordinates is None or self.problem.data.blocks is None:
+            return self.free_coordinates is None
+        return self.free_coordinates.all(axis=1)
 
     def step(self, state: Frame, x: StepCoordinates, now: StepTime) -> Frame:
         problem, names, inv_d = self.problem.at(now.t), state.names, 1 / self.d
-        algorithm, x = problem.algorithm, problem.model.inputs.place(x, self.frame)
+        algorithm, x = problem.algorithm, problem.model.inputs.to_frame_coordinates(x, self.frame)
         projected = state.project(x, self.frame[..., None])
 
         def updates_of_run(x: StepCoordinates, fields, fixed, at: Frame):
@@ -195,16 +200,16 @@ class FrameChain(Process):
 
         updates, numbers = jax.vmap(updates_of_run, -1, -1)(x, projected.fields, projected.fixed, state)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
-        past = lambda rows, axis=0: multiply_by_past(updates, rows, axis)
+        past = lambda rows, axis=0: multiply_by_old_coefficients(updates, rows, axis)
         # names whose directions are normalised are known when the step is traced
         normalised = [update.unit for update in updates]
         unit = np.repeat(normalised, problem.network.width) if any(normalised) else None
-        m, T = projected.update(past, C, has_lower_triangular_past(updates), self._leaves_span, unit)
+        m, T = projected.update(past, C, has_lower_triangular_old_coefficients(updates), self._leaves_span, unit)
         scalars = {**{update.name: update.scalars for update in updates}, **numbers}
         return Frame(replace_scalars(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Frame) -> Overlaps:
-        return runs_first(overlaps_by_block(state, self.frame)).reorder(self.problem.algorithm.names)
+        return move_runs_first(overlaps_by_block(state, self.frame)).reorder(self.problem.algorithm.names)
 
 
 class FactorChain(FrameChain):
@@ -224,11 +229,11 @@ class FactorChain(FrameChain):
             law = now.model.law_of_factor(FieldFactor(jnp.concatenate([m, T.T], axis=1), fixed))
             return risk_expectation(now).risk_of_factor(now.model.without_dropout, a, law)
 
-        return self.problem.numerics.over_runs(risk_of_run, (runs_first((state.a, state.m[rows], T)), t))
+        return self.problem.numerics.over_runs(risk_of_run, (move_runs_first((state.a, state.m[rows], T)), t))
 
 
 @chain_process.register(ProjectionProblem)
-def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
+def make_frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem in dimension d, which uses the most accurate form of the risk available."""
     by_factor = risk_expectation(problem).risk_uses_factor and not isinstance(problem.data, Blocks)
     chain: type[FrameChain] = FactorChain if by_factor else FrameChain

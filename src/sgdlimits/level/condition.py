@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from sgdlimits.domain import Unchecked, checked
+from sgdlimits.domain import UncheckedArgument, checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
@@ -128,7 +128,7 @@ class RiskBelow(Condition):
 
 
 @checked
-def exits(threshold: Unchecked[float]) -> Exits:
+def exits(threshold: UncheckedArgument[float]) -> Exits:
     """Stop a run once its excess risk over the noise floor has fallen by the fraction `threshold` of its initial value.
 
     Parameters

@@ -29,8 +29,8 @@ from sgdlimits.level.process import Process, SteppingEngine
 from sgdlimits.level.segments import Segments
 from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import fix_time
-from sgdlimits.statistics.trees import as_batch, runs_first
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
+from sgdlimits.statistics.trees import move_runs_first, to_batch
 
 STEP_TIMES_RATE = 0.025
 """Default time between evaluations of the stop condition, times the fastest rate of the drift at the fixed point."""
@@ -71,15 +71,15 @@ class Local(Level):
     d: Count | None = eqx.field(static=True, default=None)
     dt: Positive | None = eqx.field(static=True, default=None)
 
-    def view(self, problem):
-        return fix_time(problem, None, "Give problem.at(t).").limit
+    def adapt_problem(self, problem):
+        return evaluate_at_time_if_needed(problem, None, "Give problem.at(t).").limit
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         d = getattr(start, "d", None) if self.d is None else self.d
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: the start has no dimension. Give Local(point, d=...).")
-        problem, point = self.view(problem), problem.coordinates.in_limit(self.point)
-        problem.coordinates.check(as_batch(point))
+        problem, point = self.adapt_problem(problem), problem.coordinates.in_limit(self.point)
+        problem.coordinates.check(to_batch(point))
         _, J, Sigma = linearise_at(problem, point)
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))  # bounded below, so that dt is finite if J = 0
         dt = self.dt or max(problem.numerics.samples_per_step / d, STEP_TIMES_RATE / fastest)
@@ -105,7 +105,7 @@ class LocalEngine(SteppingEngine):
         gaps = np.diff(request.clock.t)
         # a gap of a whole number of dt up to rounding gets no additional step
         counts = np.ones(gaps.size, np.int64) if request.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        segments = Segments.between(counts, gaps / counts, request.clock.t[:-1])
+        segments = Segments.from_whole_steps(counts, gaps / counts, request.clock.t[:-1])
         block = 1 if request.until is None else 16
         return ProcessStepper(self._process(segments.sizes, block), starts, request, segments, state)
 
@@ -115,8 +115,8 @@ class LocalEngine(SteppingEngine):
         factors, kicks = map(np.stack, zip(*(compute_transition(self.J, self.Sigma, size) for size in sizes), strict=True))
         point = self.level.point
         free = tuple(np.flatnonzero(self.problem.coordinates.moves(point)).tolist())
-        steps = dict(sizes=sizes, factors=factors, kicks=kicks / np.sqrt(self.d))
-        return LinearDiffusion(problem=self.problem, point=point, free=free, block=block, **steps)
+        steps = dict(sizes=sizes, decay_factors=factors, noise_factors=kicks / np.sqrt(self.d))
+        return LinearDiffusion(problem=self.problem, point=point, free_coordinates=free, block=block, **steps)
 
 
 def linearise_at(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -178,25 +178,25 @@ class LinearDiffusion(Process):
     problem: Problem
     point: PyTree
     sizes: Float[Array, " sizes"]
-    factors: Float[Array, "sizes n n"]
-    kicks: Float[Array, "sizes n n"]
-    free: tuple[int, ...] = eqx.field(static=True)
+    decay_factors: Float[Array, "sizes n n"]
+    noise_factors: Float[Array, "sizes n n"]
+    free_coordinates: tuple[int, ...] = eqx.field(static=True)
     block: int = eqx.field(static=True)
 
     @eqx.filter_jit
     def start(self, stats: PyTree) -> Float[Array, "n runs"]:
         """Return the coordinates of each run that can change, relative to the fixed point."""
-        centre, free = self.problem.vector(self.point), np.asarray(self.free)
+        centre, free = self.problem.vector(self.point), np.asarray(self.free_coordinates)
         return jax.vmap(lambda one: (self.problem.vector(one) - centre)[free], out_axes=-1)(stats)
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
-        return stream.normal(Purpose.NOISE, len(self.free))
+        return stream.normal(Purpose.NOISE, len(self.free_coordinates))
 
     def step(self, state, variates, now: StepTime):
         which = jnp.argmin(jnp.abs(self.sizes - now.size))  # sizes may differ from those of the list by rounding
-        return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ variates
+        return jnp.asarray(self.decay_factors)[which] @ state + jnp.asarray(self.noise_factors)[which] @ variates
 
     def statistics(self, state: Float[Array, "n runs"]) -> PyTree:
         centre = self.problem.vector(self.point)
-        place = lambda x: self.problem.from_vector(centre.at[np.asarray(self.free)].add(x), self.point)
-        return jax.vmap(place)(runs_first(state))
+        place = lambda x: self.problem.from_vector(centre.at[np.asarray(self.free_coordinates)].add(x), self.point)
+        return jax.vmap(place)(move_runs_first(state))

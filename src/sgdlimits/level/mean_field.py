@@ -53,17 +53,17 @@ class MeanField(Level):
     atol: Positive | None = eqx.field(static=True, default=None)
     outside: Count | None = eqx.field(static=True, default=None)
 
-    def view(self, problem):
+    def adapt_problem(self, problem):
         """Return the mean-field limit of a projection problem; a `MeanFieldProblem` is returned unchanged."""
         if isinstance(problem, MeanFieldProblem):
             return problem
         return MeanFieldProblem(problem, outside=None if self.outside is None else check_count("outside", self.outside))
 
-    def first(self, problem, start, stream):
-        return start.particles(self.view(problem).problem, stream)  # overlaps of pairs of units are not drawn
+    def draw_initial_statistics(self, problem, start, stream):
+        return start.particles(self.adapt_problem(problem).problem, stream)  # overlaps of pairs of units are not drawn
 
-    def bind(self, problem, start, first):
-        view = self.view(problem)
+    def make_engine(self, problem, start, first):
+        view = self.adapt_problem(problem)
         rtol = self.rtol or view.numerics.tolerance
         # the tolerance decides whether runs may share a system, and memory how many
         max_batch = min(max_runs_per_system(rtol), max(1, MAX_FLOATS_PER_BATCH // view.numerics.size))

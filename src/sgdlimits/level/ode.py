@@ -16,7 +16,7 @@ from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 
 MAX_STEPS = 2**16
 """Maximum number of solver steps in `flow`; diffrax lays out its checkpointed loop for this number, 16 to the power of 4."""
@@ -45,10 +45,10 @@ class ODE(Level):
     rtol: Tolerance | None = eqx.field(static=True, default=None)
     atol: Positive | None = eqx.field(static=True, default=None)
 
-    def view(self, problem):
+    def adapt_problem(self, problem):
         return problem.limit
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         problem = problem.limit.numerics.refined(
             first, self.rtol if self.rtol and self.rtol < problem.numerics.tolerance else None
         )
@@ -71,7 +71,7 @@ class SolverEngine(Engine):
     problem: Problem
     max_batch: int
 
-    def snap(self, times):
+    def round_to_steps(self, times):
         return Clock(times, np.full(times.size, np.nan))  # any time can be saved; there is no d to count steps with
 
     def stepper(self, starts, request, state=None):
@@ -141,4 +141,4 @@ def flow(
     failed = solution.result != diffrax.RESULTS.successful
     remedy = "Give a larger rtol or a shorter t, or use ODE(), which has an implicit solver for stiff problems."
     ys = eqx.error_if(solution.ys, failed, f"flow needs more than {MAX_STEPS} steps, or its solution diverges. {remedy}")
-    return ys if t.ndim else take_run(ys)
+    return ys if t.ndim else select_run(ys)

@@ -117,7 +117,7 @@ class SteppingEngine(Engine):
         """Duration of one step of SGD in units of t: the batch size divided by d."""
         return self.problem.numerics.samples_per_step / self.d
 
-    def snap(self, times):
+    def round_to_steps(self, times):
         samples = self.problem.numerics.samples_per_step
         if times[-1] > MAX_STEPS * self.step_time:
             raise BadInput(f"t_max = {times[-1]:g} needs more than 2^53 steps of {self.step_time:g}. Use a smaller t_max.")

@@ -27,9 +27,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.blocks import block_increments, with_block_axis, without_block_axis
-from sgdlimits.algorithm.limit import StepInputs, place_inputs, step_increments
+from sgdlimits.algorithm.limit import StepInputs, make_step_inputs, step_increments
 from sgdlimits.algorithm.needs import input_count, is_linear
-from sgdlimits.checks import sized
+from sgdlimits.checks import memory_bounded_count
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import square_root
@@ -48,16 +48,16 @@ from sgdlimits.statistics.blocks import block_field_factors
 from sgdlimits.statistics.frame import FieldFactor, factor_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_first, runs_last
+from sgdlimits.statistics.trees import add, as_floats, move_runs_first, move_runs_last, repeat_for_samples
 
 STEP_TIMES_RATE = 0.025
 """Default step size in t, multiplied by the fastest rate of the drift at the start."""
-RELATIVE_DIFFERENCE = 1e-6
+DIFFERENCE_STEP = 1e-6
 """Step of the central differences for the fastest rate, relative to the coordinate if that exceeds 1, else absolute.
 
 Only the order of magnitude of the rate matters.
 """
-RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
+RATE_EVALUATION_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
 DEFAULT_SAMPLE_COUNT = 4
 """Default number of samples that make the noise of a step, the same for all problems to save compilations."""
@@ -96,21 +96,21 @@ class SDE(Level):
     batchable: ClassVar[bool] = True
     d: Count = eqx.field(static=True)
     dt: Positive | None = eqx.field(static=True, default=None)
-    samples: Annotated[int, sized(64)] | None = eqx.field(static=True, default=None)
+    samples: Annotated[int, memory_bounded_count(64)] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if self.samples is not None and check_count("samples", self.samples, at_least=2) % 2:
             raise BadInput(f"samples must be even, since they are used in pairs; got {self.samples}. Give {self.samples + 1}.")
 
-    def view(self, problem):
+    def adapt_problem(self, problem):
         return problem.limit
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         problem = problem.limit.numerics.refined(first)
         dt = self.dt or max(problem.numerics.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
         floats_per_run = (1 + (self.samples or DEFAULT_SAMPLE_COUNT)) * problem.numerics.size
         max_batch = int(min(2048, max(16, MAX_FLOATS_PER_STEP / floats_per_run)))
-        process = diffusion_process(problem, self.d, self.samples, first)
+        process = make_diffusion(problem, self.d, self.samples, first)
         return ProcessEngine(SDE(self.d, dt, self.samples), problem, max_batch, self.d, process, dt)
 
 
@@ -123,13 +123,13 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
     vector = np.asarray(problem.vector(stats))
     compiled_drift = jit_bound(_drift_vector, problem, stats, fast_compile=True)
     drift = lambda t, x: np.asarray(compiled_drift(t, x))
-    steps = RELATIVE_DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
+    steps = DIFFERENCE_STEP * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
 
     def rate_at(t: float) -> float:
         columns = [(drift(t, vector + step) - drift(t, vector - step)) / (2 * step.max()) for step in steps]
         return float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
 
-    times = (0.0,) if problem.at(1.0) is problem else (*RATE_TIMES, *knots_of(problem).tolist())
+    times = (0.0,) if problem.at(1.0) is problem else (*RATE_EVALUATION_TIMES, *knots_of(problem).tolist())
     return max(1e-6, *map(rate_at, times))  # bounded below, so that the step is finite at a point where nothing moves
 
 
@@ -138,13 +138,13 @@ def _drift_vector(problem: Problem, stats: PyTree, t: Any, x: Any) -> Float[Arra
     return problem.vector(problem.drift(problem.from_vector(x, stats), t))
 
 
-def _largest_modulus(state: PyTree) -> Float[Array, " runs"]:
+def _largest_eigenvalue_modulus(state: PyTree) -> Float[Array, " runs"]:
     """Return the largest modulus of the entries of each run's state; runs are on the last axis."""
     return jnp.stack([jnp.abs(leaf).reshape(-1, leaf.shape[-1]).max(0) for leaf in jax.tree.leaves(state)]).max(0)
 
 
 @singledispatch
-def diffusion_process(problem: Problem, d: int, samples: int | None, first: PyTree) -> Process:
+def make_diffusion(problem: Problem, d: int, samples: int | None, first: PyTree) -> Process:
     """Return the diffusion that approximates the chain of a problem, with noise from the covariance of its increments.
 
     Register a function for a kind of problem with other noise.
@@ -159,7 +159,7 @@ class Diffusion(Process):
     d: eqx.AbstractVar[Float[Array, ""]]
 
     def start(self, stats: PyTree) -> PyTree:
-        return runs_last(stats)
+        return move_runs_last(stats)
 
     def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
         """Apply half of the noise, a Heun step of the drift, and the same half of the noise again.
@@ -183,7 +183,7 @@ class Diffusion(Process):
         new = add(add(middle, half), slopes, size / 2)
         corrected = self.problem.coordinates.admissible(new)
         # a correction larger than the state is neither rounding nor noise: the step is far too long, and the run diverges
-        lost = _largest_modulus(add(corrected, new, -1.0)) > _largest_modulus(state)
+        lost = _largest_eigenvalue_modulus(add(corrected, new, -1.0)) > _largest_eigenvalue_modulus(state)
         return jax.tree.map(lambda leaf: jnp.where(lost, jnp.nan, leaf), corrected)
 
     @abc.abstractmethod
@@ -191,7 +191,7 @@ class Diffusion(Process):
         """Return the noise of a step at the states of all runs: `scale` times noise with the covariance of the increments."""
 
     def statistics(self, state: PyTree) -> PyTree:
-        return runs_first(state)
+        return move_runs_first(state)
 
 
 class CovarianceDiffusion(Diffusion):
@@ -275,7 +275,9 @@ class SampledDiffusion(Diffusion):
         # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = factor_fields(state, problem.frame)
-        x = place_inputs(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), variates.points, variates.z, variates.c)
+        x = make_step_inputs(
+            problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), variates.points, variates.z, variates.c
+        )
         if is_linear(problem.algorithm, problem.network.width):
             return add(*linear_increments(problem, state, self._weighted_moments(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*step_increments(problem.algorithm, problem.model, t, stats, x))
@@ -333,7 +335,7 @@ class BlockDiffusion(SampledDiffusion):
         return change if state.has_blocks else without_block_axis(change)
 
 
-@diffusion_process.register
+@make_diffusion.register
 def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) -> Diffusion:
     cheap_root = problem.numerics.closed_covariance and problem.vector(first).size <= MAX_STATISTICS_FOR_ROOT
     if samples is None and cheap_root:

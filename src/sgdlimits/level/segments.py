@@ -13,23 +13,23 @@ GRID_ROUNDING = 1e-9
 class Segments(NamedTuple):
     """Steps to make from each saved time, or knot of a schedule, to the next: numbers, sizes in t and initial times.
 
-    A saved time may lie a fraction of a step after the last whole step of its segment: `remainders` has the length of that
-    fraction in t, or zero. `saved` is true for segments that end at a saved time, and false for those that end at a knot.
+    A saved time may lie a fraction of a step after the last whole step of its segment: `remaining_step_sizes` has the length of
+    that fraction in t, or zero. `saved` is true for segments that end at a saved time, and false for those that end at a knot.
     """
 
-    counts: np.ndarray
+    step_counts: np.ndarray
     sizes: np.ndarray
-    begins: np.ndarray
-    remainders: np.ndarray
+    begin_times: np.ndarray
+    remaining_step_sizes: np.ndarray
     saved: np.ndarray
 
     @classmethod
-    def between(cls, counts: np.ndarray, sizes: np.ndarray, begins: np.ndarray) -> Segments:
+    def from_whole_steps(cls, counts: np.ndarray, sizes: np.ndarray, begins: np.ndarray) -> Segments:
         """Return segments of whole steps, each of which ends at a saved time."""
         return cls(counts, sizes, begins, np.zeros(counts.size), np.ones(counts.size, bool))
 
     @classmethod
-    def on_grid(cls, times: np.ndarray, size: float, knots: np.ndarray) -> Segments:
+    def on_time_grid(cls, times: np.ndarray, size: float, knots: np.ndarray) -> Segments:
         """Return the segments between saved times on a time grid that no saved time changes.
 
         The grid is that of equal steps from each knot to the next, the longest that are not above `size`, and of steps of
@@ -55,7 +55,7 @@ class Segments(NamedTuple):
         at = pieces.astype(int)
         return cls(counts.astype(np.int64), sizes[at], edges[at] + done * sizes[at], rest, saved > 0)
 
-    def time_after(self, steps: np.ndarray) -> np.ndarray:
+    def times_after_steps(self, steps: np.ndarray) -> np.ndarray:
         """Return the times that are reached after the given numbers of steps from the first saved time."""
-        ends = self.begins[-1:] + self.counts[-1:] * self.sizes[-1:]
-        return np.interp(steps, np.concatenate([[0], np.cumsum(self.counts)]), np.concatenate([self.begins, ends]))
+        ends = self.begin_times[-1:] + self.step_counts[-1:] * self.sizes[-1:]
+        return np.interp(steps, np.concatenate([[0], np.cumsum(self.step_counts)]), np.concatenate([self.begin_times, ends]))

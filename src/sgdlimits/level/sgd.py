@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.algorithm.base import compute_updates, multiply_by_past
-from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.algorithm.base import compute_updates, multiply_by_old_coefficients
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
 from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
-from sgdlimits.inputs.base import StepSizes
+from sgdlimits.inputs.base import StepDimensions
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import MAX_NORMALS, Stream
@@ -32,7 +32,7 @@ from sgdlimits.statistics.blocks import frame_by_block
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_scalars, rows_of
 from sgdlimits.statistics.rows import products, row_products
-from sgdlimits.statistics.trees import as_floats, runs_first, runs_last
+from sgdlimits.statistics.trees import as_floats, move_runs_first, move_runs_last
 
 GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
 """Number of runs per group, by the smallest dimension for which it is used; smaller groups cost more per run."""
@@ -60,7 +60,7 @@ class SGD(Level):
     d: Count = eqx.field(static=True)
     reuse: Count | None = eqx.field(static=True, default=None)
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         """Return the engine of SGD in R^d, with batches small enough to bound the memory of the inputs."""
         max_batch = int(min(4096, max(1, 2**17 // (self.d * problem.numerics.samples_per_step))))
         process = sgd_process(problem, self.d)
@@ -186,7 +186,7 @@ class WeightProcess(Process):
         if self.problem.data.blocks is not None:
             return self._start_in_blocks(stats)
         room = min(n, self.d - k)
-        at = runs_first(frame_of(stats, self.frame, room))
+        at = move_runs_first(frame_of(stats, self.frame, room))
         # rows of W: coordinates along the fixed directions, then T along the next axes; the law does not depend on the axes
         W: Any = np.zeros((len(at.m), n, self.d))
         W[:, :, :k], W[:, :, k : k + room] = at.m, at.T.swapaxes(1, 2)[:, :, :room]
@@ -197,7 +197,7 @@ class WeightProcess(Process):
         n, k = stats.M.shape[-2:]
         sizes = self.problem.data.block_sizes(self.d)
         rooms = np.minimum(n, np.array(sizes) - k)
-        at = runs_first(frame_by_block(stats, self.problem.frames, rooms))
+        at = move_runs_first(frame_by_block(stats, self.problem.frames, rooms))
         blocks = []
         for b, (size, room) in enumerate(zip(sizes, rooms, strict=True)):
             own = np.concatenate([at.m[:, b], at.T[:, b].swapaxes(1, 2)[:, :, :room]], axis=2)
@@ -209,14 +209,16 @@ class WeightProcess(Process):
             return draw_by_step(self, stream)
         stream = stream.with_period(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
-        sizes = StepSizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
-        return Batch(*self.problem.model.inputs.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
+        sizes = StepDimensions(
+            algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0
+        )
+        return Batch(*self.problem.model.inputs.draw_vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
         problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
         algorithm, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)  # runs first, as the weights have them
-        fields = runs_last(products(state.W, X))
+        fields = move_runs_last(products(state.W, X))
         fixed = jnp.einsum("ks,brs->kbr", self.frame, self._frame_coordinates(x))
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
@@ -228,11 +230,13 @@ class WeightProcess(Process):
         drawn = StepInputs(fields, fixed, inputs.z, inputs.c)
         updates, numbers = jax.vmap(updates_of_run, (-1, 0, 0, 0), -1)(drawn, state, *gram)
         C = inv_d * jnp.concatenate([update.inputs for update in updates])
-        W = jnp.moveaxis(multiply_by_past(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
+        W = jnp.moveaxis(multiply_by_old_coefficients(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum(
+            "nbr,brd->rnd", C, x
+        )
         if any(update.unit for update in updates):
             held = np.repeat([update.unit for update in updates], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
-        scalars = {**runs_first({update.name: update.scalars for update in updates}), **numbers}
+        scalars = {**move_runs_first({update.name: update.scalars for update in updates}), **numbers}
         return WeightState(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: WeightState) -> Overlaps:
@@ -273,30 +277,30 @@ class CoordinateProcess(WeightProcess):
                 f"diffuse weights need d above {n + k}, the number of trained and fixed directions; got {self.d}. "
                 "Use a larger d."
             )
-        at = runs_first(frame_of(stats, self.frame, n))
+        at = move_runs_first(frame_of(stats, self.frame, n))
         W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._cosine_basis(k + n)
         algorithm = self.problem.algorithm
-        assert isinstance(algorithm, Coordinatewise)
+        assert isinstance(algorithm, CoordinatewiseAlgorithm)
         kept = {name: jnp.full_like(W, value) for name, value in algorithm.coordinates.items()}
         return WeightState(at.a, W, kept, stats.names)
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
         problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
         algorithm = problem.algorithm
-        assert isinstance(algorithm, Coordinatewise)
+        assert isinstance(algorithm, CoordinatewiseAlgorithm)
         X = jnp.swapaxes(x, 0, 1)
-        fields = runs_last(products(state.W, X))
+        fields = move_runs_last(products(state.W, X))
         fixed = jnp.einsum("ks,rbs->kbr", self.frame, self._frame_coordinates(X))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         # unlike directions, memory of single coordinates cannot be combined from inputs: the mean gradient itself is formed
-        step, kept = algorithm.update(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
+        step, kept = algorithm.update_coordinates(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
         return WeightState(state.a, (1 - algorithm.lr * algorithm.ridge * inv_d) * state.W + step, dict(kept), state.names)
 
 
 @sgd_process.register
 def _(problem: ProjectionProblem, d: int) -> WeightProcess:
-    on_axes = isinstance(problem.algorithm, Coordinatewise)
+    on_axes = isinstance(problem.algorithm, CoordinatewiseAlgorithm)
     if on_axes and problem.data.blocks is not None:
         raise BadInput(
             f"{type(problem.algorithm).__name__} treats coordinates separately, which does not support blocks of variances. "

@@ -15,12 +15,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, jit_bound
+from sgdlimits.jaxtools import GROUP_SIZE_MULTIPLE, TreeLayout, jit_bound
 from sgdlimits.kernel.base import MAX_COORDINATE
 from sgdlimits.level.base import (
-    DIVERGED,
-    FINISHED,
-    STOPPED,
+    RUN_DIVERGED,
+    RUN_FINISHED,
+    RUN_STOPPED,
     Engine,
     Request,
     RunStatus,
@@ -33,13 +33,13 @@ from sgdlimits.level.observe import Observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.blocks import block_factor, cone_by_block
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 
 SOLVER_METHODS = ("DOP853", "Radau")
-STATUSES = (FINISHED, STOPPED, DIVERGED)
+SOLVER_STATUSES = (RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED)
 SHARED_TOLERANCE = 1e-7
 """Maximum relative tolerance for solving runs as one system: above it the error of a run visibly depends on the other runs."""
-STEPS_PER_LEG = 60
+STEPS_PER_INTERVAL_CHECK = 60
 """Steps of the solver between restarts (a leg). Runs resume from the state at a restart; restarting loses no accuracy."""
 STEPS_PER_STIFFNESS_TEST = 300
 """Steps of DOP853 between tests for stiffness, each of which costs a Jacobian and its eigenvalues."""
@@ -69,7 +69,7 @@ def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
     return lambda stats: problem.drift(stats, t) if corrector else problem.drift_parts(stats, t)[0]
 
 
-def _drifts(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any) -> Array:
+def _drifts(problem: Problem, corrector: bool, layout: TreeLayout, t: Any, rows: Any) -> Array:
     """Return the drift of each run at time t, from an array with one run's state in each row."""
     slopes = problem.numerics.over_runs(vector_field(problem, corrector, t), layout.values(rows))
     return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
@@ -87,18 +87,18 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
     return problem.numerics.over_runs(jacobian_of_run, stats)
 
 
-def _condition_memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
+def _condition_memories(problem: Problem, until: Condition, layout: TreeLayout, t: Any, rows: Any):
     """Return the memory of a stop condition at the start of each run, from an array with one run's state in each row."""
     return until.begin_runs(problem.at(t), layout.values(rows))
 
 
-def _should_stop(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree, t: Any):
+def _should_stop(problem: Problem, until: Condition, layout: TreeLayout, rows: Any, memory: PyTree, t: Any):
     """Return whether each run should stop, from an array with one run's state in each row."""
     return until.stop_runs(problem, layout.values(rows), memory, t)
 
 
 def _observe_states(
-    problem: Problem, observe: Observables, layout: Layout, count: Any, times: Any, rows: Any
+    problem: Problem, observe: Observables, layout: TreeLayout, count: Any, times: Any, rows: Any
 ) -> dict[str, Array]:
     """Return risk and observables in the first `count` of several states of all runs, each state at its own time."""
 
@@ -134,8 +134,8 @@ class Solver(Stepper):
 
     Runs leave the system when they stop or diverge. The steps of the solver do not depend on the saved times, at which the
     interpolating polynomial of a step is evaluated; if it is not accurate enough, the step is solved again in two halves, and
-    so on. The solver is restarted after `STEPS_PER_LEG` steps (a leg), and when runs leave. Runs that resume within a leg
-    solve it again from its beginning.
+    so on. The solver is restarted after `STEPS_PER_INTERVAL_CHECK` steps (a leg), and when runs leave. Runs that resume within
+    a leg solve it again from its beginning.
     """
 
     def __init__(self, engine: Engine, starts: PyTree, request: Request, state: np.ndarray | None) -> None:
@@ -144,7 +144,7 @@ class Solver(Stepper):
         self.corrector = getattr(engine.level, "corrector", True)
         count = len(request.runs)
         leaves, tree = jax.tree.flatten(starts)
-        self.layout = Layout(tree, tuple(np.shape(leaf)[1:] for leaf in leaves))
+        self.layout = TreeLayout(tree, tuple(np.shape(leaf)[1:] for leaf in leaves))
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.y0 = self.y.copy()
         self.ended = np.zeros(count, int)  # index into STATUSES; 0 is an active run
@@ -158,16 +158,16 @@ class Solver(Stepper):
             memory = begin(np.asarray(request.clock.t[0], float), self.y[_padded_indices(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.steps, self.stride, self.method = request.clock.t[0], 0, np.nan, 0
-        self.knots, self.just_before = knots_of(self.problem), np.inf
+        self.knots, self.reduce_below_jump = knots_of(self.problem), np.inf
         self.saved = 1
-        """Number of saved times whose snapshots have been returned, including `initial`."""
+        """Number of saved times whose snapshots have been returned, including `initial_snapshot`."""
         self.waiting: list[np.ndarray] = []
         """Solved states at the next saved times whose risk and observables are not evaluated yet."""
         self.observed_at = time.perf_counter()
         self.solver: scipy.integrate.OdeSolver | None = None
         """SciPy's solver within a leg; None between legs."""
         if state is None:
-            self._end_runs(self._check_condition(self.y, self.active, self.t), STOPPED, self.t, self.y)
+            self._end_runs(self._check_condition(self.y, self.active, self.t), RUN_STOPPED, self.t, self.y)
         else:
             self._restore_state(state)
         self.leg_start = self._resume_rows()
@@ -178,7 +178,7 @@ class Solver(Stepper):
         return np.flatnonzero(self.ended == 0)
 
     @property
-    def initial(self):
+    def initial_snapshot(self):
         return self._snapshots([self.y0], self.request.clock.t[:1])[0]
 
     @property
@@ -195,7 +195,7 @@ class Solver(Stepper):
         if self.solver is None:
             self.leg_start = self._resume_rows()
             if self.t < clock[-1] and self.active.size:
-                self._start_leg()
+                self._start_interval()
         if self.solver is None:  # nothing is left to solve: all remaining snapshots show the last states
             self.waiting = [self.y] * (clock.size - self.saved)
             return self._observe_waiting()
@@ -203,12 +203,12 @@ class Solver(Stepper):
         return found if self.solver is not None else found + self._observe_waiting()
 
     def run_status(self):
-        return RunStatus(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, self.t, self.t_end))
+        return RunStatus(np.array(SOLVER_STATUSES, object)[self.ended], np.where(self.ended == 0, self.t, self.t_end))
 
-    def now(self):
+    def current_snapshot(self):
         return self._snapshots([self.y], np.array([self.t]))[0]
 
-    def state(self):
+    def resume_state(self):
         return self.leg_start
 
     def _resume_rows(self) -> np.ndarray:
@@ -226,7 +226,7 @@ class Solver(Stepper):
         self.ended, self.t_end = state[:, 0].astype(int), state[:, 1].copy()
         self.t, self.method, self.steps, self.stride = state[0, 2], int(state[0, 3]), int(state[0, 4]), state[0, 5]
         y, rest = np.split(state[:, 6:], [self.layout.size], axis=1)
-        memory = Layout.of(take_run(self.memory)).values(rest)
+        memory = TreeLayout.from_tree(select_run(self.memory)).values(rest)
         self.y, self.memory = y.copy(), jax.tree.map(lambda new, old: new.astype(old.dtype), memory, self.memory)
 
     def _observe_waiting(self, least: int = 1) -> list[Snapshot]:
@@ -273,18 +273,18 @@ class Solver(Stepper):
         """Matrix B whose rows are the fixed directions in an orthonormal frame."""
         return block_factor(np.asarray(self.problem.directions.gram))
 
-    def _start_leg(self) -> None:
+    def _start_interval(self) -> None:
         """Start a SciPy solver for the active runs, which ends at the next knot of a schedule or the last saved time."""
         end = self.request.clock.t[-1]
         knot = next((knot for knot in self.knots if self.t < knot < end), None)
         # a leg that ends at a knot evaluates the schedule only before it, where the schedule is smooth
-        self.just_before = np.inf if knot is None else np.nextafter(knot, -np.inf)
+        self.reduce_below_jump = np.inf if knot is None else np.nextafter(knot, -np.inf)
         self.solver = self._new_solver(self.t, self.y[self.active].ravel(), end if knot is None else knot, self.stride)
 
     def _make_step(self, solver: scipy.integrate.OdeSolver) -> list[Snapshot]:
         """Make one step of the solver and return the snapshots that are ready.
 
-        The leg ends if runs stop or diverge, at a knot, and after `STEPS_PER_LEG` steps.
+        The leg ends if runs stop or diverge, at a knot, and after `STEPS_PER_INTERVAL_CHECK` steps.
         """
         active = self.active
         before, y_before = solver.t, solver.y.reshape(active.size, -1)
@@ -296,7 +296,7 @@ class Solver(Stepper):
             broken |= np.abs(y).max(1) >= np.abs(y).max()
         if broken.any():
             self.y[active], self.t = y_before, before
-            self._end_runs(broken, DIVERGED, before, y_before)
+            self._end_runs(broken, RUN_DIVERGED, before, y_before)
             self.solver = None
             return []
         self.steps, self.stride = self.steps + 1, solver.h_abs
@@ -307,13 +307,13 @@ class Solver(Stepper):
         self.y[active[on]], self.t = y[on], solver.t
         if hits.any():
             self.solver = None
-        elif self.steps % STEPS_PER_LEG == 0:
+        elif self.steps % STEPS_PER_INTERVAL_CHECK == 0:
             long = SOLVER_METHODS[self.method] == "DOP853" and self.steps % STEPS_PER_STIFFNESS_TEST == 0
             self.method = SOLVER_METHODS.index("Radau") if long and self._is_stiff(solver) else self.method
             self.solver = None
         elif solver.status != "running":
             # after a knot the solver chooses its step size anew
-            self.stride = self.stride if np.isinf(self.just_before) else np.nan
+            self.stride = self.stride if np.isinf(self.reduce_below_jump) else np.nan
             self.solver = None
         return found
 
@@ -375,7 +375,7 @@ class Solver(Stepper):
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         """Return the drift of all active runs as one vector, in the form that SciPy's solvers take."""
         rows = flat.reshape(-1, self.y.shape[1])
-        return np.asarray(self.slopes(min(t, self.just_before), rows[_padded_indices(len(rows))]))[: len(rows)].ravel()
+        return np.asarray(self.slopes(min(t, self.reduce_below_jump), rows[_padded_indices(len(rows))]))[: len(rows)].ravel()
 
     def _system_jacobian(self, t: float, flat: np.ndarray):
         """Return the sparse Jacobian of the drift of all active runs, which is block diagonal since runs do not interact."""
@@ -383,7 +383,7 @@ class Solver(Stepper):
 
     def _run_jacobians(self, t: float, y: np.ndarray) -> np.ndarray:
         """Return the Jacobian of the drift of each active run: the diagonal blocks of the system's Jacobian."""
-        rows, t = _padded_indices(len(y)), min(t, self.just_before)
+        rows, t = _padded_indices(len(y)), min(t, self.reduce_below_jump)
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
     def _new_solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
@@ -410,7 +410,7 @@ class Solver(Stepper):
             return np.zeros(runs.size, bool)
         rows = _padded_indices(runs.size)
         times = np.broadcast_to(t, runs.shape).astype(float)[rows]
-        return np.asarray(self.stops(y[rows], take_run(self.memory, runs[rows]), times))[: runs.size]
+        return np.asarray(self.stops(y[rows], select_run(self.memory, runs[rows]), times))[: runs.size]
 
     def _locate_stops(self, hits: np.ndarray, dense, low: float, high: float) -> StoppedRuns:
         """Locate the time at which each run stops within a step, by bisection on the interpolating polynomial."""
@@ -429,12 +429,12 @@ class Solver(Stepper):
         if stops is not None:
             gone = stops.t <= t
             runs = stops.runs[gone]
-            self.y[runs], self.t_end[runs], self.ended[runs] = stops.y[gone], stops.t[gone], STATUSES.index(STOPPED)
+            self.y[runs], self.t_end[runs], self.ended[runs] = stops.y[gone], stops.t[gone], SOLVER_STATUSES.index(RUN_STOPPED)
 
     def _end_runs(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
         """Remove the active runs in the mask `which` from the system, with a status, an end time and their last states."""
         leaving = self.active[which]
-        self.y[leaving], self.ended[leaving], self.t_end[leaving] = y[which], STATUSES.index(status), t
+        self.y[leaving], self.ended[leaving], self.t_end[leaving] = y[which], SOLVER_STATUSES.index(status), t
 
 
 @lru_cache(maxsize=256)
@@ -443,7 +443,7 @@ def _padded_indices(count: int) -> np.ndarray:
 
     Thus the code need not be compiled again when runs leave the system.
     """
-    size = next(size for size in (1, *compiled_batch_sizes(GROUP_ALIGNMENT, 2**40)) if size >= count)
+    size = next(size for size in (1, *compiled_batch_sizes(GROUP_SIZE_MULTIPLE, 2**40)) if size >= count)
     return np.minimum(np.arange(size), count - 1)
 
 

@@ -28,7 +28,7 @@ from sgdlimits.level.sgd import check_drawable, runs_per_group, sgd_process, ste
 from sgdlimits.problem.spiked import SpikedTensor, contract_noise
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import as_floats, runs_first
+from sgdlimits.statistics.trees import as_floats, move_runs_first
 
 MAX_TENSOR_ENTRIES = 2**22
 """Maximum number of entries of a tensor that `direct=True` draws; bounds the memory of one run."""
@@ -36,7 +36,7 @@ MAX_ENTRIES_PER_CALL = 2**18
 """Total number of tensor entries up to which several runs are computed at once; bounds memory."""
 
 
-class Polar(eqx.Module):
+class PolarCoordinates(eqx.Module):
     """State of the spiked-tensor chain: the overlap m with the spike, and the norm r of the orthogonal component of x."""
 
     m: Float[Array, " runs"]
@@ -82,15 +82,15 @@ class SpikeChain(Process):
         """Number of steps between checks for divergence: those in a sixteenth of a unit of t."""
         return self.d / 16
 
-    def start(self, stats: Spike) -> Polar:
-        return Polar(stats.m, jnp.sqrt(stats.r2))
+    def start(self, stats: Spike) -> PolarCoordinates:
+        return PolarCoordinates(stats.m, jnp.sqrt(stats.r2))
 
     def draw(self, stream: Stream) -> SpikeDraws:
         # d is an array, so that another dimension needs no compilation
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
         return SpikeDraws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
-    def step(self, state: Polar, variates: SpikeDraws, now: StepTime) -> Polar:
+    def step(self, state: PolarCoordinates, variates: SpikeDraws, now: StepTime) -> PolarCoordinates:
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.gradient_coefficients(stats)
@@ -99,10 +99,10 @@ class SpikeChain(Process):
         m, w = (1 - rate * inward) * x + 2 * rate * noise
         # all noise orthogonal to the plane adds to r^2 by its squared length alone, which is chi-square
         outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * variates.outside
-        return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
+        return PolarCoordinates(m + rate * along, jnp.sqrt(w**2 + outside))
 
-    def statistics(self, state: Polar) -> Spike:
-        return runs_first(state.spike)
+    def statistics(self, state: PolarCoordinates) -> Spike:
+        return move_runs_first(state.spike)
 
 
 class EstimateProcess(Process):

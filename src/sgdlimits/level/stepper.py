@@ -15,15 +15,15 @@ from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, jit_bound, map_groups
+from sgdlimits.jaxtools import GROUP_SIZE_MULTIPLE, jit_bound, map_groups
 from sgdlimits.kernel.base import Carry, RunBatch, StepRange
 from sgdlimits.kernel.choose import choose_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds that kernels look up)
 from sgdlimits.level.base import (
-    DIVERGED,
-    FINISHED,
-    STOPPED,
+    RUN_DIVERGED,
+    RUN_FINISHED,
+    RUN_STOPPED,
     Clock,
     Level,
     Request,
@@ -38,7 +38,7 @@ from sgdlimits.level.process import MAX_STEPS, Process, SteppingEngine, reports_
 from sgdlimits.level.segments import Segments
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 
 CALL_SECONDS = 0.1
 """Target duration of one kernel call; progress is shown, Ctrl-C obeyed and ended runs removed between calls."""
@@ -65,15 +65,15 @@ class ProcessEngine(SteppingEngine):
     def batch_multiple(self):
         """Number of runs of which every batch size is a multiple: the group size if memory holds only few runs."""
         # where memory holds few runs, batches are multiples of the group; larger ones need not be, since padding is skipped
-        few = self.max_batch < GROUP_ALIGNMENT and self.process.group_size
-        return few or GROUP_ALIGNMENT
+        few = self.max_batch < GROUP_SIZE_MULTIPLE and self.process.group_size
+        return few or GROUP_SIZE_MULTIPLE
 
     @property
     def floats_per_run(self):
         return self.process.floats_per_run
 
-    def starts(self, start, stream):
-        starts = self.level.first(self.problem, start, stream)
+    def draw_starts(self, start, stream):
+        starts = self.level.draw_initial_statistics(self.problem, start, stream)
         self.process.check_start(starts)
         return starts
 
@@ -81,10 +81,10 @@ class ProcessEngine(SteppingEngine):
         """Return the steps to make between neighbouring saved times; steps of length `dt` end at the knots of schedules."""
         if self.dt is None:
             counts = np.diff(clock.step)
-            return Segments.between(counts, np.full(counts.size, self.step_time), clock.t[:-1])
+            return Segments.from_whole_steps(counts, np.full(counts.size, self.step_time), clock.t[:-1])
         if clock.t[-1] > MAX_STEPS * self.dt:
             raise BadInput(f"dt = {self.dt:g} needs more than 2^53 steps up to t = {clock.t[-1]:g}. Use a larger dt.")
-        return Segments.on_grid(clock.t, self.dt, knots_of(self.problem))
+        return Segments.on_time_grid(clock.t, self.dt, knots_of(self.problem))
 
     def stepper(self, starts, request, state=None):
         return ProcessStepper(self.process, starts, request, self.segments(request.clock), state)
@@ -107,7 +107,7 @@ class ProcessStepper(Stepper):
         # padding repeats the last run
         self.indices = request.runs[np.minimum(np.arange(self.size), len(request.runs) - 1)].astype(np.uint32)
         self.kept = np.arange(self.size)
-        self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
+        self.t0 = float(segments.begin_times[0]) if segments.begin_times.size else float(request.clock.t[0])
         self.begin_state = begin
         self.shown: tuple[PyTree, dict] | None = self._initial_observation if request.save_start else None
         # conditions on the risk reuse the risk of the first snapshot if both are the same
@@ -121,14 +121,18 @@ class ProcessStepper(Stepper):
         active = np.asarray(carry.moving) & (self.kept < len(request.runs))
         self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
         self.full_carry, self.origin = self.carry, self.base
-        self.segment, self.total = 0, int(segments.counts.sum())
+        self.segment, self.total = 0, int(segments.step_counts.sum())
         self._pass_knots()
         self.stepping = choose_kernel(process, request.until, self.carry, request.kernel)
-        self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.indices).seed, Pace(process.block)
+        self.kernel, self.seed, self.pace = (
+            self.stepping.name,
+            Stream.from_seed(request.seed, self.indices).seed,
+            CallPace(process.block),
+        )
 
     @property
     def finished(self):
-        return self.segment == self.segments.counts.size
+        return self.segment == self.segments.step_counts.size
 
     @property
     def completed_fraction(self):
@@ -153,7 +157,7 @@ class ProcessStepper(Stepper):
         """Turn to the next segment where the present one ends at a knot and no run has steps left in it."""
         still = not np.asarray(self.carry.moving).any()
         while not self.finished and not self.segments.saved[self.segment]:
-            end = self.first + int(self.segments.counts[self.segment])
+            end = self.first + int(self.segments.step_counts[self.segment])
             if self.done < end and not still:
                 return
             self.segment, self.first, self.done = self.segment + 1, end, max(end, self.done)
@@ -175,11 +179,11 @@ class ProcessStepper(Stepper):
 
     def _accept_steps(self, carry: Carry, wanted: StepRange, steps: int, seconds: float) -> list[Snapshot]:
         """Store the state that a kernel call returned, and return a snapshot if it is at the next saved time."""
-        end = self.first + int(self.segments.counts[self.segment])
-        if wanted.first == end:  # a fraction of a step is only observed: the next segment begins with the whole step
+        end = self.first + int(self.segments.step_counts[self.segment])
+        if wanted.first_step == end:  # a fraction of a step is only observed: the next segment begins with the whole step
             return [self._save_snapshot(carry)]
         self.carry, self.done = carry, self.done + steps  # one statement, so that Ctrl-C leaves the two consistent
-        self.pace.note(steps, seconds)
+        self.pace.record_call(steps, seconds)
         self._pass_knots()
         return [self._save_snapshot(carry)] if self.next_steps is None else []
 
@@ -208,12 +212,12 @@ class ProcessStepper(Stepper):
         few = _positions_to_keep(active)
         if few is None:
             return
-        t = self.segments.time_after(np.asarray(self.done - self.origin))
+        t = self.segments.times_after_steps(np.asarray(self.done - self.origin))
         self.shown = _replace_runs(
             self.shown, self._observe_on_host(self.carry.state, self._run_times(self.carry, t)), self.kept
         )
         self._drop(few)
-        self.pace.restart()
+        self.pace.discard_durations()
 
     def run_status(self):
         """Return the status of each run and the time it has reached.
@@ -222,13 +226,13 @@ class ProcessStepper(Stepper):
         """
         carry = self._carry_of_all_runs()
         end, stopped = (np.asarray(leaf)[: len(self.request.runs)] for leaf in (carry.end, carry.stopped))
-        status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
+        status = np.where(end < 0, RUN_FINISHED, np.where(stopped, RUN_STOPPED, RUN_DIVERGED)).astype(object)
         done = self.done - self.origin
-        reached = self.request.clock.t[-1] if done == self.total else self.segments.time_after(np.asarray(done))
-        return RunStatus(status, np.where(end < 0, reached, self.segments.time_after(end - self.origin)))
+        reached = self.request.clock.t[-1] if done == self.total else self.segments.times_after_steps(np.asarray(done))
+        return RunStatus(status, np.where(end < 0, reached, self.segments.times_after_steps(end - self.origin)))
 
     @property
-    def initial(self):
+    def initial_snapshot(self):
         return self._to_snapshot(self._initial_observation)
 
     @cached_property
@@ -236,12 +240,12 @@ class ProcessStepper(Stepper):
         """Statistics and observables of all runs of the batch, padding included, at the start."""
         return self._observe_on_host(self.begin_state, np.full(self.size, self.t0))
 
-    def now(self):
+    def current_snapshot(self):
         carry = self._carry_of_all_runs()
-        t = self.segments.time_after(np.asarray(self.done - self.origin))
+        t = self.segments.times_after_steps(np.asarray(self.done - self.origin))
         return self._to_snapshot(self._observe_on_host(carry.state, self._run_times(carry, t)))
 
-    def state(self):
+    def resume_state(self):
         """Return the state from which a new stepper resumes the runs, as one row of floats per run.
 
         Columns: steps up to the last saved time, steps made, and the arrays of the carry.
@@ -299,11 +303,11 @@ class ProcessStepper(Stepper):
     def _run_times(self, carry: Carry, t: Any) -> np.ndarray:
         """Return the time of each run in a kernel's carry: t, or the time at which the run ended if that is earlier."""
         end = np.asarray(carry.end)
-        return np.where(end < 0, float(t), self.segments.time_after(end - self.origin))
+        return np.where(end < 0, float(t), self.segments.times_after_steps(end - self.origin))
 
     def _to_snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
         """Return statistics and observables of a padded batch as a snapshot of the requested runs."""
-        return Snapshot(*take_run(shown, np.s_[: len(self.request.runs)]))
+        return Snapshot(*select_run(shown, np.s_[: len(self.request.runs)]))
 
 
 def strengthen_types(state: PyTree) -> PyTree:
@@ -361,7 +365,7 @@ def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:
     The result is None if that size is over half of the batch.
     """
     least = max(MIN_REDUCED_BATCH, active.sum())
-    sizes = [size for size in compiled_batch_sizes(GROUP_ALIGNMENT, active.size) if least <= size <= active.size / 2]
+    sizes = [size for size in compiled_batch_sizes(GROUP_SIZE_MULTIPLE, active.size) if least <= size <= active.size / 2]
     return np.sort(np.argsort(~active, kind="stable")[: sizes[0]]) if sizes else None
 
 
@@ -380,7 +384,7 @@ def _replace_runs(before, after, kept: np.ndarray):
     return jax.tree.map(replace_rows, before, after)
 
 
-class Pace:
+class CallPace:
     """Number of steps to make per kernel call, adapted so that a call takes about `CALL_SECONDS`.
 
     The number is a multiple of the number of steps whose variates are drawn together.
@@ -394,7 +398,7 @@ class Pace:
         self.calls, self.seconds = 0, 0.0
         self.compiling = COMPILE_SECONDS
 
-    def note(self, steps: int, seconds: float) -> None:
+    def record_call(self, steps: int, seconds: float) -> None:
         """Record the duration of a kernel call of `steps` steps, and adapt the number of steps per call."""
         self.calls += 1
         if self.calls == 1:
@@ -405,6 +409,6 @@ class Pace:
         wanted = min(steps * CALL_SECONDS / max(seconds, 1e-6), 8.0 * self.steps, 2.0**40)
         self.steps = max(1, int(wanted) // self.block) * self.block
 
-    def restart(self) -> None:
+    def discard_durations(self) -> None:
         """Discard the measured durations, because the next call will include a compilation."""
         self.calls, self.seconds = 0, 0.0

@@ -50,7 +50,7 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
-from sgdlimits.kernel.stopping import Quadratic, register_bound
+from sgdlimits.kernel.stopping import QuadraticBound, register_bound
 from sgdlimits.level.condition import Exits, RiskBelow
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
@@ -70,7 +70,7 @@ MAX_GRID_ERROR = 1e-5
 
 @register_bound(Exits, ProjectionProblem)
 @register_bound(RiskBelow, ProjectionProblem)
-def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic | None:
+def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> QuadraticBound | None:
     """Return a quadratic lower bound, around a state of the exact chain, on the excess of the risk over the exit risk."""
     if not isinstance(state, Frame) or state.m.ndim != 2:  # other levels; inputs of several blocks
         return None
@@ -86,13 +86,13 @@ def exit_bound(process: Any, state: Any, memory: Any, cheap: bool) -> Quadratic 
         T = jnp.zeros_like(state.T).at[:, rows].set(S[:, k:].T)
         return Frame(a, m, T, jax.tree.map(jnp.zeros_like, state.kept), state.names)
 
-    return Quadratic(bound.value - memory, to_frame(*bound.slope), to_frame(*bound.bend))
+    return QuadraticBound(bound.value - memory, to_frame(*bound.slope), to_frame(*bound.curvature))
 
 
 @singledispatch
 def risk_bound(
     expectation: Expectation, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"], cheap: bool
-) -> Quadratic | None:
+) -> QuadraticBound | None:
     """Return a quadratic lower bound on the risk as a function of the weights, around given ones; None if none is known.
 
     Register a function for a new kind of expectation.
@@ -128,7 +128,7 @@ def _(expectation, model, a, S, cheap):
     return network_bound(expectation, model, a, S)  # without noise the risk itself is cheap
 
 
-def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Quadratic | None:
+def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> QuadraticBound | None:
     """Return a quadratic lower bound on the risk of a two-layer network from its value and gradient at given weights.
 
     The result is None if no such bound is known.
@@ -145,13 +145,15 @@ def network_bound(expectation: Any, model: Model, a: Float[Array, " p"], S: Floa
     weights, squares = law.weights, _input_mean_squares(law)
     typical = jnp.sqrt(value / 2 if classes else 4 * loss.weight * value)  # bound on the root mean square of l'
     if network.activation.kinked:
-        rows = jnp.abs(a) * (weights * _max_lowering_slope(model, a, jnp.asarray(readout.labels)) * _max_bend(model, S)).sum(1)
+        rows = jnp.abs(a) * (
+            weights * _max_lowering_slope(model, a, jnp.asarray(readout.labels)) * _max_curvature(model, S)
+        ).sum(1)
     else:
         rows = typical * max_curvature / 2 * jnp.sqrt(3 * (weights @ squares**2)) * jnp.abs(a)
     return _assemble_bound(model, value, slope, typical * max_slope * jnp.sqrt(weights @ squares) / 2, rows)
 
 
-def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Quadratic:
+def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> QuadraticBound:
     """Return a lower bound on the cross-entropy of a piecewise-linear network from the loss of its mean output per class."""
     network, law = cast(Any, model.network), model.coordinates
     labels = jnp.asarray(cast(Any, model.target.readout).labels)
@@ -167,20 +169,20 @@ def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Q
 
     (value, tilt), slope = jax.value_and_grad(mean_loss, argnums=(0, 1), has_aux=True)(a, S)
     both = weights @ (jnp.abs(tilt) * jnp.sqrt(_input_mean_squares(law))) * unit.derivative_bounds[0] / 2
-    rows = jnp.abs(a) * (weights * jnp.abs(tilt) * _max_lowering_slope(model, a, tilt < 0) * _max_bend(model, S)).sum(1)
+    rows = jnp.abs(a) * (weights * jnp.abs(tilt) * _max_lowering_slope(model, a, tilt < 0) * _max_curvature(model, S)).sum(1)
     return _assemble_bound(model, value, slope, both, rows)
 
 
-def _assemble_bound(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Quadratic:
+def _assemble_bound(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> QuadraticBound:
     """Assemble a quadratic bound from the risk, its gradient and two curvatures, for all parameters and for single units.
 
     `both` is the curvature for all parameters; `rows` is added to `both` for each row of S, the coordinates of one unit.
 
     For inputs without variance, coordinates outside the span of the means have no effect, and a curvature of exactly zero.
     """
-    acts = np.arange(slope[1].shape[1]) < model.teachers if model.on_means else True
+    acts = np.arange(slope[1].shape[1]) < model.teachers if model.has_inputs_at_means else True
     bend = jnp.full_like(slope[0], both), jnp.broadcast_to(jnp.where(acts, (both + rows)[:, None], 0.0), slope[1].shape)
-    return Quadratic(value, slope, jax.tree.map(lambda leaf: abs(cast(Any, model.network).factor) * leaf, bend))
+    return QuadraticBound(value, slope, jax.tree.map(lambda leaf: abs(cast(Any, model.network).factor) * leaf, bend))
 
 
 def _input_mean_squares(law: FieldLaw) -> Float[Array, " classes"]:
@@ -197,14 +199,14 @@ def _max_lowering_slope(model: Model, a: Float[Array, " p"], below: Float[Array,
     return jnp.where((a * (unit.right - unit.left) > 0)[:, None], below, 1 - below)
 
 
-def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
+def _max_curvature(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
     """Return, by unit and class, a bound on the mean nonlinear part of a unit's change per squared change of its weights.
 
     The result bounds E|e_i|, for the change e_i of unit i beyond first order, over the squared change of its weights S_i.
     """
     unit, law = cast(Any, model.network).activation, model.coordinates
     centres = law.means.fixed
-    if model.on_means:
+    if model.has_inputs_at_means:
         fields = jnp.maximum(jnp.abs(S[:, : len(centres)] @ centres), MIN_FIELD)
         return abs(unit.right - unit.left) * (centres**2).sum(0) / (4 * fields)
     sigma = jnp.sqrt(law.variance)

@@ -24,7 +24,7 @@ MAX_HERMITE_DEGREE = 12
 """Highest degree of a Hermite polynomial that can be given by its name, such as he12."""
 MAX_SMOOTH_SCALE = 10.0
 """Largest scale s for which erf(s x) counts as smooth; for larger scales, quadrature with few nodes sees a jump at x = 0."""
-SLOPE_GRID = np.linspace(-30, 30, 20_001)
+FIELD_GRID = np.linspace(-30, 30, 20_001)
 """Grid of fields on which the largest absolute derivatives of an activation are searched for."""
 
 
@@ -73,7 +73,7 @@ class FunctionActivation(Activation):
 
     def __init__(self, fn: Callable, smooth: bool | None = None) -> None:
         self.fn = fn
-        self.known_smooth = looks_smooth(fn) if smooth is None else smooth
+        self.known_smooth = is_probably_smooth(fn) if smooth is None else smooth
 
     @property
     def smooth(self):
@@ -182,8 +182,8 @@ def _scan_derivatives(unit: Activation) -> tuple[float, float] | None:
     # The bounds are static, so they are computed now even while the caller is being traced.
     derivatives = (jax.grad(unit), jax.grad(jax.grad(unit)))
     with jax.ensure_compile_time_eval():
-        values = [np.abs(np.asarray(jax.jit(jax.vmap(f))(SLOPE_GRID))) for f in derivatives]
-    near, far = abs(SLOPE_GRID) < SLOPE_GRID[-1] / 2, abs(SLOPE_GRID) >= SLOPE_GRID[-1] / 2
+        values = [np.abs(np.asarray(jax.jit(jax.vmap(f))(FIELD_GRID))) for f in derivatives]
+    near, far = abs(FIELD_GRID) < FIELD_GRID[-1] / 2, abs(FIELD_GRID) >= FIELD_GRID[-1] / 2
     if not all(np.isfinite(f).all() and f[far].max() <= (1 + 1e-3) * f[near].max() for f in values):
         return None
     first, second = (1.1 * float(f.max()) for f in values)
@@ -212,7 +212,7 @@ ACTIVATIONS: dict[str, Activation] = {
     **{f"he{n}": hermite(n) for n in range(1, MAX_HERMITE_DEGREE + 1)},
 }
 
-SIGN = Erf(1e6)
+SIGN_ACTIVATION = Erf(1e6)
 """The function erf(1e6 x), which stands for the sign in labels; its expectations with erf units are known in closed form.
 
 These expectations differ from those of the sign by about 1e-6, the inverse of the scale; at much larger scales derivatives
@@ -263,7 +263,7 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
     return FunctionActivation(activation)
 
 
-def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
+def is_probably_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
     """Return whether two trapezoidal rules agree to `tolerance` on the N(0, 1) means of fn, its slope and their squares."""
     # Not symmetric about zero, where the errors of odd functions such as the sign would cancel.
     lines = [np.linspace(-6.3, 6.1, nodes) for nodes in (24, 38)]

@@ -15,7 +15,7 @@ import scipy
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e, legendre
 
-from sgdlimits.checks import sized, some_target
+from sgdlimits.checks import memory_bounded_count, target_or_name
 from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Inputs, gaussian
@@ -33,7 +33,7 @@ TOTAL_TOLERANCE = 1e-11
 """Total quadrature error of the panels that were not halved further, above which the integral counts as divergent; relative to
 E|fn| of the integrated function fn under N(0, 1)."""
 MAX_PANELS, MAX_HALVINGS = 4096, 64
-PANEL_EDGES = np.concatenate([np.arange(0, 8, 0.5), [8, 10, 12, 16, 24, 38]])
+INTEGRATION_PANEL_EDGES = np.concatenate([np.arange(0, 8, 0.5), [8, 10, 12, 16, 24, 38]])
 """Edges of the initial panels (intervals of integration) on each side of zero, up to where the normal density underflows."""
 GAUSS_NODES, GAUSS_WEIGHTS = legendre.leggauss(16)
 # Functions are evaluated on arrays of one length, so that they are compiled once.
@@ -41,7 +41,9 @@ POINTS_PER_CALL = 2048
 
 
 @checked
-def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, sized(at_least=0)]) -> Float[np.ndarray, "n+1"]:
+def hermite_coefficients(
+    fn: str | Callable | Activation, n: Annotated[int, memory_bounded_count(at_least=0)]
+) -> Float[np.ndarray, "n+1"]:
     r"""Compute the Hermite coefficients :math:`c_m = E[fn(z)\, He_m(z)]`, m = 0, ..., n, for z standard normal.
 
     They expand the function in the Hermite polynomials :math:`He_m`, which have leading coefficient 1:
@@ -71,7 +73,9 @@ def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, size
 
 
 @checked
-def information_exponent(target: Annotated[str | Callable | Activation | Any, some_target], tolerance: Fraction = 1e-8) -> int:
+def information_exponent(
+    target: Annotated[str | Callable | Activation | Any, target_or_name], tolerance: Fraction = 1e-8
+) -> int:
     r"""Compute the information exponent of a target g: the smallest :math:`m \ge 1` with :math:`E[g(z)\, He_m(z)] \ne 0`.
 
     Here z is standard normal, and :math:`He_m` is the Hermite polynomial with leading coefficient 1. In d dimensions one-pass
@@ -146,7 +150,7 @@ def expand_in_hermite(activation: Activation, n: int) -> tuple[Float[np.ndarray,
 @np.errstate(all="ignore")
 def _integrate(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], float]:
     """Compute normalised Hermite coefficients up to order n and E|s| of an activation s, halving panels until both converge."""
-    edges = np.concatenate([-PANEL_EDGES[:0:-1], PANEL_EDGES])
+    edges = np.concatenate([-INTEGRATION_PANEL_EDGES[:0:-1], INTEGRATION_PANEL_EDGES])
     low, high = edges[:-1], edges[1:]
     coarse = _integrate_panels(activation, n, low, high)
     size = coarse[-1].sum()

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.checks import OverTime, array, by_name, number
-from sgdlimits.domain import InTime, Size, Width, checked
+from sgdlimits.checks import ScheduleCheck, array, by_name, number
+from sgdlimits.domain import NumberInTime, Size, Width, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.masks import MAX_MASKED_WIDTH
-from sgdlimits.model.activation import Activation, as_activation, looks_smooth
+from sgdlimits.model.activation import Activation, as_activation, is_probably_smooth
 from sgdlimits.part import Part, is_schedule
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import as_floats
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 from sgdlimits.trial import example_fields, try_function
 
 RESERVED_NAMES = {
@@ -30,7 +30,7 @@ RESERVED_NAMES = {
 """Names of variables and dimensions in datasets, which network scalars cannot have."""
 
 
-Dropout = Annotated[InTime, OverTime(number(at_least=0, below=1))]
+Dropout = Annotated[NumberInTime, ScheduleCheck(number(at_least=0, below=1))]
 """A dropout probability, or a schedule of it."""
 
 
@@ -73,7 +73,7 @@ class AnyNetwork(Part):
         return False
 
     @property
-    def one_array(self) -> bool:
+    def has_array_scalars(self) -> bool:
         """Whether the network's scalars are one array of shape (p,) rather than a dictionary."""
         return self.plain
 
@@ -178,7 +178,7 @@ class TwoLayer(AnyNetwork):
 
     @property
     def plain(self):
-        return self.one_array and self.dropout is None
+        return self.has_array_scalars and self.dropout is None
 
     @property
     def head_count(self):
@@ -189,7 +189,7 @@ class TwoLayer(AnyNetwork):
         return self.dropout
 
     @property
-    def one_array(self):
+    def has_array_scalars(self):
         return self.outputs == 1 and self.heads == 1 and not self.bias
 
     @property
@@ -207,7 +207,7 @@ class TwoLayer(AnyNetwork):
 
     def initial(self, second):
         a = np.full((self.width, *self._bias_shape), float(second))
-        return a if self.one_array else {"a": a, **({"bias": np.zeros(self._bias_shape)} if self.bias else {})}
+        return a if self.has_array_scalars else {"a": a, **({"bias": np.zeros(self._bias_shape)} if self.bias else {})}
 
     @property
     def axes(self):
@@ -241,7 +241,7 @@ class TwoLayer(AnyNetwork):
     def __call__(self, fields, a):
         """Evaluate the prediction with all units kept; several heads have one prediction each, on the first axis."""
         values = self.activation(fields)
-        if self.one_array:
+        if self.has_array_scalars:
             return self.factor * (a * values).sum(0)
         f = self.factor * (a["a"] * (values[:, None] if self._bias_shape else values)).sum(0)
         return f + a["bias"] if self.bias else f
@@ -295,12 +295,12 @@ class Network(AnyNetwork):
                 raise BadInput(
                     f"a scalar cannot be called {name!r}: the name is in use, or not an identifier. Give another, say 'scale'."
                 )
-        on = f"{count(width, 'field')} and its scalars"
+        on = f"{format_count(width, 'field')} and its scalars"
         prediction = try_function("the network", fn, on, example_fields(width), self.scalars, shape=None)
         self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
             raise BadInput(f"the network must return a number or a vector; got shape {self.known_shape}. Flatten its output.")
-        self.known_smooth = self._looks_smooth() if smooth is None else bool(smooth)
+        self.known_smooth = self._is_probably_smooth() if smooth is None else bool(smooth)
 
     @property
     def shape(self):
@@ -336,7 +336,7 @@ class Network(AnyNetwork):
         each = jax.vmap(self.fn, -1, -1)(flat(fields), jax.tree.map(flat, a))
         return each.reshape(*each.shape[:-1], *batch)
 
-    def _looks_smooth(self) -> bool:
+    def _is_probably_smooth(self) -> bool:
         """Test smoothness numerically along a random line through the fields, at random scalars."""
         rng = np.random.default_rng(0)
         line = rng.normal(size=self.width)
@@ -344,4 +344,4 @@ class Network(AnyNetwork):
         at = lambda x: jnp.sum(self.fn(x * line, scalars))
         # The answer is static, so the function is evaluated now even while the caller is being traced.
         with jax.ensure_compile_time_eval():
-            return looks_smooth(jax.vmap(at))
+            return is_probably_smooth(jax.vmap(at))

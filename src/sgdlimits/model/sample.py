@@ -64,9 +64,9 @@ class Model(Part):
         return self.data.centred
 
     @property
-    def on_means(self) -> bool:
+    def has_inputs_at_means(self) -> bool:
         """Whether every input equals the mean of its class, by the structure of the inputs rather than by values."""
-        return self.data.on_means
+        return self.data.has_inputs_at_means
 
     @property
     def frame(self) -> Float[Array, "k k"]:

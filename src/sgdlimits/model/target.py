@@ -15,13 +15,13 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from sgdlimits.checks import array
-from sgdlimits.domain import NotNegativeInTime, Reals, Teachers, Vector, checked
+from sgdlimits.domain import NotNegativeInTime, RealArray, Teachers, Vector, checked
 from sgdlimits.errors import BadInput, check_count, is_traced, shorten
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.part import Part, at_start, is_schedule
 from sgdlimits.schedule import Time
 from sgdlimits.statistics.trees import as_floats
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 from sgdlimits.trial import example_fields, try_function
 
 
@@ -138,14 +138,14 @@ class TimedReadout(Readout):
 def as_readout(readout: Readout | Callable, teachers: int) -> Readout:
     """Convert a user's function fn(fixed) or fn(fixed, t) to a readout, after a trial on one vector of fields."""
     if isinstance(readout, Readout):
-        try_function("the readout", at_start(readout), count(teachers, "field"), example_fields(teachers), values=False)
+        try_function("the readout", at_start(readout), format_count(teachers, "field"), example_fields(teachers), values=False)
         return readout
     if takes_time(readout):
         try_function(
-            "the readout", readout, f"{count(teachers, 'field')} and a time", example_fields(teachers), np.asarray(0.0)
+            "the readout", readout, f"{format_count(teachers, 'field')} and a time", example_fields(teachers), np.asarray(0.0)
         )
         return TimedReadout(readout)
-    try_function("the readout", readout, count(teachers, "field"), example_fields(teachers))
+    try_function("the readout", readout, format_count(teachers, "field"), example_fields(teachers))
     return FunctionReadout(readout)
 
 
@@ -211,7 +211,7 @@ class Target(Part):
         teachers: Teachers | None = None,
         *,
         noise: NotNegativeInTime = 0.0,
-        gram: Reals | None = None,
+        gram: RealArray | None = None,
     ) -> None:
         if gram is not None and np.ndim(gram) not in (2, 3):
             raise BadInput(f"gram must be a matrix, or one for each block; got shape {np.shape(gram)}. Give a k-by-k one.")

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.checks import each_of
-from sgdlimits.domain import RealsInTime, checked
+from sgdlimits.checks import check_each
+from sgdlimits.domain import RealArrayInTime, checked
 from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.model.target import Readout
 from sgdlimits.part import is_schedule
@@ -36,7 +36,7 @@ def _check_readout(name: str, value: Any) -> Readout:
     return value
 
 
-Readouts = Annotated[Sequence[Readout], each_of(_check_readout)]
+Readouts = Annotated[Sequence[Readout], check_each(_check_readout)]
 
 
 @checked
@@ -60,7 +60,7 @@ class ClassReadouts(Readout):
     readouts: tuple[Readout, ...]
     turns: Float[Array, "classes k k"] | None
 
-    def __init__(self, readouts: Readouts, turns: RealsInTime | None = None) -> None:
+    def __init__(self, readouts: Readouts, turns: RealArrayInTime | None = None) -> None:
         self.readouts = tuple(readouts)
         if not self.readouts:
             raise BadInput("readouts must have one entry for each class; got none. Give, say, [CommitteeReadout('erf')] * 2.")

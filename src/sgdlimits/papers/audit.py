@@ -19,9 +19,9 @@ from typing import Annotated, Any
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.files import write
-from sgdlimits.papers.claim import CLAIMS, EFFORTS, PAPER_OF_MODULE, PAPERS, PAPERS_PACKAGE, Claim, Comparison, Effort
+from sgdlimits.papers.claim import CLAIMS, EFFORTS, PAPER_BY_MODULE, PAPERS, PAPERS_PACKAGE, Claim, Comparison, Effort
 from sgdlimits.progress import bar
-from sgdlimits.text import count, table
+from sgdlimits.text import format_count, format_table
 
 TABLE_COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
 """Headings of the printed table of claims."""
@@ -40,7 +40,7 @@ class JudgedClaim:
     error: str = ""
 
     @property
-    def as_recorded(self) -> bool:
+    def has_recorded_verdict(self) -> bool:
         """Whether the computed verdict is the one on record for the claim."""
         return self.verdict == self.claim.kind
 
@@ -56,7 +56,7 @@ class JudgedClaim:
             self.claim.where,
             self.claim.title,
             *format_cells(self.as_dict()),
-            self.verdict + ("" if self.as_recorded else " !"),
+            self.verdict + ("" if self.has_recorded_verdict else " !"),
         )
 
 
@@ -92,7 +92,7 @@ class Audit:
     @property
     def unexpected(self) -> tuple[JudgedClaim, ...]:
         """Judged claims whose verdict is not the one on record."""
-        return tuple(each for each in self.judged if not each.as_recorded)
+        return tuple(each for each in self.judged if not each.has_recorded_verdict)
 
     @property
     def complete(self) -> bool:
@@ -105,7 +105,7 @@ class Audit:
         for key, paper in PAPERS.items():
             rows = [strip_markup(each.table_row()) for each in self.judged if each.claim.paper == key]
             if rows:
-                text += f"{paper.title}\n{table([TABLE_COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
+                text += f"{paper.title}\n{format_table([TABLE_COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
         return text + self.summary()
 
     def summary(self) -> str:
@@ -113,7 +113,7 @@ class Audit:
         verdicts = Counter(each.verdict for each in self.judged)
         words = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
         seconds = sum(each.seconds for each in self.judged)
-        text = f"{count(len(self.judged), 'claim')} at {self.effort} effort: {words}; {seconds:.0f} CPU seconds."
+        text = f"{format_count(len(self.judged), 'claim')} at {self.effort} effort: {words}; {seconds:.0f} CPU seconds."
         if not self.complete:
             text += f" {self.chosen - len(self.judged)} more were not computed."
         for each in self.unexpected:
@@ -176,11 +176,11 @@ class AuditInterrupted(KeyboardInterrupt):
 
 def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
     """Return the claims, of one paper or of all, whose name, place or title contains the string `only`."""
-    for file in PAPER_OF_MODULE:
+    for file in PAPER_BY_MODULE:
         # importing a module registers its claims
         import_module(f"{PAPERS_PACKAGE}.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
-    papers, files = list(PAPERS), [f"{PAPERS_PACKAGE}.{file}" for file in PAPER_OF_MODULE]
+    papers, files = list(PAPERS), [f"{PAPERS_PACKAGE}.{file}" for file in PAPER_BY_MODULE]
     file_of = lambda each: files.index(module) if (module := each.compute.__module__) in files else len(files)
     # by paper, module and position in the module
     place = lambda each: (papers.index(each.paper), file_of(each), each.compute.__code__.co_firstlineno)

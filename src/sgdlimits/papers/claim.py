@@ -116,12 +116,12 @@ class Comparison:
         """
         if self.right is None:
             return "open"
-        ours = self.agrees(self.right)
+        right_values = self.agrees(self.right)
         if self.printed is None:
-            return "holds" if ours else "disagreement"
+            return "holds" if right_values else "disagreement"
         theirs = self.agrees(self.printed)
         # neither is right, or the tolerance cannot tell them apart
-        if ours == theirs:
+        if right_values == theirs:
             return "open"
         return "holds" if theirs else kind if kind in ("misprint", "remark", "disagreement") else "misprint"
 
@@ -159,16 +159,20 @@ def compare(
     'misprint'
     """
     numbers = np.atleast_1d(np.asarray(number, float)).ravel()
-    flat = lambda values: None if values is None else np.broadcast_to(np.asarray(values, float), np.shape(number)).reshape(-1)
-    ours = flat(right)
+    flatten_values = lambda values: (
+        None if values is None else np.broadcast_to(np.asarray(values, float), np.shape(number)).reshape(-1)
+    )
+    right_values = flatten_values(right)
     errors = np.broadcast_to(np.asarray(sigma, float), np.shape(number)).reshape(-1)
-    scale = 0.0 if ours is None else float(np.abs(ours).max())
-    return Comparison(numbers, ours, flat(printed), errors, MAX_STANDARD_ERRORS * errors + rtol * scale + atol, relation)
+    scale = 0.0 if right_values is None else float(np.abs(right_values).max())
+    return Comparison(
+        numbers, right_values, flatten_values(printed), errors, MAX_STANDARD_ERRORS * errors + rtol * scale + atol, relation
+    )
 
 
 # modules are named relative to this package
 PAPERS_PACKAGE = "sgdlimits.papers"
-PAPER_OF_MODULE = {
+PAPER_BY_MODULE = {
     "mediocrity.claims.process": "mediocrity",
     "mediocrity.claims.landscape": "mediocrity",
     "mediocrity.claims.noise": "mediocrity",
@@ -235,7 +239,7 @@ def claim(
 
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
         """Register a computation as a claim of its module's paper, and return the computation unchanged."""
-        paper = PAPER_OF_MODULE[compute.__module__.removeprefix(f"{PAPERS_PACKAGE}.")]
+        paper = PAPER_BY_MODULE[compute.__module__.removeprefix(f"{PAPERS_PACKAGE}.")]
         name = f"{paper}.{compute.__name__.removeprefix('compare_')}"
         # a module imported twice, or two computations of one name
         assert name not in CLAIMS, name

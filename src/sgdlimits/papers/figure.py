@@ -15,18 +15,18 @@ from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 
 import sgdlimits as sl
-from sgdlimits.analysis.plot.style import OKABE_ITO as OKABE_ITO, curve_styles as curve_styles
+from sgdlimits.analysis.plot.style import OKABE_ITO_COLOURS as OKABE_ITO_COLOURS, curve_styles as curve_styles
 from sgdlimits.papers.index import QUICK_NOTE
 from sgdlimits.progress import bar as bar
 
-Keep = Callable[[str, xr.Dataset], xr.Dataset]
+SaveDataset = Callable[[str, xr.Dataset], xr.Dataset]
 """Callback that stores a finished dataset under its name and returns it, so that an interruption loses no dataset."""
 
 
 class Size(SimpleNamespace):
     """Parameters that set the cost of a figure, such as numbers of runs, dimensions and final times."""
 
-    def but(self, **changes: Any) -> Size:
+    def with_changes(self, **changes: Any) -> Size:
         """Return a copy of the size with some parameters changed to the given values."""
         return Size(**vars(self) | changes)
 
@@ -49,9 +49,9 @@ def describe_reduction(size: Size, full: Size, words: dict[str, str]) -> str:
 
     >>> full = Size(d=3000, dimensions=(100, 1000, 10**6), runs={2: 64}, widths={1: (512, 8)}, many=(9,))
     >>> words = dict(d="dimension", dimensions="all of (b)", runs="runs by width", widths="runs of a point", many="noises")
-    >>> describe_reduction(full.but(d=300, dimensions=(100,)), full, words)
+    >>> describe_reduction(full.with_changes(d=300, dimensions=(100,)), full, words)
     'Made with --quick: dimension (300 instead of 3000), all of (b) (100 instead of 100, 1000, 1e6).'
-    >>> describe_reduction(full.but(runs={2: 8, 3: 4}, widths={1: (64, 8)}, many=()), full, words)
+    >>> describe_reduction(full.with_changes(runs={2: 8, 3: 4}, widths={1: (64, 8)}, many=()), full, words)
     'Made with --quick: runs by width (8 at 2, 4 at 3 instead of 64 at 2), fewer runs of a point, no noises.'
     """
     changes = []

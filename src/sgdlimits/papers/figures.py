@@ -1,7 +1,7 @@
 """Names and modules of all figures, one file each: data, picture, and a caption with the measured numbers.
 
-A figure is a module in the folder `figures` of its paper, with a docstring, the sizes `FULL` and `QUICK`, `WORDS` for their
-numbers, and `make(size, seed, keep) -> DrawnFigure`; its name is below.
+A figure is a module in the folder `figures` of its paper, with a docstring, the sizes `FULL_SIZE` and `QUICK_SIZE`,
+`PARAMETER_WORDS` for their numbers, and `make_figure(size, seed, save_dataset) -> DrawnFigure`; its name is below.
 
 .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
    linear models*.

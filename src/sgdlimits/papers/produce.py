@@ -35,7 +35,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from sgdlimits.analysis.plot import PAPER
+    from sgdlimits.analysis.plot import PAPER_STYLE
     from sgdlimits.files import atomic_replacement, write
     from sgdlimits.papers.figure import describe_reduction
     from sgdlimits.run.io import write_netcdf
@@ -44,14 +44,14 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     module, folder = importlib.import_module(FIGURES[name]), make_folder(out)
     files: list[str] = []
 
-    def keep(key: str, dataset: xr.Dataset) -> xr.Dataset:
+    def save_dataset(key: str, dataset: xr.Dataset) -> xr.Dataset:
         """Write a dataset of the figure to the folder as soon as it is complete, and return it."""
         files.append(write_netcdf(dataset, folder / f"{name}-{key}.nc").name)
         return dataset
 
-    with plt.rc_context(PAPER):
-        size = module.QUICK if quick else module.FULL
-        drawn = module.make(size, seed, keep)
+    with plt.rc_context(PAPER_STYLE):
+        size = module.QUICK_SIZE if quick else module.FULL_SIZE
+        drawn = module.make_figure(size, seed, save_dataset)
         # no date: equal figures have equal files
         for kind, metadata in (("png", None), ("svg", {"Date": None})):
             with atomic_replacement(folder / f"{name}.{kind}") as path:
@@ -60,7 +60,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
         plt.close(drawn.figure)
     # formulas must not be broken at hyphens
     caption = textwrap.fill(
-        " ".join([*drawn.caption, describe_reduction(size, module.FULL, module.WORDS)]),
+        " ".join([*drawn.caption, describe_reduction(size, module.FULL_SIZE, module.PARAMETER_WORDS)]),
         width=110,
         break_on_hyphens=False,
         break_long_words=False,

@@ -25,9 +25,9 @@ MAX_SIGNAL_ERROR = 5e-2
 """Maximum relative error of the drift of small overlaps before the quadrature nodes are refined."""
 MAX_RISK_ERROR = 1e-3
 """Maximum relative error of the risk before the quadrature nodes are refined."""
-SMALLEST_NORMAL = float(np.finfo(float).tiny)
+MIN_NORMAL_FLOAT = float(np.finfo(float).tiny)
 """Lower bound on divisors, so that 0/0 is 0."""
-ROUNDING_ERROR = 1e-12
+RELATIVE_ROUNDING = 1e-12
 """Relative error below which an error estimate is attributed to rounding."""
 
 
@@ -55,11 +55,11 @@ def refine_expectation(problem: Any, stats: Overlaps, tolerance: float | None) -
     usual = problem.expectation.accuracy(problem.model)
     if usual is None or not is_linear(problem.algorithm, problem.network.width):
         return problem
-    better, finer = problem, None if problem.asked is not None else problem.expectation.finer()
+    better, with_more_nodes = problem, None if problem.asked is not None else problem.expectation.with_more_nodes()
     wanted = np.array([tolerance or usual, MAX_SIGNAL_ERROR, MAX_RISK_ERROR if problem.asked is None else np.inf])
     reached = np.array(_relative_errors(problem, stats))
-    while not (reached <= wanted).all() and finer is not None:  # also while an error is NaN
-        better, finer = problem.with_expectation(finer), finer.finer()
+    while not (reached <= wanted).all() and with_more_nodes is not None:  # also while an error is NaN
+        better, with_more_nodes = problem.with_expectation(with_more_nodes), with_more_nodes.with_more_nodes()
         reached = np.array(_relative_errors(better, stats))
     worst = int(np.argmax(reached / wanted))
     _warn_if_inaccurate(
@@ -112,19 +112,19 @@ def _relative_errors(problem: Any, stats: Overlaps) -> tuple[float, float, float
     """
     value, error = _estimate_expectations(problem, stats)
     risk, risk_error = (float(part) for part in _risk_and_error(problem, stats))
-    of_risk = risk_error / max(abs(risk), SMALLEST_NORMAL)
+    of_risk = risk_error / max(abs(risk), MIN_NORMAL_FLOAT)
     if isinstance(problem.data, Blocks):  # the drift is linear in the expectations of each class, not in these sums
         return _relative_error(Estimate(value, error)), 0.0, of_risk
     *drift_and_error, terms = (np.abs(leaf) for leaf in _drift_and_bounds(problem, stats, value, error))
     drift, drift_error = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in drift_and_error)
     students = stats.of(STUDENT)
-    norms = np.diagonal(students.Q).clip(SMALLEST_NORMAL)
+    norms = np.diagonal(students.Q).clip(MIN_NORMAL_FLOAT)
     step_rates = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / norms)
     signal = np.concatenate([drift, 0.1 * np.abs(students.M) * step_rates[:, None]]).max(0)
-    drift_error = np.where(drift_error > ROUNDING_ERROR * terms.max(), drift_error, 0.0).max(0)
+    drift_error = np.where(drift_error > RELATIVE_ROUNDING * terms.max(), drift_error, 0.0).max(0)
     return (
         _relative_error(Estimate(value, error)),
-        float((drift_error / signal.clip(SMALLEST_NORMAL)).max()),
+        float((drift_error / signal.clip(MIN_NORMAL_FLOAT)).max()),
         of_risk,
     )
 

@@ -63,7 +63,7 @@ class Problem(PrintableProblem):
     names the axes of each. With these, the ODE, its flow and every analysis of the flow work. If a default in `Coordinates` or
     `Numerics` does not apply, the class defines that method itself, such as `from_overlaps`, or returns a subclass. The exact
     chain and SGD in R^d are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`), and the
-    equations as text by `analysis.equations.equations_of`.
+    equations as text by `analysis.equations.equations_of_problem`.
 
     Any parameter may be a schedule, which `at(t)` replaces by its value: every level takes drift, covariance, risk, observables
     and floor from the problem at the current time, and passes it to stop conditions. The methods that users call (`drift`,

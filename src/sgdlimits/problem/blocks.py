@@ -28,7 +28,7 @@ def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -
     """Compute the gradient-flow part of the drift and its part quadratic in the learning rate, from moments by class."""
     model, students, full = problem.model, stats.of(STUDENT), with_block_axis(stats)
     sums: Any = None
-    for weight, (block, moments, mean) in _parts(model, expectation, students, full):
+    for weight, (block, moments, mean) in _combine_parts(model, expectation, students, full):
         frozen = freeze_zero_units(model, jnp.einsum("bjj->j", with_block_axis(students).Q), moments)
         each = jax.tree.map(lambda leaf, weight=weight: weight * leaf, block.spread(frozen, mean))
         sums = each if sums is None else add(sums, each)
@@ -53,11 +53,13 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
 
     mean = square = jnp.zeros(())
     pairs = expectation.pair_with_expectations(class_models(model))
-    for (weight, (block, moments, _)), (part, own) in zip(_parts(model, expectation, students, full), pairs, strict=True):
+    for (weight, (block, moments, _)), (part, own) in zip(
+        _combine_parts(model, expectation, students, full), pairs, strict=True
+    ):
         increment = lambda products, block=block, part=part: change(block.spread(part.undo_turn(products), None))
         samples = jax.tree.map(lambda leaf: leaf[..., None], moments)
         one = change(block.spread(samples, None))[:, 0]
-        from_fields = lambda fields, zero: change(_with_fields(zero, fields))[:, 0]
+        from_fields = lambda fields, zero: change(_add_fields(zero, fields))[:, 0]
         zeros = jnp.zeros((*block.coefficients.shape[:2], model.width))
         slope = jax.jacfwd(from_fields)(zeros, jax.tree.map(jnp.zeros_like, samples))
         around = jnp.einsum("xbij,jl,bicm,ycml->xy", slope, moments.gradient_gradient, block.rest, slope)
@@ -67,7 +69,7 @@ def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, ve
     return square - mean[:, None] * mean
 
 
-def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
+def _add_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments:
     """Return moments of zero, except for the given products of gradients and fields of all directions in each block."""
     each = jnp.swapaxes(fields, 1, 2)[..., None]
     n = each.shape[2] - zero.gradient_fixed.shape[1]
@@ -75,7 +77,7 @@ def _with_fields(zero: Moments, fields: Float[Array, "blocks n+k p"]) -> Moments
     return zero._replace(gradient_field=each[:, :, :n], gradient_fixed=each[:, :, n:], gradient_gradient=both)
 
 
-def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
+def _combine_parts(model: Model, expectation: Expectation, students: Overlaps, full: Overlaps) -> list:
     """Return, by class, its probability and its coefficients, moments and mean gradient; one entry if all classes are alike."""
     inputs = model.data
     assert isinstance(inputs, Blocks)
@@ -84,7 +86,7 @@ def _parts(model: Model, expectation: Expectation, students: Overlaps, full: Ove
     parts = []
     for part, moments, mean in expectation.moments_by_class(model, students.a, model.law(students)):
         weight = 1.0 if part.i is None else inputs.weights[part.i]
-        parts.append((weight, (BlockMoments.of_class(inputs, full, gram, part.i), moments, mean)))
+        parts.append((weight, (BlockMoments.for_class(inputs, full, gram, part.i), moments, mean)))
     return parts
 
 

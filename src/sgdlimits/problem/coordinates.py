@@ -14,7 +14,7 @@ from sgdlimits.checks import statistics
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.problem.view import ProblemView
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 
 
 class Coordinates(ProblemView):
@@ -100,7 +100,7 @@ def check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
         value = np.asarray(arrays[name])
         if value.shape[1:] != shape:
             raise BadInput(
-                f"{name} must have shape {shape} for width {width} and {count(fixed, 'fixed direction')}; "
+                f"{name} must have shape {shape} for width {width} and {format_count(fixed, 'fixed direction')}; "
                 f"got {value.shape[1:]}. Give {what} of that shape."
             )
         if not np.isfinite(value).all():

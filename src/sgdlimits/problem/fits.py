@@ -34,7 +34,7 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
     if isinstance(loss, Loss):
         loss.check(data, at_start(target), network.shape)
     check_memory(algorithm, RESERVED_NAMES | {"a"})
-    names, known = algorithm.trained_scalars, () if network.one_array else tuple(network.axes)
+    names, known = algorithm.trained_scalars, () if network.has_array_scalars else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
         scalars = (
             f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
@@ -49,7 +49,7 @@ def _check_blocks(data: Inputs, target: Target, network: AnyNetwork) -> None:
         raise BadInput(f"gram has {shape[0]} blocks, and the inputs have {data.blocks or 1}. Give one matrix a block.")
     if len(shape) == 3 and data.blocks is None:
         raise BadInput("gram has an axis of blocks, and the inputs have none. Give the k-by-k Gram matrix.")
-    if data.blocks is not None and not network.one_array:
+    if data.blocks is not None and not network.has_array_scalars:
         raise BadInput("blocks of variances need a network with a single second layer. Give TwoLayer(...) without heads.")
     if not isinstance(data, Blocks) or is_traced(target.gram) or is_traced(data.variance):
         return

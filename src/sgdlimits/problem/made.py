@@ -16,19 +16,19 @@ import numpy as np
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.model.activation import SIGN
+from sgdlimits.model.activation import SIGN_ACTIVATION
 from sgdlimits.part import Part, as_source, constructor_arguments, is_default, is_schedule
 from sgdlimits.renamed import rename_changes
 from sgdlimits.schedule import Root
 
-MAKERS: dict[str, Callable] = {}
+PRESET_FUNCTIONS: dict[str, Callable] = {}
 """Functions that build the presets, by name; `problem.presets`, which imports this module, fills the dictionary."""
 PART_NAMES = ("target", "network", "algorithm", "loss", "data", "initial", "base")
 """Names of the arguments of a problem that are objects, whose own arguments can be replaced too."""
 
 EQUATIONS_MODULE = "sgdlimits.analysis.equations"
 """Module that writes problems as LaTeX, imported only when a notebook shows one."""
-ALWAYS_PRINTED = ("order", "width", "teachers", "lr", "noise", "snr", "ridge", "sphere")
+ALWAYS_PRINTED_ARGUMENTS = ("order", "width", "teachers", "lr", "noise", "snr", "ridge", "sphere")
 """Arguments that are printed even if they have their default."""
 
 
@@ -98,7 +98,7 @@ def _signal_to_noise_ratio(problem: Any) -> Any:
     return float("inf") if spread is None else float(f"{1 / float(spread) ** 2:.12g}")  # removes rounding
 
 
-ARGUMENTS: dict[str, Callable[[Any], Any]] = {
+ARGUMENT_READERS: dict[str, Callable[[Any], Any]] = {
     "width": lambda problem: problem.network.width,
     "teachers": lambda problem: problem.target.teachers,
     "activation": lambda problem: problem.network.activation,
@@ -117,7 +117,7 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "relevant": lambda problem: problem.data.shares[0],
     "easy": lambda problem: problem.data.variance[0, 1],
     "hard": lambda problem: problem.data.variance[1, 1],
-    "label": lambda problem: "sign" if problem.target.readout.activation == SIGN else "erf",
+    "label": lambda problem: "sign" if problem.target.readout.activation == SIGN_ACTIVATION else "erf",
     "labels": lambda problem: problem.target.readout.labels,
     "gram": lambda problem: (
         None if np.array_equal(problem.target.gram, np.eye(problem.target.teachers)) else problem.target.gram
@@ -128,7 +128,7 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
 
 def find_preset_call(problem: Any) -> PresetCall | None:
     """Return the call of a preset that builds an equal problem, or None if there is none."""
-    preset = MAKERS.get(getattr(problem, "name", ""))
+    preset = PRESET_FUNCTIONS.get(getattr(problem, "name", ""))
     if preset is None:
         return None
     given = {name: _read_argument(problem, name, each.default) for name, each in inspect.signature(preset).parameters.items()}
@@ -140,7 +140,7 @@ def find_preset_call(problem: Any) -> PresetCall | None:
 
 def _read_argument(problem: Any, name: str, default: Any) -> Any:
     """Read the value of one preset argument from a problem; if the problem does not have it, return the default."""
-    read = ARGUMENTS.get(name) if hasattr(problem, "model") else None
+    read = ARGUMENT_READERS.get(name) if hasattr(problem, "model") else None
     try:
         found = read(problem) if read else getattr(problem, name, getattr(getattr(problem, "algorithm", None), name, default))
     except AttributeError:
@@ -154,14 +154,14 @@ def format_arguments(problem: Any) -> str:
     if made is not None:
         defaults = inspect.signature(made.preset).parameters
         implied = lambda name, value: (
-            value is None or (name not in ALWAYS_PRINTED and is_default(value, defaults[name].default))
+            value is None or (name not in ALWAYS_PRINTED_ARGUMENTS and is_default(value, defaults[name].default))
         )
         shown = {name: value for name, value in made.given.items() if not implied(name, value)}
     else:
         own = all_arguments(problem)
         of_algorithm = all_arguments(own.get("algorithm"))
-        scheduled = [name for name, value in own.items() if is_schedule(value) and name not in ALWAYS_PRINTED]
-        names = (*ALWAYS_PRINTED, *scheduled, "algorithm")
+        scheduled = [name for name, value in own.items() if is_schedule(value) and name not in ALWAYS_PRINTED_ARGUMENTS]
+        names = (*ALWAYS_PRINTED_ARGUMENTS, *scheduled, "algorithm")
         shown = {name: own[name] for name in names if name in own and name not in of_algorithm}
     return ", ".join(f"{name}={as_source(value)}" for name, value in shown.items())
 
@@ -182,10 +182,10 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
             what = getattr(problem, "name", type(problem).__name__)
             raise BadInput(f"{what} has no {name!r} to replace. Give one of {', '.join(names)}.")
     if made is None or not set(changes) <= set(made.given):
-        return _rebuild_with(problem, dict(changes))
+        return _rebuild_problem(problem, dict(changes))
     own = made.given.get("algorithm")
     of_algorithm = {name: value for name, value in changes.items() if own is not None and name in all_arguments(own)}
-    algorithm = {"algorithm": _rebuild_with(own, of_algorithm)} if of_algorithm else {}
+    algorithm = {"algorithm": _rebuild_problem(own, of_algorithm)} if of_algorithm else {}
     # An algorithm brings its own rates and options, so that those of the preset would contradict it.
     kept = {
         name: value for name, value in made.given.items() if name not in ALGORITHM_ARGUMENTS or changes.get("algorithm") is None
@@ -193,7 +193,7 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
     return made.preset(**{**kept, **changes, **algorithm})
 
 
-def _rebuild_with(part: Any, changes: dict[str, Any]) -> Any:
+def _rebuild_problem(part: Any, changes: dict[str, Any]) -> Any:
     """Build an object again with some constructor arguments, its own or those of its parts, replaced by `changes`."""
     own = dict(constructor_arguments(part))
     new = {name: changes[name] for name in changes if name in own}
@@ -202,7 +202,7 @@ def _rebuild_with(part: Any, changes: dict[str, Any]) -> Any:
         if isinstance(own.get(name), Part):
             fits = {key: rest.pop(key) for key in list(rest) if key in all_arguments(own[name])}
             if fits:
-                new[name] = _rebuild_with(own[name], fits)
+                new[name] = _rebuild_problem(own[name], fits)
     # Arguments that followed from others by default are left out, so that the constructor computes them anew.
     if "teachers" in new and "gram" not in new and np.array_equal(own["gram"], np.eye(len(own["gram"]))):
         own.pop("gram")

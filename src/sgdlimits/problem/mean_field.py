@@ -93,7 +93,7 @@ class MeanFieldProblem(Problem):
 
     def observables(self, stats):
         model = self.problem.model
-        return {"accuracy": self.expectation.accuracy(model, stats)} if model.loss.classifies else {}
+        return {"accuracy": self.expectation.accuracy(model, stats)} if model.loss.predicts_classes else {}
 
     def _covariance(self, stats: Particles):
         raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at finite width.")
@@ -121,9 +121,13 @@ class MeanFieldProblem(Problem):
     def _population_drift(self, stats: Particles, moments: ParticleMoments) -> Particles:
         """Return the drift of the units from their expectations; on the sphere the change of norms is projected out."""
         rate, trained = step_rates(self.problem.algorithm, self.problem.t), self.problem.trains_second
-        M = rate.past[0, 0] * stats.M + rate.gradient[0] * moments.gradient_fixed
-        q = 2 * (rate.past[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
-        a = rate.second[0, 0] * stats.a + rate.second[0, 1] * moments.gradient_second if trained else jnp.zeros_like(stats.a)
+        M = rate.old_coefficients[0, 0] * stats.M + rate.gradient[0] * moments.gradient_fixed
+        q = 2 * (rate.old_coefficients[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
+        a = (
+            rate.second_layer_coefficients[0, 0] * stats.a + rate.second_layer_coefficients[0, 1] * moments.gradient_second
+            if trained
+            else jnp.zeros_like(stats.a)
+        )
         # on the sphere q = 1, and the change of norms is projected out
         return Particles(a, M - stats.M * (q / 2)[:, None], q - stats.q * q) if rate.unit[0] else Particles(a, M, q)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from sgdlimits.checks import Check, OverTime, array, many, not_negative, probabilities
+from sgdlimits.checks import Check, ScheduleCheck, array, many, not_negative, probabilities
 from sgdlimits.domain import Checks
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import as_source, is_schedule
@@ -56,7 +56,7 @@ def check_schedules(problem: Any, t_max: float) -> None:
             _raise_at_first_time(name, check, times, values)
 
 
-def fix_time(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dimension.") -> AnyPart:
+def evaluate_at_time_if_needed(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dimension.") -> AnyPart:
     """Return a problem with its schedules replaced by their values at time t.
 
     The time t may be None only if no parameter changes with time; otherwise `BadInput` says `remedy`.
@@ -98,7 +98,7 @@ def _check_of_values(problem: Any, path: tuple, words: list[str], name: str) -> 
     if name in VALUE_CHECKS:
         return VALUE_CHECKS[name]
     found = Checks(type(owner).__init__, type(owner)).get(attribute)
-    return many(found.values) if isinstance(found, OverTime) else array()
+    return many(found.values) if isinstance(found, ScheduleCheck) else array()
 
 
 def _times_to_check(schedule: Schedule, t_max: float) -> np.ndarray:

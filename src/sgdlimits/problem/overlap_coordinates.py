@@ -12,7 +12,7 @@ from sgdlimits.errors import BadInput, shorten
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
 from sgdlimits.statistics.blocks import admissible_by_block, frame_by_block
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
-from sgdlimits.statistics.trees import as_batch, as_floats, take_run
+from sgdlimits.statistics.trees import as_floats, select_run, to_batch
 
 
 class OverlapCoordinates(Coordinates):
@@ -41,8 +41,8 @@ class OverlapCoordinates(Coordinates):
             for name, copied in zip(algorithm.names, is_copy, strict=True)
             if name != STUDENT
         }
-        of_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
-        numbers = {name: of_runs(value) for name, value in algorithm.numbers.items()}
+        evaluate_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
+        numbers = {name: evaluate_runs(value) for name, value in algorithm.numbers.items()}
         return Overlaps(overlaps.a, as_floats(M), as_floats(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
@@ -54,7 +54,7 @@ class OverlapCoordinates(Coordinates):
 
     def variables(self, stats):
         _check_type(self.problem, stats)
-        return stats.variables(None if self.problem.network.one_array else self.problem.network.axes)
+        return stats.variables(None if self.problem.network.has_array_scalars else self.problem.network.axes)
 
     def names(self, stats):
         *blocks, n, k = stats.M.shape
@@ -74,7 +74,7 @@ class OverlapCoordinates(Coordinates):
         remembered = {*limit.algorithm.memory, *limit.algorithm.numbers}
         if stats.names == limit.algorithm.names and set(stats.kept) == remembered:
             return stats
-        return take_run(limit.coordinates.from_overlaps(as_batch(jax.tree.map(np.asarray, stats))))
+        return select_run(limit.coordinates.from_overlaps(to_batch(jax.tree.map(np.asarray, stats))))
 
     def moves(self, stats):
         """Return a mask of the vector's entries that training changes: all but the norms of students on the sphere."""

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
-from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments, is_timed, linear_step_increments
+from sgdlimits.algorithm.limit import StepAverages, check_limit, depends_on_time, extend_moments, linear_step_increments
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose_expectation
 from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
 from sgdlimits.expectation.choose import choose_without_dropout
-from sgdlimits.expectation.class_sums import has_tasks, risk_by_class, rule_of
+from sgdlimits.expectation.class_sums import has_tasks, quadrature_rule_of, risk_by_class
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE
 from sgdlimits.expectation.right_class import has_closed_accuracy
@@ -40,7 +40,7 @@ from sgdlimits.problem.overlap_coordinates import OverlapCoordinates, check_name
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, symmetrise
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
-from sgdlimits.text import count
+from sgdlimits.text import format_count
 
 ACCURACY_NODES = Sobol(10)  # leaves an error of 1e-3 in the accuracy of XOR
 """Quadrature nodes for a classifier's accuracy, unless the problem's expectations are sums over given nodes."""
@@ -92,13 +92,13 @@ class ModelProblem(Problem):
 
     def __repr__(self) -> str:
         data, target, network = self.data, self.target, self.network
-        inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
+        inputs = "standard normal inputs" if data.centred else f"inputs of {format_count(data.classes, 'class', 'classes')}"
         if isinstance(data, Blocks):
-            inputs = f"inputs of {count(data.classes, 'class', 'classes')} in {count(len(data.shares), 'block')}"
+            inputs = f"inputs of {format_count(data.classes, 'class', 'classes')} in {format_count(len(data.shares), 'block')}"
         unit = "field" if network.activation is None else network.activation.as_argument().strip("'") + " unit"
-        learner = count(network.width, unit)
+        learner = format_count(network.width, unit)
         verb = "learns" if network.width == 1 else "learn"
-        learnt = f"{learner} {verb} {count(target.teachers, 'direction')} from {inputs}"
+        learnt = f"{learner} {verb} {format_count(target.teachers, 'direction')} from {inputs}"
         return f"{super().__repr__()}\n  {learnt}; {self.loss.as_argument()}, {type(self.algorithm).__name__}"
 
 
@@ -188,7 +188,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def directions(self) -> Directions:
         network, algorithm = self.network, self.algorithm
-        if network.one_array:
+        if network.has_array_scalars:
             sizes = None if self.data.blocks is None else self.data.block_sizes
             return Directions(network.width, self.model.gram, self.initial, sizes=sizes)
         scalars = network.initial(self.initial.second)
@@ -198,7 +198,9 @@ class ProjectionProblem(ModelProblem):
         now = super().at(CHECK_TIME("t", t))
         # the time itself is needed only by algorithms that read it
         return (
-            eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(at_start(self.algorithm), at_start(self.model)) else now
+            eqx.tree_at(lambda problem: problem.t, now, t)
+            if depends_on_time(at_start(self.algorithm), at_start(self.model))
+            else now
         )
 
     @property
@@ -276,8 +278,8 @@ class ProjectionProblem(ModelProblem):
         model = self.model.without_dropout
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         values = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
-        if self.loss.classifies:
-            rule = rule_of(risk_expectation(self)) or ACCURACY_NODES
+        if self.loss.predicts_classes:
+            rule = quadrature_rule_of(risk_expectation(self)) or ACCURACY_NODES
             of = lambda weights: accuracy_over_classes(model, weights.a, model.law(weights), rule)
             right, error = of(stats.of(STUDENT))
             closed = all(has_closed_accuracy(part) for part in models_by_class(model))
@@ -342,7 +344,7 @@ def linear_increments(
 
 def step_averages(problem: ProjectionProblem) -> StepAverages:
     """Return the averages over whole steps from which the drift of an algorithm nonlinear in the gradient is computed."""
-    return StepAverages(problem.algorithm, problem.model, rule_of(problem.asked) or Sobol())
+    return StepAverages(problem.algorithm, problem.model, quadrature_rule_of(problem.asked) or Sobol())
 
 
 class ProjectionNumerics(Numerics):

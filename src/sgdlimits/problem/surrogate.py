@@ -19,7 +19,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.statistics.values import Values
 
-RELATIVE_MARGIN = 0.1
+REGION_MARGIN = 0.1
 """Distance by which fitted functions are continued beyond their region, as a fraction of its width."""
 RESERVED_NAMES = {"u", "risk", "run", "t", "step", "status", "t_end", "accuracy", "statistic"}
 """Names that datasets reserve, which statistics cannot have."""
@@ -60,7 +60,7 @@ class Surrogate(Problem):
     def features(self, stats: Values) -> Float[Array, " terms"]:
         """Evaluate the features at the statistics; NaN outside the region and its margin."""
         u = jnp.asarray(stats.u)
-        margin = RELATIVE_MARGIN * (self.high - self.low)
+        margin = REGION_MARGIN * (self.high - self.low)
         inside = ((u >= self.low - margin) & (u <= self.high + margin)).all()
         return jnp.where(inside, self.basis.features(u), jnp.nan)
 
@@ -134,7 +134,7 @@ class SurrogateCoordinates(Coordinates):
         if is_traced(u) or is_traced(self.problem.low):
             return
         low, high = np.asarray(self.problem.low), np.asarray(self.problem.high)
-        margin = RELATIVE_MARGIN * (high - low)
+        margin = REGION_MARGIN * (high - low)
         bad = ~((u >= low - margin) & (u <= high + margin))
         if bad.any():
             i = int(np.nonzero(bad)[-1][0])

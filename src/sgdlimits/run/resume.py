@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import FINISHED, Clock, Engine
+from sgdlimits.level.base import RUN_FINISHED, Clock, Engine
 from sgdlimits.run.record import to_json
 from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, resume_state_of
 
@@ -58,7 +58,7 @@ class Checkpoint(NamedTuple):
         rest = [
             np.concatenate([here.values[-1:], there[later]]) for here, there in zip((mine.t, mine.step), clock, strict=True)
         ]
-        return BatchCheckpoint(mine, state.rows, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
+        return BatchCheckpoint(mine, state.rows, Clock(*rest), ~np.isin(mine.status.values, (RUN_FINISHED, INTERRUPTED)))
 
 
 def read_checkpoint(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int) -> Checkpoint:

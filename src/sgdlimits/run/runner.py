@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.base import FINISHED, Clock, Engine, Request, RunStatus, Snapshot, Stepper, split_runs
+from sgdlimits.level.base import RUN_FINISHED, Clock, Engine, Request, RunStatus, Snapshot, Stepper, split_runs
 from sgdlimits.progress import bar
 from sgdlimits.run.resume import BatchCheckpoint, Checkpoint
 from sgdlimits.run.schema import INTERRUPTED, ResumeState, build_dataset, simulation_attributes
@@ -99,7 +99,7 @@ class Runner:
 
     def _initial_snapshots(self) -> list[Snapshot]:
         """Return a list with the snapshot at the first time, or an empty list if that time is not saved."""
-        return [self.stepper.initial] if self.stepper.request.save_start else []
+        return [self.stepper.initial_snapshot] if self.stepper.request.save_start else []
 
     def _append_snapshot(self, snapshot: Snapshot) -> None:
         """Append the snapshot at the next saved time to the list from which the next dataset is built."""
@@ -124,11 +124,11 @@ class Runner:
         if reached <= here:
             return self.next_dataset()
         if self.index == 0 and self.checkpoint is None and not self.unsent:
-            self.unsent = [(0, self.stepper.initial)]  # a dataset begins at t = 0, whatever times are saved
+            self.unsent = [(0, self.stepper.initial_snapshot)]  # a dataset begins at t = 0, whatever times are saved
         times = self.clock.t[: self.index + 1], self.clock.step[: self.index + 1]
         more = reached, np.rint(np.interp(reached, *self.clock))  # steps grow linearly with t between saved times
         clock = Clock(*(np.append(saved, now) for saved, now in zip(times, more, strict=True)))
-        return self._build_dataset(clock, [*self.unsent, (self.index + 1, self.stepper.now())], here)
+        return self._build_dataset(clock, [*self.unsent, (self.index + 1, self.stepper.current_snapshot())], here)
 
     def _build_dataset(self, clock: Clock, saved: Sequence[tuple[int, Snapshot]], resume_t: float) -> xr.Dataset:
         """Build a dataset from snapshots, each given with the index of its time in `clock`.
@@ -136,10 +136,10 @@ class Runner:
         Runs that resume from the dataset continue from the saved time `resume_t`; later times are computed again.
         """
         status, t_end = self.stepper.run_status()
-        rows = self.stepper.state()
+        rows = self.stepper.resume_state()
         old = self.checkpoint
         if not self.finished:
-            status = np.where(status == FINISHED, INTERRUPTED, status)
+            status = np.where(status == RUN_FINISHED, INTERRUPTED, status)
         if old is not None:  # a stepper does not know why resumed runs had ended before
             status = np.where(old.ended, old.dataset.status, status)
             t_end = np.where(old.ended, old.dataset.t_end, t_end)
@@ -218,7 +218,7 @@ class Simulation:
     def _make_runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None) -> Runner:
         """Return the runner of a batch of runs, padded to `size` runs, which begins at the start or at a checkpoint."""
         padded = runs[np.minimum(np.arange(size), runs.size - 1)]  # copies of the last run fill the batch to a compiled size
-        starts = self.engine.starts(self.start, Stream.of(self.request.seed, padded))
+        starts = self.engine.draw_starts(self.start, Stream.from_seed(self.request.seed, padded))
         request = self.request._replace(runs=runs)
         state = None
         if checkpoint is not None:

@@ -20,7 +20,7 @@ from jaxtyping import PyTree
 from sgdlimits.checks import dataset
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, shorten
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
+from sgdlimits.level.base import RUN_DIVERGED, RUN_FINISHED, RUN_STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import evaluate_schedule
 from sgdlimits.run.record import find_named_object, from_json, public_name, to_json
@@ -28,7 +28,7 @@ from sgdlimits.schedule import Schedule
 
 INTERRUPTED = "interrupted"
 """Status of runs that had not ended when the dataset was built."""
-STATUSES = (FINISHED, STOPPED, DIVERGED, INTERRUPTED)
+STATUSES = (RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED, INTERRUPTED)
 ATTRIBUTES = (
     "level",
     "d",

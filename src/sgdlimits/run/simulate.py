@@ -15,7 +15,7 @@ from sgdlimits.domain import Positive, SavedTimes, Seed, Size, checked
 from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.base import DIVERGED, Level, Request
+from sgdlimits.level.base import RUN_DIVERGED, Level, Request
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
@@ -29,7 +29,7 @@ from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, select_students
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 
 MIN_PIECE_SECONDS = 0.06
 """Minimum time in seconds between two pieces that `stream` yields."""
@@ -221,14 +221,14 @@ def _prepare_simulation(
     _check_start(level, start, ended, seed, runs)
     check_schedules(problem, float(t_max))
     condition = as_condition(until)
-    view = level.view(problem)
+    view = level.adapt_problem(problem)
     times = (200 if until is None else 2) if save is None else save
     # Memory is checked before anything is allocated: first the dataset, then, once the engine is known, a batch of steps.
     dimensions = [("runs", runs), ("saved times", _count_saved_times(times)), ("numbers", view.numerics.size + 1)]
     check_memory(dimensions, "Take fewer runs, fewer saved times or a smaller width.")
     # Run 0 alone fixes shapes and step sizes, so that these do not depend on the number of runs.
-    first = take_run(level.first(problem, start, Stream.of(seed, [0])))
-    engine = level.bind(problem, start, first)
+    first = select_run(level.draw_initial_statistics(problem, start, Stream.from_seed(seed, [0])))
+    engine = level.make_engine(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
     at_once = [("runs at once", min(runs, size)), ("numbers a step", engine.floats_per_run)]
     check_memory(at_once, "Take a smaller batch, width or d.")
@@ -237,8 +237,8 @@ def _prepare_simulation(
         check_condition(condition, view, first)
     schedules = find_schedules(problem)
     observed = as_observables(observe, select_students(first), reserved_names(view, first) | set(schedules))
-    clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))  # runs begin at 0, whether that is saved or not
-    save_start = bool(engine.snap(wanted).t[0] == 0)
+    clock = engine.round_to_steps(np.unique(np.concatenate([[0.0], wanted])))  # runs begin at 0, whether that is saved or not
+    save_start = bool(engine.round_to_steps(wanted).t[0] == 0)
     attributes = {
         "problem": to_json(problem),
         "start": to_json(start),
@@ -291,7 +291,7 @@ def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
 
 def _warn_of_divergence(dataset: xr.Dataset) -> None:
     """Warn if runs in a dataset diverged, with their number, the first time of divergence and the likely cause."""
-    diverged = dataset.status.values == DIVERGED
+    diverged = dataset.status.values == RUN_DIVERGED
     if diverged.any():
         first = dataset.t_end.values[diverged].min()
         above = "the learning rate is above the stable limit there. Use a smaller lr. "

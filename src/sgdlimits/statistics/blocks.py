@@ -49,15 +49,15 @@ def inverse_factor(B: Any) -> Any:
     return array_module(B).linalg.pinv(B, MIN_SHARE**0.5)
 
 
-def _to_axes(stats: Overlaps, B: Any, runs_first: bool) -> Overlaps:
+def _to_axes(stats: Overlaps, B: Any, move_runs_first: bool) -> Overlaps:
     """Replace overlaps with fixed directions by coordinates along the orthonormal axes of each block."""
-    indices = "...bnr,bsr->...bns" if runs_first else "bnr...,bsr->bns..."
+    indices = "...bnr,bsr->...bns" if move_runs_first else "bnr...,bsr->bns..."
     return _with(stats, array_module(stats.M).einsum(indices, stats.M, inverse_factor(B)), stats.Q)
 
 
-def _from_axes(stats: Overlaps, B: Any, runs_first: bool) -> Overlaps:
+def _from_axes(stats: Overlaps, B: Any, move_runs_first: bool) -> Overlaps:
     """Replace coordinates along the orthonormal axes of each block by overlaps with fixed directions; invert `_to_axes`."""
-    indices = "...bns,brs->...bnr" if runs_first else "bns...,brs->bnr..."
+    indices = "...bns,brs->...bnr" if move_runs_first else "bns...,brs->bnr..."
     return _with(stats, array_module(stats.M).einsum(indices, stats.M, B), stats.Q)
 
 
@@ -74,8 +74,8 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
     """
     if np.ndim(B) == 2:
         return frame_of(stats, B, max_ranks)
-    inside, k = _to_axes(jax.tree.map(np.asarray, stats), np.asarray(B), runs_first=True), B.shape[-1]
-    back = _from_axes(inside, np.asarray(B), runs_first=True).M
+    inside, k = _to_axes(jax.tree.map(np.asarray, stats), np.asarray(B), move_runs_first=True), B.shape[-1]
+    back = _from_axes(inside, np.asarray(B), move_runs_first=True).M
     if not np.allclose(back, stats.M, atol=1e-9 * max(1.0, float(np.abs(stats.M).max()))):
         raise BadInput(
             "the start has overlaps M in a block where the fixed directions have no such components. "
@@ -102,18 +102,18 @@ def admissible_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], unit: i
     """
     if jnp.ndim(B) == 2:
         return make_admissible(stats, B, unit)
-    inside, one = _to_axes(stats, B, runs_first=False), jnp.eye(B.shape[-1])
+    inside, one = _to_axes(stats, B, move_runs_first=False), jnp.eye(B.shape[-1])
     each = jax.vmap(lambda M, Q: (lambda o: (o.M, o.Q))(make_admissible(_with(stats, M, Q), one)))
     M, Q = each(inside.M, inside.Q)
     if unit:
         norms = jnp.sqrt(jnp.einsum("bjj...->j...", Q)).at[unit:].set(1.0)
         M, Q = M / norms[:, None], Q / (norms[:, None] * norms[None])
-    return _from_axes(_with(stats, M, Q), B, runs_first=False)
+    return _from_axes(_with(stats, M, Q), B, move_runs_first=False)
 
 
 def block_field_factors(stats: Overlaps, B: Float[Array, "blocks k k"]) -> FieldFactor:
     """Factor the Gram matrix of all directions in each block, with the runs on the last axis."""
-    inside, one = _to_axes(stats, B, runs_first=False), jnp.eye(B.shape[-1])
+    inside, one = _to_axes(stats, B, move_runs_first=False), jnp.eye(B.shape[-1])
     student = jax.vmap(lambda M, Q: factor_fields(_with(stats, M, Q), one).student)(inside.M, inside.Q)
     fixed = jnp.pad(B, ((0, 0), (0, 0), (0, student.shape[2] - B.shape[2])))
     return FieldFactor(student, jnp.broadcast_to(fixed[..., None], (*fixed.shape, student.shape[-1])))
@@ -129,10 +129,10 @@ def cone_by_block(stats: PyTree, B: Float[np.ndarray, "*blocks k k"]) -> PyTree:
 def _(stats: Overlaps, B):
     if np.ndim(B) == 2:
         return project_to_cone(stats, B)
-    one, inside = np.eye(B.shape[-1]), _to_axes(jax.tree.map(np.asarray, stats), B, runs_first=True)
+    one, inside = np.eye(B.shape[-1]), _to_axes(jax.tree.map(np.asarray, stats), B, move_runs_first=True)
     given = [_with(stats, inside.M[..., b, :, :], inside.Q[..., b, :, :]) for b in range(len(B))]
     near = [project_to_cone(each, one) for each in given]
     if all(new is old for new, old in zip(near, given, strict=True)):
         return stats
     M, Q = (np.stack([np.asarray(getattr(each, name)) for each in near], axis=-3) for name in "MQ")
-    return _from_axes(_with(stats, M, Q), B, runs_first=True)
+    return _from_axes(_with(stats, M, Q), B, move_runs_first=True)

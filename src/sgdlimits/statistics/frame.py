@@ -29,13 +29,13 @@ from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random.transform import array_module
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 from sgdlimits.statistics.triangular import (
-    ROUNDING,
+    PIVOT_ROUNDING,
     RotatedFactor,
-    append,
+    append_row,
     bartlett_factor,
     gram_schmidt,
     orthogonal_increments,
-    rotate,
+    rotate_factor,
     sum_products,
 )
 
@@ -62,16 +62,18 @@ class StepCoordinates(NamedTuple):
     z, c : label noise and class of each input
     """
 
-    inside: Float[Array, "*block k b runs"]
-    along: Float[Array, "*block n b runs"]
-    outside: Float[Array, "*block r runs"]
-    below: Float[Array, "*block n runs"]
+    fixed_coordinates: Float[Array, "*block k b runs"]
+    frame_coordinates: Float[Array, "*block n b runs"]
+    squared_diagonal: Float[Array, "*block r runs"]
+    below_diagonal: Float[Array, "*block n runs"]
     z: Float[Array, "b runs"]
     c: Int[Array, "b runs"]
 
     def gram(self) -> Float[Array, "b b"]:
         """Compute the Gram matrix of the inputs of one run; there must be as many orthogonal components as inputs."""
-        return sum_blocks(self._block_gram(*self[:4]) if self.inside.ndim == 2 else jax.vmap(self._block_gram)(*self[:4]), 2)
+        return sum_blocks(
+            self._block_gram(*self[:4]) if self.fixed_coordinates.ndim == 2 else jax.vmap(self._block_gram)(*self[:4]), 2
+        )
 
     @staticmethod
     def _block_gram(inside, along, outside, below) -> Float[Array, "b b"]:
@@ -117,8 +119,8 @@ class Frame(eqx.Module):
 
     def project(self, x: StepCoordinates, B: Float[Array, "*block k s runs"]) -> ProjectedFrame:
         """Compute the fields of inputs along the trained directions, and along fixed ones with coordinates B."""
-        fields, rotated = self.map_blocks(_fields_in_block, x.inside, x.along, x.outside)
-        fixed = (B[..., None, :] * x.inside[..., None, :, :, :]).sum(-3)
+        fields, rotated = self.map_blocks(_fields_in_block, x.fixed_coordinates, x.frame_coordinates, x.squared_diagonal)
+        fixed = (B[..., None, :] * x.fixed_coordinates[..., None, :, :, :]).sum(-3)
         return ProjectedFrame(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), rotated)
 
 
@@ -130,7 +132,7 @@ def sum_blocks(leaf: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
 def _fields_in_block(m, T, inside, along, outside) -> tuple[Float[Array, "n b runs"], RotatedFactor | None]:
     """Compute the fields of the inputs in one block, and the rotated factor if there is a single input."""
     # For a single input the rotation gives the fields as a by-product, and the update then needs one sweep only.
-    rotated = rotate(T, along[:, 0], outside[0]) if along.shape[1] == 1 < len(m) else None
+    rotated = rotate_factor(T, along[:, 0], outside[0]) if along.shape[1] == 1 < len(m) else None
     outer = sum_products(T[:, :, None], along[:, None]) if rotated is None else rotated.Th[:, None]
     return (m[:, :, None] * inside[None]).sum(1) + outer, rotated
 
@@ -169,8 +171,8 @@ class ProjectedFrame(NamedTuple):
         unit : 1 for directions to be normalised to length 1, 0 for the others; None normalises none
         """
         n, alike = len(C), isinstance(outside, bool)
-        # Only velocities can be parallel to rounding: see `ROUNDING`.
-        rounding = ROUNDING if len(self.frame.names) > 1 and n > len(self.frame.names) else 0.0
+        # Only velocities can be parallel to rounding: see `PIVOT_ROUNDING`.
+        rounding = PIVOT_ROUNDING if len(self.frame.names) > 1 and n > len(self.frame.names) else 0.0
 
         def update_block(m, T, inside, along, squares, below, rotated, outside):
             m = past(m) + (C[:, None] * inside[None]).sum(2)
@@ -179,7 +181,7 @@ class ProjectedFrame(NamedTuple):
             factor = _update_factor(past, C, lower, T, along, squares, below, rotated, rounding)
             return m, factor if alike else jnp.where(outside, factor, _update_within_span(past, C, T, along))
 
-        if alike:  # `outside` is static here, and selects code rather than values
+        if alike:  # `squared_diagonal` is static here, and selects code rather than values
             m, T = self.frame.map_blocks(partial(update_block, outside=outside), *self.x[:4], self.rotated)
         else:
             m, T = self.frame.map_blocks(update_block, *self.x[:4], self.rotated, outside)
@@ -201,7 +203,7 @@ def _update_factor(
         # A keeps T triangular, so the new directions are triangular but for the axis along the input: one column to append.
         length, nonzero = jnp.sqrt(rotated.rest), rotated.rest > 0
         inverse = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1.0), 0.0)
-        return append(past(rotated.T, 1), past(rotated.Th) * inverse + C[:, 0] * length, rounding)
+        return append_row(past(rotated.T, 1), past(rotated.Th) * inverse + C[:, 0] * length, rounding)
     within = _update_within_span(past, C, T, along)
     orthogonal = orthogonal_increments(bartlett_factor(outside, below), C)
     return gram_schmidt(jnp.concatenate([within, orthogonal]), rounding)
@@ -288,8 +290,10 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
     upper = np.asarray(np.linalg.qr(root.swapaxes(-1, -2), mode="r"))
     # QR leaves the signs of rows open; a positive diagonal makes the factor unique.
     T = upper * np.where(np.diagonal(upper, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, :, None]
-    runs_last = lambda tree: jax.tree.map(lambda leaf: np.ascontiguousarray(np.moveaxis(np.asarray(leaf, float), 0, -1)), tree)
-    a, m, T, kept = runs_last((stats.a, m, T, stats.kept))
+    move_runs_last = lambda tree: jax.tree.map(
+        lambda leaf: np.ascontiguousarray(np.moveaxis(np.asarray(leaf, float), 0, -1)), tree
+    )
+    a, m, T, kept = move_runs_last((stats.a, m, T, stats.kept))
     return Frame(a, m, T, kept, stats.names)
 
 

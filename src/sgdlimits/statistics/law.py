@@ -40,15 +40,16 @@ class Covariance(NamedTuple):
 class ConditionalLaw(NamedTuple):
     """The law of the student fields given the fixed ones.
 
-    Centred fields are Ax + Rz for students, with R R^T = `rest`, and Lx for fixed directions, with standard normal x and z.
+    Centred fields are Ax + Rz for students, with R R^T = `residual_covariance`, and Lx for fixed directions, with standard
+    normal x and z.
     """
 
     A: Float[Array, "p k"]
-    rest: Float[Array, "p p"]
+    residual_covariance: Float[Array, "p p"]
     L: Float[Array, "k k"]
 
     def factor(self, root: Float[Array, "p p"]) -> FieldFactor:
-        """Return a factor of the covariance of all fields, given a root of the conditional covariance `rest`."""
+        """Return a factor of the covariance of all fields, given a root of the conditional covariance `residual_covariance`."""
         return FieldFactor(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
 
 
@@ -121,7 +122,7 @@ class FieldLaw(eqx.Module):
     def triangular_factor(self) -> FieldFactor:
         """Factor the covariance of all fields by triangular matrices, with the fixed fields first."""
         split = self.condition_on_fixed()
-        return split.factor(self._lower_factor(split.rest))
+        return split.factor(self._lower_factor(split.residual_covariance))
 
     def student_factor(self, order: Array) -> Float[Array, "p p"]:
         """Return the triangular factor of the covariance of the student fields, taken in the given order."""

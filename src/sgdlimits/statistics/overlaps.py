@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import each_of, finite_scalars, scalars, some_numbers, text
+from sgdlimits.checks import any_numbers, check_each, finite_scalars, scalars, text
 from sgdlimits.domain import Matrix, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
@@ -46,7 +46,7 @@ def replace_scalars(scalars: Scalars, new: Scalars) -> Scalars:
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:
     """Return the names of groups of directions as a tuple, or raise `BadInput`, for the argument `name`, if there are none."""
-    if not (names := each_of(text)(name, value)):
+    if not (names := check_each(text)(name, value)):
         raise BadInput(f"{name} is empty. Give ('student',), or leave it out.")
     return names
 
@@ -74,8 +74,8 @@ class Overlaps(Part):
     """
 
     a: Annotated[Scalars, scalars] = eqx.field(converter=as_scalars)
-    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=as_floats)
-    Q: Annotated[Float[Array, "*runs p p"], some_numbers] = eqx.field(converter=as_floats)
+    M: Annotated[Float[Array, "*runs p k"], any_numbers] = eqx.field(converter=as_floats)
+    Q: Annotated[Float[Array, "*runs p p"], any_numbers] = eqx.field(converter=as_floats)
     kept: dict[str, Any] = eqx.field(default_factory=dict)
     names: Annotated[tuple[str, ...], check_names] = eqx.field(static=True, default=(STUDENT,))
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import scalars, some_numbers
+from sgdlimits.checks import any_numbers, scalars
 from sgdlimits.domain import checked
 from sgdlimits.part import Part
 from sgdlimits.statistics.frame import project_to_cone
@@ -34,8 +34,8 @@ class Particles(Part):
     """
 
     a: Annotated[Float[Array, "*runs p"], scalars] = eqx.field(converter=as_floats)
-    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=as_floats)
-    q: Annotated[Float[Array, "*runs p"], some_numbers] = eqx.field(converter=as_floats)
+    M: Annotated[Float[Array, "*runs p k"], any_numbers] = eqx.field(converter=as_floats)
+    q: Annotated[Float[Array, "*runs p"], any_numbers] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 

@@ -8,7 +8,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import some_numbers
+from sgdlimits.checks import any_numbers
 from sgdlimits.domain import checked
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import as_floats
@@ -29,8 +29,8 @@ class Spike(Part):
     1.25
     """
 
-    m: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=as_floats)
-    r2: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=as_floats)
+    m: Annotated[Float[Array, "*runs"], any_numbers] = eqx.field(converter=as_floats)
+    r2: Annotated[Float[Array, "*runs"], any_numbers] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 

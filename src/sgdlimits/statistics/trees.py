@@ -36,22 +36,22 @@ def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -
     return jax.tree.map(lambda value, more: value + factor * more, state, change)
 
 
-def runs_last(tree: PyTree) -> PyTree:
+def move_runs_last(tree: PyTree) -> PyTree:
     """Move the axis of runs from the front to the back."""
     return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, 0, -1), tree)
 
 
-def runs_first(tree: PyTree) -> PyTree:
+def move_runs_first(tree: PyTree) -> PyTree:
     """Move the axis of runs from the back to the front."""
     return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, -1, 0), tree)
 
 
-def take_run(batch: PyTree, index=0) -> PyTree:
+def select_run(batch: PyTree, index=0) -> PyTree:
     """Select one run of a batch with runs first, or several by an array of indices."""
     return jax.tree.map(lambda leaf: leaf[index], batch)
 
 
-def as_batch(one: PyTree) -> PyTree:
+def to_batch(one: PyTree) -> PyTree:
     """Convert the statistics of one run to a batch of one run, runs first."""
     return jax.tree.map(lambda leaf: leaf[None], one)
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-ROUNDING = 2.0**-46
+PIVOT_ROUNDING = 2.0**-46
 """Pivots below this fraction of their row, 64 units of rounding, are set to zero.
 
 Velocities (of momentum methods) that start at zero are parallel after one sample. The remainder of a row is then rounding
@@ -89,7 +89,7 @@ class RotatedFactor(NamedTuple):
     rest: Float[Array, " runs"]
 
 
-def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]) -> RotatedFactor:
+def rotate_factor(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]) -> RotatedFactor:
     r"""Rotate the coordinates of a triangular factor T so that one axis points along a given vector.
 
     The vector is :math:`(h, \chi)` with :math:`\chi^2` = `outside`. T stays triangular, plus a dense column on that axis. With
@@ -112,7 +112,7 @@ def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Floa
     return RotatedFactor(rotated, Th, rest)
 
 
-def append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
+def append_row(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
     """Return the triangular factor of T T^T + v v^T for a triangular factor T and a vector v, by one rotation per column.
 
     Exact zeros stay zero. A pivot smaller than `rounding` times its row is set to zero.

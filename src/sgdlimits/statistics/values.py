@@ -8,7 +8,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import some_numbers
+from sgdlimits.checks import any_numbers
 from sgdlimits.domain import checked
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import as_floats
@@ -23,7 +23,7 @@ class Values(Part):
     u : value of each statistic. A batch of runs has one more axis: first in datasets, last inside the simulators
     """
 
-    u: Annotated[Float[Array, "statistic"], some_numbers] = eqx.field(converter=as_floats)
+    u: Annotated[Float[Array, "statistic"], any_numbers] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converter takes
 

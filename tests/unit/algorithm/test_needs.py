@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.algorithm.base import StepNeeds
+from sgdlimits.algorithm.base import StepRequirements
 from sgdlimits.algorithm.needs import input_count, is_linear, probe_linearity, step_needs
 
 SGD, ON_SPHERE = sl.OnePassSGD(0.1), sl.OnePassSGD(0.1, sphere=True)
-NONE, GRAM, BOTH = StepNeeds(False, False), StepNeeds(True, False), StepNeeds(True, True)
+NONE, GRAM, BOTH = StepRequirements(False, False), StepRequirements(True, False), StepRequirements(True, True)
 NEEDS = {
     "sgd": (SGD, NONE),
     "second layer": (sl.OnePassSGD(0.1, lr_second={"a": 0.1}), NONE),

@@ -149,7 +149,7 @@ def test_weights_are_those_of_optax(name):
     )
     process, b = sgd_process(problem, D), rule.batch
     state = process.start(problem.coordinates.from_overlaps(jax.tree.map(lambda leaf: leaf[None], START)))
-    inputs = process.draw(Stream.of(5, [0], steps=STEPS))
+    inputs = process.draw(Stream.from_seed(5, [0], steps=STEPS))
     rows = rows_of(state.names, "student", 2)
     teacher = process._frame_coordinates(inputs.x[:, :b, 0])[..., 0]
     params = {"u": jnp.asarray(state.W[0, rows]), "a": jnp.asarray(state.a[0])}

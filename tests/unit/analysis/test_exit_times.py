@@ -192,7 +192,7 @@ def test_ended_runs_are_dropped_between_saved_times_without_changing_the_others(
     how = dict(until=sl.exits(0.3), runs=128, t_max=60, save=13, kernel="xla")
     plain = go(**how)
     monkeypatch.setattr(stepper, "CALL_SECONDS", 1e-4)
-    monkeypatch.setattr(stepper.Pace, "seconds", property(lambda self: np.inf, lambda self, value: None), raising=False)
+    monkeypatch.setattr(stepper.CallPace, "seconds", property(lambda self: np.inf, lambda self, value: None), raising=False)
     sizes, drop = [], stepper.ProcessStepper._drop
     monkeypatch.setattr(stepper.ProcessStepper, "_drop", lambda self, few: sizes.append(len(few)) or drop(self, few))
     dropped = go(**how)
@@ -214,7 +214,7 @@ def test_interrupted_runs_are_censored_where_they_had_come_to(level, calls, monk
             raise KeyboardInterrupt
 
     stop = ode.Solver._locate_stops
-    monkeypatch.setattr(stepper.Pace, "note", interrupt)
+    monkeypatch.setattr(stepper.CallPace, "record_call", interrupt)
     monkeypatch.setattr(ode.Solver, "_locate_stops", lambda *args: interrupt() or stop(*args))
     with pytest.raises(sl.Interrupted) as caught:
         go(level, until=sl.exits(0.5), t_max=50)

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import sgdlimits as sl
-from sgdlimits.analysis.control_path import Discretisation, Knob, interval_ends, value_and_gradient
+from sgdlimits.analysis.control_path import ControlSchedule, Discretisation, interval_ends, value_and_gradient
 from sgdlimits.analysis.controls import FeasibleSet
 from sgdlimits.analysis.objective import as_objective
 from sgdlimits.jaxtools import jit_bound
@@ -106,7 +106,7 @@ def test_chain_confirms_the_gain(linear_optimum):
 
 def discretised(make, controls, start, t_max):
     feasible = FeasibleSet(controls, (), t_max)
-    knobs = {name: Knob(name, feasible.times(name), feasible.low[a:b] + 0.1) for name, a, b in feasible.slices}
+    knobs = {name: ControlSchedule(name, feasible.times(name), feasible.low[a:b] + 0.1) for name, a, b in feasible.slices}
     problem = make(**knobs)
     return Discretisation(problem, start, interval_ends(problem, t_max), feasible.slices)
 
@@ -125,9 +125,11 @@ def delayed(lr, noise):
 def gradient_of_delayed(objective):
     """Return the value and gradient of an objective of two controls with different pieces, where to take it, and zero kicks."""
     controls = {"lr": sl.Control(3, 0.0, 1.0), "noise": sl.Control(2, 0.0, 1.0)}
-    disc = discretised(delayed, controls, sl.FixedInit(0.4).one(delayed(sl.Steps([], [0.1]), 0.1)), 20.0)
-    both = jit_bound(value_and_gradient, disc, as_objective("objective", objective), 4, fast_compile=True)
-    kicks = np.zeros((len(disc.ends) - 1, sum(np.size(leaf) for leaf in jax.tree.leaves(disc.start))))
+    discretisation = discretised(delayed, controls, sl.FixedInit(0.4).one(delayed(sl.Steps([], [0.1]), 0.1)), 20.0)
+    both = jit_bound(value_and_gradient, discretisation, as_objective("objective", objective), 4, fast_compile=True)
+    kicks = np.zeros(
+        (len(discretisation.interval_ends) - 1, sum(np.size(leaf) for leaf in jax.tree.leaves(discretisation.start)))
+    )
     return both, jnp.array([0.06, 0.09, 0.07, 0.3, 0.2]), kicks
 
 
@@ -144,9 +146,9 @@ def test_gradients_are_finite_differences(objective):
 
 def test_gradients_are_finite_where_a_plateau_is_not_left():
     make = lambda lr: sl.presets.phase_retrieval(lr=lr, noise=1.0)
-    disc = discretised(make, {"lr": sl.Control(40, 0.0, 0.15)}, sl.FixedInit(0.003).one(make(0.1)), 400.0)
-    both = jit_bound(value_and_gradient, disc, as_objective("objective", sl.exits(0.99)), 4, fast_compile=True)
-    kicks = np.zeros((40, sum(np.size(leaf) for leaf in jax.tree.leaves(disc.start))))
+    discretisation = discretised(make, {"lr": sl.Control(40, 0.0, 0.15)}, sl.FixedInit(0.003).one(make(0.1)), 400.0)
+    both = jit_bound(value_and_gradient, discretisation, as_objective("objective", sl.exits(0.99)), 4, fast_compile=True)
+    kicks = np.zeros((40, sum(np.size(leaf) for leaf in jax.tree.leaves(discretisation.start))))
     for lr in (0.0045, 0.02):
         value, (gradient, costate) = both(jnp.full(40, lr), kicks)
         assert value > 400

@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import CensoredData, binom, ecdf
 
 import sgdlimits as sl
-from sgdlimits.analysis.summary import OrderedTimes, survival_curve
+from sgdlimits.analysis.summary import OrderedExitTimes, survival_curve
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgdlimits.CensoredWarning")
 
@@ -31,7 +31,7 @@ def test_survival_curve_is_that_of_scipy(seed):
     t, end = rng.integers(1, 20, size=(2, 60))
     seen, censored = np.minimum(t, end), t > end
     theirs = ecdf(CensoredData(uncensored=seen[~censored], right=seen[censored])).sf
-    ours = survival_curve(OrderedTimes.of(exits(seen, censored)), confidence=0.9)
+    ours = survival_curve(OrderedExitTimes.from_exits(exits(seen, censored)), confidence=0.9)
     np.testing.assert_allclose(ours.share[1:], theirs.evaluate(ours.t[1:]), atol=1e-12)
     inside = (ours.share > 0) & (ours.share < 1)
     with warnings.catch_warnings():

@@ -71,7 +71,7 @@ def test_label_noise_of_classes_is_that_of_nodes(activation, variance):
 
 
 def test_data_shows_what_it_is():
-    assert classes(variance=0.0).data.on_means
+    assert classes(variance=0.0).data.has_inputs_at_means
     assert not classes().data.centred
     moved = eqx.tree_at(lambda problem: problem.data.spread, classes(), jnp.asarray(0.3))
     np.testing.assert_allclose(moved.drift(STATS).M, classes(variance=0.09).drift(STATS).M, rtol=1e-12)

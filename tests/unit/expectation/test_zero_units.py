@@ -32,7 +32,7 @@ def test_relu_units_of_norm_zero_rest_whatever_the_rule(name):
 
 
 def test_relu_units_of_norm_zero_rest_in_the_mean_field():
-    limit = sl.MeanField().view(PROBLEMS["pairs of units"]())
+    limit = sl.MeanField().adapt_problem(PROBLEMS["pairs of units"]())
     drift = limit.drift(sl.Particles(STATE.a, STATE.M, np.diagonal(STATE.Q)))
     assert not np.asarray(drift.M)[0].any()
     assert float(drift.q[0]) == 0.0

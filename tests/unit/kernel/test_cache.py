@@ -31,7 +31,7 @@ def test_parts_of_long_ago_are_removed(tmp_path):
     old.touch()
     new.touch()
     os.utime(old, (0, 0))
-    folder._prune(tmp_path)
+    folder._delete_oldest_entries(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, ".pruned"]
 
 
@@ -103,9 +103,9 @@ def test_the_folder_of_compiled_code_is_closed_to_others_or_not_used(asked, tmp_
     monkeypatch.setenv("SGDLIMITS_CACHE", str(place) if asked else "")
     if asked:
         with pytest.warns(UserWarning, match="where others can write"):
-            assert folder.own_folder() is None
+            assert folder.package_cache_folder() is None
     else:
-        assert folder.own_folder() == place
+        assert folder.package_cache_folder() == place
         assert place.stat().st_mode & 0o777 == 0o700
         assert not (place / "planted-cache").exists()
 

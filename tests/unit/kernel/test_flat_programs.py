@@ -20,7 +20,7 @@ from sgdlimits.kernel.choose import choose_kernel
 from sgdlimits.kernel.compiler import walk
 from sgdlimits.kernel.compiler.bounds import with_change_bound
 from sgdlimits.kernel.compiler.elementary import ELEMENTARY
-from sgdlimits.kernel.compiler.program import Program, Untranslated
+from sgdlimits.kernel.compiler.program import Program, TranslationError
 from sgdlimits.kernel.lanes import Lanes
 
 RUNS = 37
@@ -160,7 +160,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_known_is_named(name):
-    with pytest.raises(Untranslated, match=name):
+    with pytest.raises(TranslationError, match=name):
         through_lanes(REFUSED[name], np.zeros((9, 3)))
 
 
@@ -186,7 +186,7 @@ def test_large_arrays_are_named(function):
     x = jnp.zeros((9, 3))
     carry = Carry(x, np.ones(3, bool), np.zeros(3, bool), np.full(3, -1), ())
     process = Weighted(function, LARGE)
-    with pytest.raises(Untranslated, match="a large array"):
+    with pytest.raises(TranslationError, match="a large array"):
         Lanes(process, None, carry)
 
 

@@ -20,8 +20,8 @@ from sgdlimits.kernel import lanes
 from sgdlimits.kernel.base import MAX_COORDINATE, StepRange
 from sgdlimits.kernel.choose import is_gpu_available
 from sgdlimits.kernel.compiler import ptx
-from sgdlimits.kernel.compiler.llvm import Writer
-from sgdlimits.kernel.compiler.vectors import F64, I64
+from sgdlimits.kernel.compiler.llvm import FunctionWriter
+from sgdlimits.kernel.compiler.vectors import FLOAT64_TYPE, INT64_TYPE
 from sgdlimits.kernel.lanes import CompiledCode, Lanes
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.stepper import initial_carry
@@ -34,14 +34,14 @@ class Estimated(ptx.GpuInstructions):
     """The instructions of a GPU, with the device's estimates as quotients and roots of which some bits are left."""
 
     def _estimate(self, name, x):
-        if x.type != F64:
+        if x.type != FLOAT64_TYPE:
             return self.intrinsic(name, x)
         y = x if name == "rcp" else self.intrinsic("sqrt", x)
-        bits = self.b.bitcast(self.b.fdiv(ir.Constant(F64, 1.0), y), I64)
-        return self.b.bitcast(self.b.and_(bits, I64(-(2 ** (52 - BITS)))), F64)
+        bits = self.b.bitcast(self.b.fdiv(ir.Constant(FLOAT64_TYPE, 1.0), y), INT64_TYPE)
+        return self.b.bitcast(self.b.and_(bits, INT64_TYPE(-(2 ** (52 - BITS)))), FLOAT64_TYPE)
 
 
-class Alone(Writer):
+class Alone(FunctionWriter):
     """One replica after the other."""
 
     def new_instructions(self):
@@ -93,11 +93,11 @@ def test_quotients_and_roots_are_right_to_rounding_and_at_zero_and_infinity(name
 
 def bound(problem, d=100, until=None, runs=5):
     """A process, its carry, and its random numbers."""
-    engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
-    stream = Stream.of(3, np.arange(runs))
+    engine = sl.Chain(d).make_engine(problem, sl.RandomInit(d), None)
+    stream = Stream.from_seed(3, np.arange(runs))
     return (
         engine.process,
-        initial_carry(engine.process, until, engine.process.start(engine.starts(sl.RandomInit(d), stream))),
+        initial_carry(engine.process, until, engine.process.start(engine.draw_starts(sl.RandomInit(d), stream))),
         stream,
     )
 

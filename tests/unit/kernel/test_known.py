@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.kernel.known import persistent_name
+from sgdlimits.kernel.known import make_persistent_name
 
 presets = sl.presets
 PROGRAM = """
@@ -46,13 +46,13 @@ def test_the_next_process_traces_nothing_and_has_the_same_numbers(tmp_path):
 
 def test_what_changes_a_program_changes_its_name():
     first = presets.phase_retrieval(2, lr=0.1, noise=0.5)
-    assert persistent_name(first) == persistent_name(presets.phase_retrieval(2, lr=0.3, noise=0.2))
+    assert make_persistent_name(first) == make_persistent_name(presets.phase_retrieval(2, lr=0.3, noise=0.2))
     others = [
         presets.phase_retrieval(2, lr=0.1), presets.phase_retrieval(3, lr=0.1, noise=0.5), presets.committee(2, 1, "erf"),
         presets.committee(2, 1, "tanh"), presets.phase_retrieval(2, lr=0.1, noise=0.5, train_second=True),
         presets.phase_retrieval(2, algorithm=sl.HeavyBall(0.1, beta=0.5)), sl.exits(0.5), np.arange(3), np.arange(4),
     ]  # fmt: skip
-    names = [persistent_name(each) for each in (first, *others)]
+    names = [make_persistent_name(each) for each in (first, *others)]
     assert None not in names
     assert len(set(names)) == len(names)
 
@@ -74,11 +74,11 @@ class Mine(sl.OnePassSGD):
     ids=["lambda", "compiled", "class", "activation", "vectorised", "object"],
 )
 def test_what_users_bring_has_no_name(thing):
-    assert persistent_name(thing) is None
+    assert make_persistent_name(thing) is None
 
 
 def test_functions_of_jax_and_numpy_have_a_name():
-    names = [persistent_name(each) for each in (jnp.tanh, jnp.sin, jax.nn.relu, jax.nn.leaky_relu)]
+    names = [make_persistent_name(each) for each in (jnp.tanh, jnp.sin, jax.nn.relu, jax.nn.leaky_relu)]
     assert None not in names
     assert len(set(names)) == 4
 
@@ -91,4 +91,4 @@ def test_functions_of_jax_and_numpy_have_a_name():
 )  # fmt: skip
 def test_what_is_made_from_a_function_does_not_have_its_name(made):
     """Though it says that it is that function, as wrapped ones do."""
-    assert persistent_name(made) is None
+    assert make_persistent_name(made) is None

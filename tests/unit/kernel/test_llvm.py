@@ -19,7 +19,7 @@ def test_code_that_stores_many_zeros_is_loaded(monkeypatch):
     for i in range(400):
         builder.store(double(0.0), builder.gep(function.args[0], [ir.IntType(64)(i)]))
     builder.ret_void()
-    machine, row = llvm.Machine(), np.ones(401)
+    machine, row = llvm.HostProcessor(), np.ones(401)
     code = machine.compile_object(str(module))
     assert b"memset" not in code
     owner, address = machine.load(code)

@@ -19,8 +19,8 @@ RUNS, STEPS = 9, 400
 def kernel():
     """A kernel whose runs are asked for, and a function that makes its steps."""
     problem, until, start = sl.presets.committee(2, 1, "tanh", lr=0.2), sl.exits(0.5), sl.RandomInit(200)
-    engine, stream = sl.Chain(200).bind(problem, start, None), Stream.of(1, np.arange(RUNS))
-    carry = initial_carry(engine.process, until, engine.process.start(engine.starts(start, stream)))
+    engine, stream = sl.Chain(200).make_engine(problem, start, None), Stream.from_seed(1, np.arange(RUNS))
+    carry = initial_carry(engine.process, until, engine.process.start(engine.draw_starts(start, stream)))
     kernel = Lanes(engine.process, until, carry)
     return (
         kernel,
@@ -54,8 +54,10 @@ def test_an_error_of_the_host_is_raised(kernel, monkeypatch):
 def test_without_noise_only_what_lies_along_the_means_is_watched():
     """And runs end at the steps at which the condition itself ends them."""
     problem, until, start = sl.presets.binary_mixture(snr=np.inf), sl.exits(0.3), sl.RandomInit(60)
-    engine = sl.Chain(60).bind(problem, start, None)
-    carry = initial_carry(engine.process, until, engine.process.start(engine.starts(start, Stream.of(3, np.arange(24)))))
+    engine = sl.Chain(60).make_engine(problem, start, None)
+    carry = initial_carry(
+        engine.process, until, engine.process.start(engine.draw_starts(start, Stream.from_seed(3, np.arange(24))))
+    )
     replica = Lanes(engine.process, until, carry).spec.trace_replica(can_call_host=True)
     assert inert_coordinates(replica) == set(range(4, len(replica.changed_indices)))  # a and m come first, then T
     runs = lambda kernel: sl.simulate(problem, sl.Chain(60), start, t_max=60, runs=24, until=until, seed=3, kernel=kernel)

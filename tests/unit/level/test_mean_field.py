@@ -56,11 +56,11 @@ def test_units_of_a_random_start_have_the_law_of_the_overlaps():
 
     start, few, many = sl.RandomInit(12, scale=1.3), *(sl.presets.committee(width, 2) for width in (8, 1024))
     square = particles_of(start.sample(few, runs=1024))
-    units = start.particles(many, Stream.of(1, np.arange(8)))
+    units = start.particles(many, Stream.from_seed(1, np.arange(8)))
     assert units.q.shape == (8, 1024)
     for name in ("M", "q"):
         assert ks_2samp(getattr(units, name).ravel(), getattr(square, name).ravel()).pvalue > 1e-4
-    units = sl.RandomInit(12, scale=1.3, unit=True).particles(many, Stream.of(1, np.arange(8)))
+    units = sl.RandomInit(12, scale=1.3, unit=True).particles(many, Stream.from_seed(1, np.arange(8)))
     np.testing.assert_allclose(units.q, 1.3**2, rtol=1e-12)
 
 
@@ -74,7 +74,7 @@ def test_units_of_a_random_start_have_the_law_of_the_overlaps():
     ],
 )
 def test_starts_give_the_units_of_their_overlaps(start):
-    stream = Stream.of(3, [0, 5])
+    stream = Stream.from_seed(3, [0, 5])
     units, square = start.particles(PROBLEM, stream), particles_of(start.batch(PROBLEM, stream))
     for name in ("a", "M", "q"):
         np.testing.assert_array_equal(getattr(units, name), getattr(square, name))
@@ -104,7 +104,7 @@ BAD = {
     "the start has only 2 runs, but run": lambda: run(
         start=sl.Particles(np.ones((2, 3)), np.zeros((2, 3, 1)), np.ones((2, 3))), runs=3
     ),
-    "the mean-field limit has no noise": lambda: sl.MeanField().view(PROBLEM).covariance(ONE),
+    "the mean-field limit has no noise": lambda: sl.MeanField().adapt_problem(PROBLEM).covariance(ONE),
     "rtol must be a finite number of at least 1e-14 and below 1; got -1": lambda: sl.MeanField(rtol=-1),
 }
 

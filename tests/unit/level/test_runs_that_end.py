@@ -43,7 +43,7 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
         if self.count == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(stepper.Pace, "note", interrupt)
+    monkeypatch.setattr(stepper.CallPace, "record_call", interrupt)
     hits = ode.Solver._check_condition
     monkeypatch.setattr(ode.Solver, "_check_condition", lambda self, *args: interrupt(self) or hits(self, *args))
     with pytest.raises(sl.Interrupted) as caught:
@@ -60,7 +60,7 @@ def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(m
     from sgdlimits.level import stepper
 
     go = dict(start=sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3, progress=False)
-    calls, note = [], stepper.Pace.note
+    calls, note = [], stepper.CallPace.record_call
 
     def interrupt(*args):
         calls.append(1)
@@ -70,7 +70,7 @@ def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(m
 
     whole = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
     monkeypatch.setattr(stepper, "CALL_SECONDS", 1e9)
-    monkeypatch.setattr(stepper.Pace, "note", interrupt)
+    monkeypatch.setattr(stepper.CallPace, "record_call", interrupt)
     with pytest.raises(KeyboardInterrupt) as caught:
         sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
     data = caught.value.dataset
@@ -100,7 +100,7 @@ def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were
 
     go = dict(start=sl.RandomInit(30), t_max=50, runs=3, save=save, progress=False)
     whole = sl.simulate(sl.presets.phase_retrieval(), level, **go)
-    monkeypatch.setattr(stepper.Pace, "note", interrupted(stepper.Pace.note))
+    monkeypatch.setattr(stepper.CallPace, "record_call", interrupted(stepper.CallPace.record_call))
     monkeypatch.setattr(ode.Solver, "_check_condition", interrupted(ode.Solver._check_condition))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, **go)
@@ -141,9 +141,9 @@ CASES = [(sl.Chain(60), "phase_retrieval"), (sl.Chain(60), "binary_mixture"), (s
 def test_a_risk_that_is_known_is_that_from_which_runs_set_out(level, preset):
     """Chains of squares show a risk of their factor; conditions look at that of the statistics, which all others show."""
     problem, until, start = getattr(sl.presets, preset)(), sl.exits(0.5), sl.RandomInit(60)
-    engine, stream = level.bind(problem, start, None), Stream.of(1, np.arange(16))
+    engine, stream = level.make_engine(problem, start, None), Stream.from_seed(1, np.arange(16))
     process = engine.process
-    state = process.start(engine.starts(start, stream))
+    state = process.start(engine.draw_starts(start, stream))
     risk = np.asarray(process.risk(state, process.statistics(state), np.zeros(16)))
     alone = initial_carry(process, until, state)
     assert not np.asarray(alone.stopped).any()

@@ -23,20 +23,24 @@ def run(lr, save, level, **more):
 
 def test_a_grid_has_equal_steps_between_knots_and_any_saved_times():
     times = np.array([0.0, 0.3, 0.5, 0.55, 1.0, 1.6])
-    found = Segments.on_grid(times, 0.2, np.array([0.5, 0.9]))
-    assert found.counts.tolist() == [1, 2, 0, 0, 2, 0, 3]
+    found = Segments.on_time_grid(times, 0.2, np.array([0.5, 0.9]))
+    assert found.step_counts.tolist() == [1, 2, 0, 0, 2, 0, 3]
     np.testing.assert_allclose(found.sizes, [0.5 / 3, 0.5 / 3, 0.2, 0.2, 0.2, 0.2, 0.2])
-    np.testing.assert_allclose(found.begins, [0, 0.5 / 3, 0.5, 0.5, 0.5, 0.9, 0.9])
-    np.testing.assert_allclose(found.remainders, [0.3 - 0.5 / 3, 0, 0, 0.05, 0, 0.1, 0.1], atol=1e-12)
+    np.testing.assert_allclose(found.begin_times, [0, 0.5 / 3, 0.5, 0.5, 0.5, 0.9, 0.9])
+    np.testing.assert_allclose(found.remaining_step_sizes, [0.3 - 0.5 / 3, 0, 0, 0.05, 0, 0.1, 0.1], atol=1e-12)
     assert found.saved.tolist() == [True, False, True, True, False, True, True]
-    np.testing.assert_allclose(found.time_after(np.array([1, 2, 4, 6, 8])), [0.5 / 3, 1 / 3, 0.7, 1.1, 1.5])
+    np.testing.assert_allclose(found.times_after_steps(np.array([1, 2, 4, 6, 8])), [0.5 / 3, 1 / 3, 0.7, 1.1, 1.5])
 
 
 def test_a_grid_without_knots_has_multiples_of_the_step():
     times = np.array([0.0, 0.35, 0.4, 1.0])
-    found = Segments.on_grid(times, 0.1, np.zeros(0))
-    assert (found.counts.tolist(), found.begins.tolist(), found.saved.all()) == ([3, 1, 6], [0.0, 3 * 0.1, 4 * 0.1], True)
-    np.testing.assert_allclose(found.remainders, [0.05, 0.0, 0.0], atol=1e-12)
+    found = Segments.on_time_grid(times, 0.1, np.zeros(0))
+    assert (found.step_counts.tolist(), found.begin_times.tolist(), found.saved.all()) == (
+        [3, 1, 6],
+        [0.0, 3 * 0.1, 4 * 0.1],
+        True,
+    )
+    np.testing.assert_allclose(found.remaining_step_sizes, [0.05, 0.0, 0.0], atol=1e-12)
 
 
 def test_a_step_of_the_sde_ends_at_a_knot():

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm
 
 import sgdlimits as sl
-from sgdlimits.level.stopping import _max_bend, risk_bound
+from sgdlimits.level.stopping import _max_curvature, risk_bound
 from sgdlimits.model.activation import Activation, PiecewiseLinear, as_activation
 
 PROBLEMS = {
@@ -107,7 +107,11 @@ def test_what_a_unit_bends_is_within_its_largest_and_comes_near_it():
         rng = np.random.default_rng(seed)
         problem = sl.presets.binary_mixture(snr=10.0 ** rng.uniform(-1, 2), width=1)
         data, unit = problem.model.data, rng.normal(size=4) * [3.0, 1.0, 1.0, 1.0]
-        most, sigma, centres = np.asarray(_max_bend(problem.model, unit[None])), float(data.sigma), np.asarray(data.means)[:, 0]
+        most, sigma, centres = (
+            np.asarray(_max_curvature(problem.model, unit[None])),
+            float(data.sigma),
+            np.asarray(data.means)[:, 0],
+        )
         changes = np.linalg.norm(unit) * 10.0 ** rng.uniform(-2, 1, size=(20_000, 1)) * rng.normal(size=(20_000, 4))
         changes[::2, 2:] = changes[::2, 1:2] * unit[2:] / unit[1]  # in the plane of the unit and the means
         new = unit + changes
@@ -123,7 +127,7 @@ def test_what_a_unit_bends_without_noise_is_within_its_largest_which_is_reached(
     """Where a field becomes its opposite by the shortest way."""
     rng, problem = np.random.default_rng(0), sl.presets.xor_mixture(snr=np.inf, width=1)
     centres, unit = np.asarray(problem.model.data.means), rng.normal(size=4)
-    most = np.asarray(_max_bend(problem.model, unit[None]))[0]
+    most = np.asarray(_max_curvature(problem.model, unit[None]))[0]
     for c, centre in enumerate(np.pad(centres, ((0, 0), (0, 2)))):
         field = unit @ centre
         changes = np.vstack([-2 * field * centre / (centre @ centre), 3 * rng.normal(size=(10_000, 4))])

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
-from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.algorithm.limit import MAX_JUMP, is_timed, measure_jumps
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
+from sgdlimits.algorithm.limit import MAX_WEIGHT_CHANGE, depends_on_time, measure_step_limits
 from sgdlimits.kernel.random import Purpose
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.condition import Condition
@@ -185,15 +185,15 @@ def with_expectation(name):
     return sl.presets.committee(2, 2, "erf").with_algorithm(rule(base, **more))
 
 
-@pytest.mark.parametrize("name", [name for name, rule in ALGORITHMS.items() if not issubclass(rule, Coordinatewise)])
+@pytest.mark.parametrize("name", [name for name, rule in ALGORITHMS.items() if not issubclass(rule, CoordinatewiseAlgorithm)])
 def test_rules_of_the_package_say_of_themselves_what_their_steps_do(name):
     """Which is why they are not asked again."""
     problem = with_expectation(name)
     rule = problem.algorithm.limit
-    assert all(float(jump) <= MAX_JUMP for jump in measure_jumps(rule, problem.model).values())
+    assert all(float(jump) <= MAX_WEIGHT_CHANGE for jump in measure_step_limits(rule, problem.model).values())
 
 
 def test_time_of_wrapped_rules_is_seen():
     model = own(lambda now: now.student).model
-    assert not is_timed(sl.Clipped(Own(lambda now: now.student - now.gradient()), 1.0), model)
-    assert is_timed(sl.Clipped(Own(lambda now: now.student - (1 + now.t) * now.gradient()), 1.0), model)
+    assert not depends_on_time(sl.Clipped(Own(lambda now: now.student - now.gradient()), 1.0), model)
+    assert depends_on_time(sl.Clipped(Own(lambda now: now.student - (1 + now.t) * now.gradient()), 1.0), model)

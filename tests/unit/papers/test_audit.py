@@ -13,7 +13,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.papers.audit import AuditInterrupted, audit as package_audit, find_claims, format_cells
-from sgdlimits.papers.claim import CLAIMS, MAX_STANDARD_ERRORS, PAPER_OF_MODULE, PAPERS, Claim, Effort, compare
+from sgdlimits.papers.claim import CLAIMS, MAX_STANDARD_ERRORS, PAPER_BY_MODULE, PAPERS, Claim, Effort, compare
 from sgdlimits.papers.errata import rewrite_pages
 
 ROOT = Path(__file__).parents[3]
@@ -72,7 +72,7 @@ def test_what_is_shown_is_what_is_judged():
 def test_claims_are_whole():
     folder = ROOT / "src/sgdlimits/papers"
     there = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.glob("*/claims/[!_]*.py")}
-    assert set(PAPER_OF_MODULE) == there
+    assert set(PAPER_BY_MODULE) == there
     every = find_claims()
     assert {each.paper for each in every} == set(PAPERS)
     for each in every:
@@ -110,7 +110,7 @@ CHEAP = [
 def test_cheap_claims_have_the_verdict_on_record(name):
     found = sl.audit("quick", name.split(".")[0], only=name, progress=False)
     mine = next(each for each in found.judged if each.claim.name == name)
-    assert mine.as_recorded, (mine.verdict, mine.as_dict())
+    assert mine.has_recorded_verdict, (mine.verdict, mine.as_dict())
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ from scipy.special import digamma
 from scipy.stats import chi, norm
 
 import sgdlimits as sl
-from sgdlimits.analysis.first_passage import FirstPassage, Law, mean_exit_time
+from sgdlimits.analysis.first_passage import FirstPassage, PassageTimeLaw, mean_exit_time
 from sgdlimits.expectation.gaussian.quadrature import overlap_rule
 from sgdlimits.papers.mediocrity import theory as mediocrity
 from sgdlimits.papers.mediocrity.theory.start import draw_start_sums, mean_log_overlap
@@ -328,7 +328,7 @@ def test_laws_add_along_the_way():
     """From m to an end and on to a farther one: means and variances add, transforms multiply."""
     problem = sl.presets.phase_retrieval(lr=0.08, noise=0.2)
     far = mediocrity.exit_law(problem, 300, 0.5, start=0.05)
-    assert isinstance(far, Law)
+    assert isinstance(far, PassageTimeLaw)
     passage = FirstPassage(lambda m: m * (1 - m**2), lambda m: 0.01 * (1 + m**2), end=0.8, growth=1.0)
     shorter = FirstPassage(lambda m: m * (1 - m**2), lambda m: 0.01 * (1 + m**2), end=0.5, growth=1.0)
     np.testing.assert_allclose(passage.mean(0.1, 0.5), shorter.mean(0.1), rtol=1e-9)

@@ -119,7 +119,7 @@ def test_escape_time_inverts_the_risk_and_averages_over_starts():
     np.testing.assert_allclose(1 - risk[1:] / risk[0], [0.01, 0.1], rtol=1e-6)
     squares = spread**2 * np.random.default_rng(2).chisquare(6, size=400_000) / 6
     single = [escape.escape_time(problem, np.sqrt(square), 0.1) for square in squares[:50]]
-    rate, chi = plateau.plateau_rates(problem).rho, escape.norm_response(plateau.read_coefficients(problem))
+    rate, chi = plateau.plateau_rates(problem).rho, escape.compute_norm_response(plateau.read_coefficients(problem))
     way = 0.1 * (plateau.plateau_risk(problem) / (4 * squares) - 1)
     each = np.log((1 + way) / chi) / (2 * rate)
     np.testing.assert_allclose(each[:50], single)

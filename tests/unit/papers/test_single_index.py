@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.analysis.single_index import _interpolation_nodes, _Series, drift_parts, exit_time, samples, start_quantile
+from sgdlimits.analysis.single_index import (
+    _interpolation_nodes,
+    _PopulationSeries,
+    drift_parts,
+    exit_time,
+    samples,
+    start_quantile,
+)
 from sgdlimits.model.activation import Polynomial
 from sgdlimits.papers.mediocrity import theory as mediocrity
 
@@ -82,7 +89,9 @@ def test_series_of_the_drift_is_the_problem_s(activation, width):
     """Also where students push each other away."""
     problem = sl.presets.single_index(activation, lr=0.3, noise=0.2, width=width)
     m = _interpolation_nodes(0.5)
-    np.testing.assert_allclose(_Series.of(problem)(m), drift_parts(problem, jnp.asarray(m))[0], rtol=1e-7, atol=1e-13)
+    np.testing.assert_allclose(
+        _PopulationSeries.from_problem(problem)(m), drift_parts(problem, jnp.asarray(m))[0], rtol=1e-7, atol=1e-13
+    )
 
 
 def test_times_of_phase_retrieval_are_those_of_its_own_theory():

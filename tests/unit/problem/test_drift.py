@@ -18,7 +18,7 @@ from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.statistics.frame import StepCoordinates
 from sgdlimits.statistics.overlaps import to_vector
-from sgdlimits.statistics.trees import runs_last
+from sgdlimits.statistics.trees import move_runs_last
 
 
 def squares(p, k, seed=0, *, expectation=None, sphere=False, second=None, ridge=0.2, noise=0.3, weight=0.5, gram=True, lr=0.7):
@@ -47,7 +47,7 @@ def limits(problem, stats):
 @eqx.filter_jit
 def after_step(process, state, numbers):
     """The numbers of the statistics after one step of a process, runs last."""
-    return to_vector(runs_last(process.statistics(process.step(state, numbers, StepTime(0.0, 0.0)))), True)
+    return to_vector(move_runs_last(process.statistics(process.step(state, numbers, StepTime(0.0, 0.0)))), True)
 
 
 def worst(left, right):

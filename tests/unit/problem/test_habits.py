@@ -13,7 +13,7 @@ from click.shell_completion import BashComplete
 
 import sgdlimits as sl
 from sgdlimits.cli import main
-from sgdlimits.problem.presets import MAKERS
+from sgdlimits.problem.presets import PRESET_FUNCTIONS
 
 P = sl.presets
 MADE = {
@@ -43,7 +43,7 @@ def user_problem(readout=lambda fixed: fixed[0] * fixed[1]):
 
 @pytest.mark.parametrize("name", MADE)
 def test_replacing_gives_what_the_preset_gives(name):
-    make, given = MAKERS[name], MADE[name]
+    make, given = PRESET_FUNCTIONS[name], MADE[name]
     problem = make(**given)
     other = problem.replace(lr=0.123, **({"width": 5} if name != "spiked_tensor" else {"order": 4}))
     assert other == make(**{**given, "lr": 0.123, **({"width": 5} if name != "spiked_tensor" else {"order": 4})})
@@ -81,7 +81,7 @@ def test_traced_numbers_can_be_replaced():
 
 @pytest.mark.parametrize("name", MADE)
 def test_equal_problems_are_equal_and_hash_equal(name):
-    one, other = MAKERS[name](**MADE[name]), MAKERS[name](**MADE[name])
+    one, other = PRESET_FUNCTIONS[name](**MADE[name]), PRESET_FUNCTIONS[name](**MADE[name])
     assert one == other
     assert hash(one) == hash(other)
     assert len({one, other}) == 1
@@ -125,13 +125,16 @@ def test_a_problem_of_lambdas_says_how_to_pickle_it():
 
 @pytest.mark.parametrize("name", MADE)
 def test_problems_print_what_makes_them(name):
-    problem = MAKERS[name](**MADE[name])
+    problem = PRESET_FUNCTIONS[name](**MADE[name])
     first = repr(problem).split("\n")[0]
     head, _, given = first.partition(": ")
     assert head == name
     assert len(first) < 200
     assert str(problem) == repr(problem)
-    assert MAKERS[name](**eval(f"dict({given})", {"inf": float("inf"), "NodeSums": sl.NodeSums, "Sobol": sl.Sobol})) == problem
+    assert (
+        PRESET_FUNCTIONS[name](**eval(f"dict({given})", {"inf": float("inf"), "NodeSums": sl.NodeSums, "Sobol": sl.Sobol}))
+        == problem
+    )
 
 
 def test_parts_print_as_they_are_typed():
@@ -160,7 +163,7 @@ def test_a_dataset_knows_its_problem():
 
 
 def test_names_complete_with_tab():
-    assert set(dir(sl.presets)) == set(MAKERS)
+    assert set(dir(sl.presets)) == set(PRESET_FUNCTIONS)
     assert all(inspect.isfunction(getattr(sl.presets, name)) for name in dir(sl.presets))
     complete = BashComplete(main, {}, "sgdlimits", "_SGDLIMITS_COMPLETE")
     found = lambda *line: {item.value for item in complete.get_completions(list(line[:-1]), line[-1])}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.problem.over_time import check_schedules, find_schedules, fix_time
+from sgdlimits.problem.over_time import check_schedules, evaluate_at_time_if_needed, find_schedules
 
 START = sl.Overlaps([1.0], [[0.5]], [[1.0]])
 NOISE = sl.Steps([1.0], [0.1, 0.2])
@@ -126,9 +126,9 @@ def test_the_local_level_asks_for_a_problem_at_a_time():
 
 def test_a_problem_without_schedules_is_itself_at_any_time():
     problem = sl.presets.phase_retrieval()
-    assert fix_time(problem, None) is problem
+    assert evaluate_at_time_if_needed(problem, None) is problem
     with pytest.raises(sl.BadInput, match="t must be"):
-        fix_time(problem, -1.0)
+        evaluate_at_time_if_needed(problem, -1.0)
 
 
 COSINE = sl.presets.committee(2, 1, lr=sl.Cosine(0.2, 0.0, 5.0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.run.sweeps.store import Damaged, read_result
+from sgdlimits.run.sweeps.store import DamagedFile, read_result
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_the_file_of_a_unit_with_external_storage_is_damaged(tmp_path):
     name = f"{'0' * 24}-0-1.nc"
     with h5py.File(tmp_path / name, "w") as file:
         file.create_dataset("risk", (3,), float, external=[("/etc/hostname", 0, 24)])
-    with pytest.raises(Damaged, match="kept in another file"):
+    with pytest.raises(DamagedFile, match="kept in another file"):
         read_result(tmp_path / name)
 
 

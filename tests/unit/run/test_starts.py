@@ -83,7 +83,7 @@ def test_starts_of_norm_one_exist_or_are_refused(gram):
     for overlap in (1.001 * border, 1e200):
         with pytest.raises(sl.BadInput, match="FixedInit gives overlaps that no weights of norm 1 have"):
             sl.FixedInit(overlap).one(problem)
-    draws = sl.OrthogonalInit(1.0).particles(problem, Stream.of(3, np.arange(1))).M[0, 0]
+    draws = sl.OrthogonalInit(1.0).particles(problem, Stream.from_seed(3, np.arange(1))).M[0, 0]
     border = float(1 / np.sqrt(draws @ np.linalg.solve(P, draws)))
     assert sl.OrthogonalInit(0.999 * border).one(problem, seed=3).Q.item() == 1.0
     for spread in (1.001 * border, 1e200):

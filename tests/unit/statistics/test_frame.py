@@ -11,12 +11,14 @@ from hypothesis import given, settings, strategies as some
 import sgdlimits as sl
 from sgdlimits.statistics import frame
 from sgdlimits.statistics.frame import cholesky_columns
-from sgdlimits.statistics.trees import runs_first, runs_last
-from sgdlimits.statistics.triangular import append, rotate
+from sgdlimits.statistics.trees import move_runs_first, move_runs_last
+from sgdlimits.statistics.triangular import append_row, rotate_factor
 
 # Each shape is compiled as one function, not operation by operation.
-factor_fields, rotate, append = (eqx.filter_jit(function) for function in (frame.factor_fields, rotate, append))
-overlaps_of = eqx.filter_jit(lambda one, B: runs_first(frame.overlaps_of(one, B)))
+factor_fields, rotate_factor, append_row = (
+    eqx.filter_jit(function) for function in (frame.factor_fields, rotate_factor, append_row)
+)
+overlaps_of = eqx.filter_jit(lambda one, B: move_runs_first(frame.overlaps_of(one, B)))
 
 shapes = some.tuples(some.integers(1, 6), some.integers(1, 3), some.integers(0, 8), some.integers(0, 10**6))
 
@@ -53,10 +55,10 @@ def test_two_sweeps_make_the_triangular_factor_of_the_updated_weights(shape):
     T[:, min(p, extra + 1) :] = 0.0
     h, c, outside = rng.normal(size=p), rng.normal(size=p), float(rng.chisquare(3)) * (seed % 3 > 0)
     h[min(p, extra + 1) :] = 0.0
-    turned, Th, rest = rotate(T.T[:, :, None], h[:, None], np.array([outside]))
+    turned, Th, rest = rotate_factor(T.T[:, :, None], h[:, None], np.array([outside]))
     np.testing.assert_allclose(Th[:, 0], T @ h, atol=1e-12)
     length = float(np.sqrt(rest[0]))
-    new = append(turned, np.asarray(Th) / length + c[:, None] * length) if length else turned
+    new = append_row(turned, np.asarray(Th) / length + c[:, None] * length) if length else turned
     factor = np.asarray(new)[:, :, 0].T
     wide = np.concatenate([T + np.outer(c, h), np.sqrt(outside) * c[:, None]], axis=1)
     np.testing.assert_allclose(factor @ factor.T, wide @ wide.T, atol=1e-11 * max(1, np.abs(wide).max() ** 2))
@@ -85,6 +87,6 @@ def test_cholesky_of_an_indefinite_matrix_stays_bounded():
 def test_batches_move_their_axis_there_and_back(seed):
     rng = np.random.default_rng(seed)
     stats = sl.Overlaps(rng.normal(size=(5, 2)), rng.normal(size=(5, 2, 3)), rng.normal(size=(5, 2, 2)))
-    back = runs_first(runs_last(stats))
+    back = move_runs_first(move_runs_last(stats))
     for name in ("a", "M", "Q"):
         np.testing.assert_array_equal(getattr(back, name), getattr(stats, name))

@@ -11,17 +11,17 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.origin import over_times
+from sgdlimits.analysis.origin import build_dataset_over_times
 from sgdlimits.domain import Function, Positive, Statistics, checked
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import as_batch, count_runs, take_run
+from sgdlimits.statistics.trees import count_runs, select_run, to_batch
 from sgdlimits.trial import try_function
 
 # the argument of a user's function, in errors
-ONE_RUN = "the statistics of one run"
+ONE_RUN_STATISTICS = "the statistics of one run"
 
 
 @checked
@@ -46,7 +46,7 @@ def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6
     False
     """
     stats = statistics(check_form(dataset))
-    try_function("function", function, ONE_RUN, take_run(take_run(stats)), shape=None)
+    try_function("function", function, ONE_RUN_STATISTICS, select_run(select_run(stats)), shape=None)
     value, scale = _evaluate_with_scale(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
@@ -57,7 +57,7 @@ def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6
         "scale": ("run", scale, {"long_name": "size of the terms that must cancel"}),
         "conserved": ("run", drift.max(1) <= tolerance * scale),
     }
-    return over_times(dataset, variables, tolerance=tolerance)
+    return build_dataset_over_times(dataset, variables, tolerance=tolerance)
 
 
 @checked
@@ -103,9 +103,9 @@ def along(
         stats = RandomInit(d).sample(problem, runs=16)
     elif count_runs(stats) is None:
         # one state becomes a batch of one
-        stats = as_batch(stats)
+        stats = to_batch(stats)
     problem.coordinates.check(stats)
-    try_function("function", function, ONE_RUN, take_run(stats), shape=None)
+    try_function("function", function, ONE_RUN_STATISTICS, select_run(stats), shape=None)
     rate, scale = (np.asarray(each) for each in _rates_with_scale(problem, function, stats, corrector))
     variables = {
         "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),

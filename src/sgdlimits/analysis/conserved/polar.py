@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from sgdlimits.analysis.origin import over_times
+from sgdlimits.analysis.origin import build_dataset_over_times
 from sgdlimits.checks import either, instance, statistics as a_statistics
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
@@ -21,7 +21,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import from_json
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import as_batch
+from sgdlimits.statistics.trees import to_batch
 
 MAX_COMMUTATOR = 1e-10
 """Largest norm of a commutator, relative to the norms of the matrices, at which they count as commuting."""
@@ -112,7 +112,7 @@ def polar(dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
         "commutes": ("run", commutator <= MAX_COMMUTATOR),
         "conserved": ("run", drift.max(1) <= tolerance),
     }
-    return over_times(dataset, variables, tolerance=tolerance)
+    return build_dataset_over_times(dataset, variables, tolerance=tolerance)
 
 
 def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
@@ -195,7 +195,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     if not isinstance(start, Overlaps):
         raise BadInput(f"start must be Overlaps; got {type(start).__name__}. Give, say, OrthogonalInit(0.1).one(problem).")
     gain, P = _solution_gain(problem, start), np.asarray(problem.directions.gram)
-    problem.coordinates.check(start if np.ndim(start.M) == 3 else as_batch(start))
+    problem.coordinates.check(start if np.ndim(start.M) == 3 else to_batch(start))
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
     Q = gain**2 * S @ P @ S.swapaxes(-1, -2)
@@ -269,4 +269,4 @@ def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CH
         "Q": (("run", "t"), np.linalg.norm(stats.Q - Q, axis=(-2, -1)), {"long_name": "distance of Q"}),
         "weights": (("run", "t"), np.sqrt(np.maximum(square, 0.0)), {"long_name": "distance of the weights"}),
     }
-    return over_times(dataset, variables)
+    return build_dataset_over_times(dataset, variables)

@@ -2,4 +2,4 @@
 
 import sgdlimits._x64
 from sgdlimits.analysis.equations.base import Equations, Row
-from sgdlimits.analysis.equations.of_problem import equations_of, latex
+from sgdlimits.analysis.equations.of_problem import equations_of_problem, latex

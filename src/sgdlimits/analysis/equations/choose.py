@@ -5,7 +5,7 @@ from __future__ import annotations
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Equations, Row, product_latex, reciprocal_latex, time_derivative_latex
-from sgdlimits.analysis.equations.closed import closed_form
+from sgdlimits.analysis.equations.closed import closed_form_moments
 from sgdlimits.analysis.equations.frame import EquationSetting, list_parameters, sgd_equations
 from sgdlimits.analysis.equations.noise import noise_rows, single_unit_noise
 from sgdlimits.analysis.equations.polynomial import is_single_unit, single_unit_equations
@@ -13,10 +13,10 @@ from sgdlimits.analysis.equations.words import dropout_rows, label_rows, law_row
 from sgdlimits.expectation import choose_expectation
 from sgdlimits.model.sample import Model
 from sgdlimits.part import at_start
-from sgdlimits.text import among
+from sgdlimits.text import join_words
 
 
-def noise_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> tuple[Row, ...]:
+def choose_noise_equations(model: Model, algorithm: Algorithm, constant: float | None) -> tuple[Row, ...]:
     """Return the covariance of the increments of a model under plain SGD, in LaTeX.
 
     `constant` is the value of the second layer if it is fixed and equal for all units, else None.
@@ -27,7 +27,7 @@ def noise_of_model(model: Model, algorithm: Algorithm, constant: float | None) -
     return noise_rows(setting)
 
 
-def equations_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
+def choose_equations(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
     """Return the LaTeX of the ODE of a model trained by an algorithm, explicit where expectations have a closed form.
 
     `constant` is the value of the second layer if it is fixed and equal for all units, else None.
@@ -38,7 +38,7 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
     # polynomials in two overlaps, shorter than the general sums
     if is_single_unit(setting):
         return single_unit_equations(setting)
-    return sgd_equations(setting, closed_form(choose_expectation(at_start(model)), setting))
+    return sgd_equations(setting, closed_form_moments(choose_expectation(at_start(model)), setting))
 
 
 def general_equations(setting: EquationSetting) -> Equations:
@@ -60,7 +60,8 @@ def general_equations(setting: EquationSetting) -> Equations:
     where = (
         Row(rf"{step} \text{{ is a step of {type(algorithm).__name__},}} \quad {gram}"),
         Row(
-            rf"\text{{rows of }} W \text{{, }} M \text{{ and }} Q \text{{ for {among(algorithm.names)}; inputs as rows of }} X"
+            r"\text{rows of } W \text{, } M \text{ and } Q "
+            rf"\text{{ for {join_words(algorithm.names)}; inputs as rows of }} X"
         ),
         *([Row(rf"\text{{on the sphere less }} {half}")] if algorithm.sphere else []),
         *([Row("b", str(algorithm.batch))] if share else []),

@@ -31,7 +31,7 @@ from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 
 @singledispatch
-def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRows:
+def closed_form_moments(expectation: Expectation, setting: EquationSetting) -> MomentRows:
     """Return the moments of one sample as LaTeX, in closed form where the kind of expectation allows it."""
     model = setting.model
     where = [
@@ -45,19 +45,19 @@ def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRow
     return MomentRows(
         mean_latex(r"G_{j} \lambda^{*}_{r}"),
         mean_latex(r"G_{j} \lambda_{l}"),
-        "" if model.on_means else mean_latex("G_{j} G_{l}"),
+        "" if model.has_inputs_at_means else mean_latex("G_{j} G_{l}"),
         mean_latex(r"\partial_{a_j} \ell(f, y)") if model.network.plain else "",
         tuple(where),
     )
 
 
-@closed_form.register
+@closed_form_moments.register
 def _(expectation: FieldIntegrals, setting: EquationSetting) -> MomentRows:
     # integrals known by quadrature only: fall back to named expectations
-    return additive_moments(setting) or closed_form.dispatch(Expectation)(expectation, setting)
+    return additive_moments(setting) or closed_form_moments.dispatch(Expectation)(expectation, setting)
 
 
-@closed_form.register
+@closed_form_moments.register
 def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     r"""Return the moments of squared units: Gaussian moments of fields times a residual quadratic in the fields.
 
@@ -125,7 +125,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
     )
 
 
-@closed_form.register
+@closed_form_moments.register
 def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
     """Return the moments, as sums over classes, for inputs without noise, which equal the mean of their class."""
     model = setting.model

@@ -24,11 +24,11 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Row, bracket_latex, power_latex, product_latex, sum_latex
 from sgdlimits.analysis.equations.frame import EquationSetting, variance_latex
 from sgdlimits.analysis.equations.polynomial import (
-    Terms,
+    PolynomialTerms,
     double_factorial,
     gaussian_mean,
     linear_combination,
-    multiply,
+    multiply_polynomials,
     polynomial_latex,
     single_unit_polynomials,
     with_unit_norm,
@@ -42,10 +42,10 @@ NOISE_HEADING = Row(
     r"\text{noise of SGD: } d\langle x, y \rangle = \tfrac{1}{d} \Sigma^{xy}\, dt"
     r" \text{ is added to the drift, } \Sigma \text{ by increments of one sample}"
 )
-INDEX_ROW = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
+INDEX_RANGES_ROW = Row(r"j, l, m, n = 1, \dots, p \text{ and } r, s = p + 1, \dots, p + k \text{ in } \Sigma")
 MAX_ORDER = 4
 """Highest power of the residual in the covariance of Q."""
-Covariance = Mapping[tuple[int, int, int], Terms]
+PolynomialCovariance = Mapping[tuple[int, int, int], PolynomialTerms]
 """Type of a covariance: polynomials in m, q and a, by the powers of the two learning rates and of the noise variance."""
 
 
@@ -59,11 +59,11 @@ def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
         NOISE_HEADING,
         *_sphere_rows(setting),
         *(_squares_rows(setting) if closed else _expectation_rows(setting)),
-        INDEX_ROW,
+        INDEX_RANGES_ROW,
     )
 
 
-LETTERS = {
+COVARIANCE_SYMBOLS = {
     "MM": (r"\nu", "jrls"),
     "MQ": (r"\beta", "jrlm"),
     "QQ": (r"\eta", "jlmn"),
@@ -76,7 +76,7 @@ LETTERS = {
 
 def _covariance_letter(setting: EquationSetting, name: str) -> str:
     """Return the symbol of a covariance in LaTeX: Sigma off the sphere, else that of the increments before the projection."""
-    letter, indices = LETTERS[name]
+    letter, indices = COVARIANCE_SYMBOLS[name]
     projected = setting.algorithm.sphere and name != "aa"
     return f"{letter}_{{{indices}}}" if projected else rf"\Sigma^{{{name}}}_{{{indices}}}"
 
@@ -206,7 +206,7 @@ def _expectation_rows(setting: EquationSetting) -> list[Row]:
     fixed = lambda j, r: rf"G_{{{j}}} \lambda_{{{r}}}"
 
     def field(j: str, l: str) -> str:
-        corrector = "" if model.on_means else product_latex(-1, r"\gamma", sigma, f"G_{{{j}}} G_{{{l}}}")
+        corrector = "" if model.has_inputs_at_means else product_latex(-1, r"\gamma", sigma, f"G_{{{j}}} G_{{{l}}}")
         return sum_latex([rf"G_{{{j}}} \lambda_{{{l}}}", rf"G_{{{l}}} \lambda_{{{j}}}", corrector])
 
     rows = [
@@ -241,19 +241,24 @@ def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
     algorithm, parts = setting.algorithm, single_unit_polynomials(setting)
     w, first, D, unit = 2 * parts.loss_weight, parts.output_slope, parts.residual, parts.unit
     x, y, m = ({(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}, {(1, 0, 0): Fraction(1)})
-    G = {0: linear_combination((w, multiply(first, D))), 1: linear_combination((w, first))}  # by the power of the label noise
+    G = {
+        0: linear_combination((w, multiply_polynomials(first, D))),
+        1: linear_combination((w, first)),
+    }  # by the power of the label noise
     residual = {0: D, 1: {(0, 0, 0): Fraction(1)}}
-    scale = lambda one, factor, by: {n: linear_combination((factor, multiply(terms, by))) for n, terms in one.items()}
+    scale = lambda one, factor, by: {
+        n: linear_combination((factor, multiply_polynomials(terms, by))) for n, terms in one.items()
+    }
     square: dict[int, Any] = defaultdict(dict)
     for (i, one), (j, other) in itertools.product(G.items(), G.items()):
-        square[i + j] = linear_combination((1, square[i + j]), (1, multiply(one, other)))
+        square[i + j] = linear_combination((1, square[i + j]), (1, multiply_polynomials(one, other)))
     increments: dict[str, list] = {
         "m": [((1, 0), scale(G, -1, y))],
         "q": [((1, 0), scale(G, -2, x)), ((2, 0), scale(square, parts.variance, {(0, 0, 0): Fraction(1)}))],
     }
     if setting.trains_second:
         increments["a"] = [((0, 1), scale(residual, -w, unit))]
-    cov = lambda left, right: _covariance(increments[left], increments[right], parts.variance, parts.rho)
+    cov = lambda left, right: _increment_covariance(increments[left], increments[right], parts.variance, parts.rho)
     sphere = algorithm.sphere
     names = [each for each in increments if not (sphere and each == "q")]
     rows = [NOISE_HEADING]
@@ -261,9 +266,9 @@ def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
         for right in names[position:]:
             found = cov(left, right)
             if sphere and left == "m":
-                found = _combine((1, found), (Fraction(-1, 2), _multiply_covariance(m, cov("q", right))))
+                found = _add_covariances((1, found), (Fraction(-1, 2), _multiply_covariance(m, cov("q", right))))
                 if right == "m":
-                    found = _combine(
+                    found = _add_covariances(
                         (1, found),
                         (Fraction(-1, 2), _multiply_covariance(m, cov("m", "q"))),
                         (Fraction(1, 4), _multiply_covariance(m, m, cov("q", "q"))),
@@ -272,7 +277,7 @@ def single_unit_noise(setting: EquationSetting) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> Covariance:
+def _increment_covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> PolynomialCovariance:
     """Return the covariance of the increments `left` and `right`, by powers of the two learning rates and the noise variance.
 
     `variance` is the variance of the inputs, `rho` the squared norm of the fixed direction.
@@ -280,7 +285,7 @@ def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> C
     mean = lambda terms: gaussian_mean(terms, variance, rho)
     found: dict[tuple[int, int, int], Any] = defaultdict(dict)
 
-    def add(key: tuple[int, int, int], factor: int, terms: Terms) -> None:
+    def add(key: tuple[int, int, int], factor: int, terms: PolynomialTerms) -> None:
         found[key] = linear_combination((1, found[key]), (factor, terms))
 
     # even moments of the standard normal law
@@ -289,28 +294,28 @@ def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> C
         rates = g[0] + h[0], g[1] + h[1]
         for (i, first), (j, second) in itertools.product(one.items(), other.items()):
             if (i + j) % 2 == 0:
-                add((*rates, (i + j) // 2), moment(i + j), mean(multiply(first, second)))
+                add((*rates, (i + j) // 2), moment(i + j), mean(multiply_polynomials(first, second)))
             if i % 2 == j % 2 == 0:
-                add((*rates, (i + j) // 2), -moment(i) * moment(j), multiply(mean(first), mean(second)))
+                add((*rates, (i + j) // 2), -moment(i) * moment(j), multiply_polynomials(mean(first), mean(second)))
     return {key: terms for key, terms in found.items() if terms}
 
 
-def _multiply_covariance(*factors: Any) -> Covariance:
+def _multiply_covariance(*factors: Any) -> PolynomialCovariance:
     """Multiply a covariance, given as the last argument, by the polynomials given before."""
     *by, last = factors
     for each in by:
-        last = {key: multiply(each, terms) for key, terms in last.items()}
+        last = {key: multiply_polynomials(each, terms) for key, terms in last.items()}
     return last
 
 
-def _combine(*parts: tuple[Any, Covariance]) -> Covariance:
+def _add_covariances(*parts: tuple[Any, PolynomialCovariance]) -> PolynomialCovariance:
     """Return the linear combination of covariances, given as pairs of a factor and a covariance."""
     keys = {key for _, each in parts for key in each}
     found = {key: linear_combination(*((factor, each[key]) for factor, each in parts if key in each)) for key in keys}
     return {key: terms for key, terms in found.items() if terms}
 
 
-def _covariance_latex(covariance: Covariance, sphere: bool) -> str:
+def _covariance_latex(covariance: PolynomialCovariance, sphere: bool) -> str:
     """Format a covariance as LaTeX, by increasing powers of the learning rates and of the noise variance."""
     letters = lambda key: " ".join(
         each

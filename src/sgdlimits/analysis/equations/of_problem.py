@@ -1,4 +1,4 @@
-"""Equations of a problem as LaTeX: `equations_of`, by kind of problem, and the public function `latex`."""
+"""Equations of a problem as LaTeX: `equations_of_problem`, by kind of problem, and the public function `latex`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import singledispatch
 import numpy as np
 
 from sgdlimits.analysis.equations.base import Equations, Row
-from sgdlimits.analysis.equations.choose import equations_of_model, noise_of_model
+from sgdlimits.analysis.equations.choose import choose_equations, choose_noise_equations
 from sgdlimits.analysis.equations.noise import NOISE_HEADING
 from sgdlimits.analysis.equations.schedules import write_out_schedules
 from sgdlimits.domain import checked
@@ -19,13 +19,13 @@ from sgdlimits.problem.spiked import SpikedTensor
 
 
 @singledispatch
-def equations_of(problem: Problem) -> Equations:
+def equations_of_problem(problem: Problem) -> Equations:
     """Return the ODE of a problem as lines of LaTeX; register a function for a new type of problem."""
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 
 @singledispatch
-def noise_of(problem: Problem) -> tuple[Row, ...]:
+def noise_of_problem_latex(problem: Problem) -> tuple[Row, ...]:
     """Return the covariance of a problem's increments as lines of LaTeX; register a function for a new type of problem."""
     raise BadInput(f"LaTeX of the noise of {type(problem).__name__} is not supported. Use problem.covariance.")
 
@@ -37,17 +37,17 @@ def _constant_second_layer(problem: ProjectionProblem) -> float | None:
     return law.second if constant and np.ndim(law.second) == 0 else None
 
 
-@equations_of.register
+@equations_of_problem.register
 def _(problem: ProjectionProblem) -> Equations:
-    return equations_of_model(problem.model, problem.algorithm, _constant_second_layer(problem))
+    return choose_equations(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 
-@noise_of.register
+@noise_of_problem_latex.register
 def _(problem: ProjectionProblem) -> tuple[Row, ...]:
-    return noise_of_model(problem.model, problem.algorithm, _constant_second_layer(problem))
+    return choose_noise_equations(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 
-@noise_of.register
+@noise_of_problem_latex.register
 def _(problem: SpikedTensor) -> tuple[Row, ...]:
     k, second = "k R^{2k-2}", r"k \left(k - 1\right) R^{2k-4}"
     return (
@@ -58,7 +58,7 @@ def _(problem: SpikedTensor) -> tuple[Row, ...]:
     )
 
 
-@equations_of.register
+@equations_of_problem.register
 def _(problem: SpikedTensor) -> Equations:
     # a traced ridge is shown, as it may not be zero
     penalty = (r" - \alpha m", r" + 2 \alpha") if is_traced(problem.ridge) or problem.ridge else ("", "")
@@ -86,7 +86,7 @@ def latex(problem: Problem, *, noise: bool = False) -> str:
 
     Parameters
     ----------
-    problem : any problem of the package, or one registered with `equations_of`
+    problem : any problem of the package, or one registered with `equations_of_problem`
     noise : whether to add the covariance of the increments of one sample, the noise of the SDE at finite d. The covariance is
         in closed form for squared units at any width, one polynomial unit with one direction, and the spiked tensor
 
@@ -106,7 +106,7 @@ def latex(problem: Problem, *, noise: bool = False) -> str:
     & \text{with } \text{lr } \gamma = 0.1,\quad \text{noise } \Delta = 0.2
     \end{aligned}
     """
-    equations = equations_of(problem)
+    equations = equations_of_problem(problem)
     if noise:
-        equations = equations._replace(noise=noise_of(problem))
+        equations = equations._replace(noise=noise_of_problem_latex(problem))
     return write_out_schedules(equations).latex()

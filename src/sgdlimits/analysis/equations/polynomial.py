@@ -28,26 +28,26 @@ from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
 
 # Fractions rather than floats: terms must cancel exactly
-Powers = tuple[int, int, int]
-Terms = Mapping[Powers, Fraction]
+VariablePowers = tuple[int, int, int]
+PolynomialTerms = Mapping[VariablePowers, Fraction]
 """Type of a polynomial: its coefficients, by the powers of the variables (x, y, a) or (m, q, a)."""
 
 
-def multiply(one: Terms, other: Terms) -> Terms:
+def multiply_polynomials(one: PolynomialTerms, other: PolynomialTerms) -> PolynomialTerms:
     """Return the product of two polynomials, which are given as coefficients by powers."""
-    found: dict[Powers, Fraction] = defaultdict(Fraction)
+    found: dict[VariablePowers, Fraction] = defaultdict(Fraction)
     for left, first in one.items():
         for right, second in other.items():
             found[left[0] + right[0], left[1] + right[1], left[2] + right[2]] += first * second
     return found
 
 
-def linear_combination(*parts: tuple[float | Fraction, Terms]) -> Terms:
+def linear_combination(*parts: tuple[float | Fraction, PolynomialTerms]) -> PolynomialTerms:
     """Return the linear combination of polynomials, given as pairs of a factor and coefficients by powers.
 
     Terms that cancel are left out.
     """
-    found: dict[Powers, Fraction] = defaultdict(Fraction)
+    found: dict[VariablePowers, Fraction] = defaultdict(Fraction)
     for factor, terms in parts:
         for powers, coefficient in terms.items():
             found[powers] += Fraction(factor) * coefficient
@@ -59,12 +59,12 @@ def double_factorial(n: int) -> int:
     return math.prod(range(n, 0, -2))
 
 
-def gaussian_mean(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
+def gaussian_mean(terms: PolynomialTerms, variance: Fraction, rho: Fraction) -> PolynomialTerms:
     """Return the mean of a polynomial in x, y and a over Gaussian x and y, as a polynomial in the overlaps m, q and a.
 
     The variances of x and y are q and rho, their covariance is m, all times `variance`.
     """
-    found: dict[Powers, Fraction] = defaultdict(Fraction)
+    found: dict[VariablePowers, Fraction] = defaultdict(Fraction)
     for (i, j, n), coefficient in terms.items():
         # t pairs of x with y; the other factors pair among themselves, so i - t is even
         for t in range(i % 2, min(i, j) + 1, 2):
@@ -100,9 +100,9 @@ class SingleUnitPolynomials(NamedTuple):
     loss_weight: Fraction
     rho: Fraction
     variance: Fraction
-    unit: Terms
-    output_slope: Terms
-    residual: Terms
+    unit: PolynomialTerms
+    output_slope: PolynomialTerms
+    residual: PolynomialTerms
 
 
 def single_unit_polynomials(setting: EquationSetting) -> SingleUnitPolynomials:
@@ -117,8 +117,8 @@ def single_unit_polynomials(setting: EquationSetting) -> SingleUnitPolynomials:
     unit = {(i, 0, 0): Fraction(f"{c:.14g}") for i, c in enumerate(s)}
     slope = {(i - 1, 0, 0): i * c for (i, _, _), c in unit.items() if i}
     label = {(0, j, 0): weight * Fraction(f"{c:.14g}") for j, c in enumerate(g)}
-    D = linear_combination((1, multiply(layer, unit)), (-1, label))
-    return SingleUnitPolynomials(w, rho, variance, unit, multiply(layer, slope), D)
+    D = linear_combination((1, multiply_polynomials(layer, unit)), (-1, label))
+    return SingleUnitPolynomials(w, rho, variance, unit, multiply_polynomials(layer, slope), D)
 
 
 def single_unit_equations(setting: EquationSetting) -> Equations:
@@ -127,14 +127,14 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
     assert isinstance(algorithm, OnePassSGD)
     w, rho, variance, unit, first, D = single_unit_polynomials(setting)
     mean = lambda terms: gaussian_mean(terms, variance, rho)
-    G = linear_combination((2 * w, multiply(first, D)))
+    G = linear_combination((2 * w, multiply_polynomials(first, D)))
     x, y = m, q = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
-    fixed, field = mean(multiply(G, y)), mean(multiply(G, x))
-    spread, noise = mean(multiply(G, G)), linear_combination((4 * w * w, mean(multiply(first, first))))
+    fixed, field = mean(multiply_polynomials(G, y)), mean(multiply_polynomials(G, x))
+    spread, noise = mean(multiply_polynomials(G, G)), linear_combination((4 * w * w, mean(multiply_polynomials(first, first))))
     ridge = r"\alpha" if not is_zero(algorithm.ridge) else ""
     if algorithm.sphere:
-        half = lambda terms: linear_combination((-variance / 2, multiply(m, terms)))
-        population = linear_combination((-1, fixed), (1, multiply(m, field)))
+        half = lambda terms: linear_combination((-variance / 2, multiply_polynomials(m, terms)))
+        population = linear_combination((-1, fixed), (1, multiply_polynomials(m, field)))
         parts = [
             polynomial_latex(with_unit_norm(population), r"\gamma"),
             polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
@@ -148,7 +148,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
             polynomial_latex(linear_combination((variance, noise)), r"\gamma^{2} \Delta"),
         ]
 
-        def decay(factor: int, terms: Terms) -> str:
+        def decay(factor: int, terms: PolynomialTerms) -> str:
             return polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [
@@ -163,7 +163,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         ]
         where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
     if setting.trains_second:
-        second = linear_combination((-2 * w, mean(multiply(unit, D))))
+        second = linear_combination((-2 * w, mean(multiply_polynomials(unit, D))))
         second = with_unit_norm(second) if algorithm.sphere else second
         decay_a = product_latex(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
         ode.append(Row(time_derivative_latex("a"), sum_latex([polynomial_latex(second, r"\gamma_{2}"), decay_a])))
@@ -172,17 +172,17 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
     return Equations(tuple(ode), tuple(where), tuple(row for row in list_parameters(setting) if row[1] not in hidden))
 
 
-def with_unit_norm(terms: Terms) -> Terms:
+def with_unit_norm(terms: PolynomialTerms) -> PolynomialTerms:
     """Substitute the squared norm q = 1 in a polynomial in the overlaps m, q and a."""
     return linear_combination(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
 
 
-def polynomial_latex(terms: Terms, before: str) -> str:
+def polynomial_latex(terms: PolynomialTerms, before: str) -> str:
     """Format `before` times a polynomial in m, q and a as LaTeX, with common factors and powers of 1 - m² factored out."""
     if not terms:
         return ""
     common = tuple(min(powers[i] for powers in terms) for i in range(3))
-    rest: Terms = {(i - common[0], j - common[1], n - common[2]): value for (i, j, n), value in terms.items()}
+    rest: PolynomialTerms = {(i - common[0], j - common[1], n - common[2]): value for (i, j, n), value in terms.items()}
     multiplicity = 0
     while (divided := _divide_by_one_minus_square(rest)) is not None:
         rest, multiplicity = divided, multiplicity + 1
@@ -197,11 +197,11 @@ def polynomial_latex(terms: Terms, before: str) -> str:
     return product_latex(size, before, *letters, bracket_latex(inside))
 
 
-def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
+def _divide_by_one_minus_square(terms: PolynomialTerms) -> PolynomialTerms | None:
     """Return the quotient of a polynomial in m, q and a by 1 - m², or None if the division leaves a remainder."""
     if len(terms) < 2:
         return None
-    left, quotient = dict(terms), dict[Powers, Fraction]()
+    left, quotient = dict(terms), dict[VariablePowers, Fraction]()
     while left:
         # ascending division: the quotient may begin with any power
         powers = min(left)

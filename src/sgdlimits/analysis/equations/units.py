@@ -33,23 +33,23 @@ from sgdlimits.analysis.equations.base import (
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, variance_latex
 from sgdlimits.analysis.equations.polynomial import derivative_means
 from sgdlimits.analysis.equations.words import activation_latex, gram_rows, mean_latex
-from sgdlimits.expectation.additive import additive_integrals
+from sgdlimits.expectation.additive import choose_additive_integrals
 from sgdlimits.expectation.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
 from sgdlimits.model.activation import Polynomial
 
 # LaTeX shared by several integrals
-TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
-LAMBDA = r"\Lambda_{{{}}}"
-NAMED_J = mean_latex(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
+TWO_OVER_PI_LATEX, FOUR_OVER_PI_SQUARED_LATEX = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
+FIELD_INTEGRAL_LATEX = r"\Lambda_{{{}}}"
+INTEGRAL_J_LATEX = mean_latex(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
 """LaTeX of the integral J, an expectation over the fields of four units, where it has no closed form."""
-INDEX_RANGE = r"m, n = 1, \dots, p + k \text{ for both}"
-OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
+INDEX_RANGE_LATEX = r"m, n = 1, \dots, p + k \text{ for both}"
+FIELD_COVARIANCE_LATEX = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
 
 
 def additive_moments(setting: EquationSetting) -> MomentRows | None:
     """Return the moments of a model whose residual is a sum of units, as LaTeX; None if its integrals need quadrature."""
     model, w = setting.model, setting.model.loss.weight
-    integrals = additive_integrals(model)
+    integrals = choose_additive_integrals(model)
     rows = None if integrals is None else integral_rows(integrals, setting)
     if rows is None:
         return None
@@ -68,7 +68,14 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
         product_latex(2 * w, "c_{j}", every, "I_{jln}"),
         product_latex((2 * w) ** 2, "c_{j} c_{l}", bracket_latex(rf"{both} + \Delta S_{{jl}}")),
         product_latex(2 * w, setting.mean_factor, every, "K_{jn}"),
-        (*rows, Row("c_{j}", setting.unit_factor("j")), *teachers, Row(OMEGA), *gram_rows(model), Row(INDEX_RANGE)),
+        (
+            *rows,
+            Row("c_{j}", setting.unit_factor("j")),
+            *teachers,
+            Row(FIELD_COVARIANCE_LATEX),
+            *gram_rows(model),
+            Row(INDEX_RANGE_LATEX),
+        ),
         r"r = p + 1, \dots, p + k",
     )
 
@@ -116,20 +123,22 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     ways = f"{plus('l')} {c('j', 'm')} {c('j', 'n')}", f"{plus('j')} {c('l', 'm')} {c('l', 'n')}", f"-{c('j', 'l')} {both}"
     observed, upper = sum_latex(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
     lower, pair = (
-        f"{plus('j')} {root_latex(LAMBDA.format('jn'))}",
-        fraction_latex(gain_product("j", "l") or "1", root_latex(LAMBDA.format("jl"))),
+        f"{plus('j')} {root_latex(FIELD_INTEGRAL_LATEX.format('jn'))}",
+        fraction_latex(gain_product("j", "l") or "1", root_latex(FIELD_INTEGRAL_LATEX.format("jl"))),
     )
     angle = arcsin_latex(fraction_latex(c("m", "n"), root_latex(f"{plus('m')} {plus('n')}")))
     return [
-        Row("I_{jmn}", product_latex(TWO_PI, ratio, fraction_latex(upper, lower))),
+        Row("I_{jmn}", product_latex(TWO_OVER_PI_LATEX, ratio, fraction_latex(upper, lower))),
         Row(
             "J_{jlmn}",
-            product_latex(FOUR_PI, pair, arcsin_latex(fraction_latex("B_{jlmn}", root_latex(f"{own('m')} {own('n')}")))),
+            product_latex(
+                FOUR_OVER_PI_SQUARED_LATEX, pair, arcsin_latex(fraction_latex("B_{jlmn}", root_latex(f"{own('m')} {own('n')}")))
+            ),
         ),
-        Row("S_{jl}", product_latex(TWO_PI, pair)),
-        *([Row("K_{mn}", product_latex(TWO_PI, angle))] if setting.trains_second else []),
-        Row("B_{jlmn}", f"{c('m', 'n')} - {fraction_latex(observed, LAMBDA.format('jl'))}"),
-        Row(LAMBDA.format("mn"), f"{plus('m')} {plus('n')} - {c('m', 'n')}^{{2}}"),
+        Row("S_{jl}", product_latex(TWO_OVER_PI_LATEX, pair)),
+        *([Row("K_{mn}", product_latex(TWO_OVER_PI_LATEX, angle))] if setting.trains_second else []),
+        Row("B_{jlmn}", f"{c('m', 'n')} - {fraction_latex(observed, FIELD_INTEGRAL_LATEX.format('jl'))}"),
+        Row(FIELD_INTEGRAL_LATEX.format("mn"), f"{plus('m')} {plus('n')} - {c('m', 'n')}^{{2}}"),
         *rows,
     ]
 
@@ -148,7 +157,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     same = (odd, even) == (other_odd, other_even)
     pair = lambda letter, value: lambda m, n: number_latex(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
     odds, evens = pair("u", odd), pair("v", even)
-    both = lambda m, n: over_pi_latex(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
+    both = lambda m, n: over_pi_latex(2 * even**2) if same else f"{TWO_OVER_PI_LATEX} {evens(m, n)}"
     mixed = bracket_latex("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
     # relu and abs: u v = 1/4 or 0, and terms with a factor 0 are left out
     crossed = 2 * (odd * even) ** 2 if same else 2 * odd * even
@@ -161,7 +170,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
         )
     ]
     if setting.model.width > 1:
-        J += [Row("J_{jlmn}", NAMED_J), Row("s(x)", activation_latex(setting.model.network.activation))]
+        J += [Row("J_{jlmn}", INTEGRAL_J_LATEX), Row("s(x)", activation_latex(setting.model.network.activation))]
     by = lambda factor, body: "" if factor == "0" else body if factor == "1" else f"{factor} {body}"
     wedge = bracket_latex(rf"R_{{mn}} + {c('m', 'n')} \theta_{{mn}}")
     along = bracket_latex(fraction_latex(f"{c('j', 'm')} R_{{jn}}", c("j", "j")) + rf" + {c('m', 'n')} \theta_{{jn}}")
@@ -170,7 +179,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
         *J,
         Row("S_{jl}", sum_latex(["" if odds("j", "l") == "0" else odds("j", "l"), rf"{both('j', 'l')} \theta_{{jl}}"])),
         Row("K_{mn}", sum_latex([by(odds("m", "n"), c("m", "n")), f"{both('m', 'n')} {wedge}"])),
-        Row("L_{jmn}", f"{TWO_PI} {along}"),
+        Row("L_{jmn}", f"{TWO_OVER_PI_LATEX} {along}"),
         Row("R_{mn}", root_latex(f"{c('m', 'm')} {c('n', 'n')} - {c('m', 'n')}^{{2}}")),
         Row(r"\theta_{mn}", arcsin_latex(fraction_latex(c("m", "n"), root_latex(f"{c('m', 'm')} {c('n', 'n')}")))),
         *rows,
@@ -185,7 +194,7 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
     """
     student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
     # other smooth activations have integrals by quadrature only
-    if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
+    if not integrals.is_exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
         return None
     C, rows = field_covariance(setting)
     c = lambda one, other: f"{C}_{{{one}{other}}}"
@@ -194,7 +203,7 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
 
     return [
         Row("I_{jmn}", rf"{c('j', 'm')} T_{{jn}} + {c('m', 'n')} S_{{jn}}"),
-        Row("J_{jlmn}", NAMED_J),
+        Row("J_{jlmn}", INTEGRAL_J_LATEX),
         Row("S_{mn}", _mehler_sum(c, degree, 1, 1)),
         Row("T_{mn}", _mehler_sum(c, degree, 2, 0)),
         *([Row("K_{mn}", _mehler_sum(c, degree, 0, 0))] if setting.trains_second else []),

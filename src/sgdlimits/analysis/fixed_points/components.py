@@ -14,9 +14,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 from scipy.spatial.distance import cdist
 
-from sgdlimits.analysis.fixed_points.roots import Roots, roots_near
+from sgdlimits.analysis.fixed_points.roots import Roots, refine_roots
 from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup
-from sgdlimits.analysis.fixed_points.system import System
+from sgdlimits.analysis.fixed_points.system import DriftSystem
 
 SAME_ROOT_DISTANCE = 1e-6
 """Largest distance at which two roots of the drift count as one, relative to 1 plus the norm of the root."""
@@ -26,18 +26,18 @@ MAX_MIDPOINT_SHARE = 0.8
 """Largest distance of a projected midpoint from either end of its segment, as a fraction of the segment's length."""
 # segments of 1/1000 of the distance; longer paths count as not found
 MAX_SEGMENT_HALVINGS = 10
-NEAREST_IMAGES = 3
+NEAREST_IMAGE_COUNT = 3
 """Number of nearest images that are examined as candidates for a path, for each pair of components."""
-PATH_STEPS, KINK_PATH_STEPS = 15, 60
+PATH_STEP_COUNT, KINK_PATH_STEP_COUNT = 15, 60
 """Numbers of Levenberg-Marquardt steps that project a midpoint onto the fixed points: elsewhere than at kinks of the drift, and
 at kinks, where the Jacobian is one-sided and the steps converge slowly."""
 # each round either connects roots or ends the search
 MAX_CONNECT_ROUNDS = 24
-MIDPOINT_PAIRS, COSTLY_MIDPOINT_PAIRS = 48, 8
+MIDPOINT_PAIR_COUNT, COSTLY_MIDPOINT_PAIR_COUNT = 48, 8
 """Numbers of random pairs of images whose midpoints are projected onto the fixed points, for cheap and for costly drifts."""
 DISPLACEMENT_LENGTH = 1e-4
 """Length of the displacements by which a Jacobian is checked, relative to 1 plus the norm of the root."""
-JACOBIAN_CHECKS, MAX_NONLINEARITY = 6, 0.003
+JACOBIAN_CHECK_COUNT, MAX_NONLINEARITY = 6, 0.003
 """Number of displacements that check a Jacobian, and the largest relative error of its prediction that is accepted."""
 MIN_REGULAR_EIGENVALUE = 0.01
 """Smallest |eigenvalue|, relative to the norm, that a Jacobian from finite differences must have to be accepted."""
@@ -45,7 +45,7 @@ MAX_IMAGES_TRIED, COSTLY_IMAGES_TRIED = 120, 6
 """Numbers of nearest images that are compared with a root, for cheap and for costly drifts."""
 
 
-class Atlas:
+class RootGraph:
     """Roots of the drift up to symmetry, and the graph of known paths of fixed points between images of these roots.
 
     Attributes
@@ -59,7 +59,7 @@ class Atlas:
     failed : triples (i, g, j) for which no path was found
     """
 
-    def __init__(self, system: System, group: SymmetryGroup, roots: Roots) -> None:
+    def __init__(self, system: DriftSystem, group: SymmetryGroup, roots: Roots) -> None:
         self.system, self.group = system, group
         self.edges: list[tuple[int, int, int]] = []
         self.failed: set[tuple[int, int, int]] = set()
@@ -94,20 +94,20 @@ class Atlas:
         graph = coo_array((np.ones(ends[0].size), ends), (order * count, order * count))
         return connected_components(graph, directed=False)[1].reshape(order, count)
 
-    def connect(self, towards: np.ndarray) -> None:
+    def connect(self, free_coordinate_directions: np.ndarray) -> None:
         """Search for paths of fixed points between nearby roots of different components, until a round finds no further path.
 
         Parameters
         ----------
         towards : rows of coordinates, the directions in which Jacobians are checked
         """
-        for i in np.flatnonzero(~has_valid_jacobian(self.system, self.roots, towards)):
+        for i in np.flatnonzero(~has_valid_jacobian(self.system, self.roots, free_coordinate_directions)):
             self.system.watch.show_stage("Jacobians where units coincide, root", int(i) + 1, len(self.points))
-            measured = measure_jacobian(self.system, self.points[i], towards)
+            measured = measure_jacobian(self.system, self.points[i], free_coordinate_directions)
             self.roots.jacobian[i] = self.roots.jacobian[i] if measured is None else measured
         values, zero = self.roots.spectra
         regular = np.flatnonzero((np.abs(values) > zero[:, None]).all(1))
-        self.isolated[regular] = has_valid_jacobian(self.system, self.roots.select(regular), towards)
+        self.isolated[regular] = has_valid_jacobian(self.system, self.roots.select(regular), free_coordinate_directions)
         # the few nearest pairs of all first; pairs of every two components only once these bring no more
         each_target = False
         for finished in range(MAX_CONNECT_ROUNDS):
@@ -122,7 +122,7 @@ class Atlas:
     def locate(self, roots: np.ndarray) -> np.ndarray:
         """Return, for each root, the index in `points` of a root of the same component up to symmetry; -1 if none is."""
         where = np.full(len(roots), -1)
-        for rank in range(1, 1 + min(NEAREST_IMAGES, len(self.images))):
+        for rank in range(1, 1 + min(NEAREST_IMAGE_COUNT, len(self.images))):
             lost = np.flatnonzero(where < 0)
             nearest = KDTree(self.images).query(roots[lost], [rank])[1][:, 0]
             found = are_connected(self.system, roots[lost], self.images[nearest])
@@ -136,13 +136,13 @@ class Atlas:
         of each image.
         """
         images = self.images[(labels == labels[0, root]).ravel()]
-        count = COSTLY_MIDPOINT_PAIRS if self.system.costly else MIDPOINT_PAIRS
+        count = COSTLY_MIDPOINT_PAIR_COUNT if self.system.costly else MIDPOINT_PAIR_COUNT
         pairs = np.random.default_rng(0).integers(len(images), size=(count, 2))
         apart = np.linalg.norm(images[pairs[:, 0]] - images[pairs[:, 1]], axis=1)
         # a root may be an image of itself
         pairs = pairs[apart > SAME_ROOT_DISTANCE * (1 + np.linalg.norm(images[pairs[:, 0]], axis=1))]
         # statistics of weights are a convex set, which contains the mean
-        middle = roots_near(self.system, images[pairs].mean(1))
+        middle = refine_roots(self.system, images[pairs].mean(1))
         inside = middle.found
         inside[inside] = are_connected(self.system, images[pairs[inside, 0]], middle.x[inside])
         return middle.select(inside)
@@ -150,7 +150,7 @@ class Atlas:
     def _candidate_pairs(self, each_target: bool) -> list[tuple[int, int, int]]:
         """Return triples (i, g, j) such that root i and the image of root j under g are near but in different components.
 
-        There are `NEAREST_IMAGES` triples for each orbit of components, or for each pair of components, up to symmetry, if
+        There are `NEAREST_IMAGE_COUNT` triples for each orbit of components, or for each pair of components, up to symmetry, if
         `each_target` is true. Symmetries map a path between two components to paths between their images, but not to paths
         between other pairs of the same orbits, and the nearest images may be unconnected ones; so each pair is examined then.
         """
@@ -175,7 +175,7 @@ class Atlas:
                         pair_of[ends] = tuple(images[:, np.lexsort(images[::-1])[0]].tolist())
                     key = pair_of[ends]
                 best.setdefault(key, []).append((gaps[g, j], (int(i), g, j)))
-        return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST_IMAGES]]
+        return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST_IMAGE_COUNT]]
 
     def _connect_pairs(self, pairs: list[tuple[int, int, int]]) -> bool:
         """Search for a path for each triple (i, g, j), record it in `edges` or `failed`, and return whether any was found."""
@@ -188,7 +188,7 @@ class Atlas:
         return bool(joined.any())
 
 
-def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
+def has_valid_jacobian(system: DriftSystem, roots: Roots, free_coordinate_directions: np.ndarray) -> np.ndarray:
     """Test whether the Jacobian at each root predicts the drift after small displacements; return a mask, shape (roots,).
 
     The test fails at a kink. It may also fail where units coincide or are zero: the covariance Omega of the fields is singular
@@ -198,7 +198,7 @@ def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.
     ----------
     towards : rows of coordinates; each displacement is a short step in the direction of one of them
     """
-    step = make_displacements(roots.x, towards[:JACOBIAN_CHECKS])
+    step = make_displacements(roots.x, free_coordinate_directions[:JACOBIAN_CHECK_COUNT])
     drift = system.drifts((roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
     # the drift at a root is zero, so that the linear prediction is J times the step
     wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)
@@ -206,12 +206,12 @@ def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.
     return (wrong <= MAX_NONLINEARITY * scale).all(1)
 
 
-def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
-    """Estimate the Jacobian at a root x by finite differences in the directions of the statistics `towards`.
+def measure_jacobian(system: DriftSystem, x: np.ndarray, free_coordinate_directions: np.ndarray) -> np.ndarray | None:
+    """Estimate the Jacobian at a root x by finite differences in the directions of the statistics `free_coordinate_directions`.
 
     Return None if the differences are not linear in the displacement, or if the Jacobian may be singular.
     """
-    step = 10 * make_displacements(x[None], towards[: 2 * system.size])[0]
+    step = 10 * make_displacements(x[None], free_coordinate_directions[: 2 * system.size])[0]
     near, far = (system.drifts(x + length * step) for length in (1, 2))
     slope = (4 * near - far) / 2  # Richardson: the drift at the root is zero, and the quadratic term cancels
     # more directions than coordinates, so that the residual tests linearity
@@ -223,18 +223,18 @@ def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.n
     return J if np.abs(np.linalg.eigvals(J)).min() > MIN_REGULAR_EIGENVALUE * scale else None
 
 
-def make_displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
-    """Return small displacements from each point towards each row of `towards`, shape (points, rows, n).
+def make_displacements(points: np.ndarray, free_coordinate_directions: np.ndarray) -> np.ndarray:
+    """Return small displacements from each point towards each row of `free_coordinate_directions`, shape (points, rows, n).
 
     The statistics of weights are a convex set, so that points displaced in this way remain statistics of weights.
     """
-    direction = towards - points[:, None]
+    direction = free_coordinate_directions - points[:, None]
     # never beyond the target: the whole segment consists of statistics of weights
     size = DISPLACEMENT_LENGTH * (1 + np.linalg.norm(points, axis=1))[:, None]
     return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME_ROOT_DISTANCE))[..., None]
 
 
-def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def are_connected(system: DriftSystem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Test whether a path of fixed points connects each root in x with the root in the same row of y; return a mask.
 
     The midpoint of the segment between two roots is projected onto the fixed points. The distance of the projection from either
@@ -255,13 +255,13 @@ def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
             return joined
         halfway, straight = system.midpoints_of_weights(left, right), (left + right) / 2
         dependent = np.isfinite(halfway).all(1)
-        steps = KINK_PATH_STEPS if dependent.any() else PATH_STEPS
-        middle = roots_near(system, np.where(dependent[:, None], halfway, straight), steps=steps)
+        steps = KINK_PATH_STEP_COUNT if dependent.any() else PATH_STEP_COUNT
+        middle = refine_roots(system, np.where(dependent[:, None], halfway, straight), steps=steps)
         farther = _distance_of_farther_end(middle, left, right)
         # `~(a < b)` rather than `a >= b`: the distance may be NaN
         lost = np.flatnonzero(dependent & ~(farther < MAX_MIDPOINT_SHARE * gap))
         if lost.size:
-            again = roots_near(system, straight[lost], steps=PATH_STEPS)
+            again = refine_roots(system, straight[lost], steps=PATH_STEP_COUNT)
             middle.x[lost] = again.x
             farther[lost] = _distance_of_farther_end(again, left[lost], right[lost])
         joined[owner[~(farther < MAX_MIDPOINT_SHARE * gap)]] = False

@@ -10,25 +10,25 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.analysis.fixed_points.components import Atlas
+from sgdlimits.analysis.fixed_points.components import RootGraph
 from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, estimate_proportion
-from sgdlimits.analysis.fixed_points.roots import Roots, flow_to_rest, roots_from, roots_near
-from sgdlimits.analysis.fixed_points.stability import Stability, find_representative, stability_of
+from sgdlimits.analysis.fixed_points.roots import Roots, find_roots_from_starts, flow_to_rest, refine_roots
+from sgdlimits.analysis.fixed_points.stability import Stability, find_root_of_largest_dimension, stability_of
 from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup, check_symmetries, find_symmetries
-from sgdlimits.analysis.fixed_points.system import DEFAULT_STARTS, OutOfTime, System, Watch
-from sgdlimits.checks import sized
+from sgdlimits.analysis.fixed_points.system import DEFAULT_STARTS, DriftSystem, OutOfTime, SearchMonitor
+from sgdlimits.checks import memory_bounded_count
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import check_no_blocks
-from sgdlimits.problem.over_time import fix_time
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
 from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import count_runs, repeat_run, take_run
+from sgdlimits.statistics.trees import count_runs, repeat_run, select_run
 
-SEARCH_BLOCKS, COSTLY_SEARCH_BLOCKS = 12, 6
+FLOW_BLOCKS_PER_SEARCH, COSTLY_FLOW_BLOCKS_PER_SEARCH = 12, 6
 """Numbers of blocks of ODE steps before a search for roots, for cheap and for costly drifts."""
-COSTLY_FLOW_EVERY = 4
+COSTLY_FLOW_INTERVAL = 4
 """Where drifts are costly, only one chunk of starts in this many is also carried along the ODE before the search."""
 # order of the rows of the table
 STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
@@ -36,11 +36,11 @@ STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
 MAX_REST_DISTANCE = 0.2
 """Largest distance, relative to 1 plus the norm, of the flow's end from the fixed point to which it is assigned. The bound is
 generous, as the flow slides along kinks."""
-SYMMETRIC_EVERY = 16
+SYMMETRIC_START_INTERVAL = 16
 """Spacing of the starts from each of which another start is made: the mean of the start and its image under a symmetry."""
-WEIGHT_SCALES = (0.3, 1.0, 2.0)
+START_WEIGHT_SCALES = (0.3, 1.0, 2.0)
 """Factors of the problem's initial scale of the weights, one of which is drawn at random for each start."""
-DENSE_SHARE = 0.3
+DENSE_START_SHARE = 0.3
 """Share of the starts in which no unit, direction or orthogonal component is set to zero."""
 
 
@@ -49,7 +49,7 @@ def fixed_points(
     problem: Problem,
     *,
     starts: Start | PyTree | None = None,
-    count: Annotated[int, sized(16)] | None = None,
+    count: Annotated[int, memory_bounded_count(16)] | None = None,
     symmetries: str | Sequence[Callable[[PyTree], PyTree]] = "auto",
     basins: Start | PyTree | None = None,
     runs: Size = 400,
@@ -96,17 +96,17 @@ def fixed_points(
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
-    problem = fix_time(problem, t)
-    watch = Watch(getattr(problem.limit, "name", type(problem).__name__), seconds, progress)
+    problem = evaluate_at_time_if_needed(problem, t)
+    watch = SearchMonitor(getattr(problem.limit, "name", type(problem).__name__), seconds, progress)
     return run_search(watch, problem, starts, count, symmetries, basins, runs, seed, corrector)
 
 
 def run_search(
-    watch: Watch, problem: Problem, starts: Start | PyTree | None = None, count: int | None = None,
+    watch: SearchMonitor, problem: Problem, starts: Start | PyTree | None = None, count: int | None = None,
     symmetries: str | Sequence[Callable[[PyTree], PyTree]] = "auto", basins: Start | PyTree | None = None, runs: int = 400,
     seed: int = 0, corrector: bool = True,
 ) -> FixedPoints:  # fmt: skip
-    """Run the search of `fixed_points` under a given `Watch`, which shows the progress and may end the search early."""
+    """Run the search of `fixed_points` under a given `SearchMonitor`, which shows the progress and may end the search early."""
     problem = problem.limit
     check_no_blocks(problem, "the search for fixed points", "Simulate with ODE() to one, and use linearise there.")
     drawn = DEFAULT_STARTS if count is None else count
@@ -114,28 +114,28 @@ def run_search(
     check_memory([("starts", drawn), memory], "Give a smaller count or width.")
     check_memory([("runs", 0 if basins is None else runs), memory], "Give fewer runs, or a smaller width.")
     try:
-        batch = draw_starts(problem, drawn, seed) if starts is None else _starting_batch(problem, starts, drawn, seed)
-        ends = None if basins is None else _starting_batch(problem, basins, runs, seed)
+        batch = draw_starts(problem, drawn, seed) if starts is None else _make_starting_batch(problem, starts, drawn, seed)
+        ends = None if basins is None else _make_starting_batch(problem, basins, runs, seed)
         check_symmetries(symmetries, jax.tree.map(lambda leaf: np.asarray(leaf)[0], batch))
-        system = System.of(problem, batch, corrector, watch)
+        system = DriftSystem.from_batch(problem, batch, corrector, watch)
         # the coordinates of all starts also serve as directions of displacements
         x = system.flatten_batch(batch)
         system.measure_time(x[0])
         # starts given by the user are all used
         fewer = system.default_count() if count is None and not hasattr(starts, "dims") else len(x)
         group = find_symmetries(system, symmetries, x)
-        symmetric = group.symmetrise(x[:fewer], SYMMETRIC_EVERY, seed) if starts is None else x[:0]
+        symmetric = group.symmetrise(x[:fewer], SYMMETRIC_START_INTERVAL, seed) if starts is None else x[:0]
         search = Search(system, x[:fewer], x, group, symmetric)
         try:
             watch.start_limit()
             search.run(None if ends is None else system.flatten_batch(ends))
         except OutOfTime:
-            return search.build_table(watch.name, f"after {watch.seconds:g} s")
+            return search.build_result(watch.name, f"after {watch.seconds:g} s")
         # the table so far travels with the exception
         except KeyboardInterrupt:
             stopped = f"by Ctrl-C after {time.monotonic() - watch.begin:.0f} s"
-            raise SearchInterrupted(search.build_table(watch.name, stopped)) from None
-        return search.build_table(watch.name)
+            raise SearchInterrupted(search.build_result(watch.name, stopped)) from None
+        return search.build_result(watch.name)
     finally:
         watch.stop()
 
@@ -152,13 +152,20 @@ class Search:
     symmetric : coordinates of further starts, each invariant under a symmetry
     """
 
-    def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: SymmetryGroup, symmetric: np.ndarray) -> None:
+    def __init__(
+        self,
+        system: DriftSystem,
+        x: np.ndarray,
+        free_coordinate_directions: np.ndarray,
+        group: SymmetryGroup,
+        symmetric: np.ndarray,
+    ) -> None:
         self.system, self.group = system, group
-        self.x, self.towards, self.symmetric = x, towards, symmetric
+        self.x, self.free_coordinate_directions, self.symmetric = x, free_coordinate_directions, symmetric
         self.parts: list[Roots] = [Roots.empty(system.size)]
         self.stages = ["searches", "paths between roots", "basins", "components", "stability"]
         # an empty atlas, so that `table` works at every stage
-        self.atlas = Atlas(system, group, self.parts[0])
+        self.atlas = RootGraph(system, group, self.parts[0])
         self.ends: np.ndarray | None = None
         self.runs = self.searches = 0
         self.sampled: dict[int, tuple[Roots, int, int]] = {}
@@ -183,18 +190,18 @@ class Search:
     def _search_roots(self) -> None:
         """Search for roots of the drift from the starts, from symmetric starts, and from the states to which the ODE leads."""
         system, size = self.system, self.system.chunk
-        blocks = COSTLY_SEARCH_BLOCKS if system.costly else SEARCH_BLOCKS
+        blocks = COSTLY_FLOW_BLOCKS_PER_SEARCH if system.costly else FLOW_BLOCKS_PER_SEARCH
         for begin in range(0, len(self.x), size):
             system.watch.show_stage("searches from start", begin + 1, len(self.x))
             x = self.x[begin : begin + size]
-            self._add_roots(roots_from(system, x))
+            self._add_roots(find_roots_from_starts(system, x))
             if not system.costly:
-                self._add_roots(roots_near(system, x))
-            if not system.costly or begin % COSTLY_FLOW_EVERY == 0:
-                self._add_roots(roots_near(system, flow_to_rest(system, x, blocks)))
+                self._add_roots(refine_roots(system, x))
+            if not system.costly or begin % COSTLY_FLOW_INTERVAL == 0:
+                self._add_roots(refine_roots(system, flow_to_rest(system, x, blocks)))
         if len(self.symmetric):
             system.watch.show_stage("searches from symmetric starts")
-            self._add_roots(roots_near(system, flow_to_rest(system, self.symmetric, blocks)))
+            self._add_roots(refine_roots(system, flow_to_rest(system, self.symmetric, blocks)))
 
     def _add_roots(self, roots: Roots) -> None:
         """Add those end points of searches that are roots of the drift."""
@@ -204,8 +211,8 @@ class Search:
     def _connect(self) -> None:
         """Identify roots that are images of each other under a symmetry, and connect the roots of one component by paths."""
         self.system.watch.show_stage("paths between roots")
-        self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
-        self.atlas.connect(self.towards)
+        self.atlas = RootGraph(self.system, self.group, Roots.join(self.parts))
+        self.atlas.connect(self.free_coordinate_directions)
 
     def _find_basins(self, starts: np.ndarray | None) -> None:
         """Integrate the ODE from each start, and find the component of fixed points at which it comes to rest."""
@@ -213,7 +220,7 @@ class Search:
             return
         self.system.watch.show_stage("basins")
         end = flow_to_rest(self.system, starts)
-        roots = roots_near(self.system, end)
+        roots = refine_roots(self.system, end)
         # a root far from the end of the flow is not what the flow approaches
         near = np.linalg.norm(roots.x - end, axis=1) < MAX_REST_DISTANCE * (1 + np.linalg.norm(end, axis=1))
         roots = roots.select(roots.found & near)
@@ -235,15 +242,15 @@ class Search:
         for i, (orbit, mine) in enumerate(members.items()):
             self.system.watch.show_stage("components", i + 1, len(members))
             roots = Roots.join([self.atlas.roots.select(mine), self.atlas.interior_roots(labels, int(mine.argmax()))])
-            self.sampled[orbit] = roots, *find_representative(self.system, roots)
+            self.sampled[orbit] = roots, *find_root_of_largest_dimension(self.system, roots)
 
     def _decide_stability(self) -> None:
         """Decide the stability of each orbit of components under the symmetries."""
         for i, (orbit, (roots, _, dimension)) in enumerate(self.sampled.items()):
             self.system.watch.show_stage("stability of components", i + 1, len(self.sampled))
-            self.stability[orbit] = stability_of(self.system, roots, dimension, self.towards)
+            self.stability[orbit] = stability_of(self.system, roots, dimension, self.free_coordinate_directions)
 
-    def build_table(self, name: str, stopped: str = "") -> FixedPoints:
+    def build_result(self, name: str, stopped: str = "") -> FixedPoints:
         """Return the results so far as a table, with one row for each orbit of components under the symmetries.
 
         Parameters
@@ -254,7 +261,7 @@ class Search:
         self.system.watch.stop()
         # interrupted before roots were connected
         if not len(self.atlas.owner):
-            self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
+            self.atlas = RootGraph(self.system, self.group, Roots.join(self.parts))
         rows = [self._orbit_row(orbit, mine) for orbit, mine in self._orbit_masks().items()]
         # stable ones first, and by risk among equals
         rows.sort(key=lambda row: (STABILITY_ORDER.index(row.stability), row.risk))
@@ -271,7 +278,7 @@ class Search:
         images = images[np.unique(np.round(images, 6) + 0.0, axis=0, return_index=True)[1]]
         # the largest image in lexicographic order, so that most overlaps are positive
         point = images[-1]
-        stats = take_run(self.system.unflatten_rows(point[None]))
+        stats = select_run(self.system.unflatten_rows(point[None]))
         return FixedPoint(
             point=stats,
             eigenvalues=values,
@@ -287,7 +294,7 @@ class Search:
         )
 
 
-def _starting_batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> PyTree:
+def _make_starting_batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> PyTree:
     """Draw `count` statistics from a start that is a law, or return the statistics of a start that gives them; runs first."""
     start = as_start(start)
     given = getattr(start, "stats", None)
@@ -308,10 +315,10 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     on_sphere, trained = problem.sphere, problem.trains_second
     # rows of B are the fixed directions in an orthonormal frame
     B = np.linalg.cholesky(np.asarray(directions.gram))
-    scale = float(law.scale) * (np.ones((count, 1, 1)) if on_sphere else rng.choice(WEIGHT_SCALES, (count, 1, 1)))
+    scale = float(law.scale) * (np.ones((count, 1, 1)) if on_sphere else rng.choice(START_WEIGHT_SCALES, (count, 1, 1)))
     inside, outside = rng.normal(size=(count, p, k)), rng.normal(size=(count, p, p))
     # masks of units, of their overlaps with fixed directions, and of their orthogonal components
-    dense = rng.random((count, 1, 1)) < DENSE_SHARE
+    dense = rng.random((count, 1, 1)) < DENSE_START_SHARE
     on = dense | (rng.random((count, p, 1)) < rng.uniform(0.3, 1, (count, 1, 1)))
     sees = dense | (rng.random((count, p, k)) < rng.uniform(0.5, 1, (count, 1, 1)))
     leaves = dense | (rng.random((count, 1, 1)) < 0.5)

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.stability import Stability
 from sgdlimits.analysis.summary import IntervalEstimate
-from sgdlimits.text import count, table
+from sgdlimits.text import format_count, format_table
 
 MAX_EIGENVALUES_PRINTED = 3
 """Number of eigenvalues that a row of the table shows."""
@@ -122,15 +122,17 @@ class FixedPoints(Sequence[FixedPoint]):
 
     def __repr__(self) -> str:
         head = (
-            f"{self.name}: {count(self.components, 'component')} of fixed points, {count(len(self), 'orbit')} under "
-            f"{count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.3g} % "
+            f"{self.name}: {format_count(self.components, 'component')} of fixed points, "
+            f"{format_count(len(self), 'orbit')} under "
+            f"{format_count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, "
+            f"about {100 * self.unseen:.3g} % "
             "of more would find others"
         )
         used = [i for i, name in enumerate(COLUMNS) if name != "basin" or self.elsewhere is not None]
         rows = [[row[i] for i in used] for row in (COLUMNS, *(orbit.table_row() for orbit in self.orbits))]
         head += f"\n  The search was cut off {self.stopped}." if self.stopped else ""
         tail = "" if self.elsewhere is None else f"\n  elsewhere {self.elsewhere!r}"
-        return f"{head}\n{table(rows, indent='  ')}{tail}"
+        return f"{head}\n{format_table(rows, indent='  ')}{tail}"
 
 
 class SearchInterrupted(KeyboardInterrupt):

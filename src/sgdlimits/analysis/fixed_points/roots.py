@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float
 from scipy.optimize import root
 
-from sgdlimits.analysis.fixed_points.system import System, map_in_chunks
+from sgdlimits.analysis.fixed_points.system import DriftSystem, map_in_chunks
 
 MAX_STEPS = 60
 """Maximum number of Levenberg-Marquardt steps in one search for a root."""
@@ -19,7 +19,7 @@ ROOT_TOLERANCE = 1e-9
 """Largest norm of the drift at a root, relative to the norm of the Jacobian times (1 + norm of the point)."""
 ROUNDING_DRIFT = 1e-12
 """Relative size of the drift below which a search ends as soon as a step no longer decreases it."""
-SNAP_SHARE = 0.04
+MAX_ROUNDED_SHARE = 0.04
 """Fraction of the largest coordinate below which coordinates are set to zero for a second search."""
 MAX_NORM = 1e6
 """Largest norm of a root; a search that ends farther from the origin has diverged."""
@@ -30,7 +30,7 @@ MINPACK_METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr",
 MAX_BLOCKS, BLOCK_STEPS = 64, 32
 """Largest number of blocks in which the ODE is integrated, and number of Heun steps in a block. The step size is constant in a
 block and chosen anew for each."""
-FINE_LENGTH, FINE_BLOCKS = 1 / 8, 4
+FINE_STEP_LENGTH, FINE_BLOCK_COUNT = 1 / 8, 4
 """Length of the short steps at the end of the flow, relative to the preceding steps, and number of blocks of short steps."""
 REST_TOLERANCE = 1e-8
 """Largest norm of the drift at a state that is at rest, relative to the norm of the Jacobian times (1 + norm of the state)."""
@@ -77,10 +77,10 @@ class Roots(NamedTuple):
         return values, ZERO_EIGENVALUE * np.linalg.norm(self.jacobian, axis=(1, 2))
 
 
-def roots_from(system: System, x: np.ndarray) -> Roots:
-    """Find roots of the drift from starts that may be far away, by a MINPACK method (SciPy) and then `roots_near`."""
+def find_roots_from_starts(system: DriftSystem, x: np.ndarray) -> Roots:
+    """Find roots of the drift from starts that may be far away, by a MINPACK method (SciPy) and then `refine_roots`."""
     method, options = MINPACK_METHODS[system.costly]
-    drift_at, jacobian_at = system.compile(System.drift), system.compile(System.jacobian)
+    drift_at, jacobian_at = system.compile(DriftSystem.drift), system.compile(DriftSystem.jacobian)
 
     drift = lambda row: np.asarray(drift_at(row))
     jacobian = lambda row: np.asarray(jacobian_at(row))
@@ -89,10 +89,10 @@ def roots_from(system: System, x: np.ndarray) -> Roots:
         ends.append(root(drift, row, jac=jacobian, method=method, options=options).x)
         system.watch.tick()
     # MINPACK may end at NaN; such a search goes on from its start
-    return roots_near(system, np.where(np.isfinite(ends), ends, x))
+    return refine_roots(system, np.where(np.isfinite(ends), ends, x))
 
 
-def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
+def refine_roots(system: DriftSystem, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
     r"""Find roots of the drift b near given points, shape (rows, n), for all rows at once by Levenberg-Marquardt steps.
 
     .. math:: x \leftarrow x - (J^\top J + \mu)^{-1} J^\top b,
@@ -104,9 +104,9 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
     first = _search_roots(system, x, steps)
     distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
     size = np.abs(x).max(1, keepdims=True)
-    snapped = np.where(np.abs(x) < SNAP_SHARE * size, 0.0, x)
+    snapped = np.where(np.abs(x) < MAX_ROUNDED_SHARE * size, 0.0, x)
     # searches that failed or went far, and whose start has small coordinates
-    lost = np.flatnonzero((distance(first, x) > SNAP_SHARE * size[:, 0]) & np.isfinite(x).all(1) & (snapped != x).any(1))
+    lost = np.flatnonzero((distance(first, x) > MAX_ROUNDED_SHARE * size[:, 0]) & np.isfinite(x).all(1) & (snapped != x).any(1))
     if not lost.size:
         return first
     again = _search_roots(system, snapped[lost], steps)
@@ -116,7 +116,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
     return first
 
 
-def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
+def flow_to_rest(system: DriftSystem, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
     """Integrate the ODE from points x, shape (rows, n), until the states come to rest, and return the final states.
 
     At most `blocks` blocks of Heun steps are taken, of a length equal to the inverse norm of the Jacobian, which is recomputed
@@ -124,8 +124,8 @@ def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.
     steps at the end leave it close to the kink.
     """
     x, active = x.copy(), np.arange(len(x))
-    drifts, jacobians, advance = (map_in_chunks(f, system) for f in (System.drift, System.jacobian, _advance_by_heun))
-    for length in [1.0] * blocks + [FINE_LENGTH] * FINE_BLOCKS:
+    drifts, jacobians, advance = (map_in_chunks(f, system) for f in (DriftSystem.drift, DriftSystem.jacobian, _advance_by_heun))
+    for length in [1.0] * blocks + [FINE_STEP_LENGTH] * FINE_BLOCK_COUNT:
         drift, J = drifts(x[active]), jacobians(x[active])
         # tiny: a Jacobian of zero must not divide by zero
         rate = np.linalg.norm(J, axis=(1, 2)) + np.finfo(float).tiny
@@ -139,7 +139,7 @@ def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.
     return x
 
 
-def _search_roots(system: System, x: np.ndarray, steps: int) -> Roots:
+def _search_roots(system: DriftSystem, x: np.ndarray, steps: int) -> Roots:
     """Run one Levenberg-Marquardt search from each row of x, and mark which of the end points are roots of the drift."""
     if not len(x):
         return Roots.empty(system.size)
@@ -149,11 +149,11 @@ def _search_roots(system: System, x: np.ndarray, steps: int) -> Roots:
         # diverged searches compare NaN, which is false
         found = (residual <= ROOT_TOLERANCE * np.linalg.norm(jacobian, axis=(1, 2)) * (1 + size)) & (size < MAX_NORM)
     # the drift may vanish outside the statistics of weights
-    found[found] = system.are_allowed(end[found])
+    found[found] = system.select_admissible(end[found])
     return Roots(end, residual, jacobian, found)
 
 
-def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _levenberg_marquardt(system: DriftSystem, x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the end points of Levenberg-Marquardt searches from the rows of x, with the drift and the Jacobian at each.
 
     The Jacobian is evaluated after successful steps only.
@@ -161,7 +161,7 @@ def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.
     count, n = x.shape
     x, y, mu, active = x.copy(), x.copy(), np.full(count, 1e-2), np.arange(count)
     drift, J = np.full((count, n), np.inf), np.zeros((count, n, n))
-    drifts, jacobians = map_in_chunks(System.drift, system), map_in_chunks(System.jacobian, system)
+    drifts, jacobians = map_in_chunks(DriftSystem.drift, system), map_in_chunks(DriftSystem.jacobian, system)
     squares = lambda rows: (rows**2).sum(1)
     with np.errstate(invalid="ignore", over="ignore"):
         for _ in range(steps + 1):
@@ -197,7 +197,7 @@ def _solve_each(A: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.concatenate([_solve_each(*half) for half in zip(np.array_split(A, 2), np.array_split(b, 2), strict=True)])
 
 
-def _advance_by_heun(system: System, row: tuple[Float[Array, " n"], Float[Array, ""]]) -> Float[Array, " n"]:
+def _advance_by_heun(system: DriftSystem, row: tuple[Float[Array, " n"], Float[Array, ""]]) -> Float[Array, " n"]:
     """Return the state after a block of Heun steps of the ODE, from the pair `row` of state and step size."""
     x, h = row
 

@@ -12,17 +12,17 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.analysis.fixed_points.system import System
+from sgdlimits.analysis.fixed_points.system import DriftSystem
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.statistics.trees import select_run
 from sgdlimits.trial import try_function
 
 MAX_ELEMENTS = 1000
 """Largest order of the symmetry group; generators that would exceed it are left out."""
 EQUIVARIANCE_TOLERANCE = 1e-8
 """Largest deviation from equivariance, b(g x) = g b(x) for a drift b, relative to the largest drift."""
-STATES_CHECKED = 3
+CHECKED_STATE_COUNT = 3
 """Number of states at which the equivariance of the drift is tested."""
 
 
@@ -65,7 +65,7 @@ class SymmetryGroup:
         return (x + np.einsum("rij,rj->ri", self.elements[g], x)) / 2
 
 
-def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> SymmetryGroup:
+def find_symmetries(system: DriftSystem, symmetries: str | Sequence[Callable], states: np.ndarray) -> SymmetryGroup:
     """Return the group of symmetries of the drift, from given generators, or from all candidate maps for "auto".
 
     The drift must be equivariant under given generators at the states `states`; candidates that fail this test are left out.
@@ -75,7 +75,7 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
     if given == []:
         return _generate_group([], system.size)
     matrices = _matrices_of(system, given)
-    keep = _are_equivariant(system, matrices, states[:STATES_CHECKED])
+    keep = _are_equivariant(system, matrices, states[:CHECKED_STATE_COUNT])
     if given is not None and not all(keep):
         raise BadInput(
             f"symmetries must leave the drift equivariant, but map g number {keep.index(False)} does not: drift(g(x)) differs "
@@ -100,7 +100,7 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
             )
 
 
-def candidate_maps(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:
+def list_candidate_symmetries(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:
     """Return maps of statistics that are symmetries of the drift for many problems, such as permutations of units.
 
     For overlaps the maps exchange neighbouring units; flip the sign of a unit, with or without the sign of its second-layer
@@ -163,19 +163,19 @@ def _relabel_overlaps(
     return Overlaps(a, M, Q)
 
 
-def _matrices_of(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
-    """Return the matrices of linear maps of statistics on the free coordinates; for `maps` None, those of `candidate_maps`."""
-    axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
-    maps = candidate_maps(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
+def _matrices_of(system: DriftSystem, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
+    """Return the matrices of linear maps of statistics on free coordinates; for `maps` None, of `list_candidate_symmetries`."""
+    axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.example_statistics).items()}
+    maps = list_candidate_symmetries(system.example_statistics, axes) if maps is None else [jax.jit(each) for each in maps]
     basis = system.unflatten_rows(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
-    ones = [take_run(basis, i) for i in range(system.size + 1)]
+    ones = [select_run(basis, i) for i in range(system.size + 1)]
     images = [[g(one) for one in ones] for g in maps]
     # the images of zero and of the unit vectors give the affine map; one call converts all
     rows = system.flatten_batch(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
     return [(image[1:] - image[0]).T for image in rows.reshape(len(maps), -1, system.size)]
 
 
-def _are_equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
+def _are_equivariant(system: DriftSystem, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
     """Test for each matrix g whether the drift b satisfies b(g x) = g b(x) at the given states."""
     moved = np.concatenate([states @ g.T for g in matrices])
     b = system.drifts(np.concatenate([states, moved]))

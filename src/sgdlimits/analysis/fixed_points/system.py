@@ -22,7 +22,7 @@ from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import as_batch, take_run
+from sgdlimits.statistics.trees import select_run, to_batch
 
 MIN_CHUNK, MAX_CHUNK = 16, 64
 """Bounds on the number of points that one call of compiled code evaluates."""
@@ -40,7 +40,7 @@ class OutOfTime(Exception):
     """Exception for a search that exceeds its time limit."""
 
 
-class Watch:
+class SearchMonitor:
     """Progress line and time limit of a search for fixed points, checked between calls of compiled code.
 
     Parameters
@@ -49,7 +49,7 @@ class Watch:
     seconds : time limit, after which `tick` raises `OutOfTime`; None for no limit
     progress : whether to show the line
 
-    All watches compare equal, so that code compiled for a `System` with one watch is reused for a system with another.
+    All watches compare equal, so that code compiled for a `DriftSystem` with one watch is reused for a system with another.
     """
 
     def __init__(self, name: str, seconds: float | None, progress: bool) -> None:
@@ -59,7 +59,7 @@ class Watch:
         self.bar = bar(mininterval=0.2, miniters=0, disable=not progress, bar_format=line)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Watch)
+        return isinstance(other, SearchMonitor)
 
     def __hash__(self) -> int:
         return 0
@@ -88,7 +88,7 @@ class Watch:
         self.bar.close()
 
 
-class System(eqx.Module):
+class DriftSystem(eqx.Module):
     """Drift of a problem as a function of the free coordinates x of its statistics; the other coordinates are fixed.
 
     Points are evaluated in chunks of one shape, compiled once; where a drift is costly, one at a time. Kinks of piecewise
@@ -98,7 +98,7 @@ class System(eqx.Module):
     ----------
     problem : the problem, with unsmoothed kinks
     like : statistics of one run, for their structure
-    fixed : all coordinates of `like` as a vector; the free ones are overwritten
+    fixed : all coordinates of `example_statistics` as a vector; the free ones are overwritten
     free : indices of the free coordinates in that vector
     corrector : whether the drift contains the effect of the step size
     chunk : number of points in one compiled call
@@ -106,19 +106,19 @@ class System(eqx.Module):
     """
 
     problem: Problem
-    like: PyTree
+    example_statistics: PyTree
     fixed: PyTree
-    free: tuple[int, ...] = eqx.field(static=True)
+    free_indices: tuple[int, ...] = eqx.field(static=True)
     corrector: bool = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
-    watch: Watch = eqx.field(static=True)
+    watch: SearchMonitor = eqx.field(static=True)
 
     @classmethod
-    def of(cls, problem: Problem, batch: PyTree, corrector: bool, watch: Watch) -> System:
+    def from_batch(cls, problem: Problem, batch: PyTree, corrector: bool, watch: SearchMonitor) -> DriftSystem:
         """Return the system of a problem for a batch of statistics (runs first), which agree in all fixed coordinates."""
         problem.coordinates.check(batch)
         batch = jax.tree.map(np.asarray, batch)
-        one = take_run(batch)
+        one = select_run(batch)
         count = len(jax.tree.leaves(batch)[0])
         # a power of two, so that few shapes are compiled
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), MIN_CHUNK), MAX_CHUNK)
@@ -141,7 +141,7 @@ class System(eqx.Module):
     @property
     def size(self) -> int:
         """Number n of free coordinates."""
-        return len(self.free)
+        return len(self.free_indices)
 
     @property
     def costly(self) -> bool:
@@ -150,9 +150,9 @@ class System(eqx.Module):
 
     def count_operations(self) -> float:
         """Estimate the floating-point operations of one evaluation of the drift, as XLA counts them."""
-        drift: Any = self.compile(System.drift)
+        drift: Any = self.compile(DriftSystem.drift)
         # `compiled` returns a partial of a jitted function; only lowering it gives the estimate without compiling
-        cost = drift.func.lower(*drift.args, np.asarray(self.fixed)[list(self.free)]).cost_analysis()
+        cost = drift.func.lower(*drift.args, np.asarray(self.fixed)[list(self.free_indices)]).cost_analysis()
         return (cost or {}).get("flops", 0.0)
 
     def default_count(self) -> int:
@@ -164,7 +164,7 @@ class System(eqx.Module):
     def measure_time(self, x: Float[np.ndarray, " n"]) -> None:
         """Measure the time of one evaluation of the drift at x, and show it in the progress line."""
         self.watch.show_stage("compiling")
-        drift = self.compile(System.drift)
+        drift = self.compile(DriftSystem.drift)
         np.asarray(drift(x))
         begin = time.perf_counter()
         np.asarray(drift(x))
@@ -176,11 +176,11 @@ class System(eqx.Module):
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
         """Return the statistics with given free coordinates x."""
-        return self.problem.from_vector(jnp.asarray(self.fixed).at[np.array(self.free)].set(x), self.like)
+        return self.problem.from_vector(jnp.asarray(self.fixed).at[np.array(self.free_indices)].set(x), self.example_statistics)
 
     def coordinates(self, stats: PyTree) -> Float[Array, " n"]:
         """Return the free coordinates of statistics."""
-        return self.problem.vector(stats)[np.array(self.free)]
+        return self.problem.vector(stats)[np.array(self.free_indices)]
 
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the drift of the free coordinates at one point x."""
@@ -190,7 +190,7 @@ class System(eqx.Module):
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
         """Return the drift of the free coordinates at each point, shape (points, n)."""
-        return map_in_chunks(System.drift, self)(x) if len(x) else x
+        return map_in_chunks(DriftSystem.drift, self)(x) if len(x) else x
 
     def jacobian(self, x: Float[Array, " n"]) -> Float[Array, "n n"]:
         """Return the Jacobian of the drift at one point x."""
@@ -198,11 +198,11 @@ class System(eqx.Module):
 
     def unflatten_rows(self, x: np.ndarray) -> PyTree:
         """Return the statistics, runs first, with given free coordinates, shape (runs, n)."""
-        return map_in_chunks(System.stats, self)(x)
+        return map_in_chunks(DriftSystem.stats, self)(x)
 
     def flatten_batch(self, batch: PyTree) -> np.ndarray:
         """Return the free coordinates of statistics with runs first, shape (runs, n)."""
-        return map_in_chunks(System.coordinates, self)(batch)
+        return map_in_chunks(DriftSystem.coordinates, self)(batch)
 
     def midpoints_of_weights(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the coordinates of the midpoints between weights with statistics x and weights with statistics y.
@@ -228,7 +228,7 @@ class System(eqx.Module):
         halfway = self.flatten_batch(Overlaps(a, U[..., : len(B)] @ B.T, U @ U.swapaxes(-1, -2), kept, one.names))
         return np.where((np.maximum(rank, other_rank) < one.width)[:, None], halfway, np.nan)
 
-    def are_allowed(self, x: np.ndarray) -> np.ndarray:
+    def select_admissible(self, x: np.ndarray) -> np.ndarray:
         """Test which points are coordinates of statistics that the problem allows; return a mask."""
         return self._pass_check(self.unflatten_rows(x), len(x)) if len(x) else np.zeros(0, bool)
 
@@ -241,7 +241,7 @@ class System(eqx.Module):
                 return np.zeros(1, bool)
             # log2(count) checks for each statistics that fails
             halves = np.array_split(np.arange(count), 2)
-            return np.concatenate([self._pass_check(take_run(batch, half), half.size) for half in halves])
+            return np.concatenate([self._pass_check(select_run(batch, half), half.size) for half in halves])
         return np.ones(count, bool)
 
 
@@ -268,7 +268,7 @@ def _mean_with_norm(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return mean * np.sqrt(np.divide(before, after, out=np.ones_like(after), where=after > MIN_EIGENVALUE_SHARE * before))
 
 
-def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
+def map_in_chunks(f: Callable, system: DriftSystem) -> Callable[[PyTree], PyTree]:
     """Return a function that applies f(system, row) to many rows, in calls of compiled code for `system.chunk` rows each.
 
     The returned function takes and returns NumPy arrays, rows first.
@@ -282,14 +282,14 @@ def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
         for begin in range(0, count, system.chunk):
             # the last chunk repeats its last row, so that all calls have one shape
             rows = begin if system.costly else np.minimum(np.arange(begin, begin + system.chunk), count - 1)
-            part = jax.tree.map(np.asarray, each(take_run(x, rows)))
-            parts.append(as_batch(part) if system.costly else take_run(part, np.s_[: count - begin]))
+            part = jax.tree.map(np.asarray, each(select_run(x, rows)))
+            parts.append(to_batch(part) if system.costly else select_run(part, np.s_[: count - begin]))
             system.watch.tick(min(system.chunk, count - begin))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     return many
 
 
-def _apply_to_rows(system: System, f: Callable, rows: PyTree) -> PyTree:
+def _apply_to_rows(system: DriftSystem, f: Callable, rows: PyTree) -> PyTree:
     """Apply f(system, row) to each row of a pytree of arrays, vectorised or in a loop."""
     return system.problem.numerics.over_runs(lambda row: f(system, row), rows)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sgdlimits.analysis.plot.curves import Datasets, label_datasets, scaled_times
+from sgdlimits.analysis.plot.curves import PlottableDatasets, label_datasets, scaled_times
 from sgdlimits.analysis.plot.overview import overview
 from sgdlimits.domain import Count, Positive, checked
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @checked
 def animate(
-    datasets: Datasets, *, frames: Count = 60, seconds: Positive = 6.0, clock: str = "t", **options: Any
+    datasets: PlottableDatasets, *, frames: Count = 60, seconds: Positive = 6.0, clock: str = "t", **options: Any
 ) -> FuncAnimation:
     """Animate plots of risk and overlaps (see `overview`), revealing the curves from left to right.
 

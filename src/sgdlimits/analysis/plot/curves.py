@@ -9,21 +9,21 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.style import CLOCKS, CurveStyle
-from sgdlimits.checks import either, integer, mapping, optional, quantile_pair, some_datasets
+from sgdlimits.analysis.plot.style import TIME_UNITS, CurveStyle
+from sgdlimits.checks import either, integer, mapping, one_or_more_datasets, optional, quantile_pair
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.level.base import DIVERGED
+from sgdlimits.level.base import RUN_DIVERGED
 from sgdlimits.run.schema import check_form
 
 # types of arguments with their checks, shared by all plots
-Datasets = Annotated[xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset], some_datasets]
-Singles = Annotated[
+PlottableDatasets = Annotated[xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset], one_or_more_datasets]
+SingleRunCount = Annotated[
     int | Mapping[str, int], either("an integer, or integers by label", "Give, say, 20.", integer(at_least=0), mapping)
 ]
-Band = Annotated[tuple[float, float] | None, optional(quantile_pair)]
+QuantileBand = Annotated[tuple[float, float] | None, optional(quantile_pair)]
 
 
-def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
+def label_datasets(datasets: PlottableDatasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
     """Return datasets by label: the given labels, or the levels' names, preceded by the problems' names if these differ."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
@@ -44,7 +44,7 @@ def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str
 
 def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
     """Return the runs of a dataset that did not diverge."""
-    return dataset.isel(run=dataset.status.values != DIVERGED)
+    return dataset.isel(run=dataset.status.values != RUN_DIVERGED)
 
 
 def label_with_divergences(label: str, dataset: xr.Dataset) -> str:
@@ -66,8 +66,8 @@ def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, floa
     It is 1 for the clock "t", the problem's rate for "paper", and d for "samples". An ODE has no dimension; its samples are
     counted with the d of the other datasets.
     """
-    if clock not in CLOCKS:
-        raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give one of them.")
+    if clock not in TIME_UNITS:
+        raise BadInput(f"clock must be one of {', '.join(TIME_UNITS)}; got {clock!r}. Give one of them.")
     factors = {}
     for label, dataset in named.items():
         # attrs["d"] is 0 for levels without a dimension
@@ -86,13 +86,21 @@ def scaled_times(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.nd
     return {label: named[label].t.values * factor for label, factor in clock_factors(named, clock).items()}
 
 
-def count_singles(singles: Singles, label: str) -> int:
+def count_single_runs(singles: SingleRunCount, label: str) -> int:
     """Return the number of single runs to draw of a dataset: `singles`, or, if that is a dict, its entry for the label."""
     return check_count("singles", singles.get(label, 0) if isinstance(singles, Mapping) else singles, at_least=0)
 
 
-def draw_runs(
-    ax: Axes, x: np.ndarray, values: np.ndarray, look: CurveStyle, label: str, *, singles: int, band: Band, order: int = 0
+def draw_run_curves(
+    ax: Axes,
+    x: np.ndarray,
+    values: np.ndarray,
+    look: CurveStyle,
+    label: str,
+    *,
+    singles: int,
+    band: QuantileBand,
+    order: int = 0,
 ) -> None:
     """Draw values of shape (run, t): a thick line for the mean, thin lines for single runs, and a band between quantiles.
 
@@ -125,7 +133,7 @@ def draw_runs(
 
 def finish_axes(ax: Axes, clock: str, legend: bool) -> Axes:
     """Add the label of the horizontal axis to axes and, if wanted, the legend."""
-    ax.set_xlabel(CLOCKS[clock])
+    ax.set_xlabel(TIME_UNITS[clock])
     ax.margins(x=0)
     if legend:
         ax.legend()

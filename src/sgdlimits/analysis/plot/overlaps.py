@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.analysis.origin import name_of_overlap
 from sgdlimits.analysis.plot import curves
-from sgdlimits.analysis.plot.curves import Band, Datasets, Singles
+from sgdlimits.analysis.plot.curves import PlottableDatasets, QuantileBand, SingleRunCount
 from sgdlimits.analysis.plot.style import curve_styles
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
@@ -31,14 +31,14 @@ STATISTIC_LABELS = {
 
 @checked
 def overlaps(
-    datasets: Datasets,
+    datasets: PlottableDatasets,
     ax: Axes | None = None,
     *,
     what: str | None = None,
     absolute: bool | None = None,
     clock: str = "t",
-    singles: Singles = 20,
-    band: Band = (0.1, 0.9),
+    singles: SingleRunCount = 20,
+    band: QuantileBand = (0.1, 0.9),
     legend: bool = True,
 ) -> Axes:
     """Plot overlaps against time: for each overlap a thick line for the mean over runs, thin lines for single runs, and a band.
@@ -62,10 +62,10 @@ def overlaps(
     named = curves.label_datasets(datasets)
     x = curves.scaled_times(named, clock)
     first = next(iter(named.values()))
-    overlap = overlap_name(first)
+    overlap = name_of_overlap(first)
     # a spiked tensor has two numbers, drawn together
     usual = (overlap, "r2") if overlap == "m" and "r2" in first else (overlap,)
-    others = {overlap_name(dataset): dataset.attrs["problem_name"] for dataset in named.values()}
+    others = {name_of_overlap(dataset): dataset.attrs["problem_name"] for dataset in named.values()}
     if what is None and len(others) > 1:
         each = " and ".join(f"{name} of {problem}" for name, problem in others.items())
         raise BadInput(f"{each} cannot be drawn on one pair of axes. Plot their risk together, or the overlaps of each alone.")
@@ -86,8 +86,8 @@ def overlaps(
                 mean = values.mean(0) if values.size else np.full(x[label].size, np.nan)
                 ax.plot(x[label], mean, color=look.colour, linestyle=look.dashes, linewidth=0.8, label=text)
             else:
-                few = curves.count_singles(singles, label) // len(entries)
-                curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
+                few = curves.count_single_runs(singles, label) // len(entries)
+                curves.draw_run_curves(ax, x[label], values, look, text, singles=few, band=band, order=order)
     # indices on the axis only if there is more than one entry
     several = len(next(iter(pairs.values()))) > len(variables)
     ax.set_ylabel(", ".join(_axis_label(name, several, signless[name]) for name in variables))

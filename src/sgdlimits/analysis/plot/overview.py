@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.curves import Datasets, common_dimension, label_datasets
+from sgdlimits.analysis.plot.curves import PlottableDatasets, common_dimension, label_datasets
 from sgdlimits.analysis.plot.overlaps import overlaps
 from sgdlimits.analysis.plot.risk import risk
 from sgdlimits.analysis.plot.style import samples_axis
-from sgdlimits.checks import axes, each_of
+from sgdlimits.checks import axes, check_each
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
@@ -20,8 +20,8 @@ SHARED_OPTIONS = ("singles", "band")
 
 @checked
 def overview(
-    datasets: Datasets,
-    axes: Annotated[tuple[Axes, Axes], each_of(axes)] | None = None,
+    datasets: PlottableDatasets,
+    axes: Annotated[tuple[Axes, Axes], check_each(axes)] | None = None,
     *,
     excess: float | None = None,
     log: bool = False,

@@ -16,7 +16,7 @@ from sgdlimits.checks import array
 from sgdlimits.domain import Function, checked
 from sgdlimits.errors import BadInput, shorten
 
-FINE_CELLS = 400
+MAX_OUTLINED_CELLS = 400
 """Number of cells along each axis of the grid on which scattered points are drawn."""
 
 
@@ -137,11 +137,11 @@ def _nearest_cells(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool
     unit, edges = [], []
     for each, log in ((x, log_x), (y, log_y)):
         flat = np.log(each) if log else each.astype(float)
-        even = np.linspace(flat.min(), flat.max(), FINE_CELLS + 1)
+        even = np.linspace(flat.min(), flat.max(), MAX_OUTLINED_CELLS + 1)
         # distances in units of the ranges, as neither axis has the other's unit
         unit.append((flat - even[0]) / (even[-1] - even[0] or 1.0))
         edges.append(np.exp(even) if log else even)
     known = np.isfinite(values)
-    middle = (np.arange(FINE_CELLS) + 0.5) / FINE_CELLS
+    middle = (np.arange(MAX_OUTLINED_CELLS) + 0.5) / MAX_OUTLINED_CELLS
     X, Y = np.meshgrid(middle, middle)
     return edges, NearestNDInterpolator(np.stack(unit, 1)[known], values[known])(X, Y)

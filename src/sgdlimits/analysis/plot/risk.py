@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sgdlimits.analysis.plot import curves
-from sgdlimits.analysis.plot.curves import Band, Datasets, Singles
+from sgdlimits.analysis.plot.curves import PlottableDatasets, QuantileBand, SingleRunCount
 from sgdlimits.analysis.plot.style import curve_styles
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
@@ -14,14 +14,14 @@ from sgdlimits.errors import BadInput
 
 @checked
 def risk(
-    datasets: Datasets,
+    datasets: PlottableDatasets,
     ax: Axes | None = None,
     *,
     excess: float | None = None,
     log: bool = False,
     clock: str = "t",
-    singles: Singles = 20,
-    band: Band = (0.1, 0.9),
+    singles: SingleRunCount = 20,
+    band: QuantileBand = (0.1, 0.9),
     legend: bool = True,
 ) -> Axes:
     """Plot the population risk against time: a thick line for the mean, thin lines for single runs, and a band of quantiles.
@@ -54,9 +54,9 @@ def risk(
     for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
         # a diverged run would take all others off the scale
         values = curves.drop_diverged(dataset).risk.values - (excess or 0.0)
-        text, few = curves.label_with_divergences(label, dataset), curves.count_singles(singles, label)
+        text, few = curves.label_with_divergences(label, dataset), curves.count_single_runs(singles, label)
         text += _describe_hidden_values(values, excess or 0.0) if log else ""
-        curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
+        curves.draw_run_curves(ax, x[label], values, look, text, singles=few, band=band, order=order)
     ax.set_ylabel("population risk" if excess is None else "excess risk")
     return curves.finish_axes(ax, clock, legend)
 

@@ -16,7 +16,7 @@ from sgdlimits.errors import check_number
 if TYPE_CHECKING:
     from matplotlib.axes._secondary_axes import SecondaryAxis
 
-PAPER: dict[Any, Any] = {
+PAPER_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 10,
     "axes.titlesize": 10,
@@ -34,14 +34,14 @@ PAPER: dict[Any, Any] = {
 }
 """Settings for `matplotlib.rc_context`, for figures that fit one column of a paper."""
 
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9")
+OKABE_ITO_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9")
 """Colour-blind safe palette (Okabe and Ito), without its yellow, which has little contrast on white."""
 
-DASHES: tuple[LineStyleType, ...] = ("-", (0, (4.5, 1.6)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.2, 1.2)), (0, (9, 2)))
+LINE_DASHES: tuple[LineStyleType, ...] = ("-", (0, (4.5, 1.6)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.2, 1.2)), (0, (9, 2)))
 """Line styles that can be told apart in grey; combined with seven colours, they give 35 styles of curves."""
 
 # horizontal labels by the value of the argument `clock`
-CLOCKS = {"t": r"$t$, samples per dimension", "paper": "time of the paper", "samples": "samples"}
+TIME_UNITS = {"t": r"$t$, samples per dimension", "paper": "time of the paper", "samples": "samples"}
 
 
 class CurveStyle(NamedTuple):
@@ -57,7 +57,7 @@ def curve_styles(count: int) -> list[CurveStyle]:
     >>> len(set(curve_styles(35)))
     35
     """
-    return [CurveStyle(*pair) for pair in islice(zip(cycle(OKABE_ITO), cycle(DASHES), strict=False), count)]
+    return [CurveStyle(*pair) for pair in islice(zip(cycle(OKABE_ITO_COLOURS), cycle(LINE_DASHES), strict=False), count)]
 
 
 @checked

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.curves import Datasets, axes_or_new, clock_factors, finish_axes, label_datasets
+from sgdlimits.analysis.plot.curves import PlottableDatasets, axes_or_new, clock_factors, finish_axes, label_datasets
 from sgdlimits.analysis.plot.style import curve_styles
-from sgdlimits.analysis.summary import OrderedTimes, check_exits, survival_curve
+from sgdlimits.analysis.summary import OrderedExitTimes, check_exits, survival_curve
 from sgdlimits.domain import Fraction, checked
 
 
 @checked
 def survival(
-    exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: Fraction | None = 0.95, legend: bool = True
+    exits: PlottableDatasets,
+    ax: Axes | None = None,
+    *,
+    clock: str = "t",
+    confidence: Fraction | None = 0.95,
+    legend: bool = True,
 ) -> Axes:
     """Plot the share of runs that have not exited against time: Kaplan-Meier curves with bands of confidence intervals.
 
@@ -39,7 +44,7 @@ def survival(
     factors = clock_factors(named, clock)
     ax = axes_or_new(ax)
     for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
-        times = OrderedTimes.of(dataset)
+        times = OrderedExitTimes.from_exits(dataset)
         line = survival_curve(times, confidence or 0.95)
         t, lost = line.t * factors[label], int((~times.exited).sum())
         text = f"{label} ({lost} of {times.t.size} censored)" if lost else label

@@ -10,21 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.sampled.estimates import StepScales, format_with_error
-from sgdlimits.analysis.sampled.lift import lift
+from sgdlimits.analysis.sampled.estimates import StepSizeFactors, format_with_error
+from sgdlimits.analysis.sampled.lift import find_weights_near
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import moments
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import jit_bound
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
-TRIALS = 3
+TRIAL_PAIR_COUNT = 3
 """Number of random weights moved to the statistics of each reference, besides the weights that a search finds."""
-MAX_SEARCHED = 4
+MAX_SEARCHED_POINTS = 4
 """Largest number of statistics for whose drifts a search for different weights is made; more searches would add little."""
-SEARCH_STEP = 0.7
+SEARCH_STEP_LENGTH = 0.7
 """Length of the step by which a search moves weights to change the drift, relative to their norm."""
-SEARCH_SAMPLES = 256
+SEARCH_SAMPLE_COUNT = 256
 """Number of samples in the averages of a search."""
 MIN_STANDARD_ERRORS = 5
 """Number of standard errors up to which a difference counts as zero."""
@@ -77,11 +77,11 @@ class SampledClosure:
         rows = [("statistic", "largest difference", "error", "")]
         for name, share, error in zip(self.names, self.share, self.error, strict=True):
             rows.append((name, f"{share:.2g}", f"{error:.2g}", "open" if name in self.open else ""))
-        return f"Closure: {verdict}\n{table(rows, '<>><')}"
+        return f"Closure: {verdict}\n{format_table(rows, '<>><')}"
 
 
 def compare_drifts(
-    user: UserLoss, scales: StepScales, references: Float[np.ndarray, "R n"], others: Float[np.ndarray, "m n"],
+    user: UserLoss, scales: StepSizeFactors, references: Float[np.ndarray, "R n"], others: Float[np.ndarray, "m n"],
     samples: int, tolerance: float, seed: int,
 ) -> SampledClosure:  # fmt: skip
     """Compare the drifts at reference weights with the drifts at other weights that are moved to the same statistics.
@@ -98,8 +98,13 @@ def compare_drifts(
         raise BadInput("no two weights with the same statistics were found. Give fewer statistics than there are weights.")
     rows = np.concatenate(groups)
     measured = moments(user, rows, samples, jax.random.fold_in(key, len(references)))
-    drift = scales.bend / 2 * measured.bend - scales.drift * measured.first
-    size = np.sqrt(((scales.drift * measured.first.mean(0)) ** 2 + (scales.bend / 2 * measured.bend.mean(0)) ** 2).mean(0))
+    drift = scales.second_order_terms / 2 * measured.second_order_terms - scales.drift * measured.first_derivatives
+    size = np.sqrt(
+        (
+            (scales.drift * measured.first_derivatives.mean(0)) ** 2
+            + (scales.second_order_terms / 2 * measured.second_order_terms.mean(0)) ** 2
+        ).mean(0)
+    )
     size = np.where(size > 0, size, 1.0)
     best = [(-np.inf, 0.0, 0.0, 0, 0)] * len(user.names)
     begin = 0
@@ -119,16 +124,16 @@ def compare_drifts(
     return SampledClosure(user.names, share, errors, pairs, drifts, tolerance, len(rows))
 
 
-def _find_matching_rows(user: UserLoss, scales: StepScales, row: np.ndarray, others: np.ndarray, key: Array) -> np.ndarray:
+def _find_matching_rows(user: UserLoss, scales: StepSizeFactors, row: np.ndarray, others: np.ndarray, key: Array) -> np.ndarray:
     """Return a row of weights followed by further rows with equal statistics, from `others` and from a search."""
-    keys = jax.random.split(key, SEARCH_SAMPLES)
-    pulls = np.asarray(jit_bound(_projected_drift_gradients, user, fast_compile=True)(row, keys, scales.drift, scales.bend))[
-        :MAX_SEARCHED
-    ]
+    keys = jax.random.split(key, SEARCH_SAMPLE_COUNT)
+    pulls = np.asarray(
+        jit_bound(_projected_drift_gradients, user, fast_compile=True)(row, keys, scales.drift, scales.second_order_terms)
+    )[:MAX_SEARCHED_POINTS]
     norms = np.linalg.norm(pulls, axis=1, keepdims=True)
-    searched = row + SEARCH_STEP * np.linalg.norm(row) * pulls / np.where(norms > 0, norms, 1.0)
+    searched = row + SEARCH_STEP_LENGTH * np.linalg.norm(row) * pulls / np.where(norms > 0, norms, 1.0)
     tries = np.concatenate([others, searched[np.isfinite(searched).all(1) & (norms[:, 0] > 0)]])
-    found, there = lift(user, tries, np.repeat(np.asarray(user.u(row))[None], len(tries), axis=0))
+    found, there = find_weights_near(user, tries, np.repeat(np.asarray(user.u(row))[None], len(tries), axis=0))
     return np.concatenate([row[None], found[there]])
 
 
@@ -140,7 +145,7 @@ def _projected_drift_gradients(
     def drift(w: Array) -> Array:
         def one(key: Array) -> tuple[Array, Array]:
             terms, gradient = user.terms(w, user.draw(key), jnp.zeros_like(w))
-            return of_bend / 2 * terms.second - of_first * terms.first, gradient
+            return of_bend / 2 * terms.second_derivatives - of_first * terms.first_derivatives, gradient
 
         drifts, gradients = jax.lax.map(one, keys, batch_size=16)
         return drifts.mean(0) - of_bend / 2 * user.slopes(w, gradients.mean(0))[1]

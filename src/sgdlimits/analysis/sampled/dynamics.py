@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare_drifts
+from sgdlimits.analysis.sampled.closure import TRIAL_PAIR_COUNT, SampledClosure, compare_drifts
 from sgdlimits.analysis.sampled.empirical import EmpiricalProblem
-from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
+from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepSizeFactors, estimates_at
 from sgdlimits.analysis.sampled.family import SampledLocalizability, family_report
 from sgdlimits.analysis.sampled.fit import FittedDynamics, find_weights, fit_dynamics, grid_points, sample_region
 from sgdlimits.analysis.sampled.loss import UserLoss, as_weights, dimension_of
@@ -27,10 +27,10 @@ from sgdlimits.problem.basis import Polynomials
 from sgdlimits.statistics.values import Values
 from sgdlimits.trial import describe_error
 
-Samples = Annotated[int, integer(at_least=64)]
-DEFAULT_SAMPLES = 4096
+SampleCount = Annotated[int, integer(at_least=64)]
+DEFAULT_SAMPLE_NUMBER = 4096
 """Default number of samples in an average."""
-MAX_DRAWN = 64
+MAX_DRAWN_WEIGHTS = 64
 """Largest number of weights drawn as starting points in the search for weights with the statistics of a grid's points."""
 
 
@@ -70,11 +70,11 @@ class SampledDynamics:
     d: Count | None = None
     exponent: Positive = 1.0
     slowed: Annotated[float, real] = 0.0
-    samples: Samples = DEFAULT_SAMPLES
+    samples: SampleCount = DEFAULT_SAMPLE_NUMBER
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        _ = self.user
+        _ = self.user_loss
 
     @cached_property
     def weights(self) -> PyTree:
@@ -89,14 +89,14 @@ class SampledDynamics:
         return dimension_of(as_weights("at", self.at)) if self.d is None else self.d
 
     @cached_property
-    def user(self) -> UserLoss:
+    def user_loss(self) -> UserLoss:
         """Loss, sampler and statistics at dimension d, each of which has been evaluated once as a check."""
         return UserLoss.of(self.loss, self.sample, self.statistics, self.weights, self.dimension)
 
     @property
-    def scales(self) -> StepScales:
+    def scales(self) -> StepSizeFactors:
         """Powers of the learning rate and of d that convert averages over samples to terms of the dynamics."""
-        return StepScales(self.lr, self.exponent, self.slowed, self.dimension)
+        return StepSizeFactors(self.lr, self.exponent, self.slowed, self.dimension)
 
     def __repr__(self) -> str:
         clock = f", time in d^{self.exponent + self.slowed:g} samples" if self.slowed else ""
@@ -112,9 +112,10 @@ class SampledDynamics:
         The samples are the same for all weights, so that errors of differences between weights are small.
         """
         rows = np.stack([self._row(each) for each in weights])
-        measured = moments(self.user, rows, self.samples, jax.random.key(self.seed))
+        measured = moments(self.user_loss, rows, self.samples, jax.random.key(self.seed))
         return tuple(
-            estimates_at(self.user, self.scales, measured, i, np.asarray(self.user.u(row))) for i, row in enumerate(rows)
+            estimates_at(self.user_loss, self.scales, measured, i, np.asarray(self.user_loss.u(row)))
+            for i, row in enumerate(rows)
         )
 
     def _row(self, weights: PyTree) -> np.ndarray:
@@ -122,9 +123,9 @@ class SampledDynamics:
         other = as_weights("weights", weights)
         if jax.tree.map(np.shape, other) != jax.tree.map(np.shape, self.weights):
             shapes = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(other))
-            must = ", ".join(map(str, self.user.weights.shapes))
+            must = ", ".join(map(str, self.user_loss.weights.shapes))
             raise BadInput(f"weights must have the shapes {must}, as those of at=; got {shapes}. Give weights of these shapes.")
-        return np.asarray(self.user.row(other))
+        return np.asarray(self.user_loss.flatten_weights(other))
 
     @cached_property
     def _estimates(self) -> DynamicsEstimates:
@@ -132,7 +133,9 @@ class SampledDynamics:
 
     def u(self, weights: PyTree | None = None) -> PyTree:
         """Return the statistics of weights, in the form in which `statistics` returns them."""
-        return self.user.tree(np.asarray(self.user.u(self._row(self.weights if weights is None else weights))))
+        return self.user_loss.unflatten_statistics(
+            np.asarray(self.user_loss.u(self._row(self.weights if weights is None else weights)))
+        )
 
     def f(self, weights: PyTree | None = None) -> SampleAverage:
         """Return f, with standard error; -f is the drift of the statistics under gradient descent on the population loss."""
@@ -173,8 +176,10 @@ class SampledDynamics:
         references : number of reference weights
         tolerance : largest difference, relative to the size of the drift, that counts as zero
         """
-        rows = np.stack([self._row(self.draw_weights(i)) for i in range(references * (1 + TRIALS))])
-        return compare_drifts(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
+        rows = np.stack([self._row(self.draw_weights(i)) for i in range(references * (1 + TRIAL_PAIR_COUNT))])
+        return compare_drifts(
+            self.user_loss, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed
+        )
 
     @checked
     def localizability(self, dimensions: tuple[int, ...] = (32, 64, 128, 256), states: Count = 4) -> SampledLocalizability:
@@ -193,7 +198,7 @@ class SampledDynamics:
             raise BadInput(f"dimensions= must have three or more entries; got {list(given)}. Give, say, (32, 64, 128, 256).")
         family = [self.with_d(d) for d in dimensions]
         drawn = [np.stack([each._row(each.draw_weights(i)) for i in range(states)]) for each in family]
-        users = [each.user for each in family]
+        users = [each.user_loss for each in family]
         return family_report(users, drawn, self.exponent, self.slowed, self.samples, self.seed)
 
     @checked
@@ -209,16 +214,16 @@ class SampledDynamics:
         region : interval for each statistic by name, {"m": (-1, 1), ...}, over which the fitted points are spread; None takes
             the statistics of weights that `at` draws
         """
-        k = len(self.user.names)
+        k = len(self.user_loss.names)
         count = points or 4 * math.comb(k + degree, k)
         drawn = np.stack([self._row(self.draw_weights(i)) for i in range(count)])
         if region is None:
-            u = np.asarray(jax.vmap(self.user.u)(drawn))
+            u = np.asarray(jax.vmap(self.user_loss.u)(drawn))
         else:
-            drawn, u = find_weights(self.user, drawn, sample_region(self.user.names, region, count, self.seed))
+            drawn, u = find_weights(self.user_loss, drawn, sample_region(self.user_loss.names, region, count, self.seed))
         size = np.abs(u).max(0)
         basis = Polynomials(degree, jnp.where(size > 0, size, 1.0))
-        return fit_dynamics(self.user, self.scales, basis, drawn, u, self.samples, self.seed)
+        return fit_dynamics(self.user_loss, self.scales, basis, drawn, u, self.samples, self.seed)
 
     @checked
     def tabulate(self, grid: Any) -> FittedDynamics:
@@ -229,14 +234,14 @@ class SampledDynamics:
         grid : increasing values of each statistic by name, {"m": np.linspace(-1, 1, 9), ...}; the dynamics is estimated at
             weights with each combination of values
         """
-        basis, targets = grid_points(self.user.names, grid)
-        drawn = np.stack([self._row(self.draw_weights(i)) for i in range(min(len(targets), MAX_DRAWN))])
-        rows, u = find_weights(self.user, drawn, targets)
+        basis, targets = grid_points(self.user_loss.names, grid)
+        drawn = np.stack([self._row(self.draw_weights(i)) for i in range(min(len(targets), MAX_DRAWN_WEIGHTS))])
+        rows, u = find_weights(self.user_loss, drawn, targets)
         if len(u) < len(targets):
             raise BadInput(
                 f"no weights have the statistics of {len(targets) - len(u)} points of grid=. Give a smaller grid, or use fit."
             )
-        return fit_dynamics(self.user, self.scales, basis, rows, u, self.samples, self.seed)
+        return fit_dynamics(self.user_loss, self.scales, basis, rows, u, self.samples, self.seed)
 
     @checked
     def empirical(self, samples: Annotated[int, integer(at_least=2)] = 1024) -> EmpiricalProblem:
@@ -255,7 +260,7 @@ class SampledDynamics:
     @checked
     def starts(self, runs: Count = 1) -> Values:
         """Return statistics of `runs` random weights, as a start for runs of a fitted problem."""
-        return Values(np.stack([np.asarray(self.user.u(self._row(self.draw_weights(i)))) for i in range(runs)]))
+        return Values(np.stack([np.asarray(self.user_loss.u(self._row(self.draw_weights(i)))) for i in range(runs)]))
 
     def with_d(self, d: int) -> SampledDynamics:
         """Return the same dynamics at another dimension; `at` must be a function that draws weights."""

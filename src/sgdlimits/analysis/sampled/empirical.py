@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.sampled.estimates import StepScales
-from sgdlimits.analysis.sampled.lift import lift, lift_differentiably
+from sgdlimits.analysis.sampled.estimates import StepSizeFactors
+from sgdlimits.analysis.sampled.lift import find_weights_differentiably, find_weights_near
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.problem.base import Problem
@@ -54,24 +54,24 @@ class EmpiricalProblem(Problem):
     name: str = eqx.field(static=True, default="empirical", kw_only=True)
 
     @property
-    def user(self) -> UserLoss:
+    def user_loss(self) -> UserLoss:
         """Loss, sampler and statistics at dimension d."""
         return UserLoss.from_traced(self.loss, self.sample, self.statistics, self.weights, self.d)
 
     def _averages(self, stats: Values) -> tuple[Array, Array, Array, Array]:
         """Return four averages at a state: the mean loss, each sample's first- and second-order terms, and the corrector."""
-        user, scales = self.user, StepScales(self.lr, self.exponent, self.slowed, self.d)
-        w = lift_differentiably(user, user.row(self.weights), jnp.asarray(stats.u))
+        user, scales = self.user_loss, StepSizeFactors(self.lr, self.exponent, self.slowed, self.d)
+        w = find_weights_differentiably(user, user.flatten_weights(self.weights), jnp.asarray(stats.u))
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(jnp.arange(self.samples))
         one = lambda key: user.terms(w, user.draw(key), jnp.zeros_like(w))
         terms, gradients = lax.map(one, keys, batch_size=min(MAX_SAMPLES_PER_CALL, self.samples))
         n = self.samples
-        centred = terms.second.mean(0) - user.slopes(w, gradients.mean(0))[1]
+        centred = terms.second_derivatives.mean(0) - user.slopes(w, gradients.mean(0))[1]
         return (
             terms.loss.mean(),
-            scales.drift * terms.first,
-            scales.bend / 2 * terms.second,
-            n / (n - 1) * scales.bend / 2 * centred,
+            scales.drift * terms.first_derivatives,
+            scales.second_order_terms / 2 * terms.second_derivatives,
+            n / (n - 1) * scales.second_order_terms / 2 * centred,
         )
 
     def _drift_parts(self, stats: Values) -> tuple[Values, Values]:
@@ -89,7 +89,7 @@ class EmpiricalProblem(Problem):
 
     @property
     def directions(self) -> Directions:
-        return Directions(len(self.user.names), np.eye(1), InitialWeights())
+        return Directions(len(self.user_loss.names), np.eye(1), InitialWeights())
 
     @property
     def coordinates(self) -> EmpiricalCoordinates:
@@ -106,24 +106,24 @@ class EmpiricalCoordinates(Coordinates):
     problem: EmpiricalProblem
 
     def names(self, stats):
-        return self.problem.user.names
+        return self.problem.user_loss.names
 
     def from_overlaps(self, overlaps: Overlaps) -> Values:
         """Return starts u + (1 + |u|) M around the statistics u of the problem's weights, for random overlaps M."""
-        user = self.problem.user
-        middle = np.asarray(user.u(user.row(self.problem.weights)))
+        user = self.problem.user_loss
+        middle = np.asarray(user.u(user.flatten_weights(self.problem.weights)))
         return Values(middle + (1 + np.abs(middle)) * overlaps.M[..., 0])
 
     def fits(self, stats):
-        check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).")
+        check_values(stats, self.problem.user_loss.names, "Give sgdlimits.Values(u).")
         super().fits(stats)
         if any(map(is_traced, jax.tree.leaves((self.problem, stats)))):
             return
-        user, u = self.problem.user, np.asarray(stats.u, float)
-        if not lift(user, np.asarray(user.row(self.problem.weights))[None], u[None])[1].all():
+        user, u = self.problem.user_loss, np.asarray(stats.u, float)
+        if not find_weights_near(user, np.asarray(user.flatten_weights(self.problem.weights))[None], u[None])[1].all():
             given = ", ".join(f"{name} = {value:.4g}" for name, value in zip(user.names, u, strict=True))
             raise BadInput(f"no weights near those of the problem have the statistics {given}. Give statistics of weights.")
 
     def check(self, stats):
-        check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).", runs=True)
+        check_values(stats, self.problem.user_loss.names, "Give sgdlimits.Values(u).", runs=True)
         super().check(stats)

@@ -11,9 +11,9 @@ from jaxtyping import PyTree
 
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import SampleMoments
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
-ALIKE = 1e-12
+MAX_ROUNDING_SPREAD = 1e-12
 """Largest spread of values over samples, relative to 1 and to the size of the values, that counts as rounding."""
 
 
@@ -53,7 +53,7 @@ def format_with_error(value: float, error: float) -> str:
 
 
 @dataclass(frozen=True)
-class StepScales:
+class StepSizeFactors:
     """Factors that convert averages over samples to terms of the dynamics, with time in units of d^(s + slowed) samples.
 
     Parameters
@@ -79,7 +79,7 @@ class StepScales:
         return self.lr * self.time
 
     @property
-    def bend(self) -> float:
+    def second_order_terms(self) -> float:
         """Factor of terms of second order in the gradient."""
         return self.lr**2 * float(self.d) ** (self.slowed - self.exponent)
 
@@ -93,7 +93,7 @@ class StepScales:
 
         The second-order term omits the product of the gradient's mean and its noise, which vanishes as d grows.
         """
-        return -self.lr * moments.first + self.lr**2 * self.noise / 2 * moments.bend
+        return -self.lr * moments.first_derivatives + self.lr**2 * self.noise / 2 * moments.second_order_terms
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,21 +132,26 @@ class DynamicsEstimates:
         for i, (name, u) in enumerate(zip(self.names, flat(self.u), strict=True)):
             rows.append((name, f"{u:.4g}", *(format_with_error(value[i], error[i]) for value, error in (*pairs, noise))))
         # a sampler that draws with NumPy gives one sample for all keys, and errors of rounding
-        alike = self.risk.error <= ALIKE * abs(float(self.risk)) and not (np.abs(noise[0]) > ALIKE).any()
+        alike = (
+            self.risk.error <= MAX_ROUNDING_SPREAD * abs(float(self.risk))
+            and not (np.abs(noise[0]) > MAX_ROUNDING_SPREAD).any()
+        )
         head = ", all of them the same: sample does not use its key" if alike else ""
-        return f"{self.samples} samples{head}; averages ± standard errors\n{table(rows, '<>')}"
+        return f"{self.samples} samples{head}; averages ± standard errors\n{format_table(rows, '<>')}"
 
 
-def estimates_at(user: UserLoss, scales: StepScales, moments: SampleMoments, point: int, u: np.ndarray) -> DynamicsEstimates:
+def estimates_at(
+    user: UserLoss, scales: StepSizeFactors, moments: SampleMoments, point: int, u: np.ndarray
+) -> DynamicsEstimates:
     """Return the estimates at the point of index `point` in `moments`, whose statistics are u."""
-    first, bend = moments.first[:, point], moments.bend[:, point]
-    f, g = scales.drift * first, scales.bend / 2 * bend
-    of = lambda rows: SampleAverage(*(user.tree(each) for each in mean_and_error(rows)))
+    first, bend = moments.first_derivatives[:, point], moments.second_order_terms[:, point]
+    f, g = scales.drift * first, scales.second_order_terms / 2 * bend
+    of = lambda rows: SampleAverage(*(user.unflatten_statistics(each) for each in mean_and_error(rows)))
     Sigma = scales.time * np.stack(covariance_and_error(scales.increments(moments)[:, point]))
     volatility = scales.time * scales.lr**2 * np.stack(covariance_and_error(first))
     return DynamicsEstimates(
         names=user.names,
-        u=user.tree(np.asarray(u)),
+        u=user.unflatten_statistics(np.asarray(u)),
         f=of(f),
         g=of(g),
         h=of(g - f),

@@ -16,23 +16,26 @@ from jax import lax
 from scipy.optimize import least_squares
 
 from sgdlimits.analysis.localizability import Growth, Localizability, Requirement
-from sgdlimits.analysis.sampled.lift import lift
+from sgdlimits.analysis.sampled.lift import find_weights_near
 from sgdlimits.analysis.sampled.loss import UserLoss
-from sgdlimits.analysis.sampled.moments import GROUPS, SampleMoments, moments
+from sgdlimits.analysis.sampled.moments import SAMPLE_GROUPS, SampleMoments, moments
 from sgdlimits.jaxtools import jit_bound
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
-ITERATIONS = 40
-DIRECTIONS = 3
+POWER_ITERATION_COUNT = 40
+POWER_ITERATION_STARTS = 3
 """Number of random starts of a power iteration, of which the largest result is taken."""
-MISFIT = 2.5
+MAX_MISFIT_ERRORS = 2.5
 """Number of standard errors by which a power of d may miss a value before a constant is added to the power law."""
-DETECTED = 4
+MIN_DETECTION_ERRORS = 4
 """Number of standard errors below which a value at the largest d counts as zero."""
-ZERO = 1e-12
-FOURTH, SPREAD = "3. fourth moment of the first-order term", "3. variance of the second-order term"
-RATES = ("drift", "corrector", "volatility")
-POSITIVE = (FOURTH, SPREAD, "volatility")
+MAX_ZERO_VALUE = 1e-12
+FOURTH_MOMENT_NAME, SECOND_ORDER_VARIANCE_NAME = (
+    "3. fourth moment of the first-order term",
+    "3. variance of the second-order term",
+)
+RATE_NAMES = ("drift", "corrector", "volatility")
+NONNEGATIVE_NAMES = (FOURTH_MOMENT_NAME, SECOND_ORDER_VARIANCE_NAME, "volatility")
 """Names of the quantities that are averages of squares, which are zero only if the value of every sample is zero."""
 
 
@@ -59,7 +62,9 @@ class SampledLocalizability(Localizability):
         """Names of conditions on moments with heavy tails, which may be infinite and which the samples hardly determine."""
         parts = zip(self.conditions, self.values, self.value_errors, strict=False)
         return tuple(
-            each.name for each, value, error in parts if each.name in POSITIVE and (error > np.abs(value) / DETECTED).any()
+            each.name
+            for each, value, error in parts
+            if each.name in NONNEGATIVE_NAMES and (error > np.abs(value) / MIN_DETECTION_ERRORS).any()
         )
 
     def __repr__(self) -> str:
@@ -78,12 +83,12 @@ class SampledLocalizability(Localizability):
             note = f"\nThe samples hardly determine the {names}: with tails as heavy it may be infinite. Give more samples."
         return (
             f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; critical exponent "
-            f"{self.critical_exponent:.2f}; limit: {self.limit}\n{table(rows, '<>><')}{note}"
+            f"{self.critical_exponent:.2f}; limit: {self.limit}\n{format_table(rows, '<>><')}{note}"
         )
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredValues:
     """Values and standard errors of a quantity, one row per state and one column per statistic."""
 
     value: np.ndarray
@@ -107,22 +112,22 @@ def family_report(
     at_all = []
     targets = np.asarray(jax.vmap(users[0].u)(drawn[0]))
     for user, rows in zip(users, drawn, strict=True):
-        moved, found = lift(user, rows, targets)
+        moved, found = find_weights_near(user, rows, targets)
         rows = np.where(found[:, None], moved, rows)
-        at_all.append(_measure(user, rows, moments(user, rows, samples, jax.random.key(seed))))
+        at_all.append(_measure_quantities(user, rows, moments(user, rows, samples, jax.random.key(seed))))
     names, d = users[0].names, np.array(dimensions, float)
     allowed = {
         "1. second derivatives of the statistics": exponent / 2,
         "1. third derivatives of the statistics": 0.0,
         "2. gradient of the population loss": 0.0,
-        FOURTH: 2 * exponent,
-        SPREAD: 3 * exponent,
+        FOURTH_MOMENT_NAME: 2 * exponent,
+        SECOND_ORDER_VARIANCE_NAME: 3 * exponent,
     }
     fits, values, errors, worst = {}, [], [], {}
     for part in at_all[0]:
         value, error = (np.stack(each) for each in zip(*(here[part].largest for here in at_all), strict=True))
-        each = [fit_growth(d, value[:, i], error[:, i], part in POSITIVE) for i in range(value.shape[1])]
-        top = int(np.argmax([growth.exponent for growth in each])) if part in RATES else int(value[-1].argmax())
+        each = [fit_growth(d, value[:, i], error[:, i], part in NONNEGATIVE_NAMES) for i in range(value.shape[1])]
+        top = int(np.argmax([growth.exponent for growth in each])) if part in RATE_NAMES else int(value[-1].argmax())
         fits[part] = each[top]
         worst[part] = names[top] if value.shape[1] == len(names) and each[top].exponent > -np.inf else ""
         values.append(value[:, top])
@@ -145,42 +150,42 @@ def family_report(
     )
 
 
-def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
+def _measure_quantities(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, MeasuredValues]:
     """Return, by name, the quantities that the conditions bound, drift, corrector and volatility at rows of weights."""
     n = measured.samples
-    second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
-    centred = measured.first - measured.first.mean(0)
-    bends = measured.bend
-    exact = lambda value: Measured(value, np.zeros_like(value))
-    mean = lambda samples: Measured(np.abs(samples.mean(0)), samples.std(0, ddof=1) / np.sqrt(n))
+    second, third = (np.asarray(each) for each in jit_bound(_estimate_norms, user, fast_compile=True)(rows, jax.random.key(0)))
+    centred = measured.first_derivatives - measured.first_derivatives.mean(0)
+    bends = measured.second_order_terms
+    exact = lambda value: MeasuredValues(value, np.zeros_like(value))
+    mean = lambda samples: MeasuredValues(np.abs(samples.mean(0)), samples.std(0, ddof=1) / np.sqrt(n))
     return {
         "1. second derivatives of the statistics": exact(second),
         "1. third derivatives of the statistics": exact(third),
         "2. gradient of the population loss": _gradient_norm(measured.gradients),
-        FOURTH: mean(centred**4),
-        SPREAD: mean((bends - bends.mean(0)) ** 2),
-        "drift": mean(measured.first),
+        FOURTH_MOMENT_NAME: mean(centred**4),
+        SECOND_ORDER_VARIANCE_NAME: mean((bends - bends.mean(0)) ** 2),
+        "drift": mean(measured.first_derivatives),
         "corrector": mean(bends / 2),
         "volatility": mean(centred**2),
     }
 
 
-def _gradient_norm(gradients: np.ndarray) -> Measured:
+def _gradient_norm(gradients: np.ndarray) -> MeasuredValues:
     """Return the norm of the mean gradient at each point, from products of the means of two groups, which are unbiased."""
     sums = gradients.sum(0)
-    square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (GROUPS * (GROUPS - 1))
+    square = ((sums**2).sum(-1) - (gradients**2).sum((0, 2))) / (SAMPLE_GROUPS * (SAMPLE_GROUPS - 1))
     without = []
-    for group in range(GROUPS):
+    for group in range(SAMPLE_GROUPS):
         left = np.delete(gradients, group, axis=0)
-        without.append(((left.sum(0) ** 2).sum(-1) - (left**2).sum((0, 2))) / ((GROUPS - 1) * (GROUPS - 2)))
-    error = np.sqrt((GROUPS - 1) * np.var(without, axis=0))
+        without.append(((left.sum(0) ** 2).sum(-1) - (left**2).sum((0, 2))) / ((SAMPLE_GROUPS - 1) * (SAMPLE_GROUPS - 2)))
+    error = np.sqrt((SAMPLE_GROUPS - 1) * np.var(without, axis=0))
     norm = np.sqrt(np.maximum(square, 0.0))
-    return Measured(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
+    return MeasuredValues(norm[:, None], (error / np.where(norm > 0, 2 * norm, 1.0))[:, None])
 
 
-def _norms(user: UserLoss, rows, key):
+def _estimate_norms(user: UserLoss, rows, key):
     """Return operator norms of the second and the third derivatives of k statistics at P rows of weights, shapes (P, k)."""
-    starts = jax.random.normal(key, (DIRECTIONS, user.size))
+    starts = jax.random.normal(key, (POWER_ITERATION_STARTS, user.size))
     unit = lambda v: v / jnp.where((size := jnp.linalg.norm(v)) > 0, size, 1.0)
 
     def at(w, i):
@@ -191,7 +196,7 @@ def _norms(user: UserLoss, rows, key):
 
         def largest(apply, value):
             def climb(v):
-                v = lax.fori_loop(0, ITERATIONS, lambda _, v: unit(apply(v)), unit(v))
+                v = lax.fori_loop(0, POWER_ITERATION_COUNT, lambda _, v: unit(apply(v)), unit(v))
                 return jnp.abs(value(v))
 
             return jax.vmap(climb)(starts).max()
@@ -212,7 +217,7 @@ def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray, positive: bo
     >>> fit_growth(d, 100 + d, 0.001 * d)
     1.00 ± 0.00
     """
-    if value[-1] <= max(0.0 if positive else DETECTED * error[-1], ZERO) or (value <= 0).any():
+    if value[-1] <= max(0.0 if positive else MIN_DETECTION_ERRORS * error[-1], MAX_ZERO_VALUE) or (value <= 0).any():
         return Growth(-np.inf, 0.0)
     spread = np.maximum(error, 1e-4 * value)
     x, y, weight = np.log(d / d[-1]), np.log(value), value / spread
@@ -220,7 +225,7 @@ def fit_growth(d: np.ndarray, value: np.ndarray, error: np.ndarray, positive: bo
     solution = np.linalg.lstsq(design, y * weight, rcond=None)[0]
     line_error = float(np.sqrt(np.linalg.inv(design.T @ design)[1, 1]))
     power = Growth(float(solution[1]), line_error if error.any() else 0.0)
-    if np.abs((y - solution[0] - solution[1] * x) * weight).max() < MISFIT or len(d) < 4 or not error.any():
+    if np.abs((y - solution[0] - solution[1] * x) * weight).max() < MAX_MISFIT_ERRORS or len(d) < 4 or not error.any():
         return power
     model = lambda p: (p[0] + p[1] * np.log1p(p[2] * d[0] / d) + p[1] * x - y) * weight
     found = least_squares(model, [*solution, 0.0], bounds=([-np.inf, -np.inf, -0.9], np.inf))

@@ -10,23 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import qmc
 
-from sgdlimits.analysis.sampled.estimates import StepScales, format_with_error
-from sgdlimits.analysis.sampled.lift import lift
+from sgdlimits.analysis.sampled.estimates import StepSizeFactors, format_with_error
+from sgdlimits.analysis.sampled.lift import find_weights_near
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import SampleMoments, moments
 from sgdlimits.checks import as_numbers
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.basis import Basis, GridSplines, Polynomials
 from sgdlimits.problem.surrogate import Surrogate
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
-BATCHES = 32
+BATCH_COUNT = 32
 """Number of batches of samples. The spread of separate fits to them gives errors, errors common to all points included."""
 MIN_ERRORS_PRINTED = 4
 """Number of standard errors from which a coefficient is printed."""
 MIN_FOUND_SHARE = 0.5
 """Smallest share of the points of a region for which weights with these statistics must be found."""
-PARTS = ("population", "corrector", "noise", "risk")
+DYNAMICS_PARTS = ("population", "corrector", "noise", "risk")
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +69,9 @@ class FittedDynamics:
         i, basis = self.names.index(name), self.problem.basis
         units = np.prod(np.asarray(basis.size) ** basis.powers, axis=1)
         numbers = (self.coefficients[part][:, i] / units, self.errors[part][:, i] / units)
-        return {self._product(powers): (value, error) for powers, value, error in zip(basis.powers, *numbers, strict=True)}
+        return {
+            self._multiply_features(powers): (value, error) for powers, value, error in zip(basis.powers, *numbers, strict=True)
+        }
 
     def __repr__(self) -> str:
         kind = (
@@ -79,7 +81,7 @@ class FittedDynamics:
         if not isinstance(self.problem.basis, Polynomials):
             return head
         rows = [("part", "of", "terms above four standard errors")]
-        for part in PARTS[:2]:
+        for part in DYNAMICS_PARTS[:2]:
             for name in self.names:
                 shown = [
                     f"({format_with_error(value, error)}) {product}".rstrip()
@@ -88,16 +90,16 @@ class FittedDynamics:
                 ]
                 rows.append((part, name, " + ".join(shown) or "0"))
         left = ", ".join(f"{part} {value:.2g}" for part, value in self.misfit.items())
-        return f"{head}; misfit in errors: {left}\n{table(rows)}"
+        return f"{head}; misfit in errors: {left}\n{format_table(rows)}"
 
-    def _product(self, powers: np.ndarray) -> str:
+    def _multiply_features(self, powers: np.ndarray) -> str:
         factors = [name if n == 1 else f"{name}^{n}" for name, n in zip(self.names, powers, strict=True) if n]
         return " ".join(factors)
 
 
 def find_weights(user: UserLoss, drawn: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find weights with target statistics, starting from drawn weights; return the weights found and their statistics."""
-    rows, found = lift(user, drawn[np.arange(len(targets)) % len(drawn)], targets)
+    rows, found = find_weights_near(user, drawn[np.arange(len(targets)) % len(drawn)], targets)
     if found.mean() < MIN_FOUND_SHARE:
         bad = ", ".join(f"{name} = {value:.3g}" for name, value in zip(user.names, targets[np.argmin(found)], strict=True))
         raise BadInput(
@@ -139,7 +141,7 @@ def _check_names(what: str, names: tuple[str, ...], given: Mapping) -> None:
 
 
 def fit_dynamics(
-    user: UserLoss, scales: StepScales, basis: Basis, rows: np.ndarray, u: np.ndarray, samples: int, seed: int
+    user: UserLoss, scales: StepSizeFactors, basis: Basis, rows: np.ndarray, u: np.ndarray, samples: int, seed: int
 ) -> FittedDynamics:
     """Fit functions to the dynamics estimated at rows of weights, by least squares weighted with the standard errors.
 
@@ -180,17 +182,17 @@ def _least_squares_matrix(features: np.ndarray, error: np.ndarray) -> np.ndarray
     return np.linalg.pinv(features * weight[:, None]) * weight
 
 
-def _batch_means(scales: StepScales, measured: SampleMoments) -> dict[str, np.ndarray]:
+def _batch_means(scales: StepSizeFactors, measured: SampleMoments) -> dict[str, np.ndarray]:
     """Return the quantities to be fitted, as means over batches of samples, each of shape (batches, P, components)."""
     increments = scales.increments(measured)
     increments = increments - increments.mean(0)
     one, other = np.triu_indices(increments.shape[-1])
-    batches = np.array_split(np.arange(measured.samples), BATCHES)
-    means: dict[str, list[np.ndarray]] = {part: [] for part in PARTS}
+    batches = np.array_split(np.arange(measured.samples), BATCH_COUNT)
+    means: dict[str, list[np.ndarray]] = {part: [] for part in DYNAMICS_PARTS}
     for batch in batches:
         products = increments[batch][..., one] * increments[batch][..., other]
-        means["population"].append(-scales.drift * measured.first[batch].mean(0))
-        means["corrector"].append(scales.bend / 2 * measured.bend[batch].mean(0))
+        means["population"].append(-scales.drift * measured.first_derivatives[batch].mean(0))
+        means["corrector"].append(scales.second_order_terms / 2 * measured.second_order_terms[batch].mean(0))
         means["noise"].append(scales.time * products.mean(0))
         means["risk"].append(measured.loss[batch].mean(0)[:, None])
     return {part: np.stack(each) for part, each in means.items()}

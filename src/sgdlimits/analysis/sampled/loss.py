@@ -19,24 +19,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.chain_rule import names_of_numbers, takes_d
+from sgdlimits.analysis.chain_rule import name_tree_entries, requires_dimension
 from sgdlimits.checks import as_numbers
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import Layout, jit_bound
+from sgdlimits.jaxtools import TreeLayout, jit_bound
 from sgdlimits.trial import describe_error, try_function
 
 
 class SampleTerms(NamedTuple):
     """Terms of one sample at one point: its loss, and the derivatives of the statistics along its gradient G.
 
-    `first` and `second` are the first and second derivatives along G, and `cross` the mixed second derivative along G and an
-    estimate of the mean of G.
+    `first_derivatives` and `second_derivatives` are the first and second derivatives along G, and `mixed_derivatives` the mixed
+    second derivative along G and an estimate of the mean of G.
     """
 
     loss: Float[Array, ""]
-    first: Float[Array, " k"]
-    second: Float[Array, " k"]
-    cross: Float[Array, " k"]
+    first_derivatives: Float[Array, " k"]
+    second_derivatives: Float[Array, " k"]
+    mixed_derivatives: Float[Array, " k"]
 
 
 class UserLoss(eqx.Module):
@@ -54,24 +54,24 @@ class UserLoss(eqx.Module):
     sample: Callable = eqx.field(static=True)
     statistics: Callable = eqx.field(static=True)
     d: int = eqx.field(static=True)
-    weights: Layout = eqx.field(static=True)
-    values: Layout = eqx.field(static=True)
+    weights: TreeLayout = eqx.field(static=True)
+    values: TreeLayout = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
 
     @classmethod
     def of(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
         """Build a `UserLoss` from functions, each evaluated once at given weights; raise `BadInput` if one of them fails."""
         weights = as_weights("at", weights)
-        layout = Layout.of(weights)
+        layout = TreeLayout.from_tree(weights)
         at = f"weights of shape {', '.join(map(str, layout.shapes))}"
         x = _try_sample(sample, d)
         values = _with_d(statistics, d)
         try_function("statistics", values, at, weights, shape=None)
         try_function("loss", loss, f"{at} and one sample", weights, x)
         answer = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), values(weights))
-        names = names_of_numbers(answer)
-        user = cls(loss, sample, statistics, d, layout, Layout.of(answer), names)
-        first, second = jit_bound(UserLoss.slopes, user, fast_compile=True)(*[user.row(weights)] * 2)
+        names = name_tree_entries(answer)
+        user = cls(loss, sample, statistics, d, layout, TreeLayout.from_tree(answer), names)
+        first, second = jit_bound(UserLoss.slopes, user, fast_compile=True)(*[user.flatten_weights(weights)] * 2)
         for what, slope in (("first", first), ("second", second)):
             if not np.isfinite(slope).all():
                 bad = names[int(np.argmin(np.isfinite(slope)))]
@@ -82,15 +82,15 @@ class UserLoss(eqx.Module):
     def from_traced(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
         """Build a `UserLoss` from functions without evaluating them, at weights that may be traced by JAX."""
         answer = jax.eval_shape(_with_d(statistics, d), weights)
-        names = names_of_numbers(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
-        return cls(loss, sample, statistics, d, Layout.of(weights), Layout.of(answer), names)
+        names = name_tree_entries(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
+        return cls(loss, sample, statistics, d, TreeLayout.from_tree(weights), TreeLayout.from_tree(answer), names)
 
     @property
     def size(self) -> int:
         """Number n of weights."""
         return self.weights.size
 
-    def row(self, weights: PyTree) -> Float[Array, " n"]:
+    def flatten_weights(self, weights: PyTree) -> Float[Array, " n"]:
         """Flatten weights to one row, shape (n,)."""
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(weights)])
 
@@ -99,11 +99,11 @@ class UserLoss(eqx.Module):
         answer = _with_d(self.statistics, self.d)(self.weights.values(w))
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(answer)])
 
-    def value(self, w: Float[Array, " n"], x: PyTree) -> Float[Array, ""]:
+    def evaluate_loss(self, w: Float[Array, " n"], x: PyTree) -> Float[Array, ""]:
         """Return the loss of one sample at a row of weights."""
         return jnp.asarray(self.loss(self.weights.values(w), x), float)
 
-    def tree(self, row: Any) -> PyTree:
+    def unflatten_statistics(self, row: Any) -> PyTree:
         """Return a row of k numbers in the form in which `statistics` returns its value."""
         return jax.tree.map(np.asarray, self.values.values(jnp.asarray(row)))
 
@@ -117,11 +117,11 @@ class UserLoss(eqx.Module):
 
     def terms(self, w: Float[Array, " n"], x: PyTree, pilot: Float[Array, " n"]) -> tuple[SampleTerms, Float[Array, " n"]]:
         """Return the terms of one sample at a row of weights, and its gradient; `pilot` is an estimate of the mean gradient."""
-        loss, gradient = jax.value_and_grad(self.value)(w, x)
+        loss, gradient = jax.value_and_grad(self.evaluate_loss)(w, x)
         first, along = jax.linearize(lambda w: jax.jvp(self.u, (w,), (gradient,))[1], w)
         return SampleTerms(loss, first, along(gradient), along(pilot)), gradient
 
-    def numbers_per_sample(self, points: int) -> int:
+    def count_floats_per_sample(self, points: int) -> int:
         """Estimate the number of floats in memory for the terms of one sample at `points` points."""
         x = jax.eval_shape(lambda: self.draw(jax.random.key(0)))
         size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(x))
@@ -166,4 +166,4 @@ def dimension_of(weights: PyTree) -> int:
 
 
 def _with_d(statistics: Callable, d: int) -> Callable:
-    return (lambda w: statistics(w, d)) if takes_d(statistics) else statistics
+    return (lambda w: statistics(w, d)) if requires_dimension(statistics) else statistics

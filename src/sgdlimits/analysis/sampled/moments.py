@@ -15,15 +15,15 @@ from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import jit_bound
 from sgdlimits.size import check_memory
 
-NUMBERS_PER_CHUNK = 2**21
+FLOATS_PER_CHUNK = 2**21
 """Number of floats in a chunk of samples with its gradients: 16 MB, so that it fits into a processor's cache."""
 MAX_CHUNK = 256
 """Largest number of samples in a chunk."""
-GROUPS = 8
+SAMPLE_GROUPS = 8
 """Number of groups of samples; products of the mean gradients of two groups are unbiased."""
-PILOT_SAMPLES = 64
+PILOT_SAMPLE_COUNT = 64
 """Number of samples for a first estimate of the mean gradient, which centres terms and biases no average."""
-PILOT, MAIN = 0, 1
+PILOT_KEY, MAIN_KEY = 0, 1
 """Numbers folded into the random key: for the samples of the first estimate, and for those of the final one."""
 
 
@@ -42,8 +42,8 @@ class SampleMoments:
     """
 
     loss: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
+    first_derivatives: np.ndarray
+    second_derivatives: np.ndarray
     centred: np.ndarray
     excess: np.ndarray
     gradients: np.ndarray
@@ -53,7 +53,7 @@ class SampleMoments:
         return len(self.loss)
 
     @property
-    def bend(self) -> np.ndarray:
+    def second_order_terms(self) -> np.ndarray:
         r"""Unbiased estimate of :math:`\sum_{ij} V_{ij}\,\partial_i\partial_j u` from each sample, shape (N, P, k).
 
         V is the covariance of one sample's gradient, and u are the statistics.
@@ -67,19 +67,19 @@ def moments(user: UserLoss, points: Any, samples: int, key: Array) -> SampleMome
     points = jnp.asarray(points)
     numbers = 8 * len(user.names) + 1
     check_memory([("samples", samples), ("weights", len(points)), ("numbers", numbers)], "Give fewer samples or weights.")
-    pilot_key = jax.random.fold_in(key, PILOT)
-    pilot = _compute_terms(user, points, jnp.zeros_like(points), pilot_key, PILOT_SAMPLES)[1].sum(0) / PILOT_SAMPLES
-    terms, sums = _compute_terms(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN), samples)
+    pilot_key = jax.random.fold_in(key, PILOT_KEY)
+    pilot = _compute_terms(user, points, jnp.zeros_like(points), pilot_key, PILOT_SAMPLE_COUNT)[1].sum(0) / PILOT_SAMPLE_COUNT
+    terms, sums = _compute_terms(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN_KEY), samples)
     _check_finite(user, terms)
     mean = sums.sum(0) / samples
     bends = jit_bound(_second_derivatives, user, fast_compile=True)
     shift, excess = np.asarray(bends(points, pilot)), np.asarray(bends(points, mean - pilot))
-    counts = np.array([len(range(group, samples, GROUPS)) for group in range(GROUPS)])
-    centred = terms.second - 2 * terms.cross + shift
+    counts = np.array([len(range(group, samples, SAMPLE_GROUPS)) for group in range(SAMPLE_GROUPS)])
+    centred = terms.second_derivatives - 2 * terms.mixed_derivatives + shift
     return SampleMoments(
         loss=np.asarray(terms.loss),
-        first=np.asarray(terms.first),
-        second=np.asarray(terms.second),
+        first_derivatives=np.asarray(terms.first_derivatives),
+        second_derivatives=np.asarray(terms.second_derivatives),
         centred=np.asarray(centred),
         excess=excess,
         gradients=sums / counts[:, None, None],
@@ -88,10 +88,10 @@ def moments(user: UserLoss, points: Any, samples: int, key: Array) -> SampleMome
 
 def _compute_terms(user: UserLoss, points: Any, pilot: Any, key: Array, samples: int) -> tuple[SampleTerms, np.ndarray]:
     """Return the terms of all samples, and the sum of gradients over each group; sample i is in group i mod GROUPS."""
-    chunk = NUMBERS_PER_CHUNK // user.numbers_per_sample(len(points))
-    chunk = GROUPS * max(1, min(chunk, MAX_CHUNK) // GROUPS)
-    piece = jit_bound(_compute_chunk, user, chunk)
-    parts, sums = [], np.zeros((GROUPS, *points.shape))
+    chunk = FLOATS_PER_CHUNK // user.count_floats_per_sample(len(points))
+    chunk = SAMPLE_GROUPS * max(1, min(chunk, MAX_CHUNK) // SAMPLE_GROUPS)
+    piece = jit_bound(_compute_chunk_terms, user, chunk)
+    parts, sums = [], np.zeros((SAMPLE_GROUPS, *points.shape))
     for begin in range(0, samples, chunk):
         terms, sum_ = piece(points, pilot, key, begin, samples)
         parts.append(jax.tree.map(lambda leaf, begin=begin: np.asarray(leaf)[: samples - begin], terms))
@@ -99,14 +99,14 @@ def _compute_terms(user: UserLoss, points: Any, pilot: Any, key: Array, samples:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), sums
 
 
-def _compute_chunk(user: UserLoss, chunk: int, points, pilot, key, begin, samples):
+def _compute_chunk_terms(user: UserLoss, chunk: int, points, pilot, key, begin, samples):
     """Return the terms of a chunk of samples, and the sum of gradients over each group, up to sample number `samples`."""
     index = begin + jnp.arange(chunk)
     x = jax.vmap(lambda i: user.draw(jax.random.fold_in(key, i)))(index)
     at_points = lambda x: jax.vmap(lambda w, c: user.terms(w, x, c))(points, pilot)
     terms, gradients = jax.vmap(at_points)(x)
     counted = jnp.where((index < samples)[:, None, None], gradients, 0.0)
-    return terms, counted.reshape(-1, GROUPS, *points.shape).sum(0)
+    return terms, counted.reshape(-1, SAMPLE_GROUPS, *points.shape).sum(0)
 
 
 def _second_derivatives(user: UserLoss, points, directions):

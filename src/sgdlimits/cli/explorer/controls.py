@@ -6,7 +6,7 @@ import typing
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS
-from sgdlimits.checks import OverTime
+from sgdlimits.checks import ScheduleCheck
 from sgdlimits.cli.explorer.scenes import SCENES
 from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_parameters, preset_parameters
 from sgdlimits.docstring import describe
@@ -55,7 +55,7 @@ def preset_controls(name: str) -> list[dict[str, Any]]:
 
 def _over_time(thing: Any, name: str) -> dict[str, bool]:
     """Return a dict of two bools: whether an argument may be a schedule, and whether users may draw the schedule as a line."""
-    scheduled = isinstance(checks_of(thing).get(name), OverTime)
+    scheduled = isinstance(checks_of(thing).get(name), ScheduleCheck)
     return {"schedule": scheduled, "drawn": scheduled and name.startswith("lr")}
 
 

@@ -14,9 +14,9 @@ from sgdlimits.errors import BadInput
 
 # the colours and dashes of the page's stylesheet
 SIDE_COLOURS = ("#0072b2", "#d55e00")
-COLOURS = {"chain": SIDE_COLOURS[0], "ode": "#16181d", "sde": "#009e73", "mean_field": "#aa4499"}
-DASHES = {"ode": (0, (4.5, 2)), "mean_field": (0, (1.2, 2)), "sde": (0, (1, 1.5))}
-DASHES |= {"noisy_ode": (0, (7, 2)), "backward": (0, (3, 4))}
+LEVEL_COLOURS = {"chain": SIDE_COLOURS[0], "ode": "#16181d", "sde": "#009e73", "mean_field": "#aa4499"}
+LEVEL_DASHES = {"ode": (0, (4.5, 2)), "mean_field": (0, (1.2, 2)), "sde": (0, (1, 1.5))}
+LEVEL_DASHES |= {"noisy_ode": (0, (7, 2)), "backward": (0, (3, 4))}
 LEGEND_NAMES = {"chain": "exact chain", "ode": "ODE", "sde": "SDE, 10 % to 90 %", "mean_field": "mean field"}
 LEGEND_NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "backward equation"}
 
@@ -72,9 +72,9 @@ def _draw_figure(job: Any, form: str, *, left: str, right: str, log: bool, log_t
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from sgdlimits.analysis.plot import PAPER
+    from sgdlimits.analysis.plot import PAPER_STYLE
 
-    with rc_context(PAPER):
+    with rc_context(PAPER_STYLE):
         drawn = Figure(figsize=(10, 6.4), layout="constrained")
         axes = drawn.subplot_mosaic([[0, 0, 0, 1, 1, 1], [2, 2, 3, 3, 4, 4]])
         for place, name in enumerate((left, right)):
@@ -104,7 +104,7 @@ def _draw_curves(ax: Any, job: Any, name: str) -> None:
             values = drawable_quantities(drop_diverged_unless_all(dataset)).get(name)
             if values is None:
                 continue
-            t, colour = dataset.t.values, SIDE_COLOURS[side] if many else COLOURS[level]
+            t, colour = dataset.t.values, SIDE_COLOURS[side] if many else LEVEL_COLOURS[level]
             label = f"{'AB'[side]}: {LEGEND_NAMES[level]}" if many else LEGEND_NAMES[level]
             if level == "sde":
                 low, high = np.quantile(values, (0.1, 0.9), axis=0)
@@ -112,7 +112,7 @@ def _draw_curves(ax: Any, job: Any, name: str) -> None:
                 continue
             if level == "chain":
                 ax.plot(t, values[:MAX_SINGLE_RUNS].T, color=colour, alpha=0.3, linewidth=0.5)
-            ax.plot(t, values.mean(0), color=colour, linestyle=DASHES.get(level, "-"), linewidth=1.6, label=label)
+            ax.plot(t, values.mean(0), color=colour, linestyle=LEVEL_DASHES.get(level, "-"), linewidth=1.6, label=label)
 
 
 def _draw_exits(ax: Any, views: list) -> None:
@@ -123,8 +123,8 @@ def _draw_exits(ax: Any, views: list) -> None:
         for name, t in view["marks"].items():
             if t is not None:
                 one = {} if len(views) > 1 else {"label": LEGEND_NAMES[name].split(",")[0]}
-                tone = colour if len(views) > 1 else COLOURS.get(name, SIDE_COLOURS[1])
-                ax.axvline(t, color=tone, linestyle=DASHES.get(name, "-"), linewidth=1.2, **one)
+                tone = colour if len(views) > 1 else LEVEL_COLOURS.get(name, SIDE_COLOURS[1])
+                ax.axvline(t, color=tone, linestyle=LEVEL_DASHES.get(name, "-"), linewidth=1.2, **one)
     ax.set(xlabel=r"exit time $t$", ylabel="runs")
     if len(views) == 1:
         ax.legend(fontsize=7, handlelength=2)
@@ -140,7 +140,10 @@ def _draw_portrait(ax: Any, views: list) -> None:
         size = np.hypot(*(drift / np.ptp(grid, axis=0)).T)
         arrows = drift / np.where(size > 0, size, 1)[:, None]
         ax.quiver(*grid.T, *arrows.T, color="0.7", angles="xy", pivot="mid", width=0.003)
-        for tracks, look in ((view["chain"], {"color": colour}), (view["ode"], {"color": "k", "linestyle": DASHES["ode"]})):
+        for tracks, look in (
+            (view["chain"], {"color": colour}),
+            (view["ode"], {"color": "k", "linestyle": LEVEL_DASHES["ode"]}),
+        ):
             for track in tracks:
                 ax.plot(*np.array(track, float).T, linewidth=0.9, **look)
     else:

@@ -41,11 +41,11 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-POLICY, TOO_MANY, IDLE = 1008, 1013, 4000
+POLICY_VIOLATION_CODE, TRY_AGAIN_CODE, IDLE_CODE = 1008, 1013, 4000
 """WebSocket close codes; 4000 and above are free for applications."""
 
 
-class Guard:
+class AccessControl:
     """Access control of the server: checks host name, origin and token of each request."""
 
     def __init__(self, host: str, port: int, token: str | None) -> None:
@@ -74,10 +74,10 @@ class Guard:
         return ""
 
 
-class Explorer:
+class ExplorerServer:
     """Request handlers of the web application, with its access control and the number of open sessions."""
 
-    def __init__(self, guard: Guard, idle: float, spare: SpawnedProcess | None = None) -> None:
+    def __init__(self, guard: AccessControl, idle: float, spare: SpawnedProcess | None = None) -> None:
         self.guard, self.idle, self.sessions, self.spare = guard, idle, 0, spare
         self.static = StaticFiles(directory=PAGE_FOLDER)
         self.contents: dict[str, Any] = {}
@@ -111,11 +111,11 @@ class Explorer:
         """Connect the WebSocket of a page with a session, until either of them ends."""
         if why := self.guard.refusal_reason(socket):
             # a close reason has at most 123 bytes
-            await socket.close(POLICY, why[:120])
+            await socket.close(POLICY_VIOLATION_CODE, why[:120])
             return
         await socket.accept()
         if self.sessions >= MAX_SESSIONS:
-            await socket.close(TOO_MANY, f"{MAX_SESSIONS} pages are open already. Close one of them.")
+            await socket.close(TRY_AGAIN_CODE, f"{MAX_SESSIONS} pages are open already. Close one of them.")
             return
         self.sessions += 1
         # the spare process is for the first page only
@@ -139,7 +139,7 @@ class Explorer:
             try:
                 text = await asyncio.wait_for(socket.receive_text(), self.idle)
             except TimeoutError:
-                await socket.close(IDLE, "Nothing was asked for a while, so the simulation's process was ended.")
+                await socket.close(IDLE_CODE, "Nothing was asked for a while, so the simulation's process was ended.")
                 return
             except KeyError:
                 await socket.send_json({"kind": "error", "text": "A message must be a string. Reload the page."})
@@ -167,7 +167,7 @@ def build_application(
     host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS, spare: SpawnedProcess | None = None
 ) -> Starlette:
     """Build the web application for a host and port; the first page that opens uses the process `spare`."""
-    explorer = Explorer(Guard(host, port, token), idle, spare)
+    explorer = ExplorerServer(AccessControl(host, port, token), idle, spare)
     return Starlette(
         routes=[
             Route("/", explorer.send_page),

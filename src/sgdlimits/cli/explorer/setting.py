@@ -34,7 +34,7 @@ SAMPLES_BETWEEN_TIMES = 10**6
 """Number of samples, in all runs together, between two saved times; a setting has at least `MIN_SAVED_TIMES` saved times."""
 MAX_LIMIT_RUNS = 16
 """Maximum number of runs of the ODE and of the mean-field limit, whose runs share no work."""
-LIMITS: dict[str, Callable[[str, Any], Any]] = {
+SETTING_LIMITS: dict[str, Callable[[str, Any], Any]] = {
     "width": integer(below=65), "teachers": integer(below=33), "batch": integer(below=1025),
     "order": integer(at_least=2, below=9),
     "d": integer(below=10**9 + 1), "runs": integer(below=513), "t_max": number(above=0, below=1e5 + 1),
@@ -44,12 +44,12 @@ LIMITS: dict[str, Callable[[str, Any], Any]] = {
 STARTS: dict[str, tuple[str, float | None]] = {
     name: (number, None if number == "d" else EXAMPLES[number])
     for name in START_CLASSES
-    for number in Constructor.of("start", name).required
+    for number in Constructor.from_part("start", name).required
 }
 """For each start, the name of the number that it takes and a default; for d it is None, since the chain's d is used."""
 MAX_SCHEDULE_LENGTH = 4000
 """Maximum number of characters in a string that gives a schedule."""
-CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORITHMS, "start_from": STARTS}
+SETTING_CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORITHMS, "start_from": STARTS}
 """Known presets, optimisers and starts by name, for each entry of a setting that names one."""
 
 
@@ -61,7 +61,7 @@ def preset_parameters(preset: str) -> dict[str, inspect.Parameter]:
 
 def optimiser_parameters(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters, by name, that an optimiser has beyond those of plain SGD."""
-    return Constructor.of("optimiser", name).own_parameters
+    return Constructor.from_part("optimiser", name).own_parameters
 
 
 def parse_value(name: str, value: Any) -> Any:
@@ -143,7 +143,7 @@ class Setting:
         """Objects that the setting names: the problem, the exact chain as a level, and the start."""
         refusal = f"the optimiser must be sgd for {self.preset}; got {self.optimiser}. Choose sgd."
         values = {"problem": self.parameters, "optimiser": self.optimiser_parameters, "level": {"d": self.d}}
-        spec = Spec.of(self.preset, "chain", self.start_from, self.optimiser)
+        spec = Spec.from_names(self.preset, "chain", self.start_from, self.optimiser)
         return spec.build({**values, "start": dict([self.start_number])}, refusal)
 
     @property
@@ -167,7 +167,7 @@ class Setting:
         found: dict[str, Level] = {"chain": self._built_parts["level"], "ode": ODE(), "sde": SDE(self.d)}
         if self.problem.directions.width > 1 and self.optimiser == "sgd":
             with suppress(BadInput):
-                MeanField().view(self.problem)
+                MeanField().adapt_problem(self.problem)
                 found["mean_field"] = MeanField()
         return found
 
@@ -225,20 +225,24 @@ class Setting:
 
 def _read_entry(name: str, value: Any) -> Any:
     """Check one entry of a message, and convert it to the value of a setting's field."""
-    if name in CHOICES:
-        if not isinstance(value, str) or value not in CHOICES[name]:
-            raise BadInput(f"there is no {name} {shorten(value)}. Choose one of {', '.join(CHOICES[name])}.")
+    if name in SETTING_CHOICES:
+        if not isinstance(value, str) or value not in SETTING_CHOICES[name]:
+            raise BadInput(f"there is no {name} {shorten(value)}. Choose one of {', '.join(SETTING_CHOICES[name])}.")
         return value
     if name in ("parameters", "optimiser_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
             raise BadInput(f"{name} must be a JSON object; got {shorten(value)}. Reload the page.")
         every = {str(key): parse_value(str(key), one) for key, one in value.items()}
-        return {key: LIMITS[key](key, one) if key in LIMITS else one for key, one in every.items() if one is not None}
+        return {
+            key: SETTING_LIMITS[key](key, one) if key in SETTING_LIMITS else one
+            for key, one in every.items()
+            if one is not None
+        }
     value = parse_value(name, value)
     if name == "threshold":
         check_threshold(value)
         return value
-    return LIMITS[name](name, value) if name in LIMITS else number()(name, value)
+    return SETTING_LIMITS[name](name, value) if name in SETTING_LIMITS else number()(name, value)
 
 
 def _python_text(value: Any, texts: Mapping[str, str] | None = None) -> str:

@@ -15,13 +15,13 @@ import xarray as xr
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.fixed_points import FixedPoints
 from sgdlimits.analysis.fixed_points.find import run_search
-from sgdlimits.analysis.fixed_points.system import OutOfTime, Watch
+from sgdlimits.analysis.fixed_points.system import OutOfTime, SearchMonitor
 from sgdlimits.analysis.landscape import hessian_spectrum
-from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.analysis.origin import name_of_overlap
 from sgdlimits.analysis.summary import summarise
 from sgdlimits.cli.explorer.setting import Setting
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import DIVERGED
+from sgdlimits.level.base import RUN_DIVERGED
 from sgdlimits.papers.mediocrity.theory import exit_time
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.schema import statistics
@@ -30,13 +30,13 @@ MAX_SINGLE_RUNS = 24
 """Maximum number of single runs that the page draws."""
 MAX_QUANTITIES = 12
 """Maximum number of quantities that the page offers to draw."""
-GRID_POINTS = 17
+PORTRAIT_POINTS = 17
 """Number of arrows of a phase portrait along each axis."""
-TRACK_POINTS = 400
+TRACK_POINT_COUNT = 400
 """Number of times of a trajectory in a phase portrait, fixed so that code is compiled for one number only."""
 SEARCH_SECONDS = 30.0
 """Time limit of the search for fixed points, in seconds."""
-FORMULAS = ("quenched", "noisy_ode", "backward")
+STATISTIC_FORMULAS = ("quenched", "noisy_ode", "backward")
 """Theories, by their names in the table of exit times, whose predictions are marked in the histogram."""
 
 
@@ -51,7 +51,7 @@ def as_lists(values: Any) -> Any:
 
 def drawable_quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     """Return the quantities of a dataset that the page can draw against time, by name, each of shape (run, t)."""
-    name = str(overlap_name(dataset))
+    name = str(name_of_overlap(dataset))
     found = {"risk": dataset.risk.values}
     if "accuracy" in dataset:
         found["accuracy"] = dataset.accuracy.values
@@ -69,7 +69,7 @@ def drawable_quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
 
 def drop_diverged_unless_all(dataset: xr.Dataset) -> xr.Dataset:
     """Return the runs of a dataset that did not diverge, or all runs if all diverged."""
-    good = dataset.isel(run=dataset.status.values != DIVERGED)
+    good = dataset.isel(run=dataset.status.values != RUN_DIVERGED)
     return good if good.sizes["run"] else dataset
 
 
@@ -83,12 +83,12 @@ def build_curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
         if level == "sde":
             one["low"], one["high"] = as_lists(np.quantile(values, (0.1, 0.9), axis=0))
         made[name] = one
-    return {"t": as_lists(piece.t.values), "curves": made, "diverged": int((piece.status.values == DIVERGED).sum())}
+    return {"t": as_lists(piece.t.values), "curves": made, "diverged": int((piece.status.values == RUN_DIVERGED).sum())}
 
 
 def headline_numbers(dataset: xr.Dataset) -> dict[str, str]:
     """Return the last saved time, and the mean risk and largest overlap of a level's runs at that time, as strings by name."""
-    good = dataset.isel(run=dataset.status.values != DIVERGED)
+    good = dataset.isel(run=dataset.status.values != RUN_DIVERGED)
     if not good.sizes["run"]:
         return {"runs": "all diverged"}
     found = {"t": f"{float(dataset.t.values[-1]):.5g}"}
@@ -111,7 +111,7 @@ def build_exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, 
         for name in ("ode", "sde", "mean_field"):
             if name in datasets:
                 marks[name] = summarise(exit_times(datasets[name], setting.threshold), resamples=1).median.value
-    for name in FORMULAS:
+    for name in STATISTIC_FORMULAS:
         try:
             marks[name] = exit_time(cast(Any, setting.problem), setting.d, setting.threshold, name)
         except (BadInput, TypeError, AttributeError):  # the formulas are for phase retrieval only
@@ -124,7 +124,7 @@ def build_exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, 
             "rows": {name: as_lists((each.value, each.low, each.high)) for name, each in rows.items()}}  # fmt: skip
 
 
-class CancellableWatch(Watch):
+class CancellableSearchMonitor(SearchMonitor):
     """Progress watch of a search for fixed points, which also ends the search once `wanted()` is false."""
 
     def __init__(self, name: str, wanted: Callable[[], bool]) -> None:
@@ -141,7 +141,7 @@ def find_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
     """Find fixed points of a setting's ODE, for at most `SEARCH_SECONDS` and only while `wanted()` is true."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run_search(CancellableWatch(setting.preset, wanted), setting.final_problem.limit, count=32)
+        return run_search(CancellableSearchMonitor(setting.preset, wanted), setting.final_problem.limit, count=32)
 
 
 def describe_search(found: FixedPoints | None) -> str:
@@ -168,7 +168,7 @@ def build_portrait(
     plane : names of the two statistics, as sent by the page; invalid ones are replaced
     """
     problem = setting.final_problem.limit
-    ode = ode.isel(run=ode.status.values != DIVERGED)
+    ode = ode.isel(run=ode.status.values != RUN_DIVERGED)
     if not ode.sizes["run"]:
         raise BadInput("All runs of the ODE diverged: there is no flow to draw. Take a smaller lr.")
     stats = statistics(_thin_times(ode))
@@ -182,7 +182,7 @@ def build_portrait(
     places = [names.index(name) for name in (x, y) if name]
     tracks, real = flows[:, :, places], []
     if chain is not None and setting.optimiser == "sgd":
-        chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
+        chain = chain.isel(run=np.flatnonzero(chain.status.values != RUN_DIVERGED)[:4])
         real = (
             list(np.asarray(_flatten_statistics(problem, statistics(_thin_times(chain))))[:, :, places])
             if chain.sizes["run"]
@@ -193,7 +193,10 @@ def build_portrait(
     every = np.concatenate([*tracks, *real, *(point[None] for point, _ in points)])
     low, high = every.min(0), every.max(0)
     margin = 0.08 * np.maximum(high - low, 1e-3)
-    axes = [np.linspace(a, b, GRID_POINTS if y else 8 * GRID_POINTS) for a, b in zip(low - margin, high + margin, strict=True)]
+    axes = [
+        np.linspace(a, b, PORTRAIT_POINTS if y else 8 * PORTRAIT_POINTS)
+        for a, b in zip(low - margin, high + margin, strict=True)
+    ]
     mesh = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(places))
     vectors = np.tile(flows[0, 0], (len(mesh), 1))
     vectors[:, places] = mesh
@@ -235,8 +238,8 @@ def _locate_points(problem: Any, found: FixedPoints, places: list[int]) -> list[
 
 
 def _thin_times(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a dataset at `TRACK_POINTS` evenly spaced times."""
-    return dataset.isel(t=np.linspace(0, dataset.sizes["t"] - 1, TRACK_POINTS).round().astype(int))
+    """Return a dataset at `TRACK_POINT_COUNT` evenly spaced times."""
+    return dataset.isel(t=np.linspace(0, dataset.sizes["t"] - 1, TRACK_POINT_COUNT).round().astype(int))
 
 
 def _are_allowed(problem: Any, batch: Any) -> np.ndarray:

@@ -37,7 +37,7 @@ MAX_RUN_SECONDS = 60.0
 """Time after the first pieces at which the runs of a level are stopped, with a note on the page, in seconds."""
 
 
-class PageJob:
+class PageRequest:
     """One request of a page: one or two settings, with the pieces of datasets that their levels have yielded so far."""
 
     def __init__(self, number: Any, settings: list[Setting], plane: Any) -> None:
@@ -61,14 +61,14 @@ class Worker:
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.sending, self.reporting = connection, threading.Lock(), threading.Lock()
-        self.job: PageJob | None = None
+        self.job: PageRequest | None = None
         self.changed = threading.Condition()
         levels = [partial(self.run_level, level=level) for level in LEVEL_NAMES]
         for line in (*levels, self.draw_portraits, self.draw_spectra):
             # daemons: they end with the main thread, which reads the connection
             threading.Thread(target=self.repeat_for_each_job, args=(line,), daemon=True).start()
 
-    def send(self, job: PageJob | None, kind: str, **more: Any) -> None:
+    def send(self, job: PageRequest | None, kind: str, **more: Any) -> None:
         """Send a message to the page, unless its job has been replaced by a newer one."""
         with self.sending:
             # under the lock, so that no message of an old job follows those of a new one
@@ -117,7 +117,7 @@ class Worker:
         for setting in settings:
             # an impossible start is refused before any thread begins
             setting.start.one(setting.problem, seed=setting.seed)
-        job = PageJob(message.get("job"), settings, message.get("plane"))
+        job = PageRequest(message.get("job"), settings, message.get("plane"))
         with self.changed:
             self.job = job
             self.changed.notify_all()
@@ -133,10 +133,10 @@ class Worker:
         name, data = export_page(self.job, message)
         self.send(None, "file", name=name, data=data)
 
-    def repeat_for_each_job(self, line: Callable[[PageJob], None]) -> None:
+    def repeat_for_each_job(self, line: Callable[[PageRequest], None]) -> None:
         """Call the function `line` with each new job in turn, forever, skipping jobs that were replaced in the meantime."""
         warnings.simplefilter("ignore")
-        last: PageJob | None = None
+        last: PageRequest | None = None
         while True:
             with self.changed:
                 while self.job is last:
@@ -154,7 +154,7 @@ class Worker:
                 traceback.print_exc()
                 self.send(last, "note", text=f"{type(reason).__name__}: {reason}"[:400])
 
-    def stream(self, job: PageJob, side: int, level: str) -> Iterator[None]:
+    def stream(self, job: PageRequest, side: int, level: str) -> Iterator[None]:
         """Simulate a setting at one level, and send a piece of its curves in each iteration.
 
         Curves average over the runs of this batch and all earlier ones.
@@ -173,7 +173,7 @@ class Worker:
             yield
         job.ended.add((side, level))
 
-    def run_level(self, job: PageJob, level: str) -> None:
+    def run_level(self, job: PageRequest, level: str) -> None:
         """Simulate one level for all settings that have it, and send a report of the results."""
         which = [(side, level) for side, setting in enumerate(job.settings) if level in setting.levels]
         try:
@@ -184,7 +184,7 @@ class Worker:
         finally:
             job.ends[level].set()
 
-    def alternate_streams(self, job: PageJob, which: list[tuple[int, str]]) -> None:
+    def alternate_streams(self, job: PageRequest, which: list[tuple[int, str]]) -> None:
         """Advance the simulations of one level in turn, until all end, the time limit is reached or a newer job arrives.
 
         Each entry of `which` has the index of a setting and the name of the level.
@@ -209,7 +209,7 @@ class Worker:
                 self.send(job, "note", text=words)
                 return
 
-    def send_report(self, job: PageJob) -> None:
+    def send_report(self, job: PageRequest) -> None:
         """Send the headline numbers and the exit times of the levels that have finished."""
         with self.reporting:
             for side in range(len(job.settings)) if job is self.job else ():
@@ -218,7 +218,7 @@ class Worker:
                 if "chain" in datasets:
                     self.send(job, "exits", side=side, **build_exits(job.settings[side], datasets))
 
-    def draw_portraits(self, job: PageJob) -> None:
+    def draw_portraits(self, job: PageRequest) -> None:
         """Send the phase portraits when the ODE has run, when fixed points are known, and again when the chain has run."""
         if not self.wait_for(job, job.ends["ode"]):
             return
@@ -228,12 +228,12 @@ class Worker:
         if all(self.wait_for(job, event) for event in job.ends.values()):
             self.send(job, "done")
 
-    def draw_spectra(self, job: PageJob) -> None:
+    def draw_spectra(self, job: PageRequest) -> None:
         """Send the spectra of the Hessian, or the reason why there are none."""
         self.try_view(job, "spectrum", self.send_spectra)
         job.ends["spectrum"].set()
 
-    def try_view(self, job: PageJob, view: str, at: Callable[[PageJob], None]) -> bool:
+    def try_view(self, job: PageRequest, view: str, at: Callable[[PageRequest], None]) -> bool:
         """Call the function `at`, which sends a view, and return whether it succeeded; if not, send the reason to the page."""
         try:
             at(job)
@@ -242,13 +242,13 @@ class Worker:
             return False
         return True
 
-    def search_fixed_points(self, job: PageJob) -> None:
+    def search_fixed_points(self, job: PageRequest) -> None:
         """Search for the fixed points of the ODE of each setting of a job."""
         for side, setting in enumerate(job.settings):
             if job is self.job and job.pieces.get((side, "ode")):
                 job.points[side] = find_points(setting, lambda: job is self.job)
 
-    def wait_for(self, job: PageJob, event: threading.Event) -> bool:
+    def wait_for(self, job: PageRequest, event: threading.Event) -> bool:
         """Wait for an event, and return whether it was set before a newer job arrived."""
         # wake up often enough to notice a newer job
         while not event.wait(0.1):
@@ -256,7 +256,7 @@ class Worker:
                 return False
         return True
 
-    def send_portraits(self, job: PageJob) -> None:
+    def send_portraits(self, job: PageRequest) -> None:
         """Send the phase portrait of each setting, with the runs of the chain so far."""
         if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
             raise BadInput("There is no flow to draw, since the ODE did not run. The note above gives the reason.")
@@ -266,7 +266,7 @@ class Worker:
                 view = build_portrait(setting, job.points.get(side), datasets["ode"], datasets.get("chain"), job.plane)
                 self.send(job, "portrait", side=side, **view)
 
-    def send_spectra(self, job: PageJob) -> None:
+    def send_spectra(self, job: PageRequest) -> None:
         """Send the spectrum of the Hessian at the first run's present state, repeatedly until the chain has finished."""
         ended = False
         while job is self.job and not ended:

@@ -66,7 +66,7 @@ class Rule(Part):
     def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
         """Estimate the absolute error of the average of `f`, which maps points (dim, n) to a pytree of arrays (..., n)."""
 
-    def finer(self) -> Rule | None:
+    def with_more_nodes(self) -> Rule | None:
         """Return the rule with more nodes, or None if it already has the maximum."""
         return None
 

@@ -27,12 +27,12 @@ from jaxtyping import Array, Float
 
 from sgdlimits.expectation.gaussian.units import arcsine, map_pairs
 
-FIT_RANGE, FIT_POINTS = 14.0, 120
+SLOPE_FIT_RANGE, SLOPE_FIT_POINTS = 14.0, 120
 # Widths of the narrowest and the widest Gaussian tried in a fit, in units of the width of the bump.
-NARROW_WIDTHS = np.linspace(0.25, 0.9, 14)
-WIDE_WIDTHS = np.geomspace(1.0, 3.0, 12)
+NARROW_BUMP_WIDTHS = np.linspace(0.25, 0.9, 14)
+WIDE_BUMP_WIDTHS = np.geomspace(1.0, 3.0, 12)
 # Fewer pairs than for other units: each holds a series of n-by-n matrices for every pair of Gaussians.
-PAIRS_AT_ONCE = 4
+UNIT_PAIRS_PER_CALL = 4
 
 
 class GaussianSlope(NamedTuple):
@@ -55,9 +55,9 @@ def fit_gaussian_slope(fn: Callable, count: int) -> GaussianSlope | None:
     Returns None if the slope is not an even bump of width about 1, if the fit misses it by more than the required accuracy, or
     if the function depends on traced values.
     """
-    x = FIT_RANGE * np.linspace(0, 1, FIT_POINTS) ** 1.5  # denser near zero, where the slope varies
+    x = SLOPE_FIT_RANGE * np.linspace(0, 1, SLOPE_FIT_POINTS) ** 1.5  # denser near zero, where the slope varies
     with jax.ensure_compile_time_eval():
-        value, slope = jax.jvp(fn, (jnp.concatenate([-x, x]),), (jnp.ones(2 * FIT_POINTS),))
+        value, slope = jax.jvp(fn, (jnp.concatenate([-x, x]),), (jnp.ones(2 * SLOPE_FIT_POINTS),))
     if isinstance(value, jax.core.Tracer):
         return None
     mirrored, slope = np.split(np.asarray(slope), 2)
@@ -69,7 +69,7 @@ def fit_gaussian_slope(fn: Callable, count: int) -> GaussianSlope | None:
         return None
     # Heights follow from least squares; only the narrowest and the widest gain are searched for.
     best, fit = np.inf, None
-    for narrow, wide in np.stack(np.meshgrid(NARROW_WIDTHS, WIDE_WIDTHS), axis=-1).reshape(-1, 2):
+    for narrow, wide in np.stack(np.meshgrid(NARROW_BUMP_WIDTHS, WIDE_BUMP_WIDTHS), axis=-1).reshape(-1, 2):
         gains = 1 / (width * np.geomspace(narrow, wide, count))
         table = np.exp(-((x[:, None] * gains) ** 2) / 2)
         heights = np.linalg.lstsq(table, slope, rcond=None)[0]
@@ -120,4 +120,4 @@ def bump_corrector(
         mean = (total * tilted).reshape(-1, n * n) @ np.ones(n * n) + own @ np.ones(n)
         return (heights / jnp.sqrt(a * b)) @ (middle**2 + 2 / np.pi * mean)
 
-    return map_pairs(corrector_entry, p, PAIRS_AT_ONCE)
+    return map_pairs(corrector_entry, p, UNIT_PAIRS_PER_CALL)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, PairIntegrals, UnitIntegrals, arcsine, map_pairs
+from sgdlimits.expectation.gaussian.units import UNIT_PAIRS_PER_CALL, PairIntegrals, UnitIntegrals, arcsine, map_pairs
 
 
 class ErfFeatures(NamedTuple):
@@ -59,7 +59,7 @@ class ErfIntegrals(UnitIntegrals):
 
     @property
     def floats_at_once(self):
-        return PAIRS_AT_ONCE * self.gains.size**2
+        return UNIT_PAIRS_PER_CALL * self.gains.size**2
 
     def corrector(self, C, c):
         R = self.gains[:, None] * C * self.gains

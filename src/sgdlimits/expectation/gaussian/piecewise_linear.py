@@ -37,7 +37,7 @@ ANGLE_NODES = 24
 NODE_DENSITY_POWER = 3
 """Power of the substitution that concentrates nodes near t = 1."""
 # Bounds the memory: about 16 intermediate arrays have this length.
-QUADRUPLES_AT_ONCE = 2048
+UNIT_QUADRUPLES_PER_CALL = 2048
 PAIR_INDICES = np.triu_indices(4, 1)
 COMPLEMENT_INDICES = PAIR_INDICES[0][::-1], PAIR_INDICES[1][::-1]
 """The complement (c, d) of each of the six pairs (a, b) of four fields, `PAIR_INDICES`."""
@@ -83,7 +83,7 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
 
     @property
     def floats_at_once(self):
-        return 16 * QUADRUPLES_AT_ONCE
+        return 16 * UNIT_QUADRUPLES_PER_CALL
 
     def corrector(self, C, c):
         p, odd, even = self.students, self.odd[: self.students], self.even[: self.students]
@@ -152,14 +152,14 @@ def _sum_over_quadruples(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float
 
     def add_block(total, first_rank):
         # The last block is padded with the last set of four, at weight zero.
-        rank = first_rank + np.arange(min(count, QUADRUPLES_AT_ONCE))
+        rank = first_rank + np.arange(min(count, UNIT_QUADRUPLES_PER_CALL))
         which = _unrank_quadruples(jnp.minimum(rank, count - 1), n)
         parts = _sign_absolute_moments(r[which[:, None], which]) * jnp.where(
             rank < count, e[which[COMPLEMENT_INDICES[0]]] * e[which[COMPLEMENT_INDICES[1]]], 0.0
         )
         return total.at[which[PAIR_INDICES[0]], which[PAIR_INDICES[1]]].add(parts), None
 
-    firsts = jnp.arange(0, count, QUADRUPLES_AT_ONCE)
+    firsts = jnp.arange(0, count, UNIT_QUADRUPLES_PER_CALL)
     upper = jax.lax.scan(add_block, jnp.zeros_like(r), firsts)[0]
     return upper + upper.T
 

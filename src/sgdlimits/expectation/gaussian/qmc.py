@@ -83,7 +83,7 @@ class Sobol(Rule):
         values = f(self.nodes(dim, group).points)
         return Estimate(jax.tree.map(lambda leaf: leaf.mean(-1), values), jax.tree.map(standard_error, values))
 
-    def finer(self):
+    def with_more_nodes(self):
         larger = Sobol(self.log2_points + 2, self.scrambles, self.seed)
         return larger if larger.scrambles * 2**larger.log2_points <= MAX_NODES else None
 

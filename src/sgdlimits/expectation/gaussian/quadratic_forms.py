@@ -36,7 +36,7 @@ class QuadraticSeries(eqx.Module):
     C : coefficients of C_s, which are 2^n (C K)^n C for fields of covariance C
 
     >>> import jax.numpy as jnp
-    >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
+    >>> series = QuadraticSeries.from_quadratic_form(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
     >>> [float(series.moment(n)) for n in range(4)]       # E[z^(2n)] = 1, 1, 3, 15
     [1.0, 1.0, 3.0, 15.0]
     """
@@ -45,7 +45,9 @@ class QuadraticSeries(eqx.Module):
     C: tuple[Float[Array, "n n"], ...]
 
     @classmethod
-    def of(cls, K: Float[Array, "n n"], C: Float[Array, "n n"], noise: Float[Array, ""] | float, order: int) -> QuadraticSeries:
+    def from_quadratic_form(
+        cls, K: Float[Array, "n n"], C: Float[Array, "n n"], noise: Float[Array, ""] | float, order: int
+    ) -> QuadraticSeries:
         """Compute the series up to the power `order`, from the symmetric form K, the covariance C and the noise variance."""
         step = 2 * C @ K
         powers, traces = [C], []

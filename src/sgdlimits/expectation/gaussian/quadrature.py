@@ -20,7 +20,7 @@ from sgdlimits.expectation.gaussian.base import Group, Nodes, Rule, weighted_sum
 
 MAX_NODES = 2**22
 MAX_ORDER_TO_REFINE = 24
-"""Largest order of a Gauss-Hermite rule that `GaussHermite.finer` doubles."""
+"""Largest order of a Gauss-Hermite rule that `GaussHermite.with_more_nodes` doubles."""
 
 
 class LineRule(NamedTuple):
@@ -123,7 +123,7 @@ class GaussHermite(Rule):
         coarse = GaussHermite(max(1, self.order - max(1, self.order // 4)))
         return jax.tree.map(lambda fine, rough: jnp.abs(fine - rough), self.average(f, dim), weighted_sum(f, coarse.nodes(dim)))
 
-    def finer(self):
+    def with_more_nodes(self):
         return GaussHermite(2 * self.order) if self.order <= MAX_ORDER_TO_REFINE else None
 
 

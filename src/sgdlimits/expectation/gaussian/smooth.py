@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from sgdlimits.expectation.gaussian.bumps import bump_corrector, fit_gaussian_slope
 from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, trapezoid
 from sgdlimits.expectation.gaussian.units import (
-    PAIRS_AT_ONCE,
+    UNIT_PAIRS_PER_CALL,
     PairIntegrals,
     UnitIntegrals,
     condition_on_pair,
@@ -34,7 +34,7 @@ from sgdlimits.expectation.gaussian.units import (
 LINE_RANGE_FACTOR = 2.16
 
 
-class Orders(NamedTuple):
+class IntegrationOrders(NamedTuple):
     """Numbers of quadrature nodes and of Hermite terms in the integrals of smooth units.
 
     Parameters
@@ -51,7 +51,7 @@ class Orders(NamedTuple):
     inner_terms: int
 
     @classmethod
-    def of(cls, order: int) -> Orders:
+    def from_order(cls, order: int) -> IntegrationOrders:
         """Return numbers of nodes and terms in proportion to `order`, the number of nodes per dimension of the grid."""
         return cls(6 * order, 4 * order, order, order, order - order // 4)
 
@@ -84,26 +84,26 @@ class SmoothIntegrals(UnitIntegrals):
     students: int = eqx.field(static=True)
     student: Callable
     teacher: Callable
-    orders: Orders = eqx.field(static=True, default=Orders.of(24))
+    orders: IntegrationOrders = eqx.field(static=True, default=IntegrationOrders.from_order(24))
     polynomials: bool = eqx.field(static=True, default=False)
 
     @property
-    def exact(self):
+    def is_exact(self):
         return self.polynomials
 
-    def coarser(self):
-        if self.exact:
+    def with_fewer_nodes(self):
+        if self.is_exact:
             return self
-        fewer = Orders(*(max(2, 3 * order // 4) for order in self.orders))
+        fewer = IntegrationOrders(*(max(2, 3 * order // 4) for order in self.orders))
         return SmoothIntegrals(self.students, self.student, self.teacher, fewer)
 
     @property
     def floats_at_once(self):
-        return PAIRS_AT_ONCE * self.students * self.orders.grid**2 * self.orders.inner_nodes
+        return UNIT_PAIRS_PER_CALL * self.students * self.orders.grid**2 * self.orders.inner_nodes
 
     def features(self, variances):
         deviation = safe_root(variances)
-        z, project = _hermite_projector(self.exact, self.orders.nodes, self.orders.terms)
+        z, project = _hermite_projector(self.is_exact, self.orders.nodes, self.orders.terms)
         parts = [
             jax.vmap(_with_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._activation_slices()
         ]
@@ -134,7 +134,7 @@ class SmoothIntegrals(UnitIntegrals):
         Gaussians, otherwise a sum over a grid.
         """
         count = self.orders.grid // 4 - 1
-        student, teacher = (None if self.exact else fit_gaussian_slope(fn, count) for fn in (self.student, self.teacher))
+        student, teacher = (None if self.is_exact else fit_gaussian_slope(fn, count) for fn in (self.student, self.teacher))
         if student is not None and teacher is not None:
             return bump_corrector(student, teacher, C, c, self.students, self.orders.grid // 2)
         return map_pairs(lambda j, l: self._corrector_entry(C, c, j, l), self.students)
@@ -143,13 +143,13 @@ class SmoothIntegrals(UnitIntegrals):
         """Compute E[s_j' s_l' D^2] for one pair of students on a grid over their fields, for the residual D = sum_n c_n s_n."""
         # x_j and x_l depend on two variates, on a grid; the other fields given these have covariance `rest`.
         v, w, rest = condition_on_pair(C, j, l)
-        z, weights = (jnp.asarray(part) for part in _line_rule(self.exact, self.orders.grid))
+        z, weights = (jnp.asarray(part) for part in _line_rule(self.is_exact, self.orders.grid))
         first, second = (axis.ravel() for axis in jnp.meshgrid(z, z, indexing="ij"))
         centre = v[:, None] * first + w[:, None] * second
         deviation = safe_root(jnp.diagonal(rest))
         inverse = safe_inverse_root(jnp.diagonal(rest))
         cosine = _clip_cosine(rest * inverse[:, None] * inverse)
-        inner, project = _hermite_projector(self.exact, self.orders.inner_nodes, self.orders.inner_terms)
+        inner, project = _hermite_projector(self.is_exact, self.orders.inner_nodes, self.orders.inner_terms)
         fields = centre[:, :, None] + deviation[:, None, None] * inner
         series = c[:, None, None] * jnp.concatenate([fn(fields[rows]) for fn, rows in self._activation_slices()]) @ project
 
@@ -167,10 +167,10 @@ class SmoothIntegrals(UnitIntegrals):
         return (self.student, slice(None, self.students)), (self.teacher, slice(self.students, None))
 
 
-def polynomial_orders(student: int, teacher: int) -> Orders:
+def polynomial_orders(student: int, teacher: int) -> IntegrationOrders:
     """Return the numbers of nodes and terms that are exact for polynomial activations of the given degrees."""
     degree = max(student, teacher)
-    return Orders(degree + 1, degree + 1, student + degree, degree + 1, degree + 1)
+    return IntegrationOrders(degree + 1, degree + 1, student + degree, degree + 1, degree + 1)
 
 
 def _clip_cosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -190,7 +190,7 @@ def _with_derivatives(fn: Callable) -> Callable:
 
 
 def _line_rule(exact: bool, nodes: int) -> LineRule:
-    """Return Gauss-Hermite nodes if `exact`, for polynomials, else a trapezoidal rule whose range grows with `nodes`."""
+    """Return Gauss-Hermite nodes if `is_exact`, for polynomials, else a trapezoidal rule whose range grows with `nodes`."""
     return gauss_hermite(nodes) if exact else trapezoid(nodes, LINE_RANGE_FACTOR * nodes ** (1 / 3))
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.polynomial import chebyshev
 
 # Pairs of students whose correctors are computed in one vectorised step: bounds the memory of wide networks.
-PAIRS_AT_ONCE = 64
+UNIT_PAIRS_PER_CALL = 64
 
 
 class PairIntegrals(NamedTuple):
@@ -45,7 +45,7 @@ class UnitIntegrals(eqx.Module):
     students: eqx.AbstractVar[int]
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """Whether the integrals are exact up to rounding."""
         return True
 
@@ -54,7 +54,7 @@ class UnitIntegrals(eqx.Module):
     def floats_at_once(self) -> int:
         """Approximate number of floats that the integrals over four fields hold in memory at a time."""
 
-    def coarser(self) -> UnitIntegrals:
+    def with_fewer_nodes(self) -> UnitIntegrals:
         """Return a cheaper version, whose difference to these integrals estimates their error; itself if they are exact."""
         return self
 
@@ -79,7 +79,7 @@ class UnitIntegrals(eqx.Module):
         return self.pairs(features, features, C)
 
 
-def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array, "p p"]:
+def map_pairs(f: Callable, p: int, at_once: int = UNIT_PAIRS_PER_CALL) -> Float[Array, "p p"]:
     """Return the symmetric p-by-p matrix of f(j, l), computed for `at_once` index pairs at a time."""
     row, column = np.triu_indices(p)
     # A map in batches: all pairs at once would need p^2 times the memory of one.

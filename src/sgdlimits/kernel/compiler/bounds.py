@@ -20,13 +20,13 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
-from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.program import TranslationError
 
 COMPARISON_SLACK = 1e-12
 """Tolerance in comparisons of values, relative to their size; it is far above rounding."""
-Pair = tuple[Any, Any]
+ValueAndRadius = tuple[Any, Any]
 
-APPLIED_TO_RADII = (
+RADIUS_PRESERVING_PRIMITIVES = (
     "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "reduce_sum", "cumsum", "copy",
     "copy_p", "stop_gradient", "tile", "neg", "abs", "reduce_precision", "real",
 )  # fmt: skip
@@ -34,10 +34,10 @@ APPLIED_TO_RADII = (
 _MONOTONE_PRIMITIVES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "asin", "acos", "atan", "sinh", "cbrt",
 )  # fmt: skip
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_COMPARISON_PRIMITIVES = ("eq", "ne", "lt", "le", "gt", "ge")
 _LIPSCHITZ_CONSTANTS = {"sin": 1.0, "cos": 1.0}
 """Lipschitz constants of functions that are not monotone."""
-_DOMAINS = {"asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "sqrt": (0.0, np.inf)}
+_MONOTONE_DOMAINS = {"asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "sqrt": (0.0, np.inf)}
 """Domains of monotone primitives that are not defined everywhere."""
 _MONOTONE_FUNCTIONS = {"arcsine": (-1.0, 1.0)}
 """Monotone functions with derivative rules of their own, by name, and their domains.
@@ -50,7 +50,7 @@ def with_change_bound(function: Callable[..., Array]) -> Callable[..., tuple[Arr
     """Transform f(x, ...) to a function of (radii, x, ...) that returns f and a bound on its change if x changes by `radii`.
 
     `radii` has the largest change of each entry of the first argument; the others are fixed. Tracing the result raises
-    `Untranslated` for a primitive without a rule.
+    `TranslationError` for a primitive without a rule.
     """
 
     def value_and_radius(radii: PyTree, first: PyTree, *rest: PyTree) -> tuple[Array, Array]:
@@ -71,9 +71,9 @@ def _full_radius(value: Any, radius: Any) -> Any:
     return jnp.zeros(jnp.shape(value), bool if kind == np.dtype(bool) else float)
 
 
-def _evaluate_jaxpr(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
+def _evaluate_jaxpr(closed: ClosedJaxpr, arguments: Sequence[ValueAndRadius]) -> list[ValueAndRadius]:
     """Evaluate a jaxpr on pairs (value, radius), where the radius None stands for a fixed value."""
-    known: dict[Any, Pair] = {}
+    known: dict[Any, ValueAndRadius] = {}
     jaxpr = closed.jaxpr
     read = lambda atom: (atom.val, None) if isinstance(atom, Literal) else known[atom]
     known |= {variable: (value, None) for variable, value in zip(jaxpr.constvars, closed.consts, strict=True)}
@@ -84,7 +84,7 @@ def _evaluate_jaxpr(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _evaluate_equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
+def _evaluate_equation(equation: Any, pairs: list[ValueAndRadius]) -> list[ValueAndRadius]:
     """Evaluate one equation of a jaxpr on pairs (value, radius)."""
     name, params = equation.primitive.name, equation.params
     inner: Any = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
@@ -105,14 +105,14 @@ def _evaluate_equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
     if equation.primitive.multiple_results:
         if name in ("split", "unstack"):
             return list(zip(bind(*values), bind(_full_radius(*pairs[0])), strict=True))
-        raise Untranslated(f"a bound for {name}")
+        raise TranslationError(f"a bound for {name}")
     return [(bind(*values), _primitive_radius(name, params, bind, [jnp.asarray(value) for value in values], radii))]
 
 
 def _primitive_radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list[Any]) -> Any:
     """Return a bound on the change of a primitive's result, from its arguments `x` and the bounds `radii` on their changes."""
     r = [_full_radius(value, radius) for value, radius in zip(x, radii, strict=True)]
-    if name in APPLIED_TO_RADII:
+    if name in RADIUS_PRESERVING_PRIMITIVES:
         return bind(r[0]) if name not in ("neg", "abs", "reduce_precision") else r[0]
     if name in ("concatenate", "stack"):
         return bind(*r)
@@ -139,7 +139,7 @@ def _primitive_radius(name: str, params: dict, bind: Callable, x: list[Array], r
     if name == "rsqrt":
         return _positive_radius(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
     if name in _MONOTONE_PRIMITIVES:
-        return _monotone_radius(bind, x[0], r[0], _DOMAINS.get(name, (-np.inf, np.inf)))
+        return _monotone_radius(bind, x[0], r[0], _MONOTONE_DOMAINS.get(name, (-np.inf, np.inf)))
     if name == "sign":  # jumps by 2 where the interval contains zero
         return jnp.where(abs(x[0]) <= r[0], 2.0, 0.0)
     if name in _LIPSCHITZ_CONSTANTS:
@@ -148,7 +148,7 @@ def _primitive_radius(name: str, params: dict, bind: Callable, x: list[Array], r
         return jnp.maximum(r[1], jnp.maximum(r[0], r[2]))
     if name == "select_n":
         return _select_radius(bind, x, radii, r)
-    if name in _COMPARISONS:
+    if name in _COMPARISON_PRIMITIVES:
         if r[0].dtype.kind != "f":
             return r[0] | r[1]
         return abs(x[0] - x[1]) <= r[0] + r[1] + COMPARISON_SLACK * (abs(x[0]) + abs(x[1]))
@@ -162,7 +162,7 @@ def _primitive_radius(name: str, params: dict, bind: Callable, x: list[Array], r
         return r[0].astype(bool if params["new_dtype"] == np.dtype(bool) else float)
     if name == "is_finite":
         return ~jnp.isfinite(r[0])
-    raise Untranslated(f"a bound for {name}")
+    raise TranslationError(f"a bound for {name}")
 
 
 def _monotone_radius(function: Callable[[Array], Array], x: Array, r: Array, domain: tuple[float, float]) -> Array:
@@ -201,7 +201,7 @@ def count_scan_arguments(params: dict) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
-def _evaluate_scan(params: dict, pairs: list[Pair]) -> list[Pair]:
+def _evaluate_scan(params: dict, pairs: list[ValueAndRadius]) -> list[ValueAndRadius]:
     """Evaluate a `scan` on pairs (value, radius); all values get a radius, which carried ones need from the second step on."""
     (n, m), body = count_scan_arguments(params), params["jaxpr"]
     whole = [(jnp.asarray(value), _full_radius(value, radius)) for value, radius in pairs]
@@ -215,7 +215,7 @@ def _evaluate_scan(params: dict, pairs: list[Pair]) -> list[Pair]:
     return [*map(tuple, carry), *map(tuple, rows)]
 
 
-def _evaluate_cond(branches: Sequence[ClosedJaxpr], pairs: list[Pair]) -> list[Pair]:
+def _evaluate_cond(branches: Sequence[ClosedJaxpr], pairs: list[ValueAndRadius]) -> list[ValueAndRadius]:
     """Evaluate a `cond`, whose index must be fixed, on pairs (value, radius)."""
     index, whole = pairs[0][0], [(value, _full_radius(value, radius)) for value, radius in pairs[1:]]
     run = lambda branch: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sgdlimits.kernel.compiler.bounds import count_scan_arguments
-from sgdlimits.kernel.compiler.program import Loop, Untranslated
+from sgdlimits.kernel.compiler.program import LoopBody, TranslationError
 from sgdlimits.kernel.compiler.walk import primitive_rule
 
 
@@ -24,7 +24,7 @@ def _(walk, equation, args):
     names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
     inner = next((equation.params[name] for name in names if name in equation.params), None)
     if inner is None:
-        raise Untranslated(equation.primitive.name)
+        raise TranslationError(equation.primitive.name)
     return walk.call(inner, args)
 
 
@@ -86,7 +86,7 @@ def _(walk, equation, args):
         if not (changed & ~carried).any():
             break
         carried |= changed
-    loop = Loop(tuple(np.array(names)[carried].tolist()), tuple(after[carried].tolist()), continues(results))
+    loop = LoopBody(tuple(np.array(names)[carried].tolist()), tuple(after[carried].tolist()), continues(results))
     out = flat.copy()
     out[carried] = program.loop(begin, flat[carried].tolist(), loop)
     return parts(out)

@@ -13,8 +13,8 @@ from jaxtyping import PyTree
 
 from sgdlimits.kernel.compiler import control, indices, matrices, primitives  # noqa: F401  (their rules)
 from sgdlimits.kernel.compiler.elementary import ELEMENTARY
-from sgdlimits.kernel.compiler.program import KINDS, Loop, Program
-from sgdlimits.kernel.compiler.walk import ELEMENTWISE, REDUCTIONS, Flattening
+from sgdlimits.kernel.compiler.program import SCALAR_KINDS, LoopBody, Program
+from sgdlimits.kernel.compiler.walk import ELEMENTWISE, REDUCTIONS, JaxprFlattener
 
 
 def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Sequence[PyTree] | None = None) -> PyTree:
@@ -22,10 +22,10 @@ def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Se
 
     Arguments are pytrees of arrays of node indices; `shapes` are pytrees of the same form with the shapes and types for JAX.
     """
-    typed = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, KINDS[program.kind(leaf.flat[0])])
+    typed = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, SCALAR_KINDS[program.kind(leaf.flat[0])])
     like = [jax.tree.map(typed, argument) for argument in arguments] if shapes is None else shapes
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*like)
-    results = Flattening(program).call(closed, jax.tree.leaves(arguments))
+    results = JaxprFlattener(program).call(closed, jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
@@ -66,13 +66,13 @@ def lower_elementary(program: Program, results: Sequence[int]) -> tuple[Program,
         args = tuple(at[arg] for arg in node.args)
         if node.op in ELEMENTARY:
             wide = [np.array(out.convert(arg, "f64")) for arg in args]
-            at[place] = out.convert(int(Flattening(out).call(_elementary_jaxpr(node.op, len(args)), wide)[0]), node.kind)
+            at[place] = out.convert(int(JaxprFlattener(out).call(_elementary_jaxpr(node.op, len(args)), wide)[0]), node.kind)
         elif node.op == "sqrt" and node.args in inverted:  # sqrt(x) = x rsqrt(x), where rsqrt(x) is computed anyway
             root = out.op("mul", args[0], out.op("rsqrt", *args))
             at[place] = out.op("select", out.op("eq", args[0], out.const(0, node.kind)), args[0], root)
         elif node.op == "loop":
             carry, after = (tuple(at[one] for one in part) for part in node.data[:2])
-            at[place] = out.node(node.op, node.kind, args, Loop(carry, after, at[node.data.again]))
+            at[place] = out.node(node.op, node.kind, args, LoopBody(carry, after, at[node.data.continue_index]))
         elif node.op == "convert":
             at[place] = out.convert(args[0], node.kind)
         elif node.op in ("input", "carry", "const", "bitcast", "item"):

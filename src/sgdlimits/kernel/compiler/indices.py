@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
+from sgdlimits.kernel.compiler.program import TranslationError
+from sgdlimits.kernel.compiler.walk import JaxprFlattener, NodeIndices, primitive_rule
 
 
 @primitive_rule("dynamic_slice")
@@ -55,7 +55,9 @@ def _(walk, equation, args):
     return out
 
 
-def _gather_entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
+def _gather_entry(
+    walk: JaxprFlattener, x: NodeIndices, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]
+) -> int:
     """Return the node index of one entry in the result of a `gather`.
 
     `index` has, for each axis that is indexed, the node index of the slice's start; `offset` has the position after that start,
@@ -80,7 +82,7 @@ def _(walk, equation, args):
     x, where, new = args
     n = equation.params["dimension_numbers"]
     if n.operand_batching_dims:
-        raise Untranslated("scatter over batch dimensions")
+        raise TranslationError("scatter over batch dimensions")
     out, name = x.copy(), equation.primitive.name
     rest = [axis for axis in range(x.ndim) if axis not in n.inserted_window_dims]
 

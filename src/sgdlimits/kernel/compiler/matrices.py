@@ -12,8 +12,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float
 
-from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
+from sgdlimits.kernel.compiler.program import TranslationError
+from sgdlimits.kernel.compiler.walk import JaxprFlattener, NodeIndices, primitive_rule
 
 MAX_EIGH_ROWS = 8
 """Maximum number of rows of a symmetric matrix that `eigh` diagonalises; larger matrices take too many operations."""
@@ -130,11 +130,11 @@ def _jaxpr_of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJa
     return jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes])
 
 
-def _map_matrices(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
+def _map_matrices(walk: JaxprFlattener, function: Callable, *stacks: NodeIndices) -> list[NodeIndices]:
     """Apply a function of matrices to each matrix in stacks, which lie in the last two axes."""
     whole, closed = stacks[0].shape[:-2], _jaxpr_of_matrices(function, *(stack.shape[-2:] for stack in stacks))
     if any(walk.program.kind(int(place)) != "f64" for stack in stacks for place in stack.flat[:1]):
-        raise Untranslated("matrices in single precision")
+        raise TranslationError("matrices in single precision")
     results = [walk.call(closed, [stack[at] for stack in stacks]) for at in np.ndindex(whole)]
     return [np.array(parts).reshape(*whole, *parts[0].shape) for parts in zip(*results, strict=True)]
 
@@ -164,5 +164,5 @@ _LOWER_SOLVERS = {unit: partial(solve_lower, unit=unit) for unit in (False, True
 def _(walk, equation, args):
     p, A = equation.params, args[0]
     if A.shape[-1] > MAX_EIGH_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
-        raise Untranslated(f"eigh of more than {MAX_EIGH_ROWS} rows or of selected eigenvalues")
+        raise TranslationError(f"eigh of more than {MAX_EIGH_ROWS} rows or of selected eigenvalues")
     return _map_matrices(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))

@@ -8,8 +8,8 @@ from functools import partial
 import jax
 import numpy as np
 
-from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import PRIMITIVE_RULES, Flattening, Places, kind_of, primitive_rule
+from sgdlimits.kernel.compiler.program import TranslationError
+from sgdlimits.kernel.compiler.walk import PRIMITIVE_RULES, JaxprFlattener, NodeIndices, kind_of, primitive_rule
 
 _CUMULATIVE_OPERATIONS = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
@@ -69,7 +69,7 @@ def _(walk, equation, args):
     out, source, at = np.full(equation.outvars[0].aval.shape, int(args[1]), int), [], []
     for (low, high, inner), size in zip(equation.params["padding_config"], args[0].shape, strict=True):
         if inner or low < 0 or high < 0:
-            raise Untranslated("pad")
+            raise TranslationError("pad")
         source.append(slice(None))
         at.append(slice(low, low + size))
     out[tuple(at)] = args[0][tuple(source)]
@@ -123,7 +123,7 @@ def _(walk, equation, args):
     return _power(walk, args[0], equation.params["y"])
 
 
-def _power(walk: Flattening, x: Places, n: int) -> Places:
+def _power(walk: JaxprFlattener, x: NodeIndices, n: int) -> NodeIndices:
     """Add the operations of x^n, for a fixed integer n, by repeated squaring."""
     one = walk.map_entries(lambda place: walk.program.const(1, walk.program.kind(place)), x)
     out, square, left = one, x, abs(n)
@@ -152,7 +152,7 @@ def _(walk, equation, args):
 @primitive_rule("round")
 def _(walk, equation, args):
     if int(equation.params["rounding_method"]) != 1:
-        raise Untranslated("round away from zero")
+        raise TranslationError("round away from zero")
     return walk.op("round", args[0])
 
 

@@ -13,7 +13,7 @@ or branches; the only construct beside plain operations is a loop. A back end wr
 | `eq ne lt le gt ge` | b1 | false for NaN, except `ne` |
 | `select` | of the last two | the second argument where the first is true, else the third |
 | `convert`, `bitcast` | any | |
-| `loop`, `item` | none, any | a loop (see `Loop`) and one of its results |
+| `loop`, `item` | none, any | a loop (see `LoopBody`) and one of its results |
 | names in `elementary` | f64 | until `flatten.lower_elementary` replaces them |
 """
 
@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-KINDS: dict[str, type] = {
+SCALAR_KINDS: dict[str, type] = {
     "f64": np.float64, "f32": np.float32, "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "b1": np.bool_,
 }  # fmt: skip
 """Scalar types of a flat program by name, and the NumPy type of each."""
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+COMPARISON_OPERATIONS = ("eq", "ne", "lt", "le", "gt", "ge")
 """Operations of a flat program whose result is a bool (kind b1)."""
 
 _NUMPY_OPERATIONS: dict[str, Callable] = {
@@ -47,29 +47,29 @@ _NUMPY_OPERATIONS: dict[str, Callable] = {
 ESTIMATE_EXCESS = 1.5
 """Ratio of an estimated to an actual number of operations; merging equal nodes and dropping zeros rarely saves more."""
 ABSENT_PLACE = 10**12
-"""Node index of all entries of an array that is too large for a program; reading one of them raises `Untranslated`."""
+"""Node index of all entries of an array that is too large for a program; reading one of them raises `TranslationError`."""
 
 
-class Untranslated(Exception):
+class TranslationError(Exception):
     """Error for an operation or object that flat programs do not support, which the message names."""
 
 
-class Loop(NamedTuple):
+class LoopBody(NamedTuple):
     """Body of a `while` loop in a flat program: node indices of its variables before and after a round, and of its condition.
 
-    The arguments of the loop's node are the condition to enter it, and the initial values of `carry`. In each round `after` has
-    the new values of `carry`, and `again` says whether there is another round.
+    The arguments of the loop's node are the condition to enter it, and the initial values of `carry`. In each round
+    `next_values` has the new values of `carry`, and `continue_index` says whether there is another round.
     """
 
     carry: tuple[int, ...]
-    after: tuple[int, ...]
-    again: int
+    next_values: tuple[int, ...]
+    continue_index: int
 
 
-class Node(NamedTuple):
+class ProgramNode(NamedTuple):
     """Operation in a flat program: its name, the scalar type of its result, the nodes of its arguments, and further data.
 
-    `data` is the value of a constant, the name of an input, the `Loop` of a loop, or the index of an item.
+    `data` is the value of a constant, the name of an input, the `LoopBody` of a loop, or the index of an item.
     """
 
     op: str
@@ -81,47 +81,47 @@ class Node(NamedTuple):
 class Program:
     """Flat program under construction: a list of nodes, operations on scalars; the `place` of a value is its node's index.
 
-    `max_nodes` is the size beyond which the program is given up with `Untranslated`.
+    `max_nodes` is the size beyond which the program is given up with `TranslationError`.
     """
 
     def __init__(self, max_nodes: float = np.inf) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[ProgramNode] = []
         self.max_nodes = max_nodes
         self._place: dict[Any, int] = {}
         self._loops = itertools.count()
 
     def check_size(self, estimate: float) -> None:
-        """Raise `Untranslated` if the estimated number of operations is far above the maximum of the program."""
+        """Raise `TranslationError` if the estimated number of operations is far above the maximum of the program."""
         if estimate > ESTIMATE_EXCESS * self.max_nodes:
-            raise Untranslated(f"more than {self.max_nodes:.0f} operations")
+            raise TranslationError(f"more than {self.max_nodes:.0f} operations")
 
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), data: Any = None) -> int:
         """Add a node to the program, or find an equal one in it, and return the node's index."""
-        node = Node(op, kind, args, data)
+        node = ProgramNode(op, kind, args, data)
         key = (op, kind, args, data.hex()) if isinstance(data, float) else node  # NaN does not equal itself; its text does
         place = self._place.get(key)
         if place is None:
             place = self._place[key] = len(self.nodes)
             self.nodes.append(node)
             if place > self.max_nodes:
-                raise Untranslated(f"more than {self.max_nodes:.0f} operations")
+                raise TranslationError(f"more than {self.max_nodes:.0f} operations")
         return place
 
     def const(self, value: Any, kind: str) -> int:
         """Add a constant to the program and return its node index; -0.0 is stored as 0.0, so that there is only one zero."""
-        return self.node("const", kind, (), (KINDS[kind](value) if value else KINDS[kind](0)).item())
+        return self.node("const", kind, (), (SCALAR_KINDS[kind](value) if value else SCALAR_KINDS[kind](0)).item())
 
     def input(self, name: Any, kind: str = "f64") -> int:
         """Add an input with a name to the program, and return its node index."""
         return self.node("input", kind, (), name)
 
-    def node_at(self, place: int) -> Node:
-        """Return the node with index `place`; raise `Untranslated` for `ABSENT_PLACE`."""
+    def node_at(self, place: int) -> ProgramNode:
+        """Return the node with index `place`; raise `TranslationError` for `ABSENT_PLACE`."""
         try:
             return self.nodes[place]
         except IndexError:
             if place == ABSENT_PLACE:
-                raise Untranslated("a large array") from None
+                raise TranslationError("a large array") from None
             raise
 
     def kind(self, place: int) -> str:
@@ -131,12 +131,12 @@ class Program:
     def constant_value(self, place: int) -> Any:
         """Return the value of the node with index `place` if it is a constant, else None."""
         node = self.node_at(place)
-        return KINDS[node.kind](node.data) if node.op == "const" else None
+        return SCALAR_KINDS[node.kind](node.data) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
         """Add an operation on given nodes, simplified where possible, and return the node index of its result."""
         values = [self.constant_value(arg) for arg in args]
-        kind = "b1" if name in COMPARISONS else self.kind(args[-1])
+        kind = "b1" if name in COMPARISON_OPERATIONS else self.kind(args[-1])
         if name in _NUMPY_OPERATIONS and all(value is not None for value in values):
             with np.errstate(all="ignore"):
                 return self.const(_NUMPY_OPERATIONS[name](*values), kind)
@@ -170,20 +170,20 @@ class Program:
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("convert", kind, (place,))
         with np.errstate(all="ignore"):
-            return self.const(value.astype(KINDS[kind]), kind)
+            return self.const(value.astype(SCALAR_KINDS[kind]), kind)
 
     def bitcast(self, place: int, kind: str) -> int:
         """Add the reinterpretation of a value's bits as another scalar type, and return its node index."""
         value = self.constant_value(place)
         if self.kind(place) == kind or value is None:
             return place if self.kind(place) == kind else self.node("bitcast", kind, (place,))
-        return self.const(value.view(KINDS[kind]), kind)
+        return self.const(value.view(SCALAR_KINDS[kind]), kind)
 
     def new_loop(self) -> int:
         """Return an identifier for a new loop, which distinguishes its `carry` nodes from those of other loops."""
         return next(self._loops)
 
-    def loop(self, begin: int, first: Iterable[int], loop: Loop) -> list[int]:
+    def loop(self, begin: int, first: Iterable[int], loop: LoopBody) -> list[int]:
         """Add a loop whose variables have the initial values `first`, and return the node indices of their final values."""
         place = self.node("loop", "", (begin, *first), loop)
         return [self.node("item", self.kind(carry), (place,), i) for i, carry in enumerate(loop.carry)]
@@ -199,16 +199,16 @@ class Program:
                 stack.extend(arg for arg in self.node_at(place).args if arg not in known and arg not in need)
         return sorted(need)  # a node's arguments have smaller places
 
-    def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
+    def split_loop(self, loop: LoopBody, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
         """Return the unknown node indices that a loop's rounds need, in two lists: loop-invariant nodes, and the others."""
         changing: set[int] = set(loop.carry)
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
-        for place in self.order_with_loops((*loop.after, loop.again)):
+        for place in self.order_with_loops((*loop.next_values, loop.continue_index)):
             node = self.nodes[place]
-            more = self.order_with_loops((*node.data.after, node.data.again)) if node.op == "loop" else ()
+            more = self.order_with_loops((*node.data.next_values, node.data.continue_index)) if node.op == "loop" else ()
             if any(other in changing for other in (*node.args, *more)):
                 changing.add(place)
-        rounds = [place for place in self.order((*loop.after, loop.again), known) if place not in loop.carry]
+        rounds = [place for place in self.order((*loop.next_values, loop.continue_index), known) if place not in loop.carry]
         return [place for place in rounds if place not in changing], [place for place in rounds if place in changing]
 
     def order_with_loops(self, results: Iterable[int]) -> list[int]:
@@ -222,7 +222,7 @@ class Program:
                 node = self.node_at(place)
                 stack.extend(node.args)
                 if node.op == "loop":
-                    stack.extend((*node.data.carry, *node.data.after, node.data.again))
+                    stack.extend((*node.data.carry, *node.data.next_values, node.data.continue_index))
         return sorted(need)
 
 

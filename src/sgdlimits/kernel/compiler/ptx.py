@@ -14,10 +14,10 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.llvm import FUNCTION_NAME, Writer
+from sgdlimits.kernel.compiler.llvm import FUNCTION_NAME, FunctionWriter
 from sgdlimits.kernel.compiler.replica import Replica
-from sgdlimits.kernel.compiler.scalars import Scalars
-from sgdlimits.kernel.compiler.vectors import F32, F64, FAST_MATH_FLAGS, I32, I64
+from sgdlimits.kernel.compiler.scalars import ScalarInstructions
+from sgdlimits.kernel.compiler.vectors import FAST_MATH_FLAGS, FLOAT32_TYPE, FLOAT64_TYPE, INT32_TYPE, INT64_TYPE
 
 TARGET_TRIPLE = "nvptx64-nvidia-cuda"
 WARP_SIZE = 32
@@ -25,7 +25,7 @@ MIN_ROOT_ARGUMENT = 1e-290
 """Constant that is added to the argument of a square root, so that the inverse root of zero is finite."""
 
 
-class GPU:
+class GpuTarget:
     """NVIDIA GPU as a target of LLVM, given by its compute capability, such as "90"."""
 
     def __init__(self, capability: str) -> None:
@@ -51,7 +51,7 @@ def _initialise_llvm() -> None:
     llvm.initialize_all_asmprinters()
 
 
-def write_llvm(replica: Replica, gpu: GPU, limit: float) -> str:
+def write_llvm(replica: Replica, gpu: GpuTarget, limit: float) -> str:
     """Return the LLVM text of the GPU kernel `advance`, which makes the steps of a replica's flat program.
 
     Its arguments are those of the function for CPUs.
@@ -59,7 +59,7 @@ def write_llvm(replica: Replica, gpu: GPU, limit: float) -> str:
     return str(GpuWriter(replica, gpu, limit).module)
 
 
-class GpuWriter(Writer):
+class GpuWriter(FunctionWriter):
     """Writer of the GPU kernel that makes all steps of a call; each thread computes one replica after another."""
 
     def begin_function(self, name: str, argument_count: int) -> None:
@@ -73,7 +73,9 @@ class GpuWriter(Writer):
     def coordinate_pointers(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         b = self.b
         # Replica i is lane i mod 32 of vector i div 32.
-        lane = b.add(b.mul(b.udiv(index, I64(WARP_SIZE)), I64(count * WARP_SIZE)), b.urem(index, I64(WARP_SIZE)))
+        lane = b.add(
+            b.mul(b.udiv(index, INT64_TYPE(WARP_SIZE)), INT64_TYPE(count * WARP_SIZE)), b.urem(index, INT64_TYPE(WARP_SIZE))
+        )
         return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.llvm_type(kind).as_pointer()), count)
 
     def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
@@ -81,14 +83,16 @@ class GpuWriter(Writer):
 
     @contextmanager
     def loop_over_replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
-        b, index = self.b, self.v.allocate_variable(I64)
-        block, size, thread, blocks = (b.zext(self.read_register(name), I64) for name in ("ctaid", "ntid", "tid", "nctaid"))
+        b, index = self.b, self.v.allocate_variable(INT64_TYPE)
+        block, size, thread, blocks = (
+            b.zext(self.read_register(name), INT64_TYPE) for name in ("ctaid", "ntid", "tid", "nctaid")
+        )
         b.store(b.add(b.mul(block, size), thread), index)
         again, body, leave = (b.append_basic_block(name) for name in ("replicas", "replica", "leave"))
         b.branch(again)
         b.position_at_end(again)
         here = b.load(index)
-        b.cbranch(b.icmp_signed("<", here, b.mul(vectors, I64(WARP_SIZE))), body, leave)
+        b.cbranch(b.icmp_signed("<", here, b.mul(vectors, INT64_TYPE(WARP_SIZE))), body, leave)
         b.position_at_end(body)
         yield here
         # A grid-stride loop: the next replica of a thread is one grid further.
@@ -100,10 +104,10 @@ class GpuWriter(Writer):
         """Emit the read of a special register: index or number of threads ("tid", "ntid") or of blocks ("ctaid", "nctaid")."""
         name = f"llvm.nvvm.read.ptx.sreg.{name}.x"
         known = self.module.globals.get(name)
-        return self.b.call(known or ir.Function(self.module, ir.FunctionType(I32, []), name), [])
+        return self.b.call(known or ir.Function(self.module, ir.FunctionType(INT32_TYPE, []), name), [])
 
 
-class GpuInstructions(Scalars):
+class GpuInstructions(ScalarInstructions):
     """Writer of GPU instructions for a program's nodes, with divisions and square roots of its own.
 
     The device has estimates of reciprocals and of inverse square roots, of 20 bits. One step of third order makes them accurate
@@ -114,12 +118,12 @@ class GpuInstructions(Scalars):
         if op == "div" and kind == "f64":
             return self._quotient(*args)
         if op == "sqrt":
-            return self._root(*args) if kind == "f64" else self._estimate("sqrt", *args)
+            return self._find_crossing(*args) if kind == "f64" else self._estimate("sqrt", *args)
         return super()._op(op, kind, kinds, args)
 
     def _estimate(self, name: str, x: ir.Value) -> ir.Value:
         """Emit an approximate instruction of the GPU: "rcp" for 1/x, "rsqrt" or "sqrt"."""
-        name = f"llvm.nvvm.{name}.approx.ftz.{'d' if x.type == F64 else 'f'}"
+        name = f"llvm.nvvm.{name}.approx.ftz.{'d' if x.type == FLOAT64_TYPE else 'f'}"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, ir.FunctionType(x.type, [x.type]), name), [x])
 
@@ -131,13 +135,13 @@ class GpuInstructions(Scalars):
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
         """Emit 1/sqrt(x): with an estimate r and its error e = 1 - x r^2, the inverse root is r + r e (1/2 + 3/8 e)."""
-        if x.type != F64:
+        if x.type != FLOAT64_TYPE:
             return super()._rsqrt(x)
         first = self._estimate("rsqrt", x)
         wrong = self._limit_error(self._fma(self.b.fneg(x), self._emit_product(first, first), 1.0))
         return self._fma(self._emit_product(first, wrong), self._fma(wrong, 0.375, 0.5), first)
 
-    def _root(self, x: ir.Value) -> ir.Value:
+    def _find_crossing(self, x: ir.Value) -> ir.Value:
         """Emit sqrt(x) as x/sqrt(x) with one Newton step; a tiny shift keeps the inverse root finite at x = 0."""
         inverse = self._rsqrt(self.b.fadd(x, self._as_constant(MIN_ROOT_ARGUMENT)))
         rough = self._emit_product(x, inverse)
@@ -150,10 +154,10 @@ class GpuInstructions(Scalars):
         as a float. All other errors, which are below 2^-7, are unchanged.
         """
         b = self.b
-        bits = b.bitcast(wrong, I64)
-        upper = b.bitcast(b.trunc(b.lshr(bits, I64(32)), I32), F32)
-        least = b.zext(b.bitcast(self.intrinsic("minnum", upper, ir.Constant(F32, 1.0)), I32), I64)
-        return b.bitcast(b.or_(b.shl(least, I64(32)), b.and_(bits, I64(2**32 - 1))), F64)
+        bits = b.bitcast(wrong, INT64_TYPE)
+        upper = b.bitcast(b.trunc(b.lshr(bits, INT64_TYPE(32)), INT32_TYPE), FLOAT32_TYPE)
+        least = b.zext(b.bitcast(self.intrinsic("minnum", upper, ir.Constant(FLOAT32_TYPE, 1.0)), INT32_TYPE), INT64_TYPE)
+        return b.bitcast(b.or_(b.shl(least, INT64_TYPE(32)), b.and_(bits, INT64_TYPE(2**32 - 1))), FLOAT64_TYPE)
 
     def _as_constant(self, x: ir.Value | float) -> ir.Value:
         """Convert a float to a constant of the LLVM code; return other values unchanged."""

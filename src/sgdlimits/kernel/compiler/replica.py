@@ -10,31 +10,31 @@ CONTINUES, STOPS = 1.0, 2.0
 """Answers of the host for a lane whose bound no longer excludes stopping: the run continues, or it stops."""
 
 
-class EveryStep(NamedTuple):
-    """Check of a stop condition that is evaluated after each step; `stops` is the node index of its value in the new state."""
+class EveryStepCheck(NamedTuple):
+    """Check of a stop condition that is evaluated after each step; `stop_index` is the node of its value in the new state."""
 
-    stops: int
+    stop_index: int
 
 
-class WithinBall(NamedTuple):
+class BallCheck(NamedTuple):
     """Check of an expensive stop condition, which is skipped while the state stays in a ball around its last evaluation.
 
-    Both fields are node indices of bools: `stops` says whether the condition holds in the state before a step, `may_stop`
-    whether it may hold in some state within the distance "radius", an input.
+    Both fields are node indices of bools: `stop_index` says whether the condition holds in the state before a step,
+    `may_stop_index` whether it may hold in some state within the distance "radius", an input.
     """
 
-    stops: int
-    may_stop: int
+    stop_index: int
+    may_stop_index: int
 
 
-class ByBound(NamedTuple):
+class BoundCheck(NamedTuple):
     """Check of a stop condition by a quadratic bound, with coefficients from the host or the program.
 
-    See `sgdlimits.kernel.stopping`. `row` has the node indices of the cheap bound in the state before a step: its value there,
-    then its coefficients. Without a cheap bound it is empty.
+    See `sgdlimits.kernel.stopping`. `coefficient_indices` has the node indices of the cheap bound in the state before a step:
+    its value there, then its coefficients. Without a cheap bound it is empty.
     """
 
-    row: tuple[int, ...]
+    coefficient_indices: tuple[int, ...]
 
 
 class Replica(NamedTuple):
@@ -52,9 +52,9 @@ class Replica(NamedTuple):
 
     program: Program
     state: tuple[int, ...]
-    after: tuple[int, ...]
+    next_state: tuple[int, ...]
     memory: tuple[int, ...]
-    check: EveryStep | WithinBall | ByBound | None
+    check: EveryStepCheck | BallCheck | BoundCheck | None
 
     @property
     def inputs(self) -> dict[Any, int]:
@@ -70,10 +70,10 @@ class Replica(NamedTuple):
     def operation_count(self) -> int:
         """Number of operations of a step, not counting those of the stop bound, which is rarely computed."""
         # Only the operations that the bound needs beyond those of the step.
-        rare = self.check.row if isinstance(self.check, ByBound) else ()
-        return len(self.program.nodes) - len(self.program.order(rare, set(self.program.order(self.after))))
+        rare = self.check.coefficient_indices if isinstance(self.check, BoundCheck) else ()
+        return len(self.program.nodes) - len(self.program.order(rare, set(self.program.order(self.next_state))))
 
     @property
     def changed_indices(self) -> list[int]:
         """Indices of the state's coordinates that a step changes."""
-        return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]
+        return [i for i, (before, after) in enumerate(zip(self.state, self.next_state, strict=True)) if before != after]

@@ -9,12 +9,28 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.vectors import F32, F64, FAST_MATH_FLAGS, I1, I32, I64, Vectors
+from sgdlimits.kernel.compiler.vectors import (
+    BIT_TYPE,
+    FAST_MATH_FLAGS,
+    FLOAT32_TYPE,
+    FLOAT64_TYPE,
+    INT32_TYPE,
+    INT64_TYPE,
+    VectorInstructions,
+)
 
-SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
+SCALAR_TYPES = {
+    "f64": FLOAT64_TYPE,
+    "f32": FLOAT32_TYPE,
+    "b1": BIT_TYPE,
+    "i64": INT64_TYPE,
+    "u64": INT64_TYPE,
+    "i32": INT32_TYPE,
+    "u32": INT32_TYPE,
+}
 
 
-class Scalars(Vectors):
+class ScalarInstructions(VectorInstructions):
     """Writer of instructions for a program's nodes on scalars, with one replica per thread of a GPU."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder) -> None:
@@ -29,21 +45,21 @@ class Scalars(Vectors):
             value = int(value) if kind == "b1" else (int(value) + half) % (2 * half) - half
         return ir.Constant(SCALAR_TYPES[kind], value)
 
-    def splat(self, number: ir.Value) -> ir.Value:
+    def emit_splat(self, number: ir.Value) -> ir.Value:
         return number
 
-    def low_word(self, number: ir.Value) -> ir.Value:
-        return self.b.trunc(number, I32)
+    def emit_low_word(self, number: ir.Value) -> ir.Value:
+        return self.b.trunc(number, INT32_TYPE)
 
-    def any_lane(self, lanes: ir.Value) -> ir.Value:
+    def emit_any_lane(self, lanes: ir.Value) -> ir.Value:
         return lanes
 
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
-        name = f"llvm.{name}.{'f64' if args[0].type == F64 else 'f32'}"
+        name = f"llvm.{name}.{'f64' if args[0].type == FLOAT64_TYPE else 'f32'}"
         kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
         return self.b.call(self.module.globals.get(name) or ir.Function(self.module, kind, name), args)
 
-    def clean_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
+    def clear_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
         return x
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
@@ -62,7 +78,7 @@ class Scalars(Vectors):
             return b.fpext(x, to) if kind == "f64" else b.fptrunc(x, to)
         if of[0] == "f":
             # By way of 64 bits, so that the result agrees with that of lanes for negative floats.
-            return b.trunc(b.fptosi(x, I64), to) if kind == "u32" else (b.fptoui if kind == "u64" else b.fptosi)(x, to)
+            return b.trunc(b.fptosi(x, INT64_TYPE), to) if kind == "u32" else (b.fptoui if kind == "u64" else b.fptosi)(x, to)
         if kind[0] == "f":
             return (b.sitofp if of[0] == "i" else b.uitofp)(x, to)
         if to.width == x.type.width:

@@ -11,10 +11,21 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.program import COMPARISONS, Program
+from sgdlimits.kernel.compiler.program import COMPARISON_OPERATIONS, Program
 
-I1, I32, I64, F32, F64 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
-SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}
+BIT_TYPE, INT32_TYPE, INT64_TYPE, FLOAT32_TYPE, FLOAT64_TYPE = (
+    ir.IntType(1),
+    ir.IntType(32),
+    ir.IntType(64),
+    ir.FloatType(),
+    ir.DoubleType(),
+)
+SCALAR_TYPES = {
+    "f64": FLOAT64_TYPE,
+    "f32": FLOAT32_TYPE,
+    "b1": BIT_TYPE,
+    **dict.fromkeys(("i64", "u64", "i32", "u32"), INT64_TYPE),
+}
 LOW_32_BITS = 2**32 - 1
 FAST_MATH_FLAGS = ("contract", "nsz")
 """Flags of LLVM's floating-point instructions; they allow a product and a sum to be fused into one instruction, with one
@@ -24,7 +35,7 @@ RARE_BRANCH_WEIGHTS = (1, 2000)
 """Relative frequencies of the two sides of a branch that is rarely taken, for LLVM's block layout."""
 
 
-class Vectors:
+class VectorInstructions:
     """Writer of instructions for a program's nodes on SIMD vectors, with one replica per lane."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, wide: bool) -> None:
@@ -40,17 +51,19 @@ class Vectors:
             value = int(value) if kind == "b1" else (int(value) + 2**63) % 2**64 - 2**63
         return ir.Constant(self.llvm_type(kind), [value] * self.width)
 
-    def splat(self, number: ir.Value) -> ir.Value:
+    def emit_splat(self, number: ir.Value) -> ir.Value:
         """Emit a vector with copies of a scalar in all lanes."""
         kind = ir.VectorType(number.type, self.width)
-        one = self.b.insert_element(ir.Constant(kind, ir.Undefined), number, I32(0))
-        return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), None))
+        one = self.b.insert_element(ir.Constant(kind, ir.Undefined), number, INT32_TYPE(0))
+        return self.b.shuffle_vector(
+            one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(INT32_TYPE, self.width), None)
+        )
 
-    def low_word(self, number: ir.Value) -> ir.Value:
+    def emit_low_word(self, number: ir.Value) -> ir.Value:
         """Return a 64-bit integer as a 32-bit one, whose lane of 64 bits may have any upper half."""
         return number
 
-    def any_lane(self, lanes: ir.Value) -> ir.Value:
+    def emit_any_lane(self, lanes: ir.Value) -> ir.Value:
         """Emit the test whether any lane of a mask is true."""
         bits = ir.IntType(self.width)
         return self.b.icmp_unsigned("!=", self.b.bitcast(lanes, bits), bits(0))
@@ -62,13 +75,13 @@ class Vectors:
 
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
         """Emit the call of an LLVM intrinsic on floats, such as "sqrt"."""
-        element = "f64" if args[0].type.element == F64 else "f32"
+        element = "f64" if args[0].type.element == FLOAT64_TYPE else "f32"
         kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
         name = f"llvm.{name}.v{self.width}{element}"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, kind, name), args)
 
-    def clean_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
+    def clear_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
         """Emit the extension of a 32-bit integer to its lane of 64 bits: zeros if unsigned, copies of the sign if signed."""
         if kind == "u32":
             return self.b.and_(x, self.const(LOW_32_BITS, "u64"))
@@ -105,7 +118,7 @@ class Vectors:
         for slot, value in zip((*slots, active), (*first, begin), strict=True):
             b.store(value, slot)
         enter, rounds, leave = (b.append_basic_block(name) for name in ("enter", "round", "leave"))
-        b.cbranch(self.any_lane(begin), enter, leave).set_weights(RARE_BRANCH_WEIGHTS)
+        b.cbranch(self.emit_any_lane(begin), enter, leave).set_weights(RARE_BRANCH_WEIGHTS)
         b.position_at_end(enter)
         still, body = program.split_loop(loop, known)  # loop-invariant values are computed once, before the first round
         inner = dict(known)
@@ -115,11 +128,11 @@ class Vectors:
         on = b.load(active)
         inner |= {carry: b.load(slot) for carry, slot in zip(loop.carry, slots, strict=True)}
         self.emit(program, body, inner)
-        for carry, after, slot in zip(loop.carry, loop.after, slots, strict=True):
+        for carry, after, slot in zip(loop.carry, loop.next_values, slots, strict=True):
             b.store(b.select(on, inner[after], inner[carry]), slot)
-        on = b.and_(on, inner[loop.again])
+        on = b.and_(on, inner[loop.continue_index])
         b.store(on, active)
-        b.cbranch(self.any_lane(on), rounds, leave)
+        b.cbranch(self.emit_any_lane(on), rounds, leave)
         b.position_at_end(leave)
         return [b.load(slot) for slot in slots]
 
@@ -128,8 +141,8 @@ class Vectors:
         b, of = self.b, kinds[-1]
         real, signed = of[0] == "f", of[0] == "i"
         # These operations depend on the upper halves of 32-bit integers; sums, differences and bitwise ones do not.
-        if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISONS):
-            args = [self.clean_upper_half(arg, of) for arg in args]
+        if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISON_OPERATIONS):
+            args = [self.clear_upper_half(arg, of) for arg in args]
         if op in ("add", "sub", "mul"):
             return getattr(b, f"f{op}")(*args, flags=FAST_MATH_FLAGS) if real else getattr(b, op)(*args)
         if op == "div":
@@ -148,7 +161,7 @@ class Vectors:
             return b.fneg(args[0]) if real else b.neg(args[0])
         if op == "select":
             return b.select(*args)
-        if op in COMPARISONS:
+        if op in COMPARISON_OPERATIONS:
             return self._compare(op, of, *args)
         if op in ("max", "min"):
             return b.select(self._compare("gt" if op == "max" else "lt", of, *args), *args)
@@ -175,13 +188,13 @@ class Vectors:
     def _rsqrt(self, x: ir.Value) -> ir.Value:
         """Emit 1/sqrt(x); AVX-512 has an estimate, which two Newton steps refine without division or square root."""
         b = self.b
-        if not self.wide or x.type.element != F64:
+        if not self.wide or x.type.element != FLOAT64_TYPE:
             return b.fdiv(ir.Constant(x.type, [1.0] * self.width), self.intrinsic("sqrt", x), flags=FAST_MATH_FLAGS)
         # The estimate has 14 bits; each Newton step doubles them.
-        eight, name = ir.VectorType(F64, 8), "llvm.x86.avx512.rsqrt14.pd.512"
+        eight, name = ir.VectorType(FLOAT64_TYPE, 8), "llvm.x86.avx512.rsqrt14.pd.512"
         kind = ir.FunctionType(eight, [eight, eight, ir.IntType(8)])
         function = self.module.globals.get(name) or ir.Function(self.module, kind, name)
-        lanes = lambda first, count: ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+        lanes = lambda first, count: ir.Constant(ir.VectorType(INT32_TYPE, count), list(range(first, first + count)))
         nothing = ir.Constant(eight, ir.Undefined)
         parts = [b.shuffle_vector(x, x, lanes(first, 8)) for first in range(0, self.width, 8)]
         parts = [b.call(function, [part, nothing, ir.IntType(8)(-1)]) for part in parts]
@@ -204,7 +217,7 @@ class Vectors:
 
         Floats of 32 bits are packed, integers of 32 bits are in lanes of 64.
         """
-        b, narrow = self.b, ir.VectorType(I32, self.width)
+        b, narrow = self.b, ir.VectorType(INT32_TYPE, self.width)
         if "f32" not in (of, kind):
             return b.bitcast(x, self.llvm_type(kind))
         return (
@@ -215,9 +228,9 @@ class Vectors:
 
     def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
         """Emit the conversion of a value from the scalar type `of` to `kind`."""
-        b, to, narrow = self.b, self.llvm_type(kind), ir.VectorType(I32, self.width)
+        b, to, narrow = self.b, self.llvm_type(kind), ir.VectorType(INT32_TYPE, self.width)
         if kind == "b1":
-            return self._compare("ne", of, self.clean_upper_half(x, of), self.const(0, of))
+            return self._compare("ne", of, self.clear_upper_half(x, of), self.const(0, of))
         if of == "b1":
             return b.select(x, self.const(1, kind), self.const(0, kind))
         if of[0] == kind[0] == "f":
@@ -227,11 +240,11 @@ class Vectors:
                 return b.sext(b.fptosi(x, narrow), to) if kind == "i32" else b.fptosi(x, to)
             return b.fptosi(x, to) if kind == "i64" else b.fptoui(x, to)
         if kind[0] != "f":
-            return self.clean_upper_half(x, of)
+            return self.clear_upper_half(x, of)
         if of == "i32":
             return b.sitofp(b.trunc(x, narrow), to)
         if of == "u32" and not self.wide and kind == "f64":
             # Without AVX-512 there is no such instruction: the integer becomes the mantissa of 2^52, which is then subtracted.
-            bits = b.or_(self.clean_upper_half(x, of), self.const(0x433 << 52, "u64"))
+            bits = b.or_(self.clear_upper_half(x, of), self.const(0x433 << 52, "u64"))
             return b.fsub(b.bitcast(bits, to), self.const(2.0**52, "f64"))
-        return (b.sitofp if of[0] == "i" else b.uitofp)(self.clean_upper_half(x, of), to)
+        return (b.sitofp if of[0] == "i" else b.uitofp)(self.clear_upper_half(x, of), to)

@@ -39,8 +39,8 @@ class Stream(eqx.Module):
     step and the purpose, not on the other runs and steps of the stream.
 
     >>> import numpy as np
-    >>> both = Stream.of(seed=1, runs=[4, 9]).normal(Purpose.STEP, 3)
-    >>> alone = Stream.of(seed=1, runs=[9]).normal(Purpose.STEP, 3)
+    >>> both = Stream.from_seed(seed=1, runs=[4, 9]).normal(Purpose.STEP, 3)
+    >>> alone = Stream.from_seed(seed=1, runs=[9]).normal(Purpose.STEP, 3)
     >>> both.shape, bool(np.all(both[:, :, 1] == alone[:, :, 0]))
     ((1, 3, 2), True)
     """
@@ -58,7 +58,7 @@ class Stream(eqx.Module):
     """Time of each step."""
 
     @classmethod
-    def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
+    def from_seed(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
         """Return the stream of a 64-bit seed for runs with given indices and `steps` steps from `first` on, drawn by NumPy."""
         words = np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)
         host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))

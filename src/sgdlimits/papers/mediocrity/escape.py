@@ -21,7 +21,7 @@ import numpy as np
 from numpy.polynomial import polynomial
 from scipy.optimize import brentq
 
-from sgdlimits.checks import some_target
+from sgdlimits.checks import target_or_name
 from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, FunctionActivation, as_activation
@@ -107,7 +107,7 @@ class CriticalPoint(NamedTuple):
 
 @checked
 def escape(
-    activation: str | Callable | Activation, target: Annotated[Any, some_target] = None, noise: NotNegativeInTime = 0.0
+    activation: str | Callable | Activation, target: Annotated[Any, target_or_name] = None, noise: NotNegativeInTime = 0.0
 ) -> Escape:
     r"""Compute the constants of the escape from zero overlap, for one unit on the sphere and any activation and target.
 
@@ -144,7 +144,9 @@ def escape(
 
 
 @checked
-def critical_points(activation: str | Callable | Activation, target: Annotated[Any, some_target] = None) -> list[CriticalPoint]:
+def critical_points(
+    activation: str | Callable | Activation, target: Annotated[Any, target_or_name] = None
+) -> list[CriticalPoint]:
     r"""Find the critical points of one unit's population risk on the sphere, as a function of its overlap m in [0, 1].
 
     Here s is the student's activation, g the teacher's, and :math:`s_k`, :math:`g_k` are their Hermite coefficients.

@@ -13,16 +13,16 @@ import xarray as xr
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.summary import IntervalEstimate, summarise
 from sgdlimits.checks import integer
-from sgdlimits.domain import Seed, Size, Unchecked, checked
+from sgdlimits.domain import Seed, Size, UncheckedArgument, checked
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
 from sgdlimits.papers.mediocrity.theory.rates import linear_rates, max_lr, noise_gain
-from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT_AVERAGES, exit_time, horizon, read_parameters
+from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT_AVERAGES, exit_horizon, exit_time, read_parameters
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run import simulate
 from sgdlimits.start import RandomInit
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
 AVERAGE_TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
 """Titles of the averages that have an equation number in the paper."""
@@ -83,7 +83,7 @@ class ExitTable:
             count = f"{runs}{'*' if lost else ''}" if runs else ""
             times = (_format_number(t * a["d"], ".0f"), _format_number(t, ".2f"), _format_number(t * a["rate"], ".3f"))
             rows.append((name, count, *times, interval, relative))
-        yield table([COLUMNS, *rows], "<>")
+        yield format_table([COLUMNS, *rows], "<>")
         if self.data.censored.any():
             each = (f"{lost} of {runs} for {name}" for name, lost, runs in self._select_columns("censored", "runs") if lost)
             yield f"* censored at t = {a['t_max']:.4g}: {', '.join(each)}. Therefore t is the median in rows with runs;"
@@ -145,7 +145,7 @@ class ExitsInterrupted(KeyboardInterrupt):
 def exit_table(
     problem: ProjectionProblem,
     d: Annotated[int, integer(at_least=2)],
-    threshold: Unchecked[float],
+    threshold: UncheckedArgument[float],
     *,
     runs: Size = 400,
     seed: Seed = 0,
@@ -169,8 +169,8 @@ def exit_table(
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
-    >>> table = sl.exit_table(problem, d=40, threshold=0.2, runs=4, progress=False)
-    >>> table.data.source.values[:5].tolist()
+    >>> format_table = sl.exit_table(problem, d=40, threshold=0.2, runs=4, progress=False)
+    >>> format_table.data.source.values[:5].tolist()
     ['chain', 'SDE', 'ODE', 'annealed (47)', 'quenched (46)']
     """
     at = read_parameters(problem, d, threshold)
@@ -178,7 +178,7 @@ def exit_table(
     if not np.isfinite(at.time_per_log):
         levels = {"chain": (Chain(at.d), min(runs, MAX_STABLE_RUNS))}
     found = {}
-    how = dict[str, Any](t_max=horizon(at), seed=seed, until=exits(at.T), progress=progress)
+    how = dict[str, Any](t_max=exit_horizon(at), seed=seed, until=exits(at.T), progress=progress)
     try:
         for name in sorted(
             levels, key=lambda name: name != "chain"

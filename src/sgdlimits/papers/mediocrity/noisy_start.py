@@ -26,7 +26,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import ndtri
 
 from sgdlimits.algorithm.needs import is_linear
-from sgdlimits.analysis.first_passage import Law, ode_exit_times
+from sgdlimits.analysis.first_passage import PassageTimeLaw, ode_exit_times
 from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import jit_bound
@@ -64,7 +64,7 @@ class LinearPath(NamedTuple):
 
 
 @checked
-def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
+def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> PassageTimeLaw:
     """Distribution of the time in which a run from a random start loses a share `threshold` of its excess risk, for large d.
 
     The dimension is d.
@@ -107,7 +107,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
             f"{np.isinf(t).sum()} of {t.size} starts of the ODE never lose the share {threshold:g} of their excess risk. "
             "Give a smaller threshold or lr, or simulate."
         )
-    return Law.from_samples(t)
+    return PassageTimeLaw.from_samples(t)
 
 
 def _find_saddle(problem: ProjectionProblem) -> Overlaps:

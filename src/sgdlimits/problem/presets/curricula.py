@@ -9,18 +9,18 @@ import numpy as np
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.checks import number
-from sgdlimits.domain import NotNegative, NotNegativeInTime, Rate, RealsInTime, checked
+from sgdlimits.domain import NotNegative, NotNegativeInTime, Rate, RealArrayInTime, checked
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.inputs import mixture
-from sgdlimits.model.activation import SIGN, Activation, Erf
+from sgdlimits.model.activation import SIGN_ACTIVATION, Activation, Erf
 from sgdlimits.model.loss import SquaredLoss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.target import CommitteeReadout, Target
 from sgdlimits.problem.projection import ProjectionProblem
 
-LABELS: dict[str, Activation] = {"sign": SIGN, "erf": Erf()}
+LABELS: dict[str, Activation] = {"sign": SIGN_ACTIVATION, "erf": Erf()}
 
 
 def _check_label(name: str, value: Any) -> str:
@@ -38,7 +38,7 @@ def easy_and_hard(
     relevant: Annotated[float, number(above=0, below=1)] = 0.5,
     easy: NotNegative = 0.0,
     hard: NotNegative = 2.0,
-    weights: RealsInTime | None = None,
+    weights: RealArrayInTime | None = None,
     lr: Rate = 1.0,
     ridge: NotNegativeInTime = 0.0,
     noise: NotNegativeInTime = 0.0,

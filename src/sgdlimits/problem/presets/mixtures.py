@@ -9,7 +9,7 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import Matrix, NotNegativeInTime, Rate, Reals, RealsInTime, SignalToNoise, Size, Width, checked
+from sgdlimits.domain import Matrix, NotNegativeInTime, Rate, RealArray, RealArrayInTime, SignalToNoise, Size, Width, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.gaussian import Rule
@@ -25,9 +25,9 @@ from sgdlimits.schedule import value_at
 
 @checked
 def gaussian_mixture(
-    means: Reals,
-    labels: Reals,
-    weights: RealsInTime | None = None,
+    means: RealArray,
+    labels: RealArray,
+    weights: RealArrayInTime | None = None,
     snr: SignalToNoise = 1.0,
     ridge: NotNegativeInTime = 0.0,
     lr: Rate = 1.0,

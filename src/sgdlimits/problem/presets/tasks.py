@@ -10,7 +10,7 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import NotNegative, NotNegativeInTime, Rate, RealsInTime, Width, checked
+from sgdlimits.domain import NotNegative, NotNegativeInTime, Rate, RealArrayInTime, Width, checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.gaussian import Rule
@@ -43,7 +43,7 @@ def two_tasks(
     width: Width = 2,
     activation: str | Callable | Activation = "erf",
     similarity: Overlap = 0.5,
-    weights: RealsInTime | None = None,
+    weights: RealArrayInTime | None = None,
     lr: Rate = 1.0,
     noise: NotNegativeInTime = 0.0,
     train_second: bool | float = True,

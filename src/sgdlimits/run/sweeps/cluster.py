@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from sgdlimits.errors import BadInput
-from sgdlimits.run.sweeps.engine import MAX_RETRIES, SweepEngine, Task, make_tasks
+from sgdlimits.run.sweeps.engine import MAX_RETRIES, EngineTask, SweepEngine, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit, hash_json
-from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempt_units_json
+from sgdlimits.run.sweeps.worker import FAILED, UnitOutcome, attempt_units_json
 from sgdlimits.settings import setup_jax
 
 DASK_SETTINGS = {
@@ -38,7 +38,7 @@ class Dask(SweepEngine):
         self.where, self.workers, self.settings = where, workers, settings or {}
 
     @classmethod
-    def of(cls, where: str, **more: Any) -> Dask:
+    def from_address(cls, where: str, **more: Any) -> Dask:
         """Return the dask engine for "local", "slurm" or the address of a scheduler; raise `BadInput` for other values."""
         try:
             import distributed  # noqa: F401
@@ -58,7 +58,7 @@ class Dask(SweepEngine):
             job = SLURMJob(scheduler="SCHEDULER", name="sgdlimits", **self._job_settings())
         return f"# {self.workers} of these jobs, each with the scheduler's address; results in {folder}\n{job.job_script()}"
 
-    def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
+    def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[UnitOutcome]:
         import dask
         from distributed import as_completed
 
@@ -66,11 +66,11 @@ class Dask(SweepEngine):
         where = str(folder.path.resolve())
         sweep = hash_json([text, where])  # keys must differ between sweeps that use one scheduler for different folders
         with dask.config.set(DASK_SETTINGS), self._connect() as client:
-            under_way: dict[str, Task] = {}
+            under_way: dict[str, EngineTask] = {}
             ending = as_completed(raise_errors=False)
 
-            def submit(task: Task) -> None:
-                key = f"{sweep}-{task.units[0].name}-{len(task.units)}-{task.tries}"
+            def submit(task: EngineTask) -> None:
+                key = f"{sweep}-{task.units[0].name}-{len(task.units)}-{task.attempt_count}"
                 texts = [unit.to_json() for unit in task.units]
                 # No retries by dask: it would repeat the whole task, where only its failed units are to be tried again.
                 future = client.submit(_run_on_worker, text, where, texts, key=key, pure=False, retries=0)
@@ -85,10 +85,10 @@ class Dask(SweepEngine):
                 task = under_way.pop(future.key)
                 known = {unit.name: unit for unit in task.units}
                 if future.status == "finished":
-                    outcomes = [Outcome(known[name], status, error) for name, status, error in future.result()]
+                    outcomes = [UnitOutcome(known[name], status, error) for name, status, error in future.result()]
                 else:
                     error = f"{type(future.exception()).__name__}: {future.exception()}"
-                    outcomes = [Outcome(unit, FAILED, error) for unit in task.units]
+                    outcomes = [UnitOutcome(unit, FAILED, error) for unit in task.units]
                 future.release()  # frees the result in the memory of the worker
                 yield from task.final_outcomes(outcomes, submit)
 

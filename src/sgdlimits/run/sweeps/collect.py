@@ -11,14 +11,14 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from sgdlimits.checks import each_of, text
+from sgdlimits.checks import check_each, text
 from sgdlimits.domain import Size, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
 from sgdlimits.run.sweeps.recipe import as_coordinate, decode_value
-from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read_result, warn_left_out
+from sgdlimits.run.sweeps.store import DamagedFile, Folder, UnitFile, read_result, warn_left_out
 
 MIN_LAZY_BYTES = 2**28
 """Total size of result files in bytes above which `collect` loads values lazily by default."""
@@ -32,9 +32,9 @@ Sparser grids waste memory.
 class PointRow(NamedTuple):
     """Results at one point of a sweep: all its parameters, the varied ones, and the datasets of its files, ordered by run."""
 
-    full: dict[str, Any]
-    varied: dict[str, Any]
-    parts: list[xr.Dataset]
+    all_parameters: dict[str, Any]
+    varied_parameters: dict[str, Any]
+    run_datasets: list[xr.Dataset]
 
 
 @checked
@@ -42,7 +42,7 @@ def collect(
     folder: str | os.PathLike,
     *,
     lazy: bool | None = None,
-    keys: Annotated[Iterable[str], each_of(text)] | None = None,
+    keys: Annotated[Iterable[str], check_each(text)] | None = None,
     runs: Size | None = None,
 ) -> xr.Dataset:
     """Collect all results of a sweep so far in one dataset, with the varied parameters as dimensions.
@@ -147,11 +147,11 @@ def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy
             continue
         try:
             dataset = read_result(entry.path)
-        except Damaged as reason:
+        except DamagedFile as reason:
             warn_left_out(entry.path, f"{reason}; it is left out. Run the sweep again to replace it")
             continue
         row = rows.setdefault(entry.key, PointRow(*_point_parameters(dataset), []))
-        row.parts.append((_leave_in_file(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))
+        row.run_datasets.append((_leave_in_file(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))
         reach[entry.key] = entry.last
     return rows
 
@@ -206,11 +206,11 @@ def _decode_or_text(value: Any) -> Any:
 
 def _varied_parameters(rows: list[PointRow]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of the parameters that differ between points or that sweeps varied, and their values per point."""
-    names = list(dict.fromkeys(name for row in rows for name in row.varied))
-    for name in {name: None for row in rows for name in row.full}:
-        if name not in names and len({repr(row.full[name]) for row in rows if name in row.full}) > 1:
+    names = list(dict.fromkeys(name for row in rows for name in row.varied_parameters))
+    for name in {name: None for row in rows for name in row.all_parameters}:
+        if name not in names and len({repr(row.all_parameters[name]) for row in rows if name in row.all_parameters}) > 1:
             names.append(name)
-    points = [{name: row.varied.get(name, row.full.get(name, "none")) for name in names} for row in rows]
+    points = [{name: row.varied_parameters.get(name, row.all_parameters.get(name, "none")) for name in names} for row in rows]
     for name in names:  # a coordinate of numbers and texts becomes one of texts
         if any(isinstance(point[name], str) for point in points):
             for point in points:
@@ -226,7 +226,7 @@ def _sort_values(values: list) -> list:
 
 def join_runs(row: PointRow, runs: int | None) -> xr.Dataset:
     """Join the datasets of one point's files into a dataset of all its runs, or of the first `runs`."""
-    parts = row.parts
+    parts = row.run_datasets
     first = parts[0]
     if len(parts) > 1:
         names = [name for name in first.variables if "run" in first[name].dims]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sgdlimits.checks import mapping, sized
+from sgdlimits.checks import mapping, memory_bounded_count
 from sgdlimits.domain import Seed, checked
 from sgdlimits.errors import BadInput, check_number, shorten
 from sgdlimits.renamed import present_parameter_name
@@ -55,7 +55,7 @@ def grid(**axes: Iterable) -> Design:
 
 
 @checked
-def random_points(count: Annotated[int, sized(16)], *, seed: Seed = 0, **ranges: Sequence) -> Design:
+def random_points(count: Annotated[int, memory_bounded_count(16)], *, seed: Seed = 0, **ranges: Sequence) -> Design:
     """Draw points at random: each parameter uniform between two values, or uniform in its logarithm.
 
     A larger `count` with the same seed begins with the points of a smaller one.

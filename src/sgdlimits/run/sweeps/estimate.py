@@ -11,7 +11,7 @@ from sgdlimits.run.simulate import simulate_runs
 from sgdlimits.run.sweeps.job import Sweep
 from sgdlimits.run.sweeps.store import Folder, missing_units
 from sgdlimits.run.sweeps.unit import Unit
-from sgdlimits.text import count, format_bytes
+from sgdlimits.text import format_bytes, format_count
 
 TRIAL_SECONDS = 1.0
 """Approximate time in seconds spent on trial simulations at each point that is tried for an estimate."""
@@ -78,11 +78,11 @@ def report_progress(job: Sweep) -> dict[str, str]:
     """
     total = len(job.units)
     if not os.path.isdir(job.folder):
-        return {"done": f"0 of {count(total, 'unit')}", "last result": "none yet"}
+        return {"done": f"0 of {format_count(total, 'unit')}", "last result": "none yet"}
     folder = Folder(job.folder)
     left, now = list(missing_units(folder, job.units)), time.time()
     done = total - len({unit.key for unit in left})
-    rows = {"done": f"{done} of {count(total, 'unit')}"}
+    rows = {"done": f"{done} of {format_count(total, 'unit')}"}
     if failed := sum(folder.read_failure(unit) is not None for unit in left):
         rows["failed"] = f"{failed}; the notes *.failed.json in {job.folder} say why"
     ages = sorted(now - entry.path.lstat().st_mtime for entry in folder.list_files())

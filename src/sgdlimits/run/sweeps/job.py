@@ -29,8 +29,8 @@ from sgdlimits.run.sweeps.recipe import FINAL_TIME, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.run.sweeps.store import Folder, missing_units
 from sgdlimits.run.sweeps.unit import Unit, make_unit
-from sgdlimits.run.sweeps.worker import DONE, UNWRITTEN, Outcome
-from sgdlimits.text import count
+from sgdlimits.run.sweeps.worker import DONE, NOT_WRITTEN, UnitOutcome
+from sgdlimits.text import format_count
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 MAX_REASONS = 3
@@ -49,7 +49,7 @@ class SweepFailed(UserWarning):
 class Sweep:
     """Sweep to compute: its points, the recipe of the simulation at a point, the runs per point, and the folder of results.
 
-    `Sweep.of` checks the arguments.
+    `Sweep.from_arguments` checks the arguments.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Sweep:
     refine: Refine | None = None
 
     @classmethod
-    def of(
+    def from_arguments(
         cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None
     ) -> Sweep:
         """Return the sweep with the given arguments, checked at all points; raise one `BadInput` with all mistakes."""
@@ -113,7 +113,9 @@ def find_mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable
         try:
             for optimiser, value in product(known, values):
                 recipe.check(name, value, optimiser)
-            if name not in (OPTIMISER, FINAL_TIME) and not any(recipe.parts_that_take(name, optimiser) for optimiser in known):
+            if name not in (OPTIMISER, FINAL_TIME) and not any(
+                recipe.constructors_with_argument(name, optimiser) for optimiser in known
+            ):
                 yield f"{name} is a parameter of none of the optimisers {', '.join(map(str, known))}. Leave it out."
         except BadInput as reason:
             yield str(reason)
@@ -185,8 +187,8 @@ def sweep(
     {'lr': 2, 'noise': 2, 'run': 8}
     """
     options: dict[str, Any] = {"fixed": fixed, "t_max": t_max, "save": save, "until": until, "keep": keep, "kernel": kernel}
-    recipe = Recipe.of(preset, level, start, seed=seed, common=common, **options)
-    job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
+    recipe = Recipe.from_arguments(preset, level, start, seed=seed, common=common, **options)
+    job = Sweep.from_arguments(recipe, over, runs, folder, as_shard(shard), refine)
     done = compute_sweep(job, engine, retry=retry, progress=progress)
     return collect(folder, keys=[unit.key for unit in done], runs=runs) if done else xr.Dataset()
 
@@ -229,16 +231,16 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
             running = _until_interrupted(computing)
             try:
                 for unit, status, error in running:
-                    if status == UNWRITTEN:  # the disk is full or read-only: no other file could be written either
+                    if status == NOT_WRITTEN:  # the disk is full or read-only: no other file could be written either
                         raise BadInput(error)
                     if status != DONE:
                         folder.record_failure(unit, error)
                         failed[unit.name] = error
-                        shown.set_postfix_str(count(len(failed), "failure"), refresh=False)
+                        shown.set_postfix_str(format_count(len(failed), "failure"), refresh=False)
                     done += status == DONE
                     shown.update()
             except KeyboardInterrupt:
-                kept = f"{done} of {count(total, 'unit')} are done and kept in {job.folder}"
+                kept = f"{done} of {format_count(total, 'unit')} are done and kept in {job.folder}"
                 raise SweepStopped(f"interrupted; {kept}, and the same call resumes the sweep") from None
             finally:
                 running.close()
@@ -249,7 +251,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
     return units
 
 
-def _until_interrupted(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
+def _until_interrupted(outcomes: Iterator[UnitOutcome]) -> Generator[UnitOutcome, None, None]:
     """Yield outcomes until Ctrl-C; raise `KeyboardInterrupt` even if Python discarded it inside a callback.
 
     An exception in the callback of a weak reference or a finalizer is printed and forgotten. The signal handlers therefore
@@ -290,7 +292,8 @@ def _report_failures(folder: str, failed: dict[str, str], total: int) -> None:
     if len(errors) > MAX_REASONS:
         words += f"; and {len(errors) - MAX_REASONS} other reasons"
     what = (
-        f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} name them."
+        f"{len(failed)} of {format_count(total, 'unit')} failed: {words.rstrip('.')}. "
+        f"The notes *.failed.json in {folder} name them."
     )
     if len(failed) == total:
         raise BadInput(f"{what} Correct the common cause, and give retry=True to try the units again.")
@@ -306,11 +309,11 @@ def as_engine(engine: Any) -> SweepEngine:
     if isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
         return PoolEngine(engine)
     if isinstance(engine, str):
-        return Dask.of(engine)
+        return Dask.from_address(engine)
     if isinstance(address := getattr(engine, "scheduler_address", None), str):  # a cluster of dask, such as LocalCluster
-        return Dask.of(address)
+        return Dask.from_address(address)
     if isinstance(address := getattr(getattr(engine, "scheduler", None), "address", None), str):  # a dask Client
-        return Dask.of(address)
+        return Dask.from_address(address)
     raise BadInput(
         f"engine must be a number of processes, the address of a dask scheduler, a dask cluster, or 'local' or 'slurm'; got "
         f"{shorten(engine)}. "

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
-from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.analysis.origin import name_of_overlap
 from sgdlimits.checks import mapping
 from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.condition import Condition, exits
@@ -48,7 +48,7 @@ def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
 
 def overlap(dataset: xr.Dataset) -> xr.DataArray:
     """Return the final overlap of each run with the fixed directions, in absolute value, averaged over its entries."""
-    values = abs(_select_time(dataset[str(overlap_name(dataset))], -1))
+    values = abs(_select_time(dataset[str(name_of_overlap(dataset))], -1))
     return values.mean([dim for dim in values.dims if dim != "run"])
 
 

@@ -104,7 +104,7 @@ def read_optimisation(path: str | os.PathLike) -> OptimiseJob:
 def _make_recipe(given: dict[str, Any]) -> Recipe:
     """Return the recipe of the problem and the start, at the level ODE, which has no required parameters."""
     start, fixed = given.get("start", "random"), given.get("fixed", {})
-    return Recipe.of(given["preset"], "ode", start, fixed=fixed, t_max=given.get(FINAL_TIME, 1.0))
+    return Recipe.from_arguments(given["preset"], "ode", start, fixed=fixed, t_max=given.get(FINAL_TIME, 1.0))
 
 
 def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
         if name not in given["controls"]:
             yield f"budgets.{name} is the budget of no control. The controls are {', '.join(given['controls'])}."
     known = {name.rpartition(".")[2] for name in (*given.get("fixed", {}), *given["controls"])}
-    for part, constructor in recipe.parts.items():
+    for part, constructor in recipe.constructors.items():
         for each in constructor.required:
             if each not in constructor.given and each not in known:
                 yield f"{each} is missing, which the {part} {constructor.title} needs. Add it to fixed."

@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import Any
 
 from sgdlimits._miscompiled import silence_xla_hints
-from sgdlimits.run.sweeps.engine import SweepEngine, Task, make_tasks
+from sgdlimits.run.sweeps.engine import EngineTask, SweepEngine, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
-from sgdlimits.run.sweeps.worker import FAILED, Outcome
+from sgdlimits.run.sweeps.worker import FAILED, UnitOutcome
 
 
 class PoolEngine(SweepEngine):
@@ -30,7 +30,7 @@ class PoolEngine(SweepEngine):
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
+    def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[UnitOutcome]:
         text = recipe.to_json()
         todo = make_tasks(recipe, units, self.workers)
         left = len(units)
@@ -79,12 +79,12 @@ class PoolWorker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0
         )  # unbuffered: the selector does not report a line that a buffer has read ahead
-        self.task = Task([])
+        self.task = EngineTask([])
         self.left = dict[str, Unit]()
         assert self.process.stdout is not None
         self.answers = self.process.stdout
 
-    def start_task(self, recipe: str, folder: Folder, todo: deque[Task]) -> None:
+    def start_task(self, recipe: str, folder: Folder, todo: deque[EngineTask]) -> None:
         """Take the next task from the queue, if there is one, and send it to the worker process."""
         if not todo:
             return
@@ -95,19 +95,19 @@ class PoolWorker:
             message = [recipe, str(folder.path), [unit.to_json() for unit in self.task.units]]
             _write_all(self.process.stdin, f"{json.dumps(message)}\n".encode())
 
-    def read_outcome(self) -> list[Outcome] | None:
+    def read_outcome(self) -> list[UnitOutcome] | None:
         """Read the outcome of one work unit from the process, as a list; None if the process has died."""
         try:
             name, status, error = json.loads(self.answers.readline())
         except ValueError:
             return None
-        return [Outcome(self.left.pop(name), status, error)]
+        return [UnitOutcome(self.left.pop(name), status, error)]
 
-    def fail_remaining(self) -> list[Outcome]:
+    def fail_remaining(self) -> list[UnitOutcome]:
         """Return failed outcomes for the work units that the process had not finished when it died."""
         left = list(self.left.values())
         how = self.stop()
-        return [Outcome(unit, FAILED, f"the process that computed the unit ended {how}") for unit in left]
+        return [UnitOutcome(unit, FAILED, f"the process that computed the unit ended {how}") for unit in left]
 
     def stop(self) -> str:
         """Stop the worker process, even in the middle of a task, and return in words how it ended.

@@ -66,7 +66,9 @@ class Recipe:
     kernel: str | None = None
 
     @classmethod
-    def of(cls, preset: Any, level: Any, start: Any, *, until: Any = None, keep: Any = None, save: Any = None, **more: Any):
+    def from_arguments(
+        cls, preset: Any, level: Any, start: Any, *, until: Any = None, keep: Any = None, save: Any = None, **more: Any
+    ):
         """Return the recipe for the arguments of `sweep`; preset, level and start are names or objects."""
         fixed = {present_parameter_name(name): to_plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
         kept = as_reductions(keep)
@@ -112,16 +114,18 @@ class Recipe:
         return PRESETS[self.build]
 
     @cached_property
-    def parts(self) -> dict[str, Constructor]:
+    def constructors(self) -> dict[str, Constructor]:
         """Constructors of the problem, the level and the start, with the arguments that are given already."""
         read = lambda text: from_json(text) if text.startswith("{") else text
-        others = {part: Constructor.of(part, read(text)) for part, text in (("level", self.level), ("start", self.start))}
+        others = {
+            part: Constructor.from_part(part, read(text)) for part, text in (("level", self.level), ("start", self.start))
+        }
         return {"problem": Constructor("problem", self.builder, self.build), **others}
 
     def make_spec(self, optimiser: Any = None) -> Spec:
         """Return the constructors of the problem, level, start and optimiser; no optimiser if the name is unknown."""
         known = isinstance(optimiser, str) and optimiser in ALGORITHMS
-        return Spec(**self.parts, optimiser=Constructor.of("optimiser", optimiser) if known else None)
+        return Spec(**self.constructors, optimiser=Constructor.from_part("optimiser", optimiser) if known else None)
 
     @cached_property
     def until_condition(self) -> Any:
@@ -133,7 +137,7 @@ class Recipe:
     @property
     def batchable(self) -> bool:
         """Whether simulations at several points can be advanced together by one kernel call."""
-        return bool(getattr(self.parts["level"].make, "batchable", False))
+        return bool(getattr(self.constructors["level"].make, "batchable", False))
 
     def arguments(self, point: Point) -> dict[str, dict[str, Any]]:
         """Return the arguments of each constructor and of `simulate` at a point of the sweep, defaults included."""
@@ -143,12 +147,12 @@ class Recipe:
         if t_max is None:
             raise BadInput("t_max is missing. Give it, in samples per dimension.")
         for name in given:
-            self.parts_that_take(name, optimiser)
+            self.constructors_with_argument(name, optimiser)
         found = self.make_spec(optimiser).arguments(given, "Give it in fixed= or over=.")
         own = {"name": optimiser, **found["optimiser"]} if optimiser else {}
         return {**found, "optimiser": own, "simulate": {"t_max": float(t_max)}}
 
-    def parts_that_take(self, name: str, optimiser: str | None = None) -> list[str]:
+    def constructors_with_argument(self, name: str, optimiser: str | None = None) -> list[str]:
         """Return which constructors (problem, optimiser, level, start) take a parameter; raise `BadInput` if none does.
 
         A parameter in `fixed` may belong to the optimiser of other points.
@@ -156,7 +160,7 @@ class Recipe:
         if name in (OPTIMISER, FINAL_TIME):
             return []
         spec = self.make_spec(optimiser)
-        if users := spec.parts_that_take(name):
+        if users := spec.constructors_with_argument(name):
             return users
         part, _, bare = name.rpartition(".")
         having = [each for each, cls in ALGORITHMS.items() if bare in inspect.signature(cls).parameters]
@@ -168,7 +172,7 @@ class Recipe:
             raise BadInput(
                 f"{name} is not a parameter of the optimiser {optimiser}, but of {', '.join(having)}. Give it in fixed."
             )
-        choices = sorted({each for part in self.parts.values() for each in part.parameters} | {OPTIMISER, FINAL_TIME})
+        choices = sorted({each for part in self.constructors.values() for each in part.parameters} | {OPTIMISER, FINAL_TIME})
         raise BadInput(f"{name} is not a parameter of this sweep. Its parameters are {', '.join(choices)}.")
 
     def check(self, name: str, value: Any, optimiser: str | None = None) -> None:
@@ -177,7 +181,7 @@ class Recipe:
             positive(name, value)
         elif name == OPTIMISER:
             check_choice(OPTIMISER, value, ALGORITHMS)
-        elif self.parts_that_take(name, optimiser):
+        elif self.constructors_with_argument(name, optimiser):
             self.make_spec(optimiser).check(name, value)
 
     def build_simulation(self, point: Point) -> dict[str, Any]:

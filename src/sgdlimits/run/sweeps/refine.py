@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from sgdlimits.checks import each_of, integer, real
+from sgdlimits.checks import check_each, integer, real
 from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput, check_count, shorten
 from sgdlimits.run.sweeps.collect import join_runs, read_rows
@@ -44,7 +44,7 @@ class Refine:
     rounds: Annotated[int, integer(at_least=0)] = 2
     share: Fraction = 0.25
     log: bool = False
-    cells: Annotated[tuple, each_of(each_of(each_of(real)))] | None = None
+    cells: Annotated[tuple, check_each(check_each(check_each(real)))] | None = None
     """Grid cells that the next round may halve, each with its lower and upper value along each axis; None for all."""
 
     def next_round(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> tuple[list[Point], Refine]:

@@ -112,7 +112,7 @@ def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
                 continue
             try:
                 read_result(entry.path)
-            except Damaged as reason:
+            except DamagedFile as reason:
                 warn_left_out(entry.path, f"{reason}; its runs are computed again")
                 with suppress(FileNotFoundError):
                     entry.path.rename(entry.path.with_suffix(".bad"))
@@ -124,32 +124,32 @@ def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
             yield unit._replace(first=gap)
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """Error for a damaged result file; its message is a clause such as "the file is gone"."""
 
 
 def read_result(path: Path) -> xr.Dataset:
-    """Read the dataset in a result file; raise `Damaged` unless all values, runs and parameters are as they were written."""
+    """Read the dataset in a result file; raise `DamagedFile` unless values, runs and parameters are as they were written."""
     match = FILE_NAME.fullmatch(path.name)
     try:
         if not os.path.isfile(path):  # opening a pipe would wait for ever
-            raise Damaged("the file is gone, or not a regular file")
+            raise DamagedFile("the file is gone, or not a regular file")
         with h5py.File(path, "r") as file:
             check_contained(file)
             attributes = {name: _unwrap_attribute(value) for name, value in file.attrs.items() if not name.startswith("_")}
             layout = json.loads(attributes["variables"])
             arrays = {name: file[name][()] for name in layout}
         if match is None or hash_json(json.loads(attributes["unit"])) != match[1]:
-            raise Damaged("the file does not have the parameters that its name says")
+            raise DamagedFile("the file does not have the parameters that its name says")
         if compute_digest(arrays, attributes) != attributes["digest"]:
-            raise Damaged("the file has values other than those written to it")
+            raise DamagedFile("the file has values other than those written to it")
         if not np.array_equal(arrays["run"], np.arange(int(match[2]), int(match[3]))):
-            raise Damaged("the file does not have the runs that its name says")
+            raise DamagedFile("the file does not have the runs that its name says")
         variables = {name: (dims, _restore_dtype(arrays[name], kind), notes) for name, (dims, kind, notes) in layout.items()}
-    except Damaged:
+    except DamagedFile:
         raise
     except Exception as reason:  # the HDF5 library raises any type of exception for a damaged file
-        raise Damaged(f"the file cannot be read ({escape_controls(str(reason))[:80] or type(reason).__name__})") from reason
+        raise DamagedFile(f"the file cannot be read ({escape_controls(str(reason))[:80] or type(reason).__name__})") from reason
     kept = {name: value for name, value in attributes.items() if name not in ("digest", "variables")}
     return xr.Dataset(variables, attrs=kept).set_coords([name for name in COORDINATES if name in variables])
 

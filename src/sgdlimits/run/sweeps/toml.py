@@ -158,8 +158,8 @@ def read_spec(path: str | os.PathLike) -> Sweep:
     folder = path.parent / file.folder if file.folder else path.with_suffix("")
     refine = None if file.refine is None else Refine(**file.refine.model_dump())
     named = {name: getattr(file, name) for name in ("t_max", "seed", "common", "kernel", "save", "until", "keep", "fixed")}
-    recipe = Recipe.of(file.preset, file.level, file.start, **named)
-    return Sweep.of(recipe, _read_design(given), file.runs, folder, refine=refine)
+    recipe = Recipe.from_arguments(file.preset, file.level, file.start, **named)
+    return Sweep.from_arguments(recipe, _read_design(given), file.runs, folder, refine=refine)
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list
     fixed = given.get("fixed", {}) if isinstance(given.get("fixed", {}), dict) else {}
     kept = None if "keep" in bad else given.get("keep")
     # A trial recipe without points, whose parameters are checked one by one below.
-    recipe = Recipe.of(
+    recipe = Recipe.from_arguments(
         given["preset"], given.get("level", "chain"), given.get("start", "random"), fixed=fixed, t_max=1.0, keep=kept
     )
     columns: dict[str, dict[str, list]] = {"fixed": {name: [value] for name, value in fixed.items()}}
@@ -241,7 +241,7 @@ def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list
             if known.count(name) > 1 and where != "fixed":
                 yield f"{where}.{name} is fixed as well. Leave it out of one of them."
     if not bad:
-        for name, part in recipe.parts.items():
+        for name, part in recipe.constructors.items():
             for each in part.required:
                 if each not in part.given and each not in {one.rpartition(".")[2] for one in known}:
                     yield f"{each} is missing, which the {name} {part.title} needs. Add it to fixed or to the points."

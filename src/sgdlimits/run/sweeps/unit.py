@@ -58,7 +58,7 @@ def make_unit(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
     """
     found = recipe.arguments(point)
     model: dict[str, Any] = {"build": recipe.build}
-    model |= {f"{part}_name": recipe.parts[part].make.__name__ for part in ("level", "start")}
+    model |= {f"{part}_name": recipe.constructors[part].make.__name__ for part in ("level", "start")}
     # These keys are hashed: "rule", the old name of optimisers, stays, so that sweeps of earlier versions find their files.
     parts = {"problem": "problem", "rule": "optimiser", "level": "level", "start": "start"}
     model |= {key: {name: encode_value(value) for name, value in found[part].items()} for key, part in parts.items()}

@@ -13,12 +13,12 @@ from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit, compute_unit, compute_units
 
-DONE, FAILED, REFUSED, UNWRITTEN = "done", "failed", "refused", "unwritten"
+DONE, FAILED, REFUSED, NOT_WRITTEN = "done", "failed", "refused", "unwritten"
 """Statuses of a work unit: its file exists; its computation failed but may succeed in another attempt; its parameters are
 invalid; its file could not be written."""
 
 
-class Outcome(NamedTuple):
+class UnitOutcome(NamedTuple):
     """Result of an attempt at a work unit: its status, such as `DONE` or `FAILED`, and the error message or ""."""
 
     unit: Unit
@@ -26,14 +26,14 @@ class Outcome(NamedTuple):
     error: str
 
 
-def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
+def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[UnitOutcome]:
     """Compute the work units that have no result file, write their files, and yield the outcome of each when known.
 
     Several units are computed in shared batches. If that raises an error, all units not yet done are `FAILED`, since any of
     them may be the cause; the caller then tries each alone.
     """
     existing = {unit.name: unit for unit in units if (folder.path / unit.name).exists()}
-    yield from (Outcome(unit, DONE, "") for unit in existing.values())
+    yield from (UnitOutcome(unit, DONE, "") for unit in existing.values())
     left = {unit.name: unit for unit in units if unit.name not in existing}
     todo = list(left.values())
     alone = len(left) == 1
@@ -48,14 +48,14 @@ def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator
         except Exception as reason:
             why = _outcome_of_error(reason) if alone else (FAILED, "the unit could not be computed in a shared batch")
             break
-        yield Outcome(left.pop(unit.name), DONE, "")
-    yield from (Outcome(unit, *why) for unit in left.values())
+        yield UnitOutcome(left.pop(unit.name), DONE, "")
+    yield from (UnitOutcome(unit, *why) for unit in left.values())
 
 
 def _outcome_of_error(reason: Exception) -> tuple[str, str]:
     """Return the status and the message for an error raised by a single work unit."""
     if isinstance(reason, BadInput):
-        return UNWRITTEN if isinstance(reason, WriteError) else REFUSED, str(reason)
+        return NOT_WRITTEN if isinstance(reason, WriteError) else REFUSED, str(reason)
     return FAILED, f"{type(reason).__name__}: {reason}"
 
 

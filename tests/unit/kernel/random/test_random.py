@@ -74,7 +74,7 @@ def test_extreme_words_give_finite_normals(single):
 
 
 def test_normals_are_normal_and_independent():
-    z = np.asarray(normal(Stream.of(seed=7, runs=np.arange(500), steps=50), 8))
+    z = np.asarray(normal(Stream.from_seed(seed=7, runs=np.arange(500), steps=50), 8))
     assert stats.kstest(z.ravel(), "norm").pvalue > 1e-4
     flat = z.transpose(1, 0, 2).reshape(8, -1)
     n = flat.shape[1]
@@ -86,19 +86,19 @@ def test_normals_are_normal_and_independent():
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 5, 17, 100, 10**4, 10**9])
 def test_chi_square_is_exact(dof):
-    x = np.asarray(chi_square(Stream.of(seed=dof, runs=np.arange(4000), steps=25), jnp.asarray([float(dof)])))
+    x = np.asarray(chi_square(Stream.from_seed(seed=dof, runs=np.arange(4000), steps=25), jnp.asarray([float(dof)])))
     assert stats.kstest(x.ravel(), stats.chi2(dof).cdf).pvalue > 1e-4
     assert abs(x.mean() - dof) < 5 * np.sqrt(2 * dof / x.size)
     assert abs(((x - dof) ** 2).mean() / (2 * dof) - 1) < 5 * np.sqrt((2 + 12 / dof) / x.size)
 
 
 def test_no_degrees_of_freedom_give_zero():
-    assert (chi_square(Stream.of(0, np.arange(9)), jnp.zeros(3)) == 0).all()
+    assert (chi_square(Stream.from_seed(0, np.arange(9)), jnp.zeros(3)) == 0).all()
 
 
 def test_numbers_do_not_depend_on_the_runs_and_steps_beside_them():
-    wide = Stream.of(3, np.arange(100), first=10, steps=6)
-    narrow = Stream.of(3, [42], first=13, steps=1)
+    wide = Stream.from_seed(3, np.arange(100), first=10, steps=6)
+    narrow = Stream.from_seed(3, [42], first=13, steps=1)
     dof = jnp.asarray([2.0, 3.0, 40.0])
     for draw in (
         lambda s: s.normal(Purpose.STEP, 5),
@@ -112,5 +112,7 @@ def test_numbers_do_not_depend_on_the_runs_and_steps_beside_them():
 
 
 def test_steps_beyond_32_bits_and_large_seeds_have_their_own_numbers():
-    draws = [np.asarray(normal(Stream.of(seed, [0], first=first), 4)) for seed in (1, 1 + 2**40) for first in (5, 5 + 2**33)]
+    draws = [
+        np.asarray(normal(Stream.from_seed(seed, [0], first=first), 4)) for seed in (1, 1 + 2**40) for first in (5, 5 + 2**33)
+    ]
     assert len({draw.tobytes() for draw in draws}) == 4

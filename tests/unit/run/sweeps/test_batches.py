@@ -31,8 +31,8 @@ def asked(name, runs=3):
     """A recipe and its units."""
     preset, level, over, more = CASES[name]
     start = "random" if isinstance(level, str) else sl.RandomInit(50)
-    recipe = Recipe.of(preset, level, start, **{"t_max": 1.5, **more})
-    return recipe, Sweep.of(recipe, over, runs, "nowhere").units
+    recipe = Recipe.from_arguments(preset, level, start, **{"t_max": 1.5, **more})
+    return recipe, Sweep.from_arguments(recipe, over, runs, "nowhere").units
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -55,8 +55,8 @@ def test_steps_of_points_that_differ_in_numbers_fill_common_vectors(monkeypatch)
         return run(self, arrays, span)
 
     monkeypatch.setattr(Lanes, "run", counted)
-    recipe = Recipe.of("phase_retrieval", sl.Chain(50), sl.RandomInit(50), t_max=1.0, keep="final_risk")
-    units = Sweep.of(recipe, sl.grid(lr=np.linspace(0.1, 0.2, 8)), 2, "nowhere").units
+    recipe = Recipe.from_arguments("phase_retrieval", sl.Chain(50), sl.RandomInit(50), t_max=1.0, keep="final_risk")
+    units = Sweep.from_arguments(recipe, sl.grid(lr=np.linspace(0.1, 0.2, 8)), 2, "nowhere").units
     assert len(list(compute_units(recipe, units))) == 8
     assert set(packed) == {16}
 

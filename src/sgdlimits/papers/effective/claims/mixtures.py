@@ -15,8 +15,8 @@ from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, increment_cova
 from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
 # files of the tests named by misprints
-MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
-INF = float("inf")
+FIXED_POINT_TESTS, LOCAL_LIMIT_TESTS = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
+INFINITE_SNR = float("inf")
 COARSE_QUADRATURE = sl.Sobol(3, 2)
 """Quadrature for chains whose risk is not used: their paths do not depend on it."""
 
@@ -104,7 +104,7 @@ def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     `ridge` is the strength of the ridge penalty, and `preset` the name of the mixture.
     """
     M = np.asarray(M, float).reshape(len(a), -1)
-    return getattr(sl.presets, preset)(snr=INF, ridge=ridge).drift(make_overlaps(np.asarray(a, float), M, M @ M.T))
+    return getattr(sl.presets, preset)(snr=INFINITE_SNR, ridge=ridge).drift(make_overlaps(np.asarray(a, float), M, M @ M.T))
 
 
 @claim(
@@ -119,7 +119,7 @@ def compare_noiseless_mixture(effort: Effort) -> Comparison:
     The states compared have two units on the same side or on opposite sides of the origin along the class mean.
     """
     ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
-    problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
+    problem = sl.presets.binary_mixture(snr=INFINITE_SNR, ridge=ridge)
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
         drift = problem.drift(make_overlaps(v, m[:, None], np.outer(m, m) + R))
         inside = np.outer(drift.M, m)
@@ -156,7 +156,7 @@ def compare_rings(effort: Effort) -> Comparison:
 @claim(
     "Proposition 4.2 (2)", "ends of the rings", "Open quarter circles",
     right="The end points on the axes are fixed points too.",
-    tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
+    tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {FIXED_POINT_TESTS}",
 )  # fmt: skip
 def compare_ring_ends(effort: Effort) -> Comparison:
     """Compare the number of end points of the rings at which the package's drift vanishes with 4 (the paper prints 0)."""
@@ -204,7 +204,7 @@ def compare_large_snr(effort: Effort) -> Comparison:
     """
     m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
     stats = make_overlaps([0.8, 0.5], m, m @ m.T + R)
-    end = sl.presets.binary_mixture(snr=INF).drift(stats)
+    end = sl.presets.binary_mixture(snr=INFINITE_SNR).drift(stats)
     for snr in (1e3, 1e4):
         drift = sl.presets.binary_mixture(snr=snr).drift(stats)
         # M, a and Q, each by its largest entry
@@ -222,7 +222,7 @@ def compare_snr_tends_to_infinity(effort: Effort) -> Comparison:
     As printed the ratio tends to 0 instead: the printed value is the drift at 10^-4.
     """
     stats = make_overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
-    near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
+    near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INFINITE_SNR))
     return compare(limit, near, far, rtol=1e-2)
 
 
@@ -278,7 +278,7 @@ def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int
 @claim(
     "section 5", "3/32 of the runs are optimal", "The probability $3/32$ follows from the limiting ODE.",
     right=r"The signs of $m$ at order $N^{-1/2}$ decide: start the ODE from the random start at finite $N$.",
-    tests=f"`test_xor_mixture_has_39_components_of_which_24_are_stable` {MIXED}, "
+    tests=f"`test_xor_mixture_has_39_components_of_which_24_are_stable` {FIXED_POINT_TESTS}, "
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
 def compare_xor_success_share(effort: Effort) -> Comparison:
@@ -306,7 +306,7 @@ def compare_components(effort: Effort) -> Comparison:
     through unused units, and in 24 assignments each unit detects a different cluster. At full effort the fixed points are found
     by numerical search.
     """
-    problem = sl.presets.xor_mixture(snr=INF, ridge=0.1)
+    problem = sl.presets.xor_mixture(snr=INFINITE_SNR, ridge=0.1)
     if effort.name == "full":
         table = sl.fixed_points(problem, count=128, progress=False)
         return compare([table.components, sum(each.copies for each in table.stable)], [39, 24])
@@ -355,7 +355,7 @@ def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -
     r"$+ a_i (\alpha - 2\alpha^2) \sum_k a_k (\tilde v_k + \tilde m_k)$ in the drift",
     right=r"Minus (XOR: $\alpha - 4\alpha^2$, minus). The rings are neutral along themselves and stable across.",
     tests=f"`test_ring_of_the_binary_mixture_has_the_published_limit`, `test_double_ring_of_xor_has_the_published_limit` "
-    f"{LOCAL}",
+    f"{LOCAL_LIMIT_TESTS}",
 )  # fmt: skip
 def compare_ring_drift(effort: Effort) -> Comparison:
     """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3 and 5.1.
@@ -364,7 +364,9 @@ def compare_ring_drift(effort: Effort) -> Comparison:
     """
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
-    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
+    binary = sl.local_limit(
+        sl.presets.binary_mixture(snr=INFINITE_SNR, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a))
+    )
     for limit, radius, weight in ((binary, np.log(4), 2), (xor_rings(alpha)[0], np.log(1.5), 4)):
         found = select_block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
         rows.append([found, *(ring_drift_matrix(np.sqrt(radius) * turn, alpha, weight, sign) for sign in (-1, 1))])
@@ -381,7 +383,7 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
     M = np.zeros((4, 2))
     M[:2, 0], M[2:, 1] = mu, nu
     point = make_overlaps(np.concatenate([mu, nu]), M, M @ M.T)
-    return sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), point), mu, nu
+    return sl.local_limit(sl.presets.xor_mixture(snr=INFINITE_SNR, ridge=alpha), point), mu, nu
 
 
 @claim(
@@ -392,7 +394,9 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
 def compare_ring_noise(effort: Effort) -> Comparison:
     """Compare the package's local noise matrices and ranks on rings of both mixtures with Propositions 4.3 and 5.1."""
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
-    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
+    binary = sl.local_limit(
+        sl.presets.binary_mixture(snr=INFINITE_SNR, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a))
+    )
     xor, mu, nu = xor_rings(alpha)
     own = select_block(binary, binary.noise_matrix, ("a[0]", "a[1]", "M[0,0]", "M[1,0]"))
     across = select_block(xor, xor.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))
@@ -405,7 +409,7 @@ def compare_ring_noise(effort: Effort) -> Comparison:
     "(2.2) for magnified statistics", "noise of statistics with a Hessian", r"$\Sigma = \lim\delta_n J_n V J_n^\top$",
     right=r"A statistic with a Hessian, magnified by $\sqrt n$, also has the fluctuations of the second-order term of a "
     "step. The paper magnifies linear statistics only, for which (2.2) is right.", kind="remark",
-    tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
+    tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL_LIMIT_TESTS}",
 )  # fmt: skip
 def compare_magnified(effort: Effort) -> Comparison:
     """Compare the variance of a squared norm's increment, computed by quadrature, with (55).

@@ -10,16 +10,18 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, make_panels
 
 # below and above the threshold 1
 SNR = (0.8, 1.2)
-FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
-QUICK = FULL.but(d=300, shown=4, runs=400)
-WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", runs="runs of the chain behind the bands")
+FULL_SIZE = Size(d=1500, end=10.0, shown=8, runs=4000)
+QUICK_SIZE = FULL_SIZE.with_changes(d=300, shown=4, runs=400)
+PARAMETER_WORDS = dict(
+    d="dimension", end="end in t", shown="runs of SGD that are drawn", runs="runs of the chain behind the bands"
+)
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate matrix PCA below and above its threshold, and draw the runs against time and in a plane.
 
     The plane is that of the overlap with the spike and the squared norm orthogonal to it.
@@ -29,7 +31,9 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         problem, start = sl.presets.spiked_tensor(order=2, snr=snr), sl.RandomInit(size.d)
         for name, level, runs in (("sgd", sl.SGD(size.d), size.shown), ("chain", sl.Chain(size.d), size.runs)):
             key = f"{name}-{snr:g}"
-            datasets[key] = keep(key, sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101))
+            datasets[key] = save_dataset(
+                key, sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101)
+            )
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
@@ -66,7 +70,7 @@ def _draw_against_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float,
     """Draw sqrt(n) times the overlap of each run against time, with the band of the Ornstein-Uhlenbeck process."""
     root = np.sqrt(size.d)
     for run in range(sgd.sizes["run"]):
-        ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
+        ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO_COLOURS[run % len(OKABE_ITO_COLOURS)], linewidth=0.7)
     width = root * chain.m.std("run")
     ax.fill_between(chain.t, -2 * width, 2 * width, color="0.85", label="chain, two standard deviations")
     stable = root * np.array(stable_overlaps(snr))
@@ -82,7 +86,7 @@ def _draw_against_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float,
 def _draw_in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
     """Draw runs in the plane of overlap and squared orthogonal norm, with the stable fixed points."""
     for run in range(sgd.sizes["run"]):
-        ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
+        ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO_COLOURS[run % len(OKABE_ITO_COLOURS)], linewidth=0.7)
     stable = stable_overlaps(snr)
     ax.plot(
         stable,

@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import IntervalEstimate
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, make_panels, sizes
 
 # signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 100.0, 0.1
@@ -26,7 +26,7 @@ MIN_SHARE_OF_RADIUS = 0.5
 """Overlap, relative to the radius of the ring, above which a unit is taken to have found its class."""
 MAX_END_POINTS = 200
 """Largest number of end points that are drawn."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension", 250),
     runs=("runs of the chain", 1000, 100),
     end=("their end in t", 100.0, 50.0),
@@ -35,7 +35,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate the binary mixture from random starts and from a ring, and draw success rates and fluctuations.
 
     The ring is one of fixed points of the noiseless ODE.
@@ -43,7 +43,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     v = RING_RADIUS * jnp.array([np.cos(START_ANGLE), np.sin(START_ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
-    datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
+    datasets = simulate_all(problem, noiseless, point, size, seed, save_dataset, count=26)
     return DrawnFigure(_draw_figure(datasets, point, size), _write_caption(datasets, noiseless, point, size))
 
 
@@ -87,7 +87,7 @@ def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlap
     """
     centre = float(point.M[0, 0])
     for run in range(min(6, ring.sizes["run"])):
-        ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)
+        ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO_COLOURS[run], linewidth=0.7)
     # the local limit is centred at the point, as its drift vanishes there
     width = 2 * np.sqrt(d) * local.M[:, :, 0, 0].std("run")
     ax.fill_between(local.t, -width, width, color="0.85", zorder=0, label="local limit, two standard deviations")
@@ -128,7 +128,7 @@ def format_mean(values: np.ndarray) -> str:
 
 
 def simulate_all(
-    problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, keep: Keep, count: int
+    problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, save_dataset: SaveDataset, count: int
 ) -> dict[str, xr.Dataset]:
     """Simulate the chain from random starts and from a fixed point without noise, and the local limit at that point."""
     d, random = size.d, sl.RandomInit(size.d)
@@ -137,7 +137,7 @@ def simulate_all(
     plan = (("chain", problem, sl.Chain(d), random, chain), ("ring", problem, sl.Chain(d), point, ring))
     datasets = {}
     for name, each, level, start, how in (*plan, ("local", noiseless, sl.Local(point, d), point, ring)):
-        datasets[name] = keep(name, sl.simulate(each, level, start, **how))
+        datasets[name] = save_dataset(name, sl.simulate(each, level, start, **how))
     return datasets
 
 
@@ -171,14 +171,14 @@ def draw_fraction(
     If `others` is given, the fraction of all other runs is drawn too, with `others` as its label.
     """
     estimates = [estimate_fraction(which.values[:, i]) for i in range(which.shape[1])]
-    ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO[0], label=f"chain, {data.sizes['run']} runs")
+    ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO_COLOURS[0], label=f"chain, {data.sizes['run']} runs")
     low, high = [each.low for each in estimates], [each.high for each in estimates]
-    ax.fill_between(data.t, low, high, color=OKABE_ITO[0], alpha=0.2, linewidth=0)
+    ax.fill_between(data.t, low, high, color=OKABE_ITO_COLOURS[0], alpha=0.2, linewidth=0)
     ax.axhline(predicted, color="0.4", linestyle="--", linewidth=0.8)
     ax.plot(float(data.t[-1]), predicted, "kx", markersize=9, markeredgewidth=1.6, label=f"predicted, {label}", clip_on=False)
     if others is not None:
-        ax.plot(data.t, [1 - each.value for each in estimates], color=OKABE_ITO[1], label="all other runs")
-        ax.fill_between(data.t, np.subtract(1, high), np.subtract(1, low), color=OKABE_ITO[1], alpha=0.2, linewidth=0)
+        ax.plot(data.t, [1 - each.value for each in estimates], color=OKABE_ITO_COLOURS[1], label="all other runs")
+        ax.fill_between(data.t, np.subtract(1, high), np.subtract(1, low), color=OKABE_ITO_COLOURS[1], alpha=0.2, linewidth=0)
         ax.axhline(1 - predicted, color="0.4", linestyle="--", linewidth=0.8)
         how: dict = dict(markersize=9, markeredgewidth=1.6, label=f"predicted, {others}", clip_on=False)
         ax.plot(float(data.t[-1]), 1 - predicted, "k+", **how)
@@ -193,7 +193,7 @@ def draw_end_points(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], r
         angle = np.linspace(quarter, quarter + 1, 60) * np.pi / 2
         ax.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.4", linewidth=1.0, zorder=0)
     for label, which in groups.items():
-        colour = OKABE_ITO[0 if label == "optimal" else 1]
+        colour = OKABE_ITO_COLOURS[0 if label == "optimal" else 1]
         ax.plot(*ends[which].T, "o", color=colour, markersize=3, alpha=0.6, label=f"{label}, {which.sum()} runs")
 
 
@@ -202,7 +202,7 @@ def draw_fluctuations(
 ) -> None:
     """Draw two final overlaps, centred and times sqrt(d), against each other: chain, local limit and the ring's radius."""
     centre, first = np.asarray(point.M), (0, 0)
-    for name, colour, label in (("local", "0.6", "local limit"), ("ring", OKABE_ITO[0], "chain")):
+    for name, colour, label in (("local", "0.6", "local limit"), ("ring", OKABE_ITO_COLOURS[0], "chain")):
         cloud = [np.sqrt(d) * (datasets[name].M.values[:, -1, *index] - centre[index]) for index in (first, entry)]
         ax.plot(*cloud, "o", color=colour, markersize=2.2, alpha=0.6, label=label)
     if entry[1] == 0:

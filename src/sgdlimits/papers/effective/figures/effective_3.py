@@ -12,26 +12,26 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.papers.effective.figures import effective_2 as rings
-from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size
+from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, SaveDataset, Size
 
 # signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 1000.0, 0.1
 RING_RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
 # positions on the two rings, away from symmetric points
 ANGLES = (np.pi / 6, np.pi / 4)
-FULL = rings.FULL.but(end=250.0)
-QUICK = rings.QUICK.but(runs=60, end=120.0)
-WORDS = rings.WORDS
+FULL_SIZE = rings.FULL_SIZE.with_changes(end=250.0)
+QUICK_SIZE = rings.QUICK_SIZE.with_changes(runs=60, end=120.0)
+PARAMETER_WORDS = rings.PARAMETER_WORDS
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate the XOR mixture from random starts and from two rings, and draw success rates and fluctuations.
 
     The rings are of fixed points of the noiseless ODE.
     """
     point = build_point()
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
-    datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=16)
+    datasets = rings.simulate_all(problem, noiseless, point, size, seed, save_dataset, count=16)
     return DrawnFigure(_draw_figure(datasets, point, size), _write_caption(datasets, noiseless, point, size))
 
 

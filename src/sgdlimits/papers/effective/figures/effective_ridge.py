@@ -18,11 +18,11 @@ import sgdlimits as sl
 from sgdlimits.papers import figure as base
 from sgdlimits.papers.effective.theory import classifier_ridge, critical_ridge, ring_radius
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     make_panels,
     select_rows,
@@ -34,7 +34,7 @@ CLUSTER_WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 """Probability of one cluster by preset."""
 # legends of the presets
 PRESET_LABELS = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     snr=("ratios snr", (100.0, 20.0, 5.0, 2.0), (100.0, 5.0)),
     shares=("ridges over that of the line", (0.1, 0.3, 0.5, 0.7, 0.85, 0.95), (0.3, 0.7, 0.95)),
     chain=("dimension, end in t and runs of the chain", (1000, 20.0, 16), (300, 20.0, 8)),
@@ -45,7 +45,7 @@ UNIT_PAIR_KINDS = np.array([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 
 drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Find the good classifier at each signal-to-noise ratio and ridge, and draw where it exists and its second layer.
 
     The exact chain is simulated from the classifier for comparison.
@@ -55,7 +55,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         {"preset": name, "snr": snr, "share": share} | measure_classifier(name, snr, share, size, seed)
         for name, snr, share in base.bar(cases, desc="points")
     ]
-    table = keep("table", base.tabulate(rows))
+    table = save_dataset("table", base.tabulate(rows))
     return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
@@ -120,7 +120,7 @@ def _independent_drift(problem: sl.ProjectionProblem, preset: str, x: np.ndarray
 def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(12.6, 3.8))
     snr = np.geomspace(0.3, 2000, 200)
-    for preset, colour in zip(CLUSTER_WEIGHTS, OKABE_ITO, strict=False):
+    for preset, colour in zip(CLUSTER_WEIGHTS, OKABE_ITO_COLOURS, strict=False):
         line = [classifier_ridge(preset, each) for each in snr]
         axes[0].plot(snr, line, color=colour, label=PRESET_LABELS[preset])
         axes[0].fill_between(snr, 0, line, color=colour, alpha=0.12, linewidth=0)
@@ -135,7 +135,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 def _draw_second_layer(ax: Axes, rows: xr.Dataset, preset: str, size: Size) -> None:
     """Draw the squared second layer v^2 against the ridge, for the ODE and the chain."""
-    for snr, colour in zip(size.snr, OKABE_ITO[3:], strict=False):
+    for snr, colour in zip(size.snr, OKABE_ITO_COLOURS[3:], strict=False):
         here, line = select_rows(rows, snr=snr), classifier_ridge(preset, snr)
         ax.plot([*(here.share * line), line], [*(here.v**2), 0.0], color=colour, linewidth=1.1, label=f"snr {snr:g}")
         ax.errorbar(here.share * line, here.chain, 1.96 * here.error, fmt="o", color=colour, markersize=3.5)

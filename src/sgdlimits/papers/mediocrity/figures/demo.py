@@ -14,16 +14,16 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, sizes
+from sgdlimits.papers.figure import DrawnFigure, Figure, SaveDataset, Size, sizes
 from sgdlimits.papers.quadratic.phases.find import find_crossing
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
 NOISE, THRESHOLD = 0.1, 0.5
 # the fastest rate of one unit with this noise
 LR = 1 / (12 + NOISE)
 MAX_FINAL_RISK = 0.2
 """Final risk above which a run counts as late; the ODE ends near 0.066."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension", 3000, 300),
     t_max=("end in t", 50.0, 30.0),
     sgd=("runs of SGD", 12, 256),
@@ -33,7 +33,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate phase retrieval at four levels of description from one random start, and draw risk and overlap against time."""
     problem = sl.presets.phase_retrieval(lr=LR, noise=NOISE)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
@@ -44,9 +44,9 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         datasets[name] = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed)
         # with compilation, as a user sees it
         seconds[name] = time.perf_counter() - begin
-        keep(level.name, datasets[name])
+        save_dataset(level.name, datasets[name])
     exits = sl.exit_table(problem, size.d, THRESHOLD, runs=size.exits, seed=seed)
-    keep("exit-times", exits.data)
+    save_dataset("exit-times", exits.data)
     lines = [  # seconds go to the terminal only, since the files must not differ between equal runs
         f"Phase retrieval, d = {size.d}, lr = 1/{1 / LR:g}, noise = {NOISE:g}, up to t = {size.t_max:g}.", "",
         *compare_costs(datasets, seconds), "",
@@ -85,7 +85,7 @@ def compare_costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) ->
         half = _format_time(half_times(dataset.mean("run").expand_dims("run"))[0])
         cost = (f"{seconds[name]:.1f}", f"{per_run[name] / per_run['SGD']:.2g}")
         rows.append((name, str(runs), f"{final.mean():.4f}{error}", half, *cost))
-    yield table(rows, "<>")
+    yield format_table(rows, "<>")
     yield "(final risk: mean over runs ± standard error; t at half: when the mean excess risk has fallen by half;"
     yield " seconds: with compilation; cost of a run: seconds per run, relative to SGD)"
 

@@ -10,23 +10,25 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels, standard_error
+from sgdlimits.papers.figure import DrawnFigure, Figure, SaveDataset, Size, curve_styles, make_panels, standard_error
 from sgdlimits.papers.mediocrity.theory import noise_delay
-from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
+from sgdlimits.papers.mediocrity.theory.times import exit_horizon, read_parameters
 
-FULL = Size(d=3000, t_max=60.0, sgd=16, sde=30, chain=1000)
-QUICK = FULL.but(d=300, sgd=8, sde=16, chain=200)
-WORDS = dict(
+FULL_SIZE = Size(d=3000, t_max=60.0, sgd=16, sde=30, chain=1000)
+QUICK_SIZE = FULL_SIZE.with_changes(d=300, sgd=8, sde=16, chain=200)
+PARAMETER_WORDS = dict(
     d="dimension", t_max="end in t", sgd="runs of SGD", sde="runs of the SDE", chain="runs of the chain behind the numbers"
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate one unit by SGD, SDE, ODE and chain from one start, and draw the risk against time with the exit times."""
-    return simulate_and_draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)
+    return simulate_and_draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, save_dataset=save_dataset)
 
 
-def simulate_and_draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def simulate_and_draw(
+    width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, save_dataset: SaveDataset
+) -> DrawnFigure:
     """Simulate SGD, SDE, ODE and chain from one random start, and draw the risk against time with exit times.
 
     A run exits when its excess risk has fallen by the fraction `threshold`.
@@ -36,11 +38,15 @@ def simulate_and_draw(width: int, lr: float, noise: float, threshold: float, siz
     levels = {"SGD": (sl.SGD(size.d), size.sgd), "SDE": (sl.SDE(size.d), size.sde), "ODE": (sl.ODE(), 1)}
     datasets = {}
     for name, (level, runs) in levels.items():
-        datasets[name] = keep(level.name, sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=400))
+        datasets[name] = save_dataset(
+            level.name, sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=400)
+        )
     # the chain is followed until nearly all runs have exited
-    end = horizon(read_parameters(problem, size.d, threshold))
+    end = exit_horizon(read_parameters(problem, size.d, threshold))
     chain, until = sl.Chain(size.d), sl.exits(threshold)
-    datasets["chain"] = keep("chain", sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until))
+    datasets["chain"] = save_dataset(
+        "chain", sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until)
+    )
     exits = {name: sl.exit_times(dataset, threshold) for name, dataset in datasets.items()}
     return DrawnFigure(_draw_figure(datasets, exits, threshold), _write_caption(problem, datasets, exits, threshold))
 

@@ -16,28 +16,28 @@ import xarray as xr
 from matplotlib.lines import Line2D
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, bar, make_panels
-from sgdlimits.papers.mediocrity.theory.times import horizon, ode, read_parameters
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, DrawnFigure, Figure, SaveDataset, Size, bar, make_panels
+from sgdlimits.papers.mediocrity.theory.times import exit_horizon, ode, read_parameters
 
 LR_PER_UNIT = 1 / 12
 """Learning rate over width, lr/p."""
 THRESHOLD = 0.1
 """Relative decrease T of the excess risk, small because the formulas belong to the linear ODE."""
-FORMULAS: dict[str, Any] = {"annealed": ":", "quenched": "--", "noisy_ode": "-"}
+FORMULA_STYLES: dict[str, Any] = {"annealed": ":", "quenched": "--", "noisy_ode": "-"}
 """Line styles by formula."""
 MIN_GRID_WIDTH = 8
 """Width from which exits are read off a grid of saved times: a check after each step would cost more than the step."""
-FULL = Size(
+FULL_SIZE = Size(
     dimensions=(100, 316, 1000, 3162, 10**4, 10**5, 10**6),
     widths={1: (512, 32, 1e7), 2: (384, 16, 6e6), 5: (256, 8, 3e6), 20: (64, 4, 3e5)},
 )
 QUICK_WIDTHS = {1: (128, 64, 1e6), 2: (64, 64, 1e6), 5: (64, 32, 3e5), 20: (16, 8, 8e4)}
 """Most runs, fewest runs, and samples per point over d, by width, at the quick size."""
-QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=QUICK_WIDTHS)
-WORDS = dict(dimensions="dimensions", widths="runs of a point")
+QUICK_SIZE = FULL_SIZE.with_changes(dimensions=(100, 1000, 10_000), widths=QUICK_WIDTHS)
+PARAMETER_WORDS = dict(dimensions="dimensions", widths="runs of a point")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate mean exit times at several widths and dimensions, and draw them against d with the paper's formulas."""
     points = [(width, d) for width in size.widths for d in size.dimensions]
     rows = []
@@ -47,12 +47,12 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         runs = int(np.clip(samples / d, fewest, most))
         problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
         mean = sl.summarise(simulate_exits(problem, d, runs, seed), quantiles=()).mean.scaled(float(problem.rate))
-        formulas = {name: LR_PER_UNIT * sl.theory.mediocrity.exit_time(problem, d, THRESHOLD, name) for name in FORMULAS}
+        formulas = {name: LR_PER_UNIT * sl.theory.mediocrity.exit_time(problem, d, THRESHOLD, name) for name in FORMULA_STYLES}
         rows.append({"simulated": mean.value, "low": mean.low, "high": mean.high, "runs": runs, **formulas})
     shape, coords = (len(size.widths), len(size.dimensions)), {"width": list(size.widths), "d": list(size.dimensions)}
     columns = {name: (("width", "d"), np.reshape([row[name] for row in rows], shape)) for name in rows[0]}
     table = xr.Dataset(columns, coords, {"lr_per_unit": LR_PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"})
-    keep("table", table)
+    save_dataset("table", table)
     return DrawnFigure(_draw_figure(table), _write_caption(table))
 
 
@@ -63,7 +63,7 @@ def simulate_exits(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) 
     """
     at = read_parameters(problem, d, THRESHOLD)
     if problem.network.width < MIN_GRID_WIDTH:
-        how: dict = {"t_max": horizon(at), "until": sl.exits(THRESHOLD)}
+        how: dict = {"t_max": exit_horizon(at), "until": sl.exits(THRESHOLD)}
     else:
         # exits are interpolated between saved times
         how = {"t_max": ode(at) + 3 * at.time_per_log, "save": 300}
@@ -73,17 +73,17 @@ def simulate_exits(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) 
 
 def _draw_figure(table: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.6, 4.3))
-    for colour, width in zip(OKABE_ITO, table.width.values, strict=False):
+    for colour, width in zip(OKABE_ITO_COLOURS, table.width.values, strict=False):
         row = table.sel(width=width)
-        for name, dashes in FORMULAS.items():
+        for name, dashes in FORMULA_STYLES.items():
             ax.plot(row.d, row[name], color=colour, linestyle=dashes, linewidth=1.2 if name == "noisy_ode" else 0.9)
         bars = np.abs(np.stack([row.low - row.simulated, row.high - row.simulated]))
         ax.errorbar(row.d, row.simulated, bars, fmt="o", color=colour, markersize=4, capsize=2)
     ax.set(xscale="log", xlabel=r"$d$", ylabel=r"exit time of the paper, $\gamma t/p$", ylim=(0, None))
     words = {"annealed": "annealed (47)", "quenched": "quenched (46)", "noisy_ode": "full ODE with SGD's noise at the saddle"}
-    handles = [Line2D([], [], color="0.3", linestyle=FORMULAS[name], label=words[name]) for name in FORMULAS]
+    handles = [Line2D([], [], color="0.3", linestyle=FORMULA_STYLES[name], label=words[name]) for name in FORMULA_STYLES]
     handles += [Line2D([], [], color="0.3", marker="o", linestyle="", markersize=4, label="exact chain, 95 %")]
-    colours = zip(OKABE_ITO, table.width.values, strict=False)
+    colours = zip(OKABE_ITO_COLOURS, table.width.values, strict=False)
     widths = [Line2D([], [], color=colour, linewidth=3, label=f"p = {p}") for colour, p in colours]
     ax.add_artist(ax.legend(handles=widths, loc="upper left", handlelength=1.5))
     figure.legend(handles=handles, loc="outside lower center", ncols=2)

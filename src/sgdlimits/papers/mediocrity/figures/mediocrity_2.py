@@ -10,15 +10,15 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, make_panels, standard_error
+from sgdlimits.papers.figure import DrawnFigure, Figure, SaveDataset, Size, make_panels, standard_error
 
 LR_PER_UNIT, THRESHOLD = 1 / 12, 0.5
-FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
-QUICK = FULL.but(d=300, t_max=30.0, chain=24)
-WORDS = dict(widths="widths", d="dimension", t_max="end in t", sgd="runs of SGD", chain="runs of the chain")
+FULL_SIZE = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
+QUICK_SIZE = FULL_SIZE.with_changes(d=300, t_max=30.0, chain=24)
+PARAMETER_WORDS = dict(widths="widths", d="dimension", t_max="end in t", sgd="runs of SGD", chain="runs of the chain")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate SGD, chain and ODE at two widths, each from one random start, and draw the risk against time."""
     datasets = {}
     for width in size.widths:
@@ -29,7 +29,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             found = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=200)
             datasets[f"{name}-{width}"] = found
             # p^2 values at each time, which the figure does not show
-            keep(f"{level.name}-{width}", found.drop_vars("Q"))
+            save_dataset(f"{level.name}-{width}", found.drop_vars("Q"))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 

@@ -16,7 +16,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 
 import sgdlimits as sl
 from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, sizes
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, sizes
 
 SPECTRUM_DIMENSIONS = (3, 30, 3000, 10**9)
 """Dimensions of the spectra in the middle panel."""
@@ -26,7 +26,7 @@ DENT_DEPTH = 0.22
 """Depth of the dents of the drawn surface at the signal and its opposite, relative to the radius."""
 RISK_COLOURS = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
 """Colours of the golf course, from high to low risk."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     points=("points of the sphere a quarter turn", 40, 20),
     lines=("lines of gradient flow", 9, 6),
     steps=("their steps", 90, 60),
@@ -35,7 +35,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Compute the risk on the sphere and the spectrum of its Hessian, and draw the landscape and the eigenvalues."""
     problem = sl.presets.phase_retrieval()
     datasets = {
@@ -44,7 +44,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         "starts": _compute_starts(problem, size, seed),
     }
     for name, dataset in datasets.items():
-        keep(name, dataset)
+        save_dataset(name, dataset)
     return DrawnFigure(_draw_figure(datasets), _write_caption(datasets))
 
 
@@ -125,7 +125,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
             ax.plot(*drawn[0, [1, 2, 0]], "o", color="white", markeredgecolor="black", markersize=4, zorder=11)
     here, along = np.array([0.5, -0.866, 0.0]), np.array([0.866, 0.5, 0.0])
     for direction, colour, text, shift in (
-        (np.array([0.0, 0.0, 1.0]), OKABE_ITO[1], "down", (0.05, 0.03, 0.26)),
+        (np.array([0.0, 0.0, 1.0]), OKABE_ITO_COLOURS[1], "down", (0.05, 0.03, 0.26)),
         (along, "black", "flat", (0.3, 0.17, -0.13)),
         (-along, "black", "", (0, 0, 0)),
     ):
@@ -159,7 +159,10 @@ def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
     """Draw how far the Hessian's eigenvalues at random starts are from those at zero overlap, against the dimension."""
     gap = data.eigenvalue - np.array([-4.0, 0.0])
     low, high = gap[:, :, 1].quantile([0.05, 0.95], dim="run").values
-    for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, RISK_COLOURS[2], 4, "the $d - 2$ at $0$")):
+    for i, colour, factor, label in (
+        (0, OKABE_ITO_COLOURS[1], 8, "the one at $-4$"),
+        (1, RISK_COLOURS[2], 4, "the $d - 2$ at $0$"),
+    ):
         ax.plot(data.d, gap[:, :, i].mean("run"), "o", color=colour, markersize=4, label=label)
         ax.plot(data.d, factor / data.d, color=colour, linewidth=0.8, label=f"${factor}/d$")
     ax.fill_between(data.d, low, high, color=RISK_COLOURS[2], alpha=0.18, linewidth=0, label="90 % of these")

@@ -12,13 +12,13 @@ import xarray as xr
 from matplotlib.ticker import MaxNLocator
 
 import sgdlimits as sl
-from sgdlimits.analysis.plot.curves import draw_runs
+from sgdlimits.analysis.plot.curves import draw_run_curves
 from sgdlimits.analysis.plot.style import CurveStyle, curve_styles
 from sgdlimits.papers.figure import (
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     half_overlap_margin,
     make_panels,
@@ -31,24 +31,24 @@ LR_PER_UNIT = 1 / 12
 SECOND_LAYER_KINDS = {"fixed": False, "trained": True}
 """Values of `train_second` by name."""
 BERNOULLI = "bernoulli"
-CASES = {**SECOND_LAYER_KINDS, BERNOULLI: True}
+SECOND_LAYER_CASES = {**SECOND_LAYER_KINDS, BERNOULLI: True}
 """Values of `train_second` by name, with the case of random initial entries of the second layer."""
 CASE_LABELS = {BERNOULLI: "trained from Bernoulli(1/2)"}
 """Label of a case in the legend, if it differs from its name."""
-ZOOM = 0.25
+ZOOM_LIMITS = 0.25
 """Half of the width of the inset, relative to the mean exit time."""
-FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
-QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
-WORDS = dict(
+FULL_SIZE = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
+QUICK_SIZE = FULL_SIZE.with_changes(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
+PARAMETER_WORDS = dict(
     d="dimension", t_max="end in t", widths="runs of the chain by width", sgd="runs of SGD at the first width, as a check"
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate wide networks with fixed and trained second layer, and draw largest overlap and final second layer."""
     datasets = {}
     for width, runs in size.widths.items():
-        for kind, train in CASES.items():
+        for kind, train in SECOND_LAYER_CASES.items():
             problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width, train_second=train)
             second = sl.Bernoulli(0.5) if kind == BERNOULLI else None
             start = sl.RandomInit(size.d, second=second).one(problem, seed=seed)
@@ -58,7 +58,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             for level, count in levels:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
                 datasets[f"{level.name}-{kind}-{width}"] = found
-                keep(f"{level.name}-{kind}-{width}", found.drop_vars("Q"))
+                save_dataset(f"{level.name}-{kind}-{width}", found.drop_vars("Q"))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
@@ -66,15 +66,15 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         zoom = column[0].inset_axes((0.56, 0.08, 0.42, 0.42))
-        for kind, look in zip(CASES, curve_styles(3), strict=True):
+        for kind, look in zip(SECOND_LAYER_CASES, curve_styles(3), strict=True):
             _draw_largest(column[0], datasets, width, kind, look)
             _draw_zoom(zoom, datasets[f"chain-{kind}-{width}"], look)
             # units are interchangeable: compare them by rank
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
             singles = 100 if SECOND_LAYER_KINDS.get(kind) else 0
-            draw_runs(column[1], np.arange(1, width + 1), a, CurveStyle(look.colour, "-"), "", singles=singles, band=None)
+            draw_run_curves(column[1], np.arange(1, width + 1), a, CurveStyle(look.colour, "-"), "", singles=singles, band=None)
         centre = _crossing_times(datasets[f"chain-fixed-{width}"]).mean()
-        zoom.set(xlim=centre * np.array([1 - ZOOM, 1 + ZOOM]), ylim=(0.3, 0.7))
+        zoom.set(xlim=centre * np.array([1 - ZOOM_LIMITS, 1 + ZOOM_LIMITS]), ylim=(0.3, 0.7))
         zoom.axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
         zoom.tick_params(labelsize=6)
         column[0].indicate_inset_zoom(zoom, edgecolor="0.5")
@@ -95,7 +95,7 @@ def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: s
     t = chain.t.values * chain.attrs["rate"]
     words = CASE_LABELS.get(kind, kind)
     label = f"second layer {words}, chain, mean and runs"
-    draw_runs(ax, t, _largest_overlap(chain), CurveStyle(look.colour, "-"), label, singles=100, band=None)
+    draw_run_curves(ax, t, _largest_overlap(chain), CurveStyle(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {words}, ODE")
     if kind in SECOND_LAYER_KINDS:
         ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
@@ -127,7 +127,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         "Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap passes 0.5.",
     ]
     for width in size.widths:
-        chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in CASES}
+        chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in SECOND_LAYER_CASES}
         exits = {kind: _crossing_times(each) for kind, each in chains.items()}
         words = [
             f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items() if kind in SECOND_LAYER_KINDS

@@ -18,7 +18,7 @@ import sgdlimits as sl
 from sgdlimits.papers.figure import (
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     curve_styles,
@@ -28,12 +28,12 @@ from sgdlimits.papers.figure import (
 )
 from sgdlimits.papers.mediocrity.figures.mediocrity_5 import LR_PER_UNIT, SECOND_LAYER_KINDS
 
-FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
-QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
-WORDS = dict(d="dimension", runs="runs of the chain by width", starts="starts of the ODE behind the theory")
+FULL_SIZE = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
+QUICK_SIZE = FULL_SIZE.with_changes(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
+PARAMETER_WORDS = dict(d="dimension", runs="runs of the chain by width", starts="starts of the ODE behind the theory")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate mean exit times with fixed and trained second layer, and draw them against the width with theory."""
     rows = []
     for width, runs in bar(size.runs.items(), desc="widths"):
@@ -48,7 +48,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             row |= {kind: mean.value, f"{kind}_low": mean.low, f"{kind}_high": mean.high}
         rows.append(row)
     coords = {"width": size.runs, "runs": size.runs.values()}
-    table = keep(
+    table = save_dataset(
         "table", tabulate(rows, "width", coords, d=size.d, level=0.5, lr_per_unit=LR_PER_UNIT, time="that of the paper")
     )
     return DrawnFigure(_draw_figure(table), _write_caption(table))

@@ -11,11 +11,11 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     make_panels,
@@ -24,17 +24,17 @@ from sgdlimits.papers.figure import (
     tabulate,
 )
 from sgdlimits.papers.mediocrity.theory import delayed_share, exit_time, max_lr, noise_delay, noise_gain
-from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
+from sgdlimits.papers.mediocrity.theory.times import exit_horizon, read_parameters
 
 # a small rate, and the fastest one
 LEARNING_RATES = (0.03, 1 / 12)
 THRESHOLD = 0.1
-FULL = Size(dimensions={1000: 4096, 4000: 1024, 16_000: 256}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))
-QUICK = Size(dimensions={500: 1024, 2000: 1024}, starts=(0.25, 1.0, 2.0))
-WORDS = dict(dimensions="runs by dimension", starts="starts, as the root of d times the overlap")
+FULL_SIZE = Size(dimensions={1000: 4096, 4000: 1024, 16_000: 256}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))
+QUICK_SIZE = Size(dimensions={500: 1024, 2000: 1024}, starts=(0.25, 1.0, 2.0))
+PARAMETER_WORDS = dict(dimensions="runs by dimension", starts="starts, as the root of d times the overlap")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate mean exit times of one unit from several starts, and draw their delay by SGD's noise against the start."""
     cases = [(lr, d, y) for lr in LEARNING_RATES for d in size.dimensions for y in size.starts]
     rows = [
@@ -42,7 +42,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         # a seed for each case, so that their errors are independent
         for number, (lr, d, y) in enumerate(bar(cases, desc="starts"))
     ]
-    table = keep("table", tabulate(rows, threshold=THRESHOLD))
+    table = save_dataset("table", tabulate(rows, threshold=THRESHOLD))
     return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
@@ -52,7 +52,7 @@ def measure_delay(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str
     The theoretical values are those of the delay by SGD's noise: by formula, and with the noise along the whole path.
     """
     problem, m, until = sl.presets.phase_retrieval(lr=lr), y * d**-0.5, sl.exits(THRESHOLD)
-    end = horizon(read_parameters(problem, d, THRESHOLD))
+    end = exit_horizon(read_parameters(problem, d, THRESHOLD))
     found = sl.simulate(problem, sl.Chain(d), sl.FixedInit(m), t_max=end, runs=runs, seed=seed, until=until, progress=False)
     t = sl.exit_times(found, THRESHOLD).t.values * lr
     ode, backward = (lr * exit_time(problem, d, THRESHOLD, which, start=m) for which in ("ode", "backward"))
@@ -72,7 +72,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
     """Draw the delay of the mean exit by SGD's noise against the initial overlap, for the chain and by the formula."""
     y = np.linspace(0.06, 1.1 * max(size.starts), 300)
-    for lr, colour in zip(LEARNING_RATES, OKABE_ITO, strict=False):
+    for lr, colour in zip(LEARNING_RATES, OKABE_ITO_COLOURS, strict=False):
         ax.plot(y, noise_delay(1, lr, 0.0, y), color=colour, linewidth=1.2, label=rf"$\kappa = {noise_gain(1, lr):.2f}$")
         for (number, d), marker in zip(enumerate(size.dimensions), "osv", strict=False):
             here = select_rows(table, lr=lr, d=d)
@@ -94,8 +94,8 @@ def _draw_shares(ax: Axes) -> None:
     # kappa diverges at max_lr
     lr = np.linspace(1e-3, 0.98 * float(max_lr(1)), 200)
     kappa = noise_gain(1, lr)
-    ax.plot(kappa, delayed_share(lr), color=OKABE_ITO[2], label="share of starts delayed")
-    ax.plot(kappa, -np.log1p(kappa) / (4 - 24 * lr) / 2, color=OKABE_ITO[3], linestyle="--", label="mean delay")
+    ax.plot(kappa, delayed_share(lr), color=OKABE_ITO_COLOURS[2], label="share of starts delayed")
+    ax.plot(kappa, -np.log1p(kappa) / (4 - 24 * lr) / 2, color=OKABE_ITO_COLOURS[3], linestyle="--", label="mean delay")
     ax.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     ax.set(xscale="log", xlabel=r"noise over start, $\kappa$", ylabel="share; paper's time", xlim=(0.02, 10), ylim=(-1.0, 1.0))
     ax.set_title("(b) random starts: share delayed, mean delay", loc="left")

@@ -16,7 +16,7 @@ from numpy.polynomial import hermite_e
 import sgdlimits as sl
 from sgdlimits.analysis.single_index import drift_parts, exit_time
 from sgdlimits.papers import figure as base
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, make_panels, sizes
 from sgdlimits.papers.mediocrity.escape import critical_points, escape
 
 RATE_REDUCTION = 20
@@ -53,7 +53,7 @@ TRAP_TARGETS = {
     "trap, then barrier": build_hermite_sum(1, 14 / 15, 64 / 243),
 }
 """Targets of the student `wave` by their critical points between zero overlap and the teacher."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     runs=("runs by dimension", {100: 128, 1024: 128, 4096: 128}, {100: 64, 300: 64}),
     activations=("activations", 4, 2),
     cases=("cases of traps", 3, 2),
@@ -63,17 +63,17 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate escapes with several activations and runs in landscapes with traps, and draw both with theory."""
     exits, rates = measure_escapes(size, seed)
-    keep("exits", exits)
+    save_dataset("exits", exits)
     datasets = {"exits": exits, "rates": rates}
     for name in list(TRAP_TARGETS)[: size.cases]:
-        datasets[file_name_part(name)] = keep(file_name_part(name), simulate_case(name, size, seed))
+        datasets[to_file_name(name)] = save_dataset(to_file_name(name), simulate_case(name, size, seed))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def file_name_part(name: str) -> str:
+def to_file_name(name: str) -> str:
     """Convert the name of a target, such as "trap, then barrier", to a part of a file name."""
     return name.replace(", ", "-").replace(" ", "-")
 
@@ -133,7 +133,7 @@ def diagram_coordinates(target: sl.Polynomial) -> tuple[float, float]:
 
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(9.2, 7.0))
-    for name, colour, marker in zip(list(ACTIVATIONS)[: size.activations], OKABE_ITO, "osvD", strict=False):
+    for name, colour, marker in zip(list(ACTIVATIONS)[: size.activations], OKABE_ITO_COLOURS, "osvD", strict=False):
         rows = base.select_rows(datasets["exits"], name=name)
         axes[0, 0].plot(rows.d, rows.theory, color=colour, linewidth=1.1)
         axes[0, 0].errorbar(rows.d, rows.t, 1.96 * rows.error, fmt=marker, color=colour, markersize=4, capsize=2, label=name)
@@ -154,7 +154,7 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
     """Draw the regions of targets with and without traps in the plane of Hermite coefficients, with the simulated targets."""
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
     ax.contourf(x, y, classify_targets(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
-    for name, colour in zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False):
+    for name, colour in zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO_COLOURS, strict=False):
         ax.plot(*diagram_coordinates(TRAP_TARGETS[name]), "o", color=colour, markersize=6)
     for at, text in (
         ((-0.9, 4.0), "no trap"),
@@ -168,8 +168,8 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
 
 def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw overlaps of the chain against time in landscapes with and without traps, with the critical points."""
-    for number, (name, colour) in enumerate(zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False)):
-        found = datasets[file_name_part(name)]
+    for number, (name, colour) in enumerate(zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO_COLOURS, strict=False)):
+        found = datasets[to_file_name(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
         lines[0].set_label(name)
         for point in critical_points(wave, TRAP_TARGETS[name])[1:]:
@@ -202,7 +202,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"d = {size.d}, from the overlap {TRAP_START:g}.",
     ]
     for name in list(TRAP_TARGETS)[: size.cases]:
-        late = np.abs(datasets[file_name_part(name)].M.values[:, 150:, 0, 0]).mean()  # the last quarter of the saved times
+        late = np.abs(datasets[to_file_name(name)].M.values[:, 150:, 0, 0]).mean()  # the last quarter of the saved times
         places = critical_points(wave, TRAP_TARGETS[name])[1:]
         points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
         sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")

@@ -14,11 +14,11 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     make_panels,
@@ -38,7 +38,7 @@ NETWORK_KINDS = ("sphere", "free", "trained")
 """Kinds of network in (b): on the sphere, off it, and on the sphere with a trained second layer."""
 FINITE_D_CASES = ((0.1, 1.0), (0.03, 2.0))
 """Learning rates and noises in (c), the correction at finite dimension."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     d=("dimension", 600, 200),
     t_max=("end in t", 250.0, 60.0),
     runs=("runs", 24, 16),
@@ -51,16 +51,22 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate the final excess risk of the chain with label noise, and draw it against noise, lr/p and dimension."""
     rows = [
         {"panel": panel, "kind": kind, "width": width, "lr": lr, "noise": noise, "d": d}
         | measure_excess_risk(
-            kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed
+            kind,
+            width,
+            lr,
+            noise,
+            d,
+            size.with_changes(t_max=size.long, runs=size.many) if panel == "dimension" else size,
+            seed,
         )
         for panel, kind, width, lr, noise, d in bar(list(list_points(size)), desc="points")
     ]
-    table = keep("table", tabulate(rows, runs=size.runs))
+    table = save_dataset("table", tabulate(rows, runs=size.runs))
     return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
@@ -108,7 +114,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 def _draw_against_noise(ax: Axes, rows: xr.Dataset) -> None:
     """Draw the final excess risk of one unit against the variance of the label noise, at several learning rates."""
     noise = np.linspace(0, 9, 451)
-    for lr, colour in zip(LEARNING_RATES, OKABE_ITO, strict=False):
+    for lr, colour in zip(LEARNING_RATES, OKABE_ITO_COLOURS, strict=False):
         ax.plot(noise, asymptotic_excess_risk(1, lr, noise), color=colour, linewidth=1.2)
         here = select_rows(rows, lr=lr)
         ax.errorbar(here.noise, here.chain, 1.96 * here.error, fmt="o", color=colour, markersize=4, label=f"lr {lr:g}")
@@ -122,7 +128,7 @@ def _draw_against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
     """Draw the final excess risk of several units against lr/p, for three kinds of network, with theory."""
     p, g = size.width, np.linspace(1e-3, 0.1, 60)
     series = plateau_series(p, g * p, WIDE_NOISE)
-    for kind, colour, second, marker in zip(NETWORK_KINDS, OKABE_ITO[3:], series, "osv", strict=False):
+    for kind, colour, second, marker in zip(NETWORK_KINDS, OKABE_ITO_COLOURS[3:], series, "osv", strict=False):
         risk = [float(end_state(kind, p, each * p, WIDE_NOISE).excess_risk) for each in g]
         ax.plot(g, risk / (g * WIDE_NOISE), color=colour, linewidth=1.2)
         ax.plot(g, second / (g * WIDE_NOISE), color=colour, linewidth=0.7, linestyle=":")
@@ -137,7 +143,7 @@ def _draw_against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
 
 def _draw_against_dimension(ax: Axes, rows: xr.Dataset) -> None:
     """Draw d times the relative correction to the final excess risk at dimension d, against 1/d."""
-    for (lr, noise), colour, marker in zip(FINITE_D_CASES, OKABE_ITO, "os", strict=False):
+    for (lr, noise), colour, marker in zip(FINITE_D_CASES, OKABE_ITO_COLOURS, "os", strict=False):
         here = select_rows(rows, lr=lr, noise=noise)
         value, error = scale_correction(here)
         ax.errorbar(1 / here.d, value, 1.96 * error, fmt=marker, color=colour, markersize=4)

@@ -12,12 +12,12 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.analysis.plot.style import OKABE_ITO
+from sgdlimits.analysis.plot.style import OKABE_ITO_COLOURS
 from sgdlimits.papers.figure import (
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     make_panels,
@@ -36,7 +36,7 @@ MAX_ZERO_ENTRY = 0.05
 """Size of an entry of the second layer below which it counts as zero."""
 # legends by r, the ratio of the learning rates
 RATIO_LABELS = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     width=("width of the curves", 5, 3),
     widths=("runs of the census by width", {3: 96, 10: 48}, {3: 32}),
     ratios=("ratios of the learning rates", (0.1, 0.3, 1.0, 3.0, 10.0), (0.3, 1.0, 3.0)),
@@ -51,14 +51,14 @@ def build_problem(width: int, ratio: float, noise: float = 0.0) -> sl.Projection
     return sl.presets.single_index("square", width=width, lr=LR_PER_UNIT * width, noise=noise, train_second=ratio or False)
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Solve the ODE and simulate the chain with one or both layers trained, and draw the time after the escape.
 
     The panels show the risk and the second layer.
     """
     datasets = {**solve_curves(size, seed), "census": tabulate_second_layers(size, seed), "noisy": solve_noisy(size)}
     for name, dataset in datasets.items():
-        keep(name, dataset)
+        save_dataset(name, dataset)
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
@@ -124,7 +124,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw the excess risk against time, with and without label noise, with the theoretical power law."""
-    for (ratio, name), colour in zip(RATIO_LABELS.items(), OKABE_ITO, strict=False):
+    for (ratio, name), colour in zip(RATIO_LABELS.items(), OKABE_ITO_COLOURS, strict=False):
         for noise, dashes in ((0.0, "-"), (NOISE, "--")):
             found = datasets[f"ode-{ratio:g}-{noise:g}"]
             label = name if noise == 0 else None
@@ -140,13 +140,13 @@ def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
     """Draw the participation ratio of the final second layer against the ratio of the learning rates of the layers."""
-    for width, colour in zip(size.widths, OKABE_ITO, strict=False):
+    for width, colour in zip(size.widths, OKABE_ITO_COLOURS, strict=False):
         rows = select_rows(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(rows.ratio, rows.share, "-", color=colour, label=f"$p = {width}$, ODE")
     rows = select_rows(census, level="chain")
     bars = np.stack([rows.share - rows.low, rows.high - rows.share])
-    how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
+    how: dict = dict(fmt="o", color=OKABE_ITO_COLOURS[0], markersize=4, capsize=2)
     ax.errorbar(rows.ratio, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
     ax.set(xscale="log", xlabel=r"ratio $r$ of the learning rates", ylim=(0, 1.03))
     ax.set_xticks(size.ratios, [f"{ratio:g}" for ratio in size.ratios])
@@ -158,7 +158,7 @@ def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
 
 def _draw_spreads(ax: Axes, noisy: xr.Dataset, size: Size) -> None:
     """Draw the spread of the second layer's entries against time under label noise, with the theoretical decay."""
-    for ratio, colour in zip(noisy.ratio.values, OKABE_ITO[3:], strict=False):
+    for ratio, colour in zip(noisy.ratio.values, OKABE_ITO_COLOURS[3:], strict=False):
         ax.plot(noisy.tau, noisy.spread.sel(ratio=ratio), color=colour, label=f"$r = {ratio:g}$")
         rate = float(end_rates(size.width, LR_PER_UNIT * size.width, NOISE, ratio).differences)
         ax.plot(noisy.tau, np.exp(-rate * noisy.tau), ":", color="black", linewidth=1)
@@ -202,7 +202,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for ratio in noisy.ratio.values:
         spread = noisy.spread.sel(ratio=ratio).values
         rate = float(end_rates(p, LR_PER_UNIT * p, NOISE, ratio).differences)
-        keep = spread > 1e-3  # below that the tolerance of the solver shows
-        measured = -np.polyfit(noisy.tau.values[keep], np.log(spread[keep]), 1)[0]
+        save_dataset = spread > 1e-3  # below that the tolerance of the solver shows
+        measured = -np.polyfit(noisy.tau.values[save_dataset], np.log(spread[save_dataset]), 1)[0]
         sentences.append(f"r = {ratio:g}: {measured:.4f}, in theory {rate:.4f}.")
     return sentences

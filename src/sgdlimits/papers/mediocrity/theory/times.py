@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sgdlimits.analysis.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
+from sgdlimits.analysis.first_passage import FirstPassage, PassageTimeLaw, mean_exit_time, ode_exit_times
 from sgdlimits.analysis.single_index import drift_parts, increment_variance as exact_increment_variance
 from sgdlimits.checks import integer, number
 from sgdlimits.domain import Count, Positive, checked
@@ -21,12 +21,12 @@ from sgdlimits.expectation.gaussian.quadrature import overlap_rule
 from sgdlimits.papers.mediocrity import noisy_start
 from sgdlimits.papers.mediocrity.theory.rates import increment_variance, linear_rates, noise_gain, optimal_lr
 from sgdlimits.papers.mediocrity.theory.start import draw_start_sums, mean_log_overlap
-from sgdlimits.problem.over_time import fix_time
+from sgdlimits.problem.over_time import evaluate_at_time_if_needed
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import PhaseRetrieval, recognise_phase_retrieval
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import as_batch
+from sgdlimits.statistics.trees import to_batch
 
 ODE_STARTS = 256
 """Number of random starts over which the full ODE is averaged at p > 1."""
@@ -98,7 +98,7 @@ def exit_time(
     if start is not None and average not in ("ode", "sde", "backward"):
         raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got average {average!r}. Leave out start=.")
 
-    fix_time(problem, None, "Use Chain(d) and exit_times.")
+    evaluate_at_time_if_needed(problem, None, "Use Chain(d) and exit_times.")
 
     def one(d, T, m):
         """Return the mean exit time at one dimension, threshold and initial overlap (None for random starts)."""
@@ -121,7 +121,7 @@ def exit_law(
     d: Annotated[int, integer(at_least=2)],
     threshold: Positive,
     start: Annotated[float, number(above=-1, below=1)] | None = None,
-) -> Law:
+) -> PassageTimeLaw:
     """Distribution of the exit time of a two-layer network from random starts, or of one unit from the overlap `start`.
 
     For one unit of phase retrieval on the sphere it is computed from the backward equation, with full drift and noise. For any
@@ -158,7 +158,7 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: Positi
     13.85
     """
     many = np.ndim(stats.a) > 1
-    starts = stats if many else as_batch(stats)
+    starts = stats if many else to_batch(stats)
     problem.coordinates.check(starts)
     times = ode_exit_times(problem, starts, check_share("threshold", threshold), float(t_max))
     return times if many else times[0]
@@ -311,7 +311,7 @@ ONE_UNIT_AVERAGES = ("backward",)
 """Names of averages whose state is a single overlap."""
 
 
-def horizon(at: ExitParameters) -> float:
+def exit_horizon(at: ExitParameters) -> float:
     r"""Return a time by which nearly all runs have exited: twice the ODE's mean exit time plus :math:`15\,p/\gamma\omega_M`.
 
     A start of overlap m exits :math:`\log(1/dm^2)\,p/2\gamma\omega_M` later than a typical one, so without SGD's noise a share

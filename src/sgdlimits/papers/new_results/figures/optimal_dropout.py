@@ -19,11 +19,11 @@ from scipy.optimize import minimize_scalar
 
 import sgdlimits as sl
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     make_panels,
@@ -35,7 +35,7 @@ from sgdlimits.papers.figure import (
 UNITS, NOISE, SPAN = 2, 0.2**2, 5.0
 """Number of units, variance of the label noise, and samples per dimension."""
 MAX_DROPOUT, MAX_LR = 0.9, 4.0
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     pieces=("pieces of a schedule", 50, 10),
     coarse=("pieces at other numbers of samples", 20, 10),
     rates=("learning rates", (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0), (1.0, 2.0)),
@@ -136,7 +136,7 @@ def floor_without_dropout() -> float:
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Find the optimal schedules at fixed and at free learning rates, check some of them by the exact chain, and draw them."""
     at_rate = {lr: search(SPAN, size, seed, lr=lr) for lr in bar(size.rates, desc="learning rates")}
     both = {span: search(span, size, seed) for span in bar(size.spans, desc="both free")}
@@ -161,7 +161,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         "chain": tabulate(chain),
     }
     for name, table in tables.items():
-        keep(name, table)
+        save_dataset(name, table)
     return DrawnFigure(_draw_figure(tables, size), _write_caption(tables, size))
 
 
@@ -222,7 +222,7 @@ def _draw_schedules(ax: Axes, table: xr.Dataset, size: Size) -> None:
     edges = np.linspace(0.0, SPAN, size.pieces + 1)
     curves = [(f"dropout_at_{lr:g}", f"learning rate {lr:g}", "-") for lr in size.shown]
     curves.append(("dropout_free", "learning rate free", "--"))
-    for (name, label, dashes), colour in zip(curves, (*OKABE_ITO[: len(size.shown)], "black"), strict=True):
+    for (name, label, dashes), colour in zip(curves, (*OKABE_ITO_COLOURS[: len(size.shown)], "black"), strict=True):
         kept = 1 - table[name].values
         ax.step(edges, [*kept, kept[-1]], where="post", color=colour, linestyle=dashes, label=label)
     ax.set(xlabel="$t$, samples per dimension", ylabel="probability that a unit is kept", ylim=(0.0, 1.04))
@@ -233,7 +233,7 @@ def _draw_schedules(ax: Axes, table: xr.Dataset, size: Size) -> None:
 def _draw_rates(ax: Axes, table: xr.Dataset, spans: xr.Dataset) -> None:
     """Draw the final excess risk against a fixed learning rate."""
     curves = {"none": "no dropout", "constant": "best constant dropout", "optimal": "optimal dropout"}
-    for (name, label), colour, marker in zip(curves.items(), OKABE_ITO, "os^", strict=False):
+    for (name, label), colour, marker in zip(curves.items(), OKABE_ITO_COLOURS, "os^", strict=False):
         ax.plot(table.lr, table[name], f"{marker}-", color=colour, markersize=4, label=label)
     free = float(spans.optimal[spans.t.values == SPAN][0])
     ax.axhline(free, color="black", linestyle="--", label="learning rate and dropout free")
@@ -247,8 +247,8 @@ def _draw_rates(ax: Axes, table: xr.Dataset, spans: xr.Dataset) -> None:
 
 def _draw_spans(ax: Axes, table: xr.Dataset) -> None:
     """Draw the final excess risk against the number of samples, with free learning rates, with and without dropout."""
-    ax.plot(table.t, table.alone, "o-", color=OKABE_ITO[0], markersize=4, label="no dropout")
-    ax.plot(table.t, table.optimal, "^-", color=OKABE_ITO[2], markersize=4, label="optimal dropout")
+    ax.plot(table.t, table.alone, "o-", color=OKABE_ITO_COLOURS[0], markersize=4, label="no dropout")
+    ax.plot(table.t, table.optimal, "^-", color=OKABE_ITO_COLOURS[2], markersize=4, label="optimal dropout")
     ax.axhline(table.attrs["floor"], color="0.6", linestyle=":", label="no dropout, slow decay")
     ax.set(xscale="log", yscale="log", xlabel=r"$\alpha$, samples per dimension", ylabel="final excess risk")
     _label_ticks(ax.xaxis, table.t.values)

@@ -16,14 +16,25 @@ import xarray as xr
 from scipy.optimize import minimize_scalar
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, bar, make_panels, sizes, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO_COLOURS,
+    Axes,
+    DrawnFigure,
+    Figure,
+    SaveDataset,
+    Size,
+    bar,
+    make_panels,
+    sizes,
+    tabulate,
+)
 
 LR = 1.0
-HALF = 0.5
+REPLAY_SHARE = 0.5
 """Share of the first task in the second stage of the protocol of two stages."""
 MIN_GAIN = 0.01
 """Smallest relative gain of the optimum over the best constant share of which the caption gives shares."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     similarities=("similarities", (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0), (0.1, 0.5)),
     shown=("similarities whose schedule is drawn", (0.1, 0.5, 0.9), (0.5,)),
     first=("time on the first task", 100.0),
@@ -81,7 +92,7 @@ def final_risks(similarity: float, shares: Sequence[float], switch: float, start
 
 def best_two_stages(similarity: float, start: sl.Overlaps, span: float) -> tuple[float, np.ndarray]:
     """Return the best time to change from the second task alone to equal shares, and the final risks on both tasks."""
-    risks = lambda t: final_risks(similarity, (0.0, HALF), t, start, span)
+    risks = lambda t: final_risks(similarity, (0.0, REPLAY_SHARE), t, start, span)
     best = minimize_scalar(
         lambda t: risks(t).mean(), bounds=(0.01 * span, 0.99 * span), method="bounded", options={"xatol": 0.01}
     )
@@ -91,7 +102,7 @@ def best_two_stages(similarity: float, start: sl.Overlaps, span: float) -> tuple
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Find the optimal schedule of replay at each similarity, check it by the chain, and draw simpler protocols beside it."""
     (start, first), rows, schedules = after_first_task(size, seed), [], []
     for similarity in bar(size.similarities, desc="similarities"):
@@ -113,10 +124,10 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             | _check(best, size, seed)
         )
         schedules.append(np.asarray(best.controls["replay"].values))
-    table = keep("table", tabulate(rows, first=first, d=size.d))
+    table = save_dataset("table", tabulate(rows, first=first, d=size.d))
     middles = (np.arange(size.pieces) + 0.5) * size.span / size.pieces
     replay = xr.Dataset({"replay": (("similarity", "t"), schedules)}, {"similarity": list(size.similarities), "t": middles})
-    keep("schedules", replay)
+    save_dataset("schedules", replay)
     return DrawnFigure(_draw_figure(table, replay, size), _write_caption(table, size))
 
 
@@ -150,7 +161,7 @@ def _check(best: sl.Optimum, size: Size, seed: int) -> dict[str, float]:
 def _draw_figure(table: xr.Dataset, replay: xr.Dataset, size: Size) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(12.0, 3.9))
     _draw_protocols(axes[0], table, "forgotten")
-    axes[0].fill_between(table.similarity, table.least, table.most, color=OKABE_ITO[0], alpha=0.15, linewidth=0)
+    axes[0].fill_between(table.similarity, table.least, table.most, color=OKABE_ITO_COLOURS[0], alpha=0.15, linewidth=0)
     axes[0].set(ylabel="growth of the risk on the first task", ylim=(-0.01, 1.5 * float(table.most.max())))
     axes[0].set_title(rf"(a) forgetting, $t = {size.span:g}$ after the switch", loc="left")
     axes[0].legend(loc="upper right", fontsize=8)
@@ -158,10 +169,10 @@ def _draw_figure(table: xr.Dataset, replay: xr.Dataset, size: Size) -> Figure:
     axes[1].set(ylabel="mean risk on both tasks", yscale="log")
     axes[1].set_title("(b) what is minimised", loc="left")
     edges = np.linspace(0.0, size.span, size.pieces + 1)
-    for similarity, colour in zip(size.shown, OKABE_ITO, strict=False):
+    for similarity, colour in zip(size.shown, OKABE_ITO_COLOURS, strict=False):
         share = replay.replay.sel(similarity=similarity).values
         axes[2].step(edges, [*share, share[-1]], where="post", color=colour, label=f"similarity {similarity:g}")
-    axes[2].axhline(HALF, color="0.7", linewidth=0.8, zorder=0)
+    axes[2].axhline(REPLAY_SHARE, color="0.7", linewidth=0.8, zorder=0)
     axes[2].set(xlabel="$t$ since the switch", ylabel="share of the first task", ylim=(-0.02, 1.02))
     axes[2].set_title("(c) optimal replay", loc="left")
     axes[2].legend(loc="upper left")
@@ -176,7 +187,7 @@ def _draw_protocols(ax: Axes, table: xr.Dataset, what: str) -> None:
         "optimal": ("optimal replay", "^-"),
         "stages": ("second task alone, then half each", "D"),
     }
-    for (name, (label, look)), colour in zip(curves.items(), OKABE_ITO, strict=False):
+    for (name, (label, look)), colour in zip(curves.items(), OKABE_ITO_COLOURS, strict=False):
         # open and larger: these points are beside or on those of the optimum
         width, fill = (8, "none") if name == "stages" else (4, "full")
         ax.plot(table.similarity, table[f"{what}_{name}"], look, color=colour, markersize=width, fillstyle=fill, label=label)

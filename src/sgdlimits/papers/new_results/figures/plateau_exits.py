@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_styles, make_panels, tabulate
+from sgdlimits.papers.figure import DrawnFigure, Figure, SaveDataset, Size, bar, curve_styles, make_panels, tabulate
 
 THRESHOLD = 0.5
 GEOMETRIES: dict[str, Callable[[], sl.Problem]] = {
@@ -27,12 +27,12 @@ GEOMETRIES: dict[str, Callable[[], sl.Problem]] = {
     "spiked matrix": lambda: sl.presets.spiked_tensor(2, 3.0, lr=0.1),
 }
 """Problems by name; each has a linearly unstable plateau."""
-FULL = Size(d=1000, runs=400, geometries=tuple(GEOMETRIES))
-QUICK = FULL.but(d=300, runs=64, geometries=tuple(GEOMETRIES)[:2])
-WORDS = dict(d="dimension", runs="runs of chain, SDE and ODE", geometries="problems")
+FULL_SIZE = Size(d=1000, runs=400, geometries=tuple(GEOMETRIES))
+QUICK_SIZE = FULL_SIZE.with_changes(d=300, runs=64, geometries=tuple(GEOMETRIES)[:2])
+PARAMETER_WORDS = dict(d="dimension", runs="runs of chain, SDE and ODE", geometries="problems")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Compute the table of exit times of each problem from its plateau, and draw it.
 
     The times are those of chain, SDE, ODE and the linear noisy law.
@@ -49,7 +49,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             rows.append(row | {"censored": int(mean.censored), "rate": float(saddle.rates[0].real), "gain": float(gain[0, 0])})
             coords["problem"].append(name)
             coords["source"].append(source)
-    table = keep("table", tabulate(rows, coords=coords, d=size.d, runs=size.runs, threshold=THRESHOLD))
+    table = save_dataset("table", tabulate(rows, coords=coords, d=size.d, runs=size.runs, threshold=THRESHOLD))
     return DrawnFigure(_draw_figure(table), _write_caption(table))
 
 

@@ -1,9 +1,9 @@
 r"""The best learning rate for escaping mediocrity and then reaching a small risk, at a fixed time and on each run's own clock.
 
 One squared unit on the sphere learns another, with label noise. A run has arrived when its excess risk is below a share of
-that of the plateau. `optimise` finds the schedule for the overlap of a typical run, :math:`z\sqrt{(1+\kappa)/d}`: the noise of
-the departure multiplies the variance of the start by :math:`1+\kappa` (`noise_gain`). Since the state is one number, the best
-rate is a function of it, and the least time is known in closed form (`least_time`).
+that of the plateau. `optimise_schedule` finds the schedule for the overlap of a typical run, :math:`z\sqrt{(1+\kappa)/d}`: the
+noise of the departure multiplies the variance of the start by :math:`1+\kappa` (`noise_gain`). Since the state is one number,
+the best rate is a function of it, and the least time is known in closed form (`find_least_time`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,25 @@ from scipy.optimize import minimize
 from scipy.special import logit, ndtri
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, bar, make_panels, select_rows, sizes, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO_COLOURS,
+    Axes,
+    DrawnFigure,
+    Figure,
+    SaveDataset,
+    bar,
+    make_panels,
+    select_rows,
+    sizes,
+    tabulate,
+)
 
 NOISE = 1.0
-SHARE = 0.01
+TARGET_RISK_SHARE = 0.01
 """Share of the plateau's excess risk that a run must reach."""
-LATE = 0.9
+LATE_RUN_SHARE = 0.9
 """Share of the runs that should have arrived under the schedule for late runs."""
-HALF = np.sqrt(0.5)
+HALF_RISK_OVERLAP = np.sqrt(0.5)
 """Overlap at which the excess risk has halved, where a run's own clock begins."""
 PROTOCOLS = {
     "constant": "best constant",
@@ -34,7 +45,7 @@ PROTOCOLS = {
     "own": "best, decay on each run's own clock",
 }
 """Names of the protocols, with their labels."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     runs=("runs by dimension", {10**3: 512, 10**4: 256, 10**5: 64, 10**6: 16}, {1000: 64}),
     pieces=("pieces of the schedule", 64, 24),
     shown=("dimension of (a) and (b)", 10**4, 1000),
@@ -51,16 +62,16 @@ def problem(lr: Any) -> sl.ProjectionProblem:
 
 
 def arrival_margin(stats: sl.Overlaps):
-    """Return the margin of arrival: the overlap minus that at which the excess risk is the share `SHARE` of the plateau's."""
-    return jnp.abs(stats.M[0, 0]) - np.sqrt(1 - SHARE)
+    """Return the margin of arrival: the overlap minus that at which the excess risk is `TARGET_RISK_SHARE` of the plateau's."""
+    return jnp.abs(stats.M[0, 0]) - np.sqrt(1 - TARGET_RISK_SHARE)
 
 
 def half_margin(stats: sl.Overlaps):
     """Return the margin of escape: the overlap minus that at which the excess risk has halved."""
-    return jnp.abs(stats.M[0, 0]) - HALF
+    return jnp.abs(stats.M[0, 0]) - HALF_RISK_OVERLAP
 
 
-def best_rate(excess: Any) -> Any:
+def find_best_rate(excess: Any) -> Any:
     r"""Return the learning rate :math:`\gamma` at which the excess risk R falls fastest, :math:`R/(12R + 2\Delta)`.
 
     Here :math:`\Delta` is the variance of the label noise, and m the overlap with the teacher.
@@ -70,8 +81,8 @@ def best_rate(excess: Any) -> Any:
     return excess / (12 * excess + 2 * NOISE)
 
 
-def least_time(m: float, last: float = np.sqrt(1 - SHARE)) -> float:
-    r"""Return the least time in which the ODE goes from the overlap m to `last`, at `best_rate` all the way.
+def find_least_time(m: float, last: float = np.sqrt(1 - TARGET_RISK_SHARE)) -> float:
+    r"""Return the least time in which the ODE goes from the overlap m to `last`, at `find_best_rate` all the way.
 
     With :math:`u = 1 - m^2`, which goes from :math:`u_0` to :math:`u_1`, and the variance :math:`\Delta` of the label noise,
 
@@ -82,7 +93,7 @@ def least_time(m: float, last: float = np.sqrt(1 - SHARE)) -> float:
     return float((12 + NOISE) / 4 * (logit(first) - logit(end)) + NOISE / 4 * (1 / end - 1 / first))
 
 
-def effective_overlap(d: int, lr: float, share: float) -> float:
+def estimate_effective_overlap(d: int, lr: float, share: float) -> float:
     """Return the initial overlap from which the ODE leaves the plateau when a share of the runs has left it.
 
     Near the plateau a run with the noise of SGD is a run of the ODE from a normal overlap of variance (1 + kappa)/d, where
@@ -104,20 +115,20 @@ class Protocol(NamedTuple):
     name: str
     schedule: Any
     departure: float
-    own_clock: bool = False
+    uses_own_clock: bool = False
 
-    def predict(self, d: int, share: float) -> float:
+    def predict_arrival(self, d: int, share: float) -> float:
         """Return the time at which a share of the runs has arrived, as predicted by the ODE; infinite if they do not arrive.
 
-        A run has arrived when its excess risk is the share `SHARE` of the plateau's.
+        A run has arrived when its excess risk is the share `TARGET_RISK_SHARE` of the plateau's.
         """
-        start = effective_overlap(d, self.departure, share)
-        if not self.own_clock:
-            return arrival(self.schedule, start)
-        return arrival(self.departure, start, half_margin) + arrival(self.schedule, HALF)
+        start = estimate_effective_overlap(d, self.departure, share)
+        if not self.uses_own_clock:
+            return find_arrival_time(self.schedule, start)
+        return find_arrival_time(self.departure, start, half_margin) + find_arrival_time(self.schedule, HALF_RISK_OVERLAP)
 
 
-def arrival(schedule: Any, m: float, until: Any = arrival_margin) -> float:
+def find_arrival_time(schedule: Any, m: float, until: Any = arrival_margin) -> float:
     """Return the time at which the ODE from an overlap m meets the stop margin `until`.
 
     The time is infinite if that does not happen within a long time.
@@ -126,61 +137,61 @@ def arrival(schedule: Any, m: float, until: Any = arrival_margin) -> float:
     return float(solved.t_end[0]) if str(solved.status.values[0]) == "stopped" else np.inf
 
 
-def optimise(m: float, t_max: float, pieces: int) -> tuple[sl.Steps, Any]:
+def optimise_schedule(m: float, t_max: float, pieces: int) -> tuple[sl.Steps, Any]:
     """Return the best schedule of the learning rate from an overlap m, and the optimum that contains it.
 
     The returned schedule keeps its last rate after the arrival. `t_max` bounds the time, and `pieces` is the number of pieces.
     """
     control = sl.Control(pieces, low=0.0, high=float(sl.theory.mediocrity.max_lr(1, NOISE)) * 0.75)
     # with an exit at this share of the initial excess risk, a start at any overlap has the same end
-    threshold = 1 - SHARE / (1 - m**2)
+    threshold = 1 - TARGET_RISK_SHARE / (1 - m**2)
     found = sl.optimise(problem, sl.FixedInit(m), t_max, {"lr": control}, sl.exits(threshold), gradients=400, progress=False)
     steps = found.controls["lr"]
     used = int((steps.times < found.value).sum())
     return sl.Steps(steps.times[:used], steps.values[: used + 1]), found
 
 
-def best_constant(m: float) -> float:
+def find_best_constant(m: float) -> float:
     """Return the constant learning rate at which the ODE arrives first from an overlap m."""
-    time = lambda x: arrival(float(np.exp(x[0])), m)
-    limit = sl.theory.mediocrity.lr_for_risk(1, NOISE, 2 * SHARE)
+    time = lambda x: find_arrival_time(float(np.exp(x[0])), m)
+    limit = sl.theory.mediocrity.lr_for_risk(1, NOISE, 2 * TARGET_RISK_SHARE)
     return float(np.exp(minimize(time, [np.log(0.9 * float(limit))], method="Nelder-Mead", options={"xatol": 1e-3}).x[0]))
 
 
-def decay_after_escape(m: float) -> Any:
+def build_decay_after_escape(m: float) -> Any:
     """Return the schedule with which the ODE arrives first from an overlap m, among constant rates followed by 1/t.
 
     The rate, the time at which the decay begins, and its time scale are optimised.
     """
     form = lambda x: sl.Power(float(np.exp(x[0])), 1.0, float(np.exp(x[2]))).shift(float(np.exp(x[1])))
     lr = float(sl.theory.mediocrity.optimal_lr(1, NOISE))
-    guess = np.log([lr, arrival(lr, m, half_margin), 2.0])
-    time = lambda x: arrival(form(x), m)
+    guess = np.log([lr, find_arrival_time(lr, m, half_margin), 2.0])
+    time = lambda x: find_arrival_time(form(x), m)
     return form(minimize(time, guess, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3}).x)
 
 
-def protocols(d: int, pieces: int, own: sl.Steps) -> tuple[list[Protocol], dict[str, float]]:
+def build_protocols(d: int, pieces: int, own: sl.Steps) -> tuple[list[Protocol], dict[str, float]]:
     """Return the protocols at dimension d, and the evidence for the two optima.
 
     The optimal schedules have the given number of pieces; `own` is the schedule on a run's own clock, after its escape.
     """
     escape = float(sl.theory.mediocrity.optimal_lr(1, NOISE))
-    typical, late = (effective_overlap(d, escape, share) for share in (0.5, LATE))
-    constant = best_constant(typical)
+    typical, late = (estimate_effective_overlap(d, escape, share) for share in (0.5, LATE_RUN_SHARE))
+    constant = find_best_constant(typical)
     # a search for the constants, too, must arrive before its end
-    best, found = optimise(typical, 1.05 * arrival(constant, typical), pieces)
-    best_late, found_late = optimise(late, 1.05 * arrival(constant, late), pieces)
+    best, found = optimise_schedule(typical, 1.05 * find_arrival_time(constant, typical), pieces)
+    best_late, found_late = optimise_schedule(late, 1.05 * find_arrival_time(constant, late), pieces)
     evidence = {
         "spread": max(found.spread, found_late.spread),
         "certificate": max(found.certificate, found_late.certificate),
-        "least": least_time(typical),
+        "least": find_least_time(typical),
     }
     return [
         Protocol("constant", constant, constant),
-        Protocol("decay", decay_after_escape(typical), escape),
+        Protocol("decay", build_decay_after_escape(typical), escape),
         Protocol("best", best, escape),
         Protocol("late", best_late, escape),
-        Protocol("own", own, escape, own_clock=True),
+        Protocol("own", own, escape, uses_own_clock=True),
     ], evidence
 
 
@@ -190,7 +201,7 @@ def simulate_arrivals(each: Protocol, d: int, runs: int, seed: int, cap: float) 
     The time is infinite for runs that do not arrive by `cap`.
     """
     how: dict[str, Any] = dict(runs=runs, progress=False)
-    if not each.own_clock:
+    if not each.uses_own_clock:
         found = sl.simulate(
             problem(each.schedule), sl.Chain(d), sl.RandomInit(d), t_max=cap, seed=seed, until=arrival_margin, **how
         )
@@ -212,22 +223,24 @@ def quantile_interval(times: np.ndarray, share: float) -> tuple[float, float]:
     return float(np.quantile(times, share, method="higher")), float(found[np.isfinite(found)].std())
 
 
-def measure(d: int, runs: int, size: Any, seed: int, own: sl.Steps) -> tuple[list[dict], list[np.ndarray], list[Protocol]]:
+def measure_protocols(
+    d: int, runs: int, size: Any, seed: int, own: sl.Steps
+) -> tuple[list[dict], list[np.ndarray], list[Protocol]]:
     """Simulate all protocols at a dimension.
 
     Return their table rows, the arrival times of their runs, and the protocols; `own` is the schedule on a run's own clock.
     """
     rows, arrivals = [], []
-    each, evidence = protocols(d, size.pieces, own)
+    each, evidence = build_protocols(d, size.pieces, own)
     # late runs of a schedule for typical ones take longest
-    cap = 3 * arrival(each[0].schedule, effective_overlap(d, each[0].departure, 0.5))
+    cap = 3 * find_arrival_time(each[0].schedule, estimate_effective_overlap(d, each[0].departure, 0.5))
     for one in each:
         simulated = d <= size.largest.get(one.name, d)
         times = simulate_arrivals(one, d, runs, seed, cap) if simulated else np.zeros(0)
         row: dict[str, Any] = {"protocol": one.name, "d": d, "simulated": simulated, "runs": times.size} | evidence
-        for word, share in (("typical", 0.5), ("late", LATE)):
+        for word, share in (("typical", 0.5), ("late", LATE_RUN_SHARE)):
             value, error = quantile_interval(times, share) if simulated else (np.inf, 0.0)
-            row |= {word: value, f"{word}_error": error, f"{word}_ode": one.predict(d, share)}
+            row |= {word: value, f"{word}_error": error, f"{word}_ode": one.predict_arrival(d, share)}
         rows.append(row | {"arrived": float(np.isfinite(times).mean()) if simulated else 0.0})
         arrivals.append(times)
     return rows, arrivals, each
@@ -240,32 +253,34 @@ def sample_rates(each: list[Protocol], d: int, end: float) -> xr.Dataset:
     """
     t = np.linspace(0.0, end, 400)
     rate = lambda schedule: np.array([float(schedule(x)) for x in t]) if callable(schedule) else np.full(t.size, schedule)
-    found = {one.name: ("t", rate(one.schedule)) for one in each if not one.own_clock}
-    m = np.geomspace(effective_overlap(d, each[2].departure, 0.5), 1 - 1e-9, 4000)
-    m = m[1 - m**2 >= SHARE]
-    when = np.array([least_time(m[0], x) for x in m])
-    found["closed"] = ("t", np.interp(t, when, best_rate(2 * (1 - m**2)), right=np.nan))
+    found = {one.name: ("t", rate(one.schedule)) for one in each if not one.uses_own_clock}
+    m = np.geomspace(estimate_effective_overlap(d, each[2].departure, 0.5), 1 - 1e-9, 4000)
+    m = m[1 - m**2 >= TARGET_RISK_SHARE]
+    when = np.array([find_least_time(m[0], x) for x in m])
+    found["closed"] = ("t", np.interp(t, when, find_best_rate(2 * (1 - m**2)), right=np.nan))
     return xr.Dataset(found, {"t": t}, {"d": d})
 
 
-def make(size: Any, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Optimise and simulate the protocols at each dimension, and draw rates, arrivals and times."""
     rows: list[dict] = []
-    own, found = optimise(HALF, 1.6 * least_time(HALF), size.pieces)
+    own, found = optimise_schedule(HALF_RISK_OVERLAP, 1.6 * find_least_time(HALF_RISK_OVERLAP), size.pieces)
     for d, runs in bar(size.runs.items(), desc="dimensions"):
-        more, arrivals, each = measure(d, runs, size, seed, own)
+        more, arrivals, each = measure_protocols(d, runs, size, seed, own)
         rows += more
         if d == size.shown:
             samples = {one.name: ("run", np.sort(times)) for one, times in zip(each, arrivals, strict=True)}
-            runs_shown = keep("arrivals", xr.Dataset(samples, attrs={"d": d}))
-            rates = keep("rates", sample_rates(each, d, 1.3 * more[3]["late_ode"]))
-    table = keep("table", tabulate(rows, noise=NOISE, share=SHARE, late=LATE, own_spread=found.spread))
+            runs_shown = save_dataset("arrivals", xr.Dataset(samples, attrs={"d": d}))
+            rates = save_dataset("rates", sample_rates(each, d, 1.3 * more[3]["late_ode"]))
+    table = save_dataset(
+        "table", tabulate(rows, noise=NOISE, share=TARGET_RISK_SHARE, late=LATE_RUN_SHARE, own_spread=found.spread)
+    )
     return DrawnFigure(_draw_figure(table, runs_shown, rates), _write_caption(table))
 
 
 def _draw_figure(table: xr.Dataset, arrivals: xr.Dataset, rates: xr.Dataset) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(13.0, 4.3))
-    colours = dict(zip(PROTOCOLS, OKABE_ITO, strict=False))
+    colours = dict(zip(PROTOCOLS, OKABE_ITO_COLOURS, strict=False))
     _draw_rates(axes[0], rates, colours)
     _draw_arrivals(axes[1], arrivals, table, colours)
     _draw_times(axes[2], table, colours)
@@ -297,13 +312,13 @@ def _draw_arrivals(ax: Axes, arrivals: xr.Dataset, table: xr.Dataset, colours: d
         ax.step(arrivals[name], share, where="post", color=colours[name], label=label, linewidth=1.6)
     end = 1.5 * float(select_rows(table, d=arrivals.attrs["d"], protocol="constant").typical_ode[0])
     ax.set(xlim=(0, end), ylim=(0, 1.02), xlabel="$t$, samples per dimension", ylabel="share of runs that have arrived")
-    for level in (0.5, LATE):
+    for level in (0.5, LATE_RUN_SHARE):
         ax.axhline(level, color="0.75", linewidth=0.8, zorder=0)
     ax.set_title(f"(b) arrival in the chain, $d = {format_dimension(arrivals.attrs['d'])}$", loc="left")
 
 
 def _draw_times(ax: Axes, table: xr.Dataset, colours: dict[str, str]) -> None:
-    """Draw the times by which half of the runs, and the share `LATE` of them, have arrived, against d.
+    """Draw the times by which half of the runs, and the share `LATE_RUN_SHARE` of them, have arrived, against d.
 
     The times are those of chain and ODE.
     """
@@ -320,7 +335,7 @@ def _draw_times(ax: Axes, table: xr.Dataset, colours: dict[str, str]) -> None:
             ax.errorbar(seen.d, seen[word], 2 * seen[f"{word}_error"], **how)
     ax.set(xscale="log", xlabel="dimension $d$", ylabel="time of arrival")
     ax.set_ylim(bottom=0)
-    ax.set_title(f"(c) half (full, solid) and {100 * LATE:g} % (open, dashed)", loc="left")
+    ax.set_title(f"(c) half (full, solid) and {100 * LATE_RUN_SHARE:g} % (open, dashed)", loc="left")
 
 
 def _write_caption(table: xr.Dataset) -> list[str]:

@@ -19,11 +19,11 @@ from matplotlib.lines import Line2D
 import sgdlimits as sl
 from sgdlimits.analysis.single_index import exit_time, samples
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     half_overlap_margin,
@@ -56,18 +56,20 @@ RUNS_BY_DIMENSION = {
     2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
     3: {100: 256, 316: 128, 1000: 64, 2000: 32},
 }
-FULL = Size(runs=RUNS_BY_DIMENSION)
-QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
-WORDS = dict(runs="runs and dimensions of each exponent")
+FULL_SIZE = Size(runs=RUNS_BY_DIMENSION)
+QUICK_SIZE = FULL_SIZE.with_changes(
+    runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}}
+)
+PARAMETER_WORDS = dict(runs="runs and dimensions of each exponent")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate learning times for information exponents 1, 2 and 3, and draw the samples against the dimension."""
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
     rows = [measure_point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
-    table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=END_OVERLAP))
-    stuck = keep("constant", constant_rate_times(select_rows(table, exponent=3)))
+    table = save_dataset("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=END_OVERLAP))
+    stuck = save_dataset("constant", constant_rate_times(select_rows(table, exponent=3)))
     return DrawnFigure(_draw_figure(table, stuck), _write_caption(table, stuck))
 
 
@@ -118,14 +120,14 @@ def fit_slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
 
 def _draw_figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(8.2, 4.2))
-    for colour, (n, (_, text, growth)) in zip(OKABE_ITO, TARGETS.items(), strict=False):
+    for colour, (n, (_, text, growth)) in zip(OKABE_ITO_COLOURS, TARGETS.items(), strict=False):
         rows = select_rows(table, exponent=n)
         d, last = rows.d.values, rows.isel(point=-1)
         _draw_samples(left, rows, d, colour, f"exponent {n}: {text}")
         _draw_samples(right, rows, d / samples(n, d), colour, rf"samples / ${growth}$")
         how: dict = dict(xytext=(7, -3), textcoords="offset points", color=colour, va="top")
         left.annotate(rf"$d^{{\,{fit_slope(rows, logarithm=False)[0]:.2f}}}$", (float(last.d), float(last.t * last.d)), **how)
-    left.plot(stuck.d, stuck.t * stuck.d, color=OKABE_ITO[2], linestyle="-.", linewidth=0.9)
+    left.plot(stuck.d, stuck.t * stuck.d, color=OKABE_ITO_COLOURS[2], linestyle="-.", linewidth=0.9)
     counts = (table.t * table.d).values
     left.set(xscale="log", yscale="log", ylim=(counts.min() / 3, counts.max() * 4))
     left.set_ylabel(f"samples to the overlap {END_OVERLAP:g}")

@@ -14,15 +14,26 @@ from matplotlib.ticker import NullFormatter
 from numpy.polynomial.hermite_e import herme2poly
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, bar, make_panels, select_rows, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO_COLOURS,
+    Axes,
+    DrawnFigure,
+    Figure,
+    SaveDataset,
+    Size,
+    bar,
+    make_panels,
+    select_rows,
+    tabulate,
+)
 from sgdlimits.papers.new_results.figures.staircase import (
     FOUND_OVERLAP,
     ORDINALS,
     SECOND_LAYER,
     START_FACTOR,
-    exponent,
-    exponent_error,
-    log_median_error,
+    estimate_exponent_error,
+    estimate_log_median_error,
+    fit_exponent,
     overlap_margin,
 )
 
@@ -32,33 +43,35 @@ SIGNS = np.array([1.0, 1.0, -1.0])
 """Signs of the initial overlaps; their product is negative, as the third Hermite coefficient is."""
 LR, LR_HARD = 0.02, 0.4
 """Learning rate times the second layer, and the same times sqrt(d) for a leap of 3."""
-FULL = Size(correlations=(0.0, 0.1, 0.3, 0.5), d=(1000, 4000, 16_000), harder=(1000, 2000, 4000), runs=32)
-QUICK = FULL.but(correlations=(0.0, 0.3), d=(1000, 4000), harder=(800, 2400), runs=16)
-WORDS = dict(
+FULL_SIZE = Size(correlations=(0.0, 0.1, 0.3, 0.5), d=(1000, 4000, 16_000), harder=(1000, 2000, 4000), runs=32)
+QUICK_SIZE = FULL_SIZE.with_changes(correlations=(0.0, 0.3), d=(1000, 4000), harder=(800, 2400), runs=16)
+PARAMETER_WORDS = dict(
     correlations="correlations", d="dimensions with a correlation", harder="dimensions without", runs="runs of the chain"
 )
 
 
-def target(correlation: float) -> sl.Target:
+def build_target(correlation: float) -> sl.Target:
     """Return the target x1 x2 x3 of three directions with equal pairwise correlation."""
     return sl.Target(lambda x: x[0] * x[1] * x[2], gram=(1 - correlation) * np.eye(3) + correlation)
 
 
-def problem(correlation: float, d: int) -> sl.ProjectionProblem:
+def build_problem(correlation: float, d: int) -> sl.ProjectionProblem:
     """Build the problem of one unit on the sphere, at the learning rate for the target's largest leap."""
     # at a constant rate the corrector would outgrow the signal of a leap of 3
     lr = LR_HARD * d**-0.5 if correlation == 0 else LR
     algorithm = sl.OnePassSGD(lr / SECOND_LAYER, sphere=True)
     initial = sl.InitialWeights(unit=True, second=SECOND_LAYER)
-    return sl.ProjectionProblem(target(correlation), sl.TwoLayer(1, ACTIVATION), sl.SquaredLoss(), algorithm, initial=initial)
+    return sl.ProjectionProblem(
+        build_target(correlation), sl.TwoLayer(1, ACTIVATION), sl.SquaredLoss(), algorithm, initial=initial
+    )
 
 
-def measure(correlation: float, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list[dict]:
+def measure_leaps(correlation: float, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list[dict]:
     """Simulate the chain, and return a table row for each leap and dimension.
 
     A row has the median time at which the directions of the leap are found; `sizes` are the dimensions.
     """
-    rows, labels = [], target(correlation)
+    rows, labels = [], build_target(correlation)
     frame = np.linalg.cholesky(np.asarray(labels.gram))
     for stage, leap in enumerate(sl.leaps(labels)):
         found = overlap_margin(np.linalg.solve(frame.T, leap.directions.T).T)
@@ -67,20 +80,22 @@ def measure(correlation: float, sizes: tuple[int, ...], runs: int, seed: int = 0
             t_max = 40.0 * d if leap.order > 2 else 3000 / max(correlation, 0.1) ** 0.5
             how: dict = dict(t_max=t_max, runs=runs, seed=seed, until=found, progress=False)
             start = sl.FixedInit(START_FACTOR * d**-0.5 * SIGNS[None])
-            each = sl.exit_times(sl.simulate(problem(correlation, d), sl.Chain(d), start, **how), found)
+            each = sl.exit_times(sl.simulate(build_problem(correlation, d), sl.Chain(d), start, **how), found)
             begin = np.linalg.norm(leap.directions @ np.linalg.solve(frame, START_FACTOR * d**-0.5 * SIGNS))
             way = np.log(FOUND_OVERLAP / begin) if leap.order == 2 else 1 - begin / FOUND_OVERLAP
             row = {"correlation": correlation, "stage": stage, "leap": leap.order, "d": d, "t": float(np.median(each.t))}
-            rows.append(row | {"way": float(way), "error": log_median_error(each.t.values), "lost": int(each.censored.sum())})
+            rows.append(
+                row | {"way": float(way), "error": estimate_log_median_error(each.t.values), "lost": int(each.censored.sum())}
+            )
     return rows
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate the chain at each correlation and dimension, fit the exponents of d, and draw samples and order of the leaps."""
     rows = []
     for correlation in bar(size.correlations, desc="correlations"):
-        rows += measure(correlation, size.d if correlation else size.harder, size.runs, seed)
-    table = keep("table", tabulate(rows))
+        rows += measure_leaps(correlation, size.d if correlation else size.harder, size.runs, seed)
+    table = save_dataset("table", tabulate(rows))
     return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
@@ -103,9 +118,9 @@ def _draw_growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
     for i, correlation, stage, rows in _select_stages(table, size):
         n, leap = rows.t.values * rows.d.values, int(rows.leap[0])
         label = rf"$\rho = {correlation:g}$: leap {leap}, {ORDINALS[stage]}"
-        ax.plot(rows.d, n, "os"[stage], color=OKABE_ITO[i], markersize=5, label=label)
+        ax.plot(rows.d, n, "os"[stage], color=OKABE_ITO_COLOURS[i], markersize=5, label=label)
         law = rows.way.values * rows.d.values.astype(float) ** max(1, leap - 1)
-        ax.plot(rows.d, law * n[-1] / law[-1], "-", color=OKABE_ITO[i], linewidth=1, alpha=0.7)
+        ax.plot(rows.d, law * n[-1] / law[-1], "-", color=OKABE_ITO_COLOURS[i], linewidth=1, alpha=0.7)
     ax.set(xscale="log", yscale="log", xlabel="dimension $d$", ylabel="samples (median)")
     ax.set_title("(a) lines: $d$, $d\\,\\log d$, $d^2$, through the last point", loc="left")
     ax.xaxis.set_minor_formatter(NullFormatter())
@@ -118,7 +133,7 @@ def _draw_order(ax: Axes, table: xr.Dataset, size: Size) -> None:
     The directions that the leap finds are written beside it.
     """
     for i, correlation, stage, rows in _select_stages(table, size):
-        ax.plot(float(rows.t[-1]), -i, "os"[stage], color=OKABE_ITO[i], markersize=8)
+        ax.plot(float(rows.t[-1]), -i, "os"[stage], color=OKABE_ITO_COLOURS[i], markersize=8)
         names = ", ".join(_format_directions(correlation)[stage])
         place = (0, -15 if stage else 8)  # two leaps at nearby times keep their words apart
         ax.annotate(names, (float(rows.t[-1]), -i), place, textcoords="offset points", ha="center", fontsize=7)
@@ -130,7 +145,7 @@ def _draw_order(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 def _format_directions(correlation: float) -> list[list[str]]:
     """Return the directions of each leap as text, as linear combinations of the teachers."""
-    return [leap.sums for leap in sl.leaps(target(correlation))]
+    return [leap.sums for leap in sl.leaps(build_target(correlation))]
 
 
 def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
@@ -145,7 +160,7 @@ def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
         names = ", ".join(_format_directions(correlation)[stage])
         sentences.append(
             f"rho = {correlation:g}, {ORDINALS[stage]} leap ({leap}: {names}): exponent "
-            f"{exponent(rows):.2f} ± {exponent_error(rows):.2f}, expected {max(1, leap - 1)}; "
+            f"{fit_exponent(rows):.2f} ± {estimate_exponent_error(rows):.2f}, expected {max(1, leap - 1)}; "
             f"t = {float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
         )
     return sentences

@@ -21,14 +21,14 @@ import xarray as xr
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 import sgdlimits as sl
-from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.algorithm.coordinates import CoordinatewiseAlgorithm
 from sgdlimits.level.base import Level
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     make_panels,
@@ -43,7 +43,7 @@ FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
 """Factors by which the best value of `COARSE_GRID` is multiplied in the second search."""
 FOLLOWED_ALGORITHMS = ("SGD", "Normalised", "Muon")
 """Algorithms that are measured at several dimensions and numbers of units."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     k=("units", 3, 2),
     d=("dimension", 1000, 300),
     many=("larger batch", 16),
@@ -80,7 +80,7 @@ def chain_problem(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.Pro
     For sign SGD and Adam it is the limit of weights spread evenly over all entries.
     """
     problem = plateau_problem(k, algorithm, noise)
-    return problem.limit if isinstance(algorithm, Coordinatewise) else problem
+    return problem.limit if isinstance(algorithm, CoordinatewiseAlgorithm) else problem
 
 
 def random_start(k: int, d: int) -> sl.RandomInit:
@@ -242,27 +242,27 @@ def final_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) 
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Tune and simulate all algorithms on two plateaus, and draw their median exit times, also against k and d."""
     datasets = {}
     for part, found in (
         ("committee", compare_algorithms(size.k, size, seed)),
         ("phase-retrieval", compare_algorithms(1, size, seed)),
     ):
-        datasets[part] = keep(part, tabulate(list(found)))
+        datasets[part] = save_dataset(part, tabulate(list(found)))
     plan = [(name, k) for k in size.teachers for name in FOLLOWED_ALGORITHMS if name != "Normalised"]
     datasets["teachers"] = tabulate(
         [tune_and_measure(name, k, size.many, size, seed) for name, k in bar(plan, desc="teachers")]
     )
-    keep("teachers", datasets["teachers"])
-    datasets["dimensions"] = keep("dimensions", tabulate(list(vary_dimension(datasets, size, seed))))
+    save_dataset("teachers", datasets["teachers"])
+    datasets["dimensions"] = save_dataset("dimensions", tabulate(list(vary_dimension(datasets, size, seed))))
     both = [*rows_as_dicts(datasets["committee"]), *rows_as_dicts(datasets["phase-retrieval"])]
     # their chain is the limit of diffuse weights, which runs on weights check
     if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
         same = (
             measure_exits(r, size.d, size.tuning, seed + 2, r["cap"], sl.SGD(size.d)) for r in bar(again, desc="weights in R^d")
         )
-        datasets["space"] = keep("space", tabulate(list(same)))
+        datasets["space"] = save_dataset("space", tabulate(list(same)))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
@@ -321,7 +321,7 @@ def _draw_comparison(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None
     """
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
-    for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
+    for batch, colour, shift in zip(size.batches, OKABE_ITO_COLOURS, (0.15, -0.15), strict=False):
         some = select_rows(rows, batch=batch)
         left, arms = _error_bars(some)
         y = np.array([place[name] for name in left.rule.values]) + shift
@@ -350,7 +350,7 @@ def set_plain_ticks(axis: Any) -> None:
 def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw median exit times of a few algorithms against the dimension, with those of SGD's ODE."""
     for part, dashes, mark in (("committee", "-", "o"), ("phase-retrieval", "--", "s")):
-        for name, colour in zip(FOLLOWED_ALGORITHMS, OKABE_ITO, strict=False):
+        for name, colour in zip(FOLLOWED_ALGORITHMS, OKABE_ITO_COLOURS, strict=False):
             first = select_rows(datasets[part], rule=name, batch=size.many)
             if not first.sizes["point"]:
                 continue
@@ -371,7 +371,7 @@ def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> No
 
 def _draw_against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw median exit times of SGD and Muon against the number of units k."""
-    for name, colour in zip(FOLLOWED_ALGORITHMS[::2], OKABE_ITO[::2], strict=False):
+    for name, colour in zip(FOLLOWED_ALGORITHMS[::2], OKABE_ITO_COLOURS[::2], strict=False):
         first = select_rows(datasets["committee"], rule=name, batch=size.many)
         more = select_rows(datasets["teachers"], rule=name)
         rows = xr.concat([first[list(more.data_vars)], more], "point").sortby("k")

@@ -22,13 +22,13 @@ import xarray as xr
 from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
-from sgdlimits.algorithm.weights import inverse_root
+from sgdlimits.algorithm.weights import inverse_square_root
 from sgdlimits.papers.figure import (
-    OKABE_ITO,
+    OKABE_ITO_COLOURS,
     Axes,
     DrawnFigure,
     Figure,
-    Keep,
+    SaveDataset,
     Size,
     bar,
     make_panels,
@@ -42,7 +42,7 @@ TRIAL_RATES = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 
 """Learning rates of an earlier trial with three units, d = 1000 and batches of 16, whose gradients are summed."""
 INITIAL_DEPARTURE = 0.01
 """Size of the departure from the plateau with which measurements of slopes begin."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     k=("units", 3, 2),
     ks=("numbers of units", (2, 3, 4, 6, 8), (2, 3)),
     rates=("values of c", np.geomspace(0.25, 16, 13), np.geomspace(0.5, 8, 5)),
@@ -54,7 +54,7 @@ FULL, QUICK, WORDS = sizes(
     noises=("variances of label noise", (0.1, 0.5), ()),
     runs=("runs that are measured", 32),
     tuning=("runs for tuning", 8),
-    tried=("values of c for tuning", which.FULL.tried),
+    tried=("values of c for tuning", which.FULL_SIZE.tried),
     cap=("longest time over k^2", 22.0),
     slopes=("dimension and runs behind the slopes", (10**5, 16), (10**4, 16)),
     late=("end of the risk", 1000.0, 200.0),
@@ -81,7 +81,7 @@ def normalised_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
 def muon_drift(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
     """Return the drift of the overlaps of k units under Muon, in the limit of large batches."""
     means = _moments(k, stats)
-    step = -rate * inverse_root(means.gradient_gradient)
+    step = -rate * inverse_square_root(means.gradient_gradient)
     Q = step @ means.gradient_field
     return sl.Overlaps(jnp.zeros(k), step @ means.gradient_fixed, Q + Q.T + rate**2 * jnp.eye(k))
 
@@ -105,10 +105,10 @@ def _moments(k: int, stats: sl.Overlaps):
 
 
 # drifts as the batch grows
-KINDS: dict[str, Drift] = {"SGD": sgd_drift, "Normalised": normalised_drift, "Muon": muon_drift}
+ALGORITHM_DRIFTS: dict[str, Drift] = {"SGD": sgd_drift, "Normalised": normalised_drift, "Muon": muon_drift}
 
 
-def rate_of(name: str, k: int, c: float) -> float:
+def normalise_rate(name: str, k: int, c: float) -> float:
     """Convert the tuning parameter c of the named algorithm, for k units, to its learning rate for one-sample steps."""
     return (
         k
@@ -164,7 +164,7 @@ def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500
     return float(_departure_growth(drift, k, rate, found.x)), found.x
 
 
-def first_guess(k: int) -> np.ndarray:
+def guess_plateau(k: int) -> np.ndarray:
     """Return a guess of y, the parameters of `symmetric_state`, for the plateau at small rates."""
     return np.array([float(which.symmetric_plateau(k).M[0, 0]), np.log(0.05), np.log(0.01)])
 
@@ -174,9 +174,9 @@ def escape_curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
 
     Here c is the tuning parameter of `which_optimiser`, and k the number of units.
     """
-    rows, y = [], first_guess(k)
+    rows, y = [], guess_plateau(k)
     for c in values:
-        speed, y = escape(KINDS[name], k, rate_of(name, k, c), y)
+        speed, y = escape(ALGORITHM_DRIFTS[name], k, normalise_rate(name, k, c), y)
         # y of one c is the guess for the next: continuation
         rows.append(make_row(name, k, c, speed, y))
     return sorted([*rows, fastest_row(rows, values[1] / values[0])], key=lambda row: row["c"])
@@ -188,8 +188,8 @@ def fastest_row(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
     It is refined between rows whose values of c differ by `factor`.
     """
     at = max(rows, key=lambda row: np.nan_to_num(row["rate"], nan=-np.inf))
-    name, k, y = at["rule"], at["k"], plateau_of(at)
-    leave = lambda log_c: escape(KINDS[name], k, rate_of(name, k, np.exp(log_c)), y)
+    name, k, y = at["rule"], at["k"], read_plateau(at)
+    leave = lambda log_c: escape(ALGORITHM_DRIFTS[name], k, normalise_rate(name, k, np.exp(log_c)), y)
     # the neighbours of the best value bracket the maximum
     span = np.log(at["c"]) + np.log(factor) * np.array([-1, 1])
     slowness = lambda log_c: -np.nan_to_num(leave(log_c)[0])  # no plateau found: as slow as standing still
@@ -206,7 +206,7 @@ def make_row(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[s
     return {"rule": name, "k": k, "c": c, "rate": speed, "risk": excess, "R": y[0], "log_D": y[1], "log_E": y[2]}
 
 
-def plateau_of(row: Any) -> np.ndarray:
+def read_plateau(row: Any) -> np.ndarray:
     """Return the plateau of a table row as y, the parameters of `symmetric_state`."""
     return np.array([row[name] for name in ("R", "log_D", "log_E")], float)
 
@@ -233,18 +233,18 @@ def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Compute and measure rates of escape from a plateau for several optimisers, and draw them.
 
     The risk after the escape is drawn too.
     """
     datasets = {"rates": _compute_rates(size)}
-    best = {name: _fastest_escape(datasets["rates"], name, size.k) for name in KINDS}
+    best = {name: _fastest_escape(datasets["rates"], name, size.k) for name in ALGORITHM_DRIFTS}
     datasets["slopes"] = _measure_slopes(size, best, seed)
     datasets["late"] = _follow_risk(size, best, seed)
     datasets |= _compare_conditions(size, seed) | _repeat_trial(size, seed)
     for name, dataset in datasets.items():
-        keep(name, dataset)
+        save_dataset(name, dataset)
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
@@ -255,7 +255,7 @@ def _fastest_escape(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
     """
     rows = select_rows(rates, rule=name, k=k)
     at = rows.isel(point=int(np.nanargmax(rows.rate.values)))
-    return {"c": float(at.c), "rate": float(at.rate), "y": plateau_of(at)}
+    return {"c": float(at.c), "rate": float(at.rate), "y": read_plateau(at)}
 
 
 def _compute_rates(size: Size) -> xr.Dataset:
@@ -263,13 +263,13 @@ def _compute_rates(size: Size) -> xr.Dataset:
 
     The rates are functions of the tuning parameter c.
     """
-    rows = [row for k in bar(size.ks, desc="rates") for name in KINDS for row in escape_curve(name, k, size.rates)]
+    rows = [row for k in bar(size.ks, desc="rates") for name in ALGORITHM_DRIFTS for row in escape_curve(name, k, size.rates)]
     drift = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points)
     near = [row for row in rows if (row["rule"], row["k"]) == ("Muon", size.k)]
     for c in bar(size.own, desc="Muon's own ODE"):
         # the plateau at large batches is a good first guess
-        y = plateau_of(min(near, key=lambda row: abs(np.log(row["c"] / c))))
-        speed, y = escape(drift, size.k, rate_of("Muon", size.k, c), y, relax=0.0)
+        y = read_plateau(min(near, key=lambda row: abs(np.log(row["c"] / c))))
+        speed, y = escape(drift, size.k, normalise_rate("Muon", size.k, c), y, relax=0.0)
         rows.append(make_row(f"Muon, batch {size.many}", size.k, c, speed, y))
     return tabulate(rows)
 
@@ -283,7 +283,7 @@ def _measure_slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> x
     for name in bar(("SGD", "Muon"), desc="slopes"):
         c, rate, y = best[name]["c"], best[name]["rate"], best[name]["y"]
         if name == "Muon":
-            rate, y = escape(drift, size.k, rate_of(name, size.k, c), y, relax=0.0)
+            rate, y = escape(drift, size.k, normalise_rate(name, size.k, c), y, relax=0.0)
         d, runs = size.slopes
         # a growth by a factor of 5, within the linear regime
         t = np.log(5) / best[name]["rate"]
@@ -317,13 +317,13 @@ def _repeat_trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
     if not size.trial:
         return {}
     rows, b, (d, runs, end) = [], 16, size.trial
-    make: dict[str, Callable[[float], sl.Algorithm]] = {
+    make_figure: dict[str, Callable[[float], sl.Algorithm]] = {
         "SGD": lambda eta: sl.OnePassSGD(b * 9 * eta, batch=b),
         "Muon": lambda eta: sl.Muon(eta * b / np.sqrt(d), batch=b),
         "Muon 0.9": lambda eta: sl.Muon(eta * b / np.sqrt(d), 0.9, batch=b),
     }
     for name, eta in bar([(name, eta) for name, etas in TRIAL_RATES.items() for eta in etas], desc="trial"):
-        time, low, high, left = which.median_exit(which.simulate_exits(make[name](eta), 3, d, runs, seed + 1, end))
+        time, low, high, left = which.median_exit(which.simulate_exits(make_figure[name](eta), 3, d, runs, seed + 1, end))
         rows.append({"rule": name, "eta": eta, "time": time, "low": low, "high": high, "left": left, "cap": end})
     return {"trial": tabulate(rows)}
 
@@ -337,18 +337,18 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-COLOURS = dict(zip(KINDS, OKABE_ITO, strict=False))
+ALGORITHM_COLOURS = dict(zip(ALGORITHM_DRIFTS, OKABE_ITO_COLOURS, strict=False))
 
 
 def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw escape rates against the tuning parameter c, with the rates measured in the chain."""
     rates, slopes = datasets["rates"], datasets["slopes"]
-    for name, colour in COLOURS.items():
+    for name, colour in ALGORITHM_COLOURS.items():
         rows = select_rows(rates, rule=name, k=size.k)
         ax.plot(rows.c, rows.rate, color=colour, label=name + (", large batches" if name == "Muon" else ""))
     rows = select_rows(rates, rule=f"Muon, batch {size.many}")
-    ax.plot(rows.c, rows.rate, "^", color=COLOURS["Muon"], label=f"Muon, batch {size.many}")
-    colours = [COLOURS[name] for name in slopes.rule.values]
+    ax.plot(rows.c, rows.rate, "^", color=ALGORITHM_COLOURS["Muon"], label=f"Muon, batch {size.many}")
+    colours = [ALGORITHM_COLOURS[name] for name in slopes.rule.values]
     for c, slope, error, colour in zip(slopes.c.values, slopes.slope.values, slopes.error.values, colours, strict=True):
         ax.errorbar(c, slope, 2 * error, fmt="o", color=colour, markerfacecolor="white", capsize=2, zorder=5)
     ax.errorbar([], [], [], fmt="o", color="0.4", markerfacecolor="white", capsize=2, label="measured")
@@ -362,8 +362,13 @@ def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
     """Draw the departure from the plateau in the chain against time, with the linearised growth."""
     for name in slopes.rule.values:
         one = slopes.sel(rule=name)
-        ax.plot(one.t, one.apart, "o", markersize=3.5, color=COLOURS[name], label=f"{name}, chain")
-        ax.plot(one.t, INITIAL_DEPARTURE * np.exp(float(one.rate) * one.t), color=COLOURS[name], label=f"{name}, linearised")
+        ax.plot(one.t, one.apart, "o", markersize=3.5, color=ALGORITHM_COLOURS[name], label=f"{name}, chain")
+        ax.plot(
+            one.t,
+            INITIAL_DEPARTURE * np.exp(float(one.rate) * one.t),
+            color=ALGORITHM_COLOURS[name],
+            label=f"{name}, linearised",
+        )
     ax.set(yscale="log", xlabel="$t$", ylabel="departure from the plateau")
     ax.set_title(f"(b) $d = 10^{{{np.log10(size.slopes[0]):g}}}$, batch {size.many}, mean of {size.slopes[1]} runs", loc="left")
     ax.legend(fontsize=8)
@@ -371,9 +376,9 @@ def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
 
 def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
     """Draw the ratio of each algorithm's fastest escape rate to that of SGD against the number of units."""
-    fastest = {name: np.array([_fastest_escape(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
+    fastest = {name: np.array([_fastest_escape(rates, name, k)["rate"] for k in size.ks]) for name in ALGORITHM_DRIFTS}
     for name in ("Muon", "Normalised"):
-        ax.plot(size.ks, fastest[name] / fastest["SGD"], "o-", color=COLOURS[name], label=name)
+        ax.plot(size.ks, fastest[name] / fastest["SGD"], "o-", color=ALGORITHM_COLOURS[name], label=name)
     ax.set(xlabel="$k$ units and teachers", ylabel="fastest escape, over SGD's", ylim=(0, None))
     ax.set_xticks(size.ks)
     ax.set_title("(c) large batches, as $d$ grows", loc="left")
@@ -385,7 +390,7 @@ def _draw_late_risk(ax: Axes, late: xr.Dataset, size: Size) -> None:
     for key in late.data_vars:
         name, share = str(key).split(", ")
         dashes, words = ("-", "fastest rate") if share == "1" else ("--", "a quarter of it")
-        ax.plot(late.t[1:], late[key][1:], dashes, color=COLOURS[name], label=f"{name}, {words}")
+        ax.plot(late.t[1:], late[key][1:], dashes, color=ALGORITHM_COLOURS[name], label=f"{name}, {words}")
     ax.set(xscale="log", yscale="log", ylim=(1e-8, None), xlabel="$t$", ylabel="risk, in units of Saad and Solla")
     ax.set_title(f"(d) later on, $d = {size.d}$, batch {size.many}", loc="left")
     ax.legend(fontsize=8, loc="lower left")
@@ -395,7 +400,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     rates, slopes, late = datasets["rates"], datasets["slopes"], datasets["late"]
     sentences = ["Rates at which a committee leaves its symmetric plateau. Fastest rates, linearised, large batches:"]
     for k in size.ks:
-        best = {name: _fastest_escape(rates, name, k) for name in KINDS}
+        best = {name: _fastest_escape(rates, name, k) for name in ALGORITHM_DRIFTS}
         words = ", ".join(f"{name} {each['rate']:.4f} at c = {each['c']:.2f}" for name, each in best.items())
         sentences.append(f"k = {k}: {words}; Muon over SGD {best['Muon']['rate'] / best['SGD']['rate']:.2f}.")
     own = select_rows(rates, rule=f"Muon, batch {size.many}")

@@ -13,7 +13,7 @@ from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
 from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
-DRIFT, THEORY, PHASES = (
+DRIFT_TESTS, THEORY_TESTS, PHASE_TESTS = (
     f"in `tests/{name}.py`" for name in ("unit/problem/test_drift", "unit/papers/test_quadratic", "laws/test_phases")
 )
 # p and p*, different so that exchanged letters show
@@ -87,7 +87,7 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     right=r"$1 + \frac{2}{p^*} - \frac{2}{p} \mathrm{Tr}\, Q - \frac{4}{p p^*} \sum \rho^2 + "
     r"\frac{1}{p^2}\big[(\mathrm{Tr}\, Q)^2 + 2\, \mathrm{Tr}\, Q^2\big]$, which is the risk",
     tests="`test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper`, `test_closed_drift_agrees_with_isserlis` "
-    f"{DRIFT}",
+    f"{DRIFT_TESTS}",
 )  # fmt: skip
 def compare_students(effort: Effort) -> Comparison:
     """Compare mean increments of the overlaps between students, by quadrature, with (34), corrected and as printed."""
@@ -135,8 +135,8 @@ def compare_growth(effort: Effort) -> Comparison:
 @claim(
     "(11), (35)", "overlaps between students on the plateau", r"$dQ_{kk'}/dt = +\omega_Q Q_{kk'}$",
     right="Minus: overlaps between students decay on the plateau.",
-    tests=f"`test_plateau_is_a_fixed_point_with_the_rates_of_its_jacobian` {THEORY}, "
-    f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
+    tests=f"`test_plateau_is_a_fixed_point_with_the_rates_of_its_jacobian` {THEORY_TESTS}, "
+    f"`test_overlaps_between_students_decay_on_the_plateau` {PHASE_TESTS}",
 )  # fmt: skip
 def compare_decay(effort: Effort) -> Comparison:
     """Compare the rate of the student overlap Q_12 on the plateau, from linearised gradient flow, with -omega_Q.
@@ -150,7 +150,7 @@ def compare_decay(effort: Effort) -> Comparison:
 @claim(
     "(13)", "loss below the plateau", r"$t = \eta \alpha$",
     right=r"There $t$ is $\eta \alpha/p$; in $t = \eta \alpha$ the exponent is $16 t/(p p^*)$.",
-    tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
+    tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY_TESTS}",
 )  # fmt: skip
 def compare_loss_13(effort: Effort) -> Comparison:
     """Compare the relative fall of the risk on the plateau, in gradient flow, with equation (13), corrected and as printed."""
@@ -183,7 +183,10 @@ def compare_risk_on_plateau(effort: Effort) -> Comparison:
 
 
 @claim(
-    "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
+    "figure 2",
+    "best learning rate",
+    "It is linear in the width",
+    tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY_TESTS}",
 )
 def compare_optimal(effort: Effort) -> Comparison:
     """Compare the share of variance in the ODE's best learning rates left by a linear fit in the width with the bound 0.001."""

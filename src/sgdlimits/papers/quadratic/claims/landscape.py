@@ -13,11 +13,11 @@ import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
-from sgdlimits.papers.quadratic.claims.dynamics import PHASES, K, P, sample_units
+from sgdlimits.papers.quadratic.claims.dynamics import PHASE_TESTS, K, P, sample_units
 from sgdlimits.papers.shorthand import make_overlaps, simulate
 
 # files of the tests named by misprints
-CRITICAL, CONSERVED = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
+CRITICAL_POINT_TESTS, CONSERVATION_TESTS = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
 
 # --- the landscape -----------------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ def compare_null_directions(effort: Effort) -> Comparison:
 @claim(
     "(28), (30)", "rotations of the students", r"$M M^\top = I$, and in (30) $W = \sqrt{\cdot}\, M W^{*\top}$",
     right=r"$M^\top M = I$; for $s < p^*$ the teachers stand for any $s$ orthonormal vectors in their span.",
-    tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
+    tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_rotations(effort: Effort) -> Comparison:
     """Compare the eigenvalues of M M^T at a critical point of three students with 0, 1, 1 (the paper prints 1, 1, 1).
@@ -133,7 +133,7 @@ def compare_rotations(effort: Effort) -> Comparison:
     right=r"Also mixed ones: $s$ teacher directions with weight $\beta + p/p^*$ and $r \ge 1$ orthogonal ones with $\beta "
     r"= p (p^* - s)/(p^* (s + r + 2))$, $s < p^*$",
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one`, `test_every_search_ends_in_a_family` "
-    f"{CRITICAL}",
+    f"{CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_families(effort: Effort) -> Comparison:
     """Compare the number of distinct risks at critical points, found by 80 root searches, with 6 (the paper prints 5)."""
@@ -155,7 +155,7 @@ def compare_families(effort: Effort) -> Comparison:
     r"section 7.2.1, equations for $\alpha$", "weight of critical points",
     r"$1 - \frac1p \mathrm{rank}(W) - \frac2p \alpha = 0$, with $+ \frac2{p^*}$ for correlated students",
     right=r"$\frac\alpha p\, \mathrm{rank}(W)$ in both; the printed solutions $\alpha$ are right.",
-    tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL}",
+    tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_weights_of_families(effort: Effort) -> Comparison:
     """Compare squared norms at which the gradient vanishes, by root finding, with section 7.2.1, corrected and printed."""
@@ -167,7 +167,8 @@ def compare_weights_of_families(effort: Effort) -> Comparison:
 
 @claim(
     "section 7.2.2, Hessian on the plateau", "Hessian on the plateau", r"$-\frac1p w_k w_k^\top$",
-    right=r"$-\frac1p \sum_k w_k w_k^\top$", tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL}",
+    right=r"$-\frac1p \sum_k w_k w_k^\top$",
+    tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_plateau_hessian(effort: Effort) -> Comparison:
     """Compare the Hessian on the plateau, by differences of the gradient, with section 7.2.2, corrected and printed."""
@@ -236,7 +237,7 @@ def compare_ratio(effort: Effort) -> Comparison:
     r"The ratio grows up to $p = N$, where it is $p^*/(N/2 - p^* - 1/2)$.",
     right=r"Up to $p = N - p^*$, where it is $2p^*/(N - p^* - 1)$: the plateau needs $p$ directions orthogonal to the "
     r"teachers.",
-    tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL}",
+    tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_largest_ratio(effort: Effort) -> Comparison:
     """Compare the largest ratio of the numbers of negative and null eigenvalues, over widths in R^9, with section 7.2.2.
@@ -311,7 +312,7 @@ def build_uneven_start() -> np.ndarray:
     "(22), $S(t)$ conserved", "what is conserved", r"For small $\eta$, under an assumption",
     right=r"Exactly, for every $\eta$, when $Q(0)$ commutes with $\rho_0 \rho_0^\top$; not otherwise",
     tests="`test_orthogonal_part_is_conserved_at_every_learning_rate_from_orthogonal_starts`, "
-    f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVED}",
+    f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVATION_TESTS}",
 )  # fmt: skip
 def compare_conserved(effort: Effort) -> Comparison:
     """Compare the largest change of S = M (M^T M)^(-1/2) in gradient flow in R^9 with that in the ODE (printed: 0).
@@ -334,7 +335,7 @@ def compare_conserved(effort: Effort) -> Comparison:
     '"converges to the zero-error solution that is closest"', "is the end the closest solution?", "From any start",
     right="True for orthogonal starts of equal norms, false in general",
     tests="`test_equal_widths_end_at_the_closest_solution`, "
-    f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVED}",
+    f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVATION_TESTS}",
 )  # fmt: skip
 def compare_end_is_closest(effort: Effort) -> Comparison:
     """Compare the distance of gradient flow's end in R^9 from the closest solution with that of the ODE's end (printed: 0)."""
@@ -355,7 +356,7 @@ def compare_end_is_closest(effort: Effort) -> Comparison:
     r"end of learning, $p > p^*$", "end of learning", "On a much shorter timescale than the escape",
     right=r"Algebraic: risk $\cdot\, t^2$ tends to $p^2 (p - p^*)(p^* + 2)/(128 (p + 2))$ in $t = \eta \alpha$ for small "
     r"$\eta$.",
-    tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
+    tests=f"`test_more_students_than_teachers_end_algebraically` {PHASE_TESTS}",
 )  # fmt: skip
 def compare_terminal(effort: Effort) -> Comparison:
     """Compare the late risk times t^2 in gradient flow of three students and one teacher with its limit (printed: 0).

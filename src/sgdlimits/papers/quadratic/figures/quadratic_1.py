@@ -11,22 +11,24 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, make_panels
 from sgdlimits.papers.quadratic.phases import Phases, phases
 
-FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
-QUICK = FULL.but(d=2000, lr=0.1, end=200.0)
-WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain")
+FULL_SIZE = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
+QUICK_SIZE = FULL_SIZE.with_changes(d=2000, lr=0.1, end=200.0)
+PARAMETER_WORDS = dict(
+    width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain"
+)
 # enough times on the plateau for `phases`
 SAVED_TIMES = 301
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate ODE and chain from one orthonormal start, and draw overlaps, norms and risk through all phases of learning."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
-    datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED_TIMES))}
-    datasets["chain"] = keep("chain", _simulate_chain(problem, size, start, seed))
+    datasets = {"ode": save_dataset("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED_TIMES))}
+    datasets["chain"] = save_dataset("chain", _simulate_chain(problem, size, start, seed))
     found = {name: phases(dataset) for name, dataset in datasets.items()}
     return DrawnFigure(_draw_figure(datasets, found["ode"]), _write_caption(datasets, found, size))
 
@@ -72,7 +74,7 @@ def _draw_curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: 
     """Draw the entries of one statistic against time: the ODE, and the chain's mean over runs with its standard error."""
     ode, chain = datasets["ode"], datasets["chain"]
     for order, entry in enumerate(entries):
-        colour = OKABE_ITO[(entry[0] if entry else order) % len(OKABE_ITO)]
+        colour = OKABE_ITO_COLOURS[(entry[0] if entry else order) % len(OKABE_ITO_COLOURS)]
         values = np.moveaxis(chain[name].values, (0, 1), (-2, -1))[entry]
         limit = np.moveaxis(ode[name].values[0], 0, -1)[entry]
         mean, error = values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))

@@ -12,30 +12,34 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, make_panels
-from sgdlimits.statistics.trees import take_run
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, DrawnFigure, Figure, SaveDataset, Size, make_panels
+from sgdlimits.statistics.trees import select_run
 
 # a small rate, at which the corrector hardly matters
-LR = SPREAD = 0.01
-FULL = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
-QUICK = FULL.but(starts=4, end=300.0, times=61)
-WORDS = dict(width="width", teachers="teachers", starts="starts", end="end in the time of the paper", times="saved times")
+LR = OVERLAP_DEVIATION = 0.01
+FULL_SIZE = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
+QUICK_SIZE = FULL_SIZE.with_changes(starts=4, end=300.0, times=61)
+PARAMETER_WORDS = dict(
+    width="width", teachers="teachers", starts="starts", end="end in the time of the paper", times="saved times"
+)
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Solve the ODE from several starts, and draw the distance to the predicted solutions and the risk against time."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, lr=LR)
     start = sample_starts(problem, size, seed)
     times = np.concatenate([[0.0], np.geomspace(1.0, size.end, size.times)]) / LR
-    runs = keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times))
-    ends = conserved.end_point(problem, take_run(start)), conserved.end_point(problem, start)
+    runs = save_dataset(
+        "ode", sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times)
+    )
+    ends = conserved.end_point(problem, select_run(start)), conserved.end_point(problem, start)
     first, own = (conserved.distance(runs, end) for end in ends)
     return DrawnFigure(_draw_figure(runs, first, own, size), _write_caption(runs, first, own, size))
 
 
 def sample_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
     """Draw orthonormal students with small random overlaps; squared norms of the last run are 0.4 to 1.6 instead of 1."""
-    drawn = sl.OrthogonalInit(SPREAD).sample(problem, runs=size.starts + 1, seed=seed)
+    drawn = sl.OrthogonalInit(OVERLAP_DEVIATION).sample(problem, runs=size.starts + 1, seed=seed)
     return sl.Overlaps(drawn.a, drawn.M, jnp.asarray(drawn.Q).at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
 
 
@@ -52,18 +56,18 @@ def _draw_figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Siz
         for run in range(1, size.starts):
             ax.plot(tau, values[run, 1:], color="0.65", linewidth=0.9, label="other starts" if run == 1 else None)
     left.plot(tau, first.M[0, 1:], "k", linewidth=1.6, label="the start of the prediction")
-    left.plot(tau, own.M[-1, 1:], "--", color=OKABE_ITO[1], label="different norms, own prediction")
+    left.plot(tau, own.M[-1, 1:], "--", color=OKABE_ITO_COLOURS[1], label="different norms, own prediction")
     late = tau > 0.1 * size.end
     left.plot(
         tau[late],
         1.6 * scaled_distance_limit(size) / tau[late],
         ":",
-        color=OKABE_ITO[0],
+        color=OKABE_ITO_COLOURS[0],
         linewidth=1.4,
         label=r"$\propto 1/\tau$",
     )
     right.plot(tau, runs.risk[0, 1:], "k", linewidth=1.6)
-    right.plot(tau, runs.risk[-1, 1:], "--", color=OKABE_ITO[1])
+    right.plot(tau, runs.risk[-1, 1:], "--", color=OKABE_ITO_COLOURS[1])
     distance = r"(a) distance of $\rho$ from a predicted end", r"$\|\rho(\tau) - \bar\rho\|$"
     for ax, (title, label) in ((left, distance), (right, ("(b) population risk", "risk"))):
         ax.set(xscale="log", yscale="log", xlabel=r"$\tau = \eta\alpha$, time of the paper", ylabel=label)

@@ -9,13 +9,13 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, make_panels, sizes
 
 # learning rate, different squared norms, and singular values of M
 LR, SQUARED_NORMS, SINGULAR_VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
-SPREAD = 0.01
+OVERLAP_DEVIATION = 0.01
 """Standard deviation of the overlaps of the random start, (8) of the paper."""
-FULL, QUICK, WORDS = sizes(
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     limit=("end of the ODE", 30.0),
     learnt=("end of the ODE from the random start", 400.0),
     shown=("dimensions that are drawn", (10**3, 10**5)),
@@ -27,7 +27,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate ODE and chain from students of equal and different norms, and draw S = M (M^T M)^(-1/2).
 
     Here M has the overlaps with the teachers, and S is their orthogonal part.
@@ -35,14 +35,14 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
     equal, different = build_starts(seed)
     follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {"ode": (sl.ODE(), equal, size.limit, 1)}
-    random = sl.OrthogonalInit(SPREAD).one(problem, seed=seed)
+    random = sl.OrthogonalInit(OVERLAP_DEVIATION).one(problem, seed=seed)
     follow["random"] = (sl.ODE(), random, size.learnt, 1)
     follow["different-norms"] = (sl.ODE(), different, size.limit, 1)
     follow |= {f"chain-{d}": (sl.Chain(d), equal, size.end, size.runs) for d in size.shown}
     follow |= {f"early-{d}": (sl.Chain(d), equal, size.early, size.compared) for d in size.sizes}
     datasets = {}
     for name, (level, start, end, runs) in follow.items():
-        datasets[name] = keep(name, sl.simulate(problem, level, start, t_max=end, runs=runs, seed=seed, save=101))
+        datasets[name] = save_dataset(name, sl.simulate(problem, level, start, t_max=end, runs=runs, seed=seed, save=101))
     parts = {name: conserved.polar(data) for name, data in datasets.items()}
     return DrawnFigure(_draw_figure(parts, size), _write_caption(datasets, parts, size))
 
@@ -72,7 +72,7 @@ def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, (first, *axes) = make_panels(1, 4, figsize=(14.5, 3.5))
     _draw_entries(first, parts["random"].S[0], "ODE", linewidth=1.6)
     first.set(xlabel="$t$, samples per dimension", ylabel="entries of $S$", ylim=(-1.15, 1.15))
-    first.set_title(rf"(a) random start, $\epsilon = {SPREAD:g}$", loc="left")
+    first.set_title(rf"(a) random start, $\epsilon = {OVERLAP_DEVIATION:g}$", loc="left")
     low, high = size.shown
     _draw_entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
     _draw_entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)
@@ -97,7 +97,7 @@ def _draw_entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None
 
     The legend shows the line style in grey.
     """
-    for entry, colour in zip(S.values.reshape(S.sizes["t"], -1).T, OKABE_ITO, strict=False):
+    for entry, colour in zip(S.values.reshape(S.sizes["t"], -1).T, OKABE_ITO_COLOURS, strict=False):
         ax.plot(S.t, entry, color=colour, **style)
     if label is not None:
         ax.plot([], [], color="0.3", label=label, **style)
@@ -113,7 +113,7 @@ def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
     """Draw the root mean square change of the orthogonal part S at an early time against d, with the fitted power."""
     change, slope, _ = fit_exponent(parts, size)
     x = np.array(size.sizes, float)
-    ax.loglog(x, change, "o", color=OKABE_ITO[0], label=f"chain, {size.compared} runs each")
+    ax.loglog(x, change, "o", color=OKABE_ITO_COLOURS[0], label=f"chain, {size.compared} runs each")
     middle = np.exp(np.log(change).mean() - slope * np.log(x).mean())
     ax.loglog(x, middle * x**slope, "k--", linewidth=1.0, label=f"$d^{{{slope:.2f}}}$")
     ax.set(xlabel="$d$", ylabel=rf"$\|S({size.early:g}) - S(0)\|$")
@@ -127,7 +127,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset]
     moved = parts["different-norms"]
     return [
         f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}. (a) The ODE from the random",
-        f"orthonormal start of the paper, overlaps of standard deviation {SPREAD:g}: while the risk falls from",
+        f"orthonormal start of the paper, overlaps of standard deviation {OVERLAP_DEVIATION:g}: while the risk falls from",
         f"{float(datasets['random'].risk[0, 0]):.2f} to {float(datasets['random'].risk[0, -1]):.1e} an entry changes by at",
         f"most {float(parts['random'].drift.max()):.1e}. In the others rho has the singular values {SINGULAR_VALUES[0]:g} and",
         f"{SINGULAR_VALUES[1]:g} at the start. (b) The ODE to t = {size.limit:g}, where its risk has fallen",

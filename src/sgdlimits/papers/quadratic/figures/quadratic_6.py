@@ -10,13 +10,13 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels
-from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, compute_rank, differential
+from sgdlimits.papers.figure import DrawnFigure, Figure, SaveDataset, Size, curve_styles, make_panels
+from sgdlimits.papers.quadratic.figures.quadratic_5 import NumericalRank, compute_differential, compute_rank
 from sgdlimits.papers.quadratic.theory.critical import solution_dimension
 
-FULL = Size(d=6, teachers=(1, 2, 4, 9), widest=12)
-QUICK = FULL.but(d=3, teachers=(1, 2, 5), widest=6)
-WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest width")
+FULL_SIZE = Size(d=6, teachers=(1, 2, 4, 9), widest=12)
+QUICK_SIZE = FULL_SIZE.with_changes(d=3, teachers=(1, 2, 5), widest=6)
+PARAMETER_WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest width")
 
 
 def sample_solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
@@ -40,11 +40,11 @@ def solution_constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarra
     The equations are on W^T W inside the teacher's span, and on W outside.
     """
     p, d = W.shape
-    within = differential(W).reshape(p * d, d, d)[:, :n, :n].reshape(p * d, n * n)
+    within = compute_differential(W).reshape(p * d, d, d)[:, :n, :n].reshape(p * d, n * n)
     return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Count the dimension of the manifold of solutions by formula and by numerical ranks, and draw it against the width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
     names = ("formula", "rotations", "equations", "kept", "dropped")
@@ -55,14 +55,14 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         for p in widths[widths >= n]:
             W = sample_solution(p, n, size.d, rng)
             turned, fixed = (
-                compute_rank(rotation_generators(W)) if p > 1 else Rank(0, 1.0, 0.0),
+                compute_rank(rotation_generators(W)) if p > 1 else NumericalRank(0, 1.0, 0.0),
                 compute_rank(solution_constraints(W, n)),
             )
             values = (solution_dimension(p, k, size.d), turned.rank, W.size - fixed.rank)
-            ends = (min(turned.kept, fixed.kept), max(turned.dropped, fixed.dropped))
+            ends = (min(turned.smallest_kept, fixed.smallest_kept), max(turned.largest_dropped, fixed.largest_dropped))
             for name, value in zip(names, (*values, *ends), strict=True):
                 data[name].loc[{"teachers": k, "width": p}] = value
-    keep("counts", data)
+    save_dataset("counts", data)
     return DrawnFigure(_draw_figure(data), _write_caption(data))
 
 
@@ -91,7 +91,8 @@ def _write_caption(data: xr.Dataset) -> list[str]:
         f"{', '.join(map(str, data.teachers.values))} and p up to {int(last.width)}. Lines: pn - n(n+1)/2 with n = min(p*,",
         "N), from p = n on, where solutions begin. Circles: rank of the rotations of units at a random solution; dots:",
         f"weights less the rank of the solutions' equations. Both are the formula in {same} of {int(there.sum())} cases;",
-        f"singular values that count are at least {float(data.kept.min()):.2f} of the largest, the others at most",
-        f"{float(data.dropped.max()):.1e}. Lines have slope n: one teacher leaves p - 1 dimensions, and more than N teachers",
+        f"singular values that count are at least {float(data.smallest_kept.min()):.2f} of the largest, the others at most",
+        f"{float(data.largest_dropped.max()):.1e}.",
+        "Lines have slope n: one teacher leaves p - 1 dimensions, and more than N teachers",
         f"count as N. At the largest p the dimension is {', '.join(ends)}, or {', '.join(shares)} of the weights.",
     ]

@@ -10,7 +10,7 @@ import xarray as xr
 from sgdlimits.analysis.origin import origin_attributes
 from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import DIVERGED
+from sgdlimits.level.base import RUN_DIVERGED
 from sgdlimits.papers.quadratic.phases.rates import compute_noise, compute_signals, fit_decay, fit_growth, fit_tail
 from sgdlimits.papers.quadratic.phases.result import PHASES, Phases, compute_theory
 from sgdlimits.run.schema import check_form
@@ -27,7 +27,7 @@ MAX_BAND_WIDENING = 3.0
 """Largest factor by which the requested band is widened for the fluctuations of the risk."""
 
 
-class Plateau(NamedTuple):
+class RunPlateau(NamedTuple):
     """Plateau of one run.
 
     Its fields are the first and last index of the plateau, its excess risk, and the time at which the fraction `fall` of that
@@ -122,13 +122,13 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     return Phases(_build_dataset(dataset, rows, attributes), compute_theory(dataset))
 
 
-def _classify_outcome(seen: int, span: Plateau | None) -> str:
+def _classify_outcome(seen: int, span: RunPlateau | None) -> str:
     """Return a run's outcome, such as "left", from its number of saved times and its plateau.
 
     Here `seen` is that number, zero if the run diverged, and `span` the plateau, if there is one.
     """
     if not seen:
-        return DIVERGED
+        return RUN_DIVERGED
     if span is None:
         return "none"
     return "left" if np.isfinite(span.half) else "stays"
@@ -136,7 +136,7 @@ def _classify_outcome(seen: int, span: Plateau | None) -> str:
 
 def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.ndarray]:
     """Return a run's number of saved times up to its end, zero if it diverged, and the excess risk at these times."""
-    if dataset.status.values[run] == DIVERGED:
+    if dataset.status.values[run] == RUN_DIVERGED:
         return 0, np.empty(0)
     # after its end a run repeats its last value
     seen = int((dataset.t.values <= dataset.t_end.values[run] * (1 + 1e-12)).sum())
@@ -145,7 +145,7 @@ def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.n
     return seen, np.maximum(excess, np.finfo(float).tiny)
 
 
-def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -> Plateau | None:
+def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -> RunPlateau | None:
     """Find a run's plateau: its longest flat stretch before a fall, else a flat stretch at its end, else None."""
     if t.size < 3:
         return None
@@ -164,12 +164,12 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
         level = float(np.median(excess[middle if middle.any() else slice(first, last + 1)]))
         half = find_crossing(t, excess, (1 - fall) * level, last)
         if np.isfinite(half) and length[first] >= MIN_PLATEAU_TO_FALL * (half - t[last]):
-            return _extend_plateau(log, Plateau(int(first), last, level, half), half_width)
+            return _extend_plateau(log, RunPlateau(int(first), last, level, half), half_width)
     first = int(length.argmax())
     level = float(np.median(excess[first:]))
     if ends[first] < t.size - 1 or length[first] < MIN_PLATEAU_TO_FALL * t[-1] or level < MIN_FINAL_EXCESS * excess[0]:
         return None
-    return _extend_plateau(log, Plateau(first, t.size - 1, level, np.inf), half_width)
+    return _extend_plateau(log, RunPlateau(first, t.size - 1, level, np.inf), half_width)
 
 
 def _find_flat_ends(log: np.ndarray, width: float) -> np.ndarray:
@@ -183,7 +183,7 @@ def _find_flat_ends(log: np.ndarray, width: float) -> np.ndarray:
     return ends
 
 
-def _extend_plateau(log: np.ndarray, span: Plateau, half_width: float) -> Plateau:
+def _extend_plateau(log: np.ndarray, span: RunPlateau, half_width: float) -> RunPlateau:
     """Extend a plateau on both sides to where the log risk leaves the band around the plateau's level."""
     outside = np.abs(log - np.log(span.level)) > half_width
     centre = (span.first + span.last) // 2
@@ -209,7 +209,7 @@ def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -
     return float(t[here - 1] + share * (t[here] - t[here - 1]))
 
 
-def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, np.ndarray]:
+def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: RunPlateau) -> dict[str, np.ndarray]:
     """Return the times at which each phase of a run begins and ends; phases that were not seen have NaN."""
     edges = np.array([t[0], t[span.first], *4 * [np.nan]])
     if np.isfinite(span.half):
@@ -219,7 +219,7 @@ def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[
     return {"begin": edges[:-1], "end": edges[1:]}
 
 
-def _choose_signal(kinds: dict[str, np.ndarray], spans: list[Plateau | None]) -> str:
+def _choose_signal(kinds: dict[str, np.ndarray], spans: list[RunPlateau | None]) -> str:
     """Return the signal to fit: "differences" if they grow 1.5 times as much on the plateaus, else "cosines".
 
     The differences are those of the cosines with fixed directions between students.

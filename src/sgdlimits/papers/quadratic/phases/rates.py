@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.analysis.origin import name_of_overlap
 from sgdlimits.errors import BadInput
 
 ERROR_BLOCKS = 4
@@ -36,13 +36,13 @@ def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     """
     if "m" in dataset and "r2" in dataset:
         return {"cosines": (np.abs(dataset.m) / np.sqrt(dataset.m**2 + dataset.r2)).values}
-    if overlap_name(dataset) is None:
+    if name_of_overlap(dataset) is None:
         variables = ", ".join(map(str, dataset.data_vars))
         raise BadInput(
             f"phases needs overlaps with fixed directions; got a dataset of {variables}. "
             "Simulate a problem with a teacher, a mixture or a spike."
         )
-    M = dataset[overlap_name(dataset)].values
+    M = dataset[name_of_overlap(dataset)].values
     if "Q" not in dataset:
         return _fixed_direction_norms(M / np.sqrt(dataset.q.values)[..., None])
     Q = dataset.Q.values
@@ -60,7 +60,7 @@ def compute_noise(dataset: xr.Dataset) -> tuple[float, float]:
 
     The first norm is over cosines with fixed directions, the second over cosines between students.
     """
-    shape = dataset[overlap_name(dataset)].shape[2:]
+    shape = dataset[name_of_overlap(dataset)].shape[2:]
     d, students = dataset.attrs["d"] or np.inf, shape[0] if shape else 1
     return float(np.sqrt(np.prod(shape) / d)), float(np.sqrt(students * (students - 1) / d))
 

@@ -14,7 +14,7 @@ from sgdlimits.papers.quadratic.theory.plateau import plateau_rates, plateau_ris
 from sgdlimits.papers.quadratic.theory.terminal import terminal_decay
 from sgdlimits.problem.recognise import recognise_phase_retrieval, recognise_quadratic_network
 from sgdlimits.run.record import from_json
-from sgdlimits.text import count, table
+from sgdlimits.text import format_count, format_table
 
 PHASES = ("norm learning", "plateau", "escape", "descent", "tail")
 """Names of the phases in order; norm learning precedes the plateau, and is absent for students of fixed norm."""
@@ -47,9 +47,9 @@ class Phases:
         counts = Counter(self.data.outcome.values.tolist())
         runs = self.data.sizes["run"]
         words = ", ".join(f"{counts[name]} {text}" for name, text in OUTCOMES.items() if counts[name])
-        head = f"{self.data.attrs['problem_name']}, {self.data.attrs['level']}: {count(runs, 'run')}, {words}"
+        head = f"{self.data.attrs['problem_name']}, {self.data.attrs['level']}: {format_count(runs, 'run')}, {words}"
         rows = [("", "median", "10 to 90 %", "theory"), *self._time_rows(), *self._value_rows()]
-        return f"{head}\n{table(rows, indent='  ')}" if len(rows) > 1 else head
+        return f"{head}\n{format_table(rows, indent='  ')}" if len(rows) > 1 else head
 
     def _time_rows(self):
         """Yield table rows with the times at which the phases begin."""

@@ -23,7 +23,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.family import CriticalFamily
 from sgdlimits.problem import ProjectionProblem
 from sgdlimits.problem.recognise import recognise_quadratic_network
-from sgdlimits.text import table
+from sgdlimits.text import format_table
 
 MAX_FAMILIES = 10**5
 """Largest number of families in a table: more take minutes to list."""
@@ -56,7 +56,7 @@ class CriticalPoints(Sequence[CriticalFamily]):
 
     def table(self, d: int | None = None) -> str:
         """Return the table of all families as text, with counts in dimension d, or as functions of d."""
-        return table([COLUMNS, *(_format_row(family, d) for family in self.families)])
+        return format_table([COLUMNS, *(_format_row(family, d) for family in self.families)])
 
     def __repr__(self) -> str:
         return self.table()

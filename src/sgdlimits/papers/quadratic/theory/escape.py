@@ -49,7 +49,7 @@ def risk_on_plateau(problem: ProjectionProblem, t: Times, spread: NotNegative, *
     [0.     0.0773]
     """
     at, rates, t = read_coefficients(problem, corrector), plateau_rates(problem, corrector=corrector), np.asarray(t, float)
-    chi = norm_response(at)
+    chi = compute_norm_response(at)
     # the norms respond to the overlaps at the rate of the norms
     grown = chi * np.exp(2 * rates.rho * t) + (1 - chi) * np.exp(-rates.norm * t)
     risk = plateau_risk(problem, corrector=corrector) - 4 * spread**2 * grown
@@ -95,7 +95,7 @@ def escape_time(
     at, rate = read_coefficients(problem, corrector), plateau_rates(problem, corrector=corrector).rho
     if rate <= 0:
         return np.full(share.shape, np.inf) if share.ndim else np.inf
-    chi = norm_response(at)
+    chi = compute_norm_response(at)
     # the norms' response outweighs the overlaps' effect
     if chi <= 0:
         raise BadInput(
@@ -145,7 +145,7 @@ def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, correct
     return exp(power * log(last * (other - first) / (first * (other - last))))
 
 
-def norm_response(at: Coefficients) -> float:
+def compute_norm_response(at: Coefficients) -> float:
     r"""Return :math:`\chi`, the share of the overlaps' effect on the risk that remains once norms have responded."""
     return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
 

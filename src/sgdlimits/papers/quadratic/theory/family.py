@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sgdlimits.analysis.spectrum import HessianSpectrum, spectrum_of
+from sgdlimits.analysis.spectrum import HessianSpectrum, make_spectrum
 from sgdlimits.domain import NotNegativeInTime, Teachers, Width, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.size import check_memory
@@ -186,7 +186,7 @@ class CriticalFamily:
                   12             1
         """
         values, counts = zip(*self.blocks(d), strict=True)
-        return spectrum_of(np.array(values), np.array(counts))
+        return make_spectrum(np.array(values), np.array(counts))
 
     def index(self, d: int) -> int:
         r"""Number of negative eigenvalues of the Hessian: :math:`(p-s-r)(d-s-r) + r(p^*-s)`, but zero at solutions.

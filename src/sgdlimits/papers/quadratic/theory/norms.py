@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from sgdlimits.domain import PositiveInTime, Reals, Times, checked
+from sgdlimits.domain import PositiveInTime, RealArray, Times, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
@@ -73,7 +73,7 @@ def norm_learning(
 
 
 @checked
-def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarray:
+def student_overlaps(problem: ProjectionProblem, t: Times, Q: RealArray) -> np.ndarray:
     r"""Overlaps Q(t) between students in gradient flow from any Q, while overlaps with teachers are negligible.
 
     Here p is the width, :math:`\eta` the learning rate and :math:`\bar Q = p/(p+2)`.

@@ -99,7 +99,7 @@ def compare_particles(effort: Effort) -> Comparison:
         m, norms = np.repeat(M, n, 0), np.repeat(q, n)
         stats = make_overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
         drifts.append(np.asarray(sl.presets.committee(3 * n, 1, lr=float(n)).drift_parts(stats)[0].M)[::n])
-    limit = sl.MeanField().view(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
+    limit = sl.MeanField().adapt_problem(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
     return compare(2 * drifts[1] - drifts[0], np.asarray(limit.M), rtol=1e-7)
 
 
@@ -117,7 +117,7 @@ def compare_fixed_dimension(effort: Effort) -> Comparison:
     W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], 1)
     wide = sl.presets.committee(2 * count, 1, lr=2.0 * count, train_second=True)
     many = wide.drift_parts(make_overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
-    limit = sl.MeanField(outside=2).view(sl.presets.committee(2, 1, lr=2.0, train_second=True))
+    limit = sl.MeanField(outside=2).adapt_problem(sl.presets.committee(2, 1, lr=2.0, train_second=True))
     right = limit.drift(sl.Particles(*map(jnp.asarray, (a, m[:, None], q))))
     return compare([*many.M[::count, 0], *many.a[::count]], [*right.M[:, 0], *right.a], atol=1e-6)
 

@@ -16,7 +16,7 @@ from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simul
 from sgdlimits.papers.slides import theory as regimes
 
 # files of the tests named by misprints and remarks
-IN_REGIMES, IN_SINGLE_INDEX = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
+REGIME_TESTS, SINGLE_INDEX_TESTS = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
 SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_committee.py`"
 
 
@@ -42,7 +42,7 @@ def compare_loss(effort: Effort) -> Comparison:
     "sample complexity", "exponent 1", r"$n = O(1)$ for $\kappa = 1$; $n = O(d^{k - 1})$ for $\kappa \ge 2$",
     right=r"$n = O(d)$ for $\kappa = 1$; $O(d^{\kappa - 1})$, with $\kappa$ for $k$, for $\kappa \ge 3$",
     tests="`test_exponent_one_needs_samples_in_proportion_to_d`, "
-    f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {IN_SINGLE_INDEX}",
+    f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {SINGLE_INDEX_TESTS}",
 )  # fmt: skip
 def compare_exponent_one(effort: Effort) -> Comparison:
     """Compare the exponent of d in the exact chain's samples to learn a linear target with 1 (the paper prints 0)."""
@@ -144,7 +144,7 @@ def compare_gap_to_ode(effort: Effort) -> Comparison:
     r"theorem on $\Omega$", "gap to the ODE and width",
     r"$E\,\lVert\Omega - \bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$",
     right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.",
-    tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {IN_REGIMES}",
+    tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {REGIME_TESTS}",
 )  # fmt: skip
 def compare_gap_and_width(effort: Effort) -> Comparison:
     """Compare the exponent, in the width p, of the gap between exact chain and ODE with that of sqrt(log n / p).

@@ -18,11 +18,11 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size, curve_styles, make_panels, sizes
+from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, SaveDataset, Size, curve_styles, make_panels, sizes
 
 # the slides' values
-GAMMA, NOISE = 0.05, 1e-3
-FULL, QUICK, WORDS = sizes(
+LEARNING_RATE, NOISE = 0.05, 1e-3
+FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
     width=("width", 10),
     teachers=("teachers", (2, 5)),
     d=("dimension", 20),
@@ -32,14 +32,14 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate SGD, ODE and gradient flow for two numbers of teachers, and draw the excess risk against time."""
     datasets = {}
     for teachers in size.teachers:
-        problem = sl.presets.committee(size.width, teachers, "erf", lr=2 * GAMMA, noise=NOISE)
+        problem = sl.presets.committee(size.width, teachers, "erf", lr=2 * LEARNING_RATE, noise=NOISE)
         for name, found in simulate_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
-            keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
+            save_dataset(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
@@ -85,8 +85,8 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, len(size.teachers), figsize=(8.8, 3.7), sharey=True, squeeze=False)
     for ax, teachers in zip(axes[0], size.teachers, strict=True):
         sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
-        draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, noise_floor(size.width, GAMMA))
-        ax.set_title(rf"$k = {teachers}$, $p = {size.width}$, $\gamma = {GAMMA:g}$, $d = {size.d}$")
+        draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, noise_floor(size.width, LEARNING_RATE))
+        ax.set_title(rf"$k = {teachers}$, $p = {size.width}$, $\gamma = {LEARNING_RATE:g}$, $d = {size.d}$")
     axes[0, 0].set_ylabel("excess risk")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
@@ -94,12 +94,14 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
-        f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x/sqrt 2),",
-        f"for k = 2 and k = 5. Their loss has no 1/2, so that lr = {2 * GAMMA:g} here; their time is gamma t/p. They do not",
+        f"The slides show SGD on gradient flow at p = {size.width}, gamma = {LEARNING_RATE}, noise {NOISE:g} "
+        "and s(x) = erf(x/sqrt 2),",
+        f"for k = 2 and k = 5. Their loss has no 1/2, so that lr = {2 * LEARNING_RATE:g} here; "
+        "their time is gamma t/p. They do not",
         f"give d; here it is {size.d}. All levels start from the same random weights. The risk waits on a plateau where the",
         "students are alike, then they specialise.",
     ]
-    floor = noise_floor(size.width, GAMMA)
+    floor = noise_floor(size.width, LEARNING_RATE)
     for teachers in size.teachers:
         sgd, ode, flow = (excess_risk(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
         apart = np.abs(np.log(sgd.mean("run").values / np.interp(sgd.tau, ode.tau, ode[0]))).max()

@@ -11,33 +11,33 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, make_panels
 from sgdlimits.papers.slides.figures import committee_classical as classical
 from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess_risk, noise_floor, simulate_levels
 
 # the slides' value
-GAMMA = 0.1
-FULL = Size(width=8, teachers=4, d=1000, runs=4, end=400.0, end_ode=3e4)
-QUICK = FULL.but(d=100, end=500.0, end_ode=1e4)
-WORDS = classical.WORDS | {"runs": "runs of the chain"}
+LEARNING_RATE = 0.1
+FULL_SIZE = Size(width=8, teachers=4, d=1000, runs=4, end=400.0, end_ode=3e4)
+QUICK_SIZE = FULL_SIZE.with_changes(d=100, end=500.0, end_ode=1e4)
+PARAMETER_WORDS = classical.PARAMETER_WORDS | {"runs": "runs of the chain"}
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate the chain, the ODE and gradient flow from one random start, and draw risk and overlaps."""
-    problem = sl.presets.committee(size.width, size.teachers, "erf", lr=2 * GAMMA, noise=NOISE)
+    problem = sl.presets.committee(size.width, size.teachers, "erf", lr=2 * LEARNING_RATE, noise=NOISE)
     levels = simulate_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
-    datasets = {name: keep(name.lower(), found) for name, found in levels}
+    datasets = {name: save_dataset(name.lower(), found) for name, found in levels}
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(9.2, 3.9))
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
-    draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, noise_floor(size.width, GAMMA))
+    draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, noise_floor(size.width, LEARNING_RATE))
     left.set(ylabel="excess risk")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     _draw_overlaps(ode.isel(run=0), chain.isel(run=0), right)
-    figure.suptitle(rf"$k = {size.teachers}$, $p = {size.width}$, $\gamma = {GAMMA:g}$, one random start", fontsize=10)
+    figure.suptitle(rf"$k = {size.teachers}$, $p = {size.width}$, $\gamma = {LEARNING_RATE:g}$, one random start", fontsize=10)
     return figure
 
 
@@ -47,13 +47,13 @@ def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
     own = np.abs(ode.M.values[-1]).argmax(1)
     for student, teacher in np.ndindex(ode.M.shape[1:]):
         mine = own[student] == teacher
-        colour = OKABE_ITO[teacher] if mine else "0.7"
+        colour = OKABE_ITO_COLOURS[teacher] if mine else "0.7"
         width, order = (1.3, 3) if mine else (0.7, 1)
         ax.plot(ode.tau, ode.M[:, student, teacher], color=colour, linewidth=width, zorder=order)
         if mine:
             ax.plot(chain.tau[::3], chain.M[::3, student, teacher], "o", color=colour, markersize=2.2, zorder=2)
     for teacher in sorted(set(own)):
-        ax.plot([], [], color=OKABE_ITO[teacher], linewidth=1.3, label=f"own teacher, no. {teacher + 1}")
+        ax.plot([], [], color=OKABE_ITO_COLOURS[teacher], linewidth=1.3, label=f"own teacher, no. {teacher + 1}")
     ax.plot([], [], color="0.7", linewidth=0.7, label="other teachers")
     ax.plot([], [], "o", color="0.3", markersize=2.2, label="one run of the chain")
     ax.set(xscale="log", xlabel=r"time of the slides, $\gamma t/p$", ylabel=r"overlap $M_{jr}$")
@@ -74,13 +74,13 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     # interp needs increasing abscissae: minus the log risk
     half = lambda found: [np.interp(-np.log(risk[at] / 2), -np.log(run), found.tau) for run in excess_risk(found).values]
     runs = ", ".join(f"{each:.1f}" for each in half(chain))
-    M, floor = np.abs(ode.M.values[0]), noise_floor(size.width, GAMMA)
+    M, floor = np.abs(ode.M.values[0]), noise_floor(size.width, LEARNING_RATE)
     own, others = np.sort(M[-1], axis=1)[:, -1], np.sort(M[-1], axis=1)[:, :-1]
     last = float(np.interp(size.end, ode.tau, risk)), float(excess_risk(chain)[:, -1].mean())
     return [
         f"The slides show the plateau and the specialisation of p = {size.width} erf units that learn k = {size.teachers},",
-        f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x/sqrt 2). Their loss has no 1/2, so that lr =",
-        f"{2 * GAMMA:g} here; their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at",
+        f"at gamma = {LEARNING_RATE} and noise {NOISE:g}, s(x) = erf(x/sqrt 2). Their loss has no 1/2, so that lr =",
+        f"{2 * LEARNING_RATE:g} here; their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at",
         f"{float(ode.tau[at]):.1f}, the excess risk is {risk[at]:.2e} and students overlap with teachers by",
         f"{M[at].min():.2f} to {M[at].max():.2f}. The ODE has lost half of that risk at",
         f"{half(ode)[0]:.1f}, the runs of the chain at {runs}.",

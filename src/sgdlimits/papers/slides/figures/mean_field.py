@@ -16,28 +16,28 @@ import xarray as xr
 from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_styles, make_panels, tabulate
+from sgdlimits.papers.figure import DrawnFigure, Figure, SaveDataset, Size, bar, curve_styles, make_panels, tabulate
 
-LR, NOISE, END = 1.0, 0.01, 4.0
+LR, NOISE, FINAL_TIME = 1.0, 0.01, 4.0
 """Learning rate, label noise, and end in the paper's time of the committees."""
 LEARNT_SHARE, FITTED_RATIOS = 0.5, 3
 """Share of a component at which it counts as learnt, and number of ratios in the fits."""
 # compared statistics with their legends
 GAP_LABELS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
-STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
+STUDENT_ACTIVATION, TARGET_FUNCTION, TARGET_ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 """Coefficients along normalised Hermite polynomials, and the number of units."""
-FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14), times=140)
-QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
-WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="saved times")
+FULL_SIZE = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14), times=140)
+QUICK_SIZE = FULL_SIZE.with_changes(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
+PARAMETER_WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="saved times")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Solve committees and a network of infinite width, and draw gaps to the mean-field limit and learning times."""
-    gaps = keep("gaps", tabulate_gaps(size.widths, seed))
+    gaps = save_dataset("gaps", tabulate_gaps(size.widths, seed))
     ratios = bar(size.ratios, desc="ratios")
     components = xr.concat([simulate_components(ratio, size.times) for ratio in ratios], "ratio")
     components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))
-    keep("components", components)
+    save_dataset("components", components)
     return DrawnFigure(_draw_figure(gaps, components), _write_caption(gaps, components))
 
 
@@ -46,7 +46,7 @@ def tabulate_gaps(widths: tuple[int, ...], seed: int) -> xr.Dataset:
     # narrower committees have the first units of the widest
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
     rows = [_largest_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
-    return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=END, time="that of the paper")
+    return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=FINAL_TIME, time="that of the paper")
 
 
 def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
@@ -55,7 +55,7 @@ def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
     Here `overlap` has the initial overlaps of the units with the teachers.
     """
     problem, start = sl.presets.committee(p, 2, lr=LR, noise=NOISE), sl.FixedInit(jnp.asarray(overlap))
-    how: dict = dict(t_max=END * p / LR, save=21, progress=False)
+    how: dict = dict(t_max=FINAL_TIME * p / LR, save=21, progress=False)
     ode = sl.simulate(problem, sl.ODE(rtol=1e-6), start, **how).isel(run=0)
     limit = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, **how).isel(run=0)
     M, Q = ode.M.values, ode.Q.values
@@ -73,13 +73,13 @@ def simulate_components(ratio: float, times: int) -> xr.Dataset:
 
     Here `ratio` is the ratio of the learning rates of the two layers, and `times` the number of saved times.
     """
-    activation, target = (_hermite_sum(coefficients) for coefficients in (STUDENT, TARGET))
-    problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
+    activation, target = (_hermite_sum(coefficients) for coefficients in (STUDENT_ACTIVATION, TARGET_FUNCTION))
+    problem = sl.presets.single_index(activation, target, lr=float(TARGET_ATOMS), width=TARGET_ATOMS, train_second=ratio)
     # orthogonal to the direction, with second-layer weights of both signs
-    start = sl.Particles(jnp.linspace(-1, 1, ATOMS), jnp.zeros((ATOMS, 1)), jnp.ones(ATOMS))
+    start = sl.Particles(jnp.linspace(-1, 1, TARGET_ATOMS), jnp.zeros((TARGET_ATOMS, 1)), jnp.ones(TARGET_ATOMS))
     t = np.geomspace(1e-7, 10, times)
     run = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, t_max=10, save=t, progress=False).isel(run=0, teacher=0)
-    parts = [(run.a * run.M**n).mean("student").values * STUDENT[n] / TARGET[n] for n in (1, 2, 3)]
+    parts = [(run.a * run.M**n).mean("student").values * STUDENT_ACTIVATION[n] / TARGET_FUNCTION[n] for n in (1, 2, 3)]
     curves = {"component": (("n", "t"), np.array(parts)), "risk": ("t", run.risk.values)}
     return xr.Dataset(curves, coords={"n": [1, 2, 3], "t": t, "ratio": ratio})
 
@@ -139,7 +139,7 @@ def _write_caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
     late = components.isel(ratio=slice(-FITTED_RATIOS, None))
     fits = [f"{-_fit_exponent(late.ratio, late.t_half.sel(n=n)):.3f} (1/{2 * n} = {1 / (2 * n):.3f})" for n in (1, 2, 3)]
     return [
-        f"Left: the largest gap over time {END:g} of the paper between the ODE of p units, corrector included, and the",
+        f"Left: the largest gap over time {FINAL_TIME:g} of the paper between the ODE of p units, corrector included, and the",
         f"mean-field limit of the same units, at lr {LR:g} and noise {NOISE:g}, from p = {int(gaps.width[0])} to",
         f"{int(gaps.width[-1])}. Fitted: {', '.join(each)}; the theorem of the slides bounds Q by p^-1/2. At p =",
         f"{int(gaps.width[-1])} the gap in the risk is {float(gaps.risk[-1]):.1e}. Middle and right: a wide network learns h1",

@@ -11,26 +11,26 @@ import numpy as np
 import xarray as xr
 from matplotlib.colors import ListedColormap
 
-from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO_COLOURS, Axes, DrawnFigure, Figure, SaveDataset, Size, make_panels
 from sgdlimits.papers.slides import theory as regimes
 
 # all four regimes lie within these
 MIN_DELTA, MAX_DELTA = -1.5, 1.0
-TOLERANCE = 0.03
+EXPONENT_TOLERANCE = 0.03
 """Exponents that differ by less count as equal."""
-COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
+REGIME_COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
 """Colours of the regimes, in the order of `theory.regimes.REGIMES`."""
-FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
-QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
-WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="widths behind the fits")
+FULL_SIZE = Size(kappas=41, deltas=101, widths=(4, 8, 16))
+QUICK_SIZE = FULL_SIZE.with_changes(kappas=11, deltas=26, widths=(4, 12))
+PARAMETER_WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="widths behind the fits")
 
 
-def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Compute the limit of SGD over exponents of width and learning rate, and draw the phase diagram with its formula."""
     kappas, deltas = np.linspace(0, 1, size.kappas), np.linspace(MIN_DELTA, MAX_DELTA, size.deltas)
-    found = regimes.phase_diagram(kappas.tolist(), deltas.tolist(), widths=size.widths, tolerance=TOLERANCE)
+    found = regimes.phase_diagram(kappas.tolist(), deltas.tolist(), widths=size.widths, tolerance=EXPONENT_TOLERANCE)
     formula = np.array([[regimes.regime(kappa, delta).name for delta in deltas] for kappa in kappas])
-    found = keep("diagram", found.assign(formula=(("kappa", "delta"), formula)))
+    found = save_dataset("diagram", found.assign(formula=(("kappa", "delta"), formula)))
     return DrawnFigure(_draw_figure(found), _write_caption(found))
 
 
@@ -53,7 +53,7 @@ def _draw_figure(found: xr.Dataset) -> Figure:
 def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
     """Draw the computed regimes over the exponents kappa of the width and delta of the learning rate, with the formula."""
     # a regime's number selects its colour
-    values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(COLOURS)
+    values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(REGIME_COLOURS)
     ax.pcolormesh(found.kappa, found.delta, values.T, cmap=colours, vmin=0, vmax=3, shading="nearest", rasterized=True)
     kappa = np.array([0.0, 1.0])
     ax.plot(kappa, -kappa, color="black", linewidth=1.4)
@@ -80,7 +80,7 @@ def _draw_exponents(found: xr.Dataset, ax: Axes) -> None:
     line = np.linspace(MIN_DELTA, MAX_DELTA + 1, 200)
     formula = -line, -(1 + np.minimum(line, 2 * line)) / 2
     labels = "corrector / population", "noise on the faster clock"
-    for exponent, expected, colour, label in zip(relative_exponents(found), formula, OKABE_ITO, labels, strict=False):
+    for exponent, expected, colour, label in zip(relative_exponents(found), formula, OKABE_ITO_COLOURS, labels, strict=False):
         ax.plot(total.ravel(), exponent.values.ravel(), ".", color=colour, markersize=2.5, alpha=0.5, rasterized=True)
         ax.plot([], [], "o", color=colour, markersize=4, label=label)
         ax.plot(line, expected, color="black", linewidth=0.9)
