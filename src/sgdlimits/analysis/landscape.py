@@ -134,8 +134,8 @@ class Hessian:
     sphere : whether the Hessian is the Riemannian one, which vanishes along each unit
     """
 
-    span_block: Float[np.ndarray, "pn pn"]
-    outside_block: Float[np.ndarray, "p p"]
+    span: Float[np.ndarray, "pn pn"]
+    outside: Float[np.ndarray, "p p"]
     units: Float[np.ndarray, "p n"]
     sphere: bool
 
@@ -152,7 +152,7 @@ class Hessian:
         tangent = np.eye(p * n)
         if self.sphere:  # changes of each unit that keep its norm
             tangent = scipy.linalg.block_diag(*(np.linalg.svd(unit[None])[2][1:].T for unit in self.units))
-        inside, outside = np.linalg.eigvalsh(tangent.T @ self.span_block @ tangent), np.linalg.eigvalsh(self.outside_block)
+        inside, outside = np.linalg.eigvalsh(tangent.T @ self.span @ tangent), np.linalg.eigvalsh(self.outside)
         # each direction outside the frame has the same block
         counts = np.repeat([1, d - n], [inside.size, p])
         return make_spectrum(np.concatenate([inside, outside]), counts, tolerance)

@@ -98,10 +98,14 @@ def test_proofs_are_where_links_lead():
 
 
 CHEAP = [
-    "mediocrity.sign", "mediocrity.explicit", "mediocrity.ode_26", EXACT, "mediocrity.largest_lr", "mediocrity.hessian",
-    "mediocrity.maximum", "mediocrity.linear_sde_time", "effective.spiked_ode", "effective.small_steps", "quadratic.students",
-    "quadratic.families", "quadratic.terminal", "slides.span", "slides.activation", "new_results.plateau_correction",
-    "new_results.second_only", "new_results.critical_points", "new_results.classifier", "mediocrity.parameters",
+    "mediocrity.sign_of_increments", "mediocrity.explicit_expectations", "mediocrity.ode_26", EXACT, "mediocrity.largest_lr",
+    "mediocrity.mean_hessian",
+    "mediocrity.largest_excess_risk", "mediocrity.linear_sde_time", "effective.spiked_ode", "effective.small_step_fixed_point",
+    "quadratic.student_overlap_ode",
+    "quadratic.critical_families", "quadratic.terminal_decay", "slides.projected_gram_matrix", "slides.erf_product_mean",
+    "new_results.plateau_correction",
+    "new_results.second_layer_only_risk", "new_results.critical_points", "new_results.classifier_ridge",
+    "mediocrity.statistics_rank",
     "mediocrity.random_overlap", "quadratic.null_directions", "new_results.ring_angle",
 ]  # fmt: skip
 

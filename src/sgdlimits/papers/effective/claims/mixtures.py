@@ -136,7 +136,7 @@ def compare_noiseless_mixture(effort: Effort) -> Comparison:
     "radius of the rings and threshold of the ridge",
     r"$C_\alpha = \log(1-2\alpha)-\log 2\alpha$ for $\alpha<\frac14$; XOR $-\mathrm{logit}(4\alpha)$ for $\alpha<\frac18$",
 )
-def compare_rings(effort: Effort) -> Comparison:
+def compare_ring_radius(effort: Effort) -> Comparison:
     """Compare ring radii and critical ridges, computed as zeros of the package's noiseless drift, with Proposition 4.2."""
     ridge, number = 0.1, []
     for preset, units, clusters in (("binary_mixture", 2, 1), ("xor_mixture", 4, 2)):
@@ -172,7 +172,7 @@ def compare_ring_ends(effort: Effort) -> Comparison:
     "optima of the binary mixture",
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
-def compare_optima(effort: Effort) -> Comparison:
+def compare_rates_at_optima(effort: Effort) -> Comparison:
     """Compare decay rates at an optimum and growth rates at zero weights with Proposition 4.2.
 
     The rates are eigenvalues of the differentiated drift. With v the second layer, m the overlap and alpha the ridge, the rates
@@ -298,7 +298,7 @@ def compare_xor_success_share(effort: Effort) -> Comparison:
     "39 components of fixed points",
     "39 connected components for XOR, of which $4! = 24$ are stable",
 )
-def compare_components(effort: Effort) -> Comparison:
+def compare_fixed_point_components(effort: Effort) -> Comparison:
     """Compare the numbers of all and of stable connected components of XOR's fixed points with 39 and 24, by enumeration.
 
     The enumeration assigns each unit to a cluster or to none. An assignment is a fixed point in the span of the cluster means;
@@ -411,7 +411,7 @@ def compare_ring_noise(effort: Effort) -> Comparison:
     "step. The paper magnifies linear statistics only, for which (2.2) is right.", kind="remark",
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL_LIMIT_TESTS}",
 )  # fmt: skip
-def compare_magnified(effort: Effort) -> Comparison:
+def compare_magnified_increment_variance(effort: Effort) -> Comparison:
     """Compare the variance of a squared norm's increment, computed by quadrature, with (55).
 
     The printed value is the first-order term of the variance.
@@ -429,7 +429,7 @@ def compare_magnified(effort: Effort) -> Comparison:
     r"$\delta_n^{-1}$ steps, each $\delta_n^4$ times the left-hand side, must vanish.",
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
-def compare_localizable(effort: Effort) -> Comparison:
+def compare_localizability_condition(effort: Effort) -> Comparison:
     """Compare the measured growth exponent of the second localizability condition with its corrected and its printed bound."""
     report = sl.effective_dynamics(sl.presets.binary_mixture()).localizability()
     return compare(report.conditions[-1].measured, 2.9, 1.0, rtol=0, relation="<")

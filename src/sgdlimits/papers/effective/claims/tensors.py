@@ -121,7 +121,7 @@ def compare_odd_tensors(effort: Effort) -> Comparison:
 
 
 @claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
-def compare_small_steps(effort: Effort) -> Comparison:
+def compare_small_step_fixed_point(effort: Effort) -> Comparison:
     """Compare the smaller fixed point at order 3, by root finding, with its formula.
 
     Its exponent in the learning rate is compared with 2.
@@ -137,7 +137,7 @@ def compare_small_steps(effort: Effort) -> Comparison:
     "diffusion of a random start",
     r"$d\tilde u_1 = 2\tilde u_1(2\lambda 1_{k=2} - k)dt + 2\sqrt k\,dB$ at $\tilde u_2 = 1$",
 )
-def compare_diffusion(effort: Effort) -> Comparison:
+def compare_overlap_diffusion(effort: Effort) -> Comparison:
     """Compare the drift and variance of sqrt(n) m in one step, from explicit noise tensors, with the diffusion (3.2).
 
     Here m is the overlap with the spike, in n dimensions.
@@ -167,7 +167,7 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     "transition of matrix PCA",
     r"$4(\lambda-1)\tilde u_1dt + 2\sqrt2\,dB$: stable for $\lambda<1$, unstable for $\lambda>1$",
 )
-def compare_transition(effort: Effort) -> Comparison:
+def compare_variance_transition(effort: Effort) -> Comparison:
     """Compare the variance of sqrt(d) m over runs of the exact chain, below and above the threshold, with (3.2).
 
     Here m is the overlap with the spike.
@@ -183,7 +183,7 @@ def compare_transition(effort: Effort) -> Comparison:
 
 
 @claim("after (3.2)", "tensors at a fixed ratio", r"For $k\ge3$ the overlap is always a stable Ornstein–Uhlenbeck process")
-def compare_stable_tensor(effort: Effort) -> Comparison:
+def compare_stable_tensor_variance(effort: Effort) -> Comparison:
     """Compare the variance of sqrt(d) m over runs of a tensor's exact chain, at twice the critical ratio, with 1.
 
     Here m is the overlap with the spike.

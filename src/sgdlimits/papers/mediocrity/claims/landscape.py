@@ -81,7 +81,7 @@ def compare_moments_64(effort: Effort) -> Comparison:
 
 
 @claim("(65), (74)", "gradient", r"$-2((\rho-3q)w + 2mw_\star)$; at random weights $4w^0$")
-def compare_gradient(effort: Effort) -> Comparison:
+def compare_sample_gradient(effort: Effort) -> Comparison:
     """Compare the mean gradient of one unit's loss, by Gauss-Hermite quadrature, with equations (65) and (74)."""
     w, star, s = make_sample()
     return compare(s.mean(-2 * s.error * s.fields[0] * s.x), -2 * ((RHO - 3 * w @ w) * w + 2 * (w @ star) * star))
@@ -107,7 +107,7 @@ def compare_moments_66(effort: Effort) -> Comparison:
     right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def compare_hessian(effort: Effort) -> Comparison:
+def compare_mean_hessian(effort: Effort) -> Comparison:
     """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with (67), corrected and as printed."""
     w, star, s = make_sample()
     # factor 2 is right, 1 as printed
@@ -208,7 +208,7 @@ def compare_sphere_landscape(effort: Effort) -> Comparison:
     right=r"$d - 2$ flat directions on the tangent space: the normal direction is one of the $d - 1$.", kind="remark",
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
-def compare_flat(effort: Effort) -> Comparison:
+def compare_flat_directions(effort: Effort) -> Comparison:
     """Compare the number of zero eigenvalues of the package's Hessian on the sphere at zero overlap with d - 2.
 
     The paper prints d - 1.
@@ -219,7 +219,7 @@ def compare_flat(effort: Effort) -> Comparison:
 
 
 @claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
-def compare_flat_network(effort: Effort) -> Comparison:
+def compare_flat_network_directions(effort: Effort) -> Comparison:
     """Compare the number of null directions per unit of the package's Hessian at the saddle with d - p - 1.
 
     Here d is the dimension and p the number of units.

@@ -87,7 +87,7 @@ def compare_sphere_noise(effort: Effort) -> Comparison:
     "D.2, Itô's rule", "square of dq", r"$dq^2 = \frac\gamma d \sigma_m^2\,dt$", right=r"$dq^2 = \frac\gamma d \sigma_Q^2\,dt$",
     tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
-def compare_ito(effort: Effort) -> Comparison:
+def compare_ito_variance(effort: Effort) -> Comparison:
     """Compare the variance of the change of the squared norm q in one step, by quadrature, with that of (55).
 
     The paper prints the variance of the change of the overlap m.

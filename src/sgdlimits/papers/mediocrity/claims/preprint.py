@@ -45,7 +45,7 @@ def compare_noise_of_networks(effort: Effort) -> Comparison:
 
 
 @claim("mechanism 3", "staircases", "Directions are learnt one after the other, from lower to higher complexity")
-def compare_staircase(effort: Effort) -> Comparison:
+def compare_staircase_leaps(effort: Effort) -> Comparison:
     """Compare the leaps of the target x1 + x1 x2 x3, computed by `leaps`, with the paper's.
 
     The orders of its two leaps are 1 and 2, and the numbers of directions 1 and 2.
@@ -56,7 +56,7 @@ def compare_staircase(effort: Effort) -> Comparison:
 
 
 @claim("mechanism 3", "staircases in the chain", "Samples of order d for each step of a staircase of leaps of 1")
-def compare_stairs(effort: Effort) -> Comparison:
+def compare_staircase_samples(effort: Effort) -> Comparison:
     """Compare the exponents of d in the samples that the exact chain needs to learn x1 + x1 x2 with 1.
 
     The exponents are those of the times at which the direction x1, and then x2, is learnt. The distance from the start to the
@@ -83,7 +83,7 @@ def compare_stairs(effort: Effort) -> Comparison:
     "noise of the departure",
     "ODE against SDE across geometries. Answered in [Any problem with a plateau](exit_times.md#any-problem-with-a-plateau)",
 )
-def compare_departure(effort: Effort) -> Comparison:
+def compare_departure_noise(effort: Effort) -> Comparison:
     """Compare the package's noise of one unit's departure from the plateau with one computed from a single sample's moments.
 
     The moments are the drift and the variance of one sample's step, averaged on a grid. The noise is relative to the variance
@@ -113,7 +113,7 @@ def compare_exits_of_a_network(effort: Effort) -> Comparison:
     "correlated directions",
     "Staircases with varying correlations. Answered in [Correlated directions](staircase.md#correlated-directions)",
 )
-def compare_correlated(effort: Effort) -> Comparison:
+def compare_correlated_leaps(effort: Effort) -> Comparison:
     """Compare the leaps of x1 x2 x3 for directions of correlation 0.3, computed by `leaps`, with integration by parts.
 
     The sum of the directions is learnt first, then their differences.

@@ -56,7 +56,7 @@ def compare_risk(effort: Effort) -> Comparison:
     r"$\mathcal{E}$ change sign.",
     tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT_TESTS}",
 )  # fmt: skip
-def compare_sign(effort: Effort) -> Comparison:
+def compare_sign_of_increments(effort: Effort) -> Comparison:
     """Compare mean increments of the overlap, for both signs of the error, with minus the risk's gradient along the teacher.
 
     The gradient is computed by finite differences.
@@ -78,7 +78,7 @@ def compare_sign(effort: Effort) -> Comparison:
     r"\lambda_l$, with $\delta t = \gamma/(pd)$.",
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
-def compare_clock(effort: Effort) -> Comparison:
+def compare_time_step_of_increments(effort: Effort) -> Comparison:
     """Compare the change of an overlap per unit of the paper's time, from one exact step at d = 1000, with the ODE's drift."""
     m, lr, d = 0.4, 0.1, 1000
     after, weights = step_on_sphere(m, lr, 0.0, d)
@@ -95,7 +95,7 @@ def compare_clock(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity`; for any $a$, "
     f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
-def compare_explicit(effort: Effort) -> Comparison:
+def compare_explicit_expectations(effort: Effort) -> Comparison:
     """Compare three expectations in the ODE of two units with appendix C.2, corrected and as printed.
 
     The expectations are computed by Gauss-Hermite quadrature.
@@ -118,7 +118,7 @@ def compare_explicit(effort: Effort) -> Comparison:
     r"$E[\lambda_\alpha\lambda_\beta\lambda_\gamma^2\lambda_\delta^2] = "
     r"\omega_{\alpha\beta}\omega_{\gamma\gamma}\omega_{\delta\delta} + \dots$, and of orders 2 and 4",
 )
-def compare_moments(effort: Effort) -> Comparison:
+def compare_gaussian_field_moments(effort: Effort) -> Comparison:
     """Compare moments of order 2, 4 and 6 of four Gaussian fields, by quadrature, with appendix C.2 and (81)."""
     s = sample_units(p=4, noise=0.0, n=4)
     w, (a, b, c, d) = s.W @ s.W.T, s.fields
@@ -134,7 +134,7 @@ def compare_moments(effort: Effort) -> Comparison:
     right=r"$\gamma/d$, as after (16)",
     tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
 )  # fmt: skip
-def compare_second_rate(effort: Effort) -> Comparison:
+def compare_second_layer_rate(effort: Effort) -> Comparison:
     """Compare the size of the step (25), relative to the derivative of the loss, with lr/d.
 
     The derivative is computed by finite differences. The paper prints lr/p, with p the number of units.
@@ -185,7 +185,7 @@ def compare_second_layer_ode(effort: Effort) -> Comparison:
 
 
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
-def compare_one_unit(effort: Effort) -> Comparison:
+def compare_one_unit_drift(effort: Effort) -> Comparison:
     """Compare mean increments of one unit off the sphere, by quadrature, with equations (75) and (76).
 
     They are those of the overlap m with the teacher and of the squared norm q.
@@ -202,7 +202,7 @@ def compare_one_unit(effort: Effort) -> Comparison:
 
 
 @claim("(7), (88)", "ODE of one unit on the sphere", r"$\dot m = m[4(1-6\gamma)(1-m^2) - 2\gamma\Delta]$")
-def compare_sphere(effort: Effort) -> Comparison:
+def compare_sphere_drift(effort: Effort) -> Comparison:
     """Compare the mean change of the overlap in one exact step on the sphere, by quadrature, with the drift (7)."""
     at = [(0.3, 0.1, 0.2), (0.9, 0.05, 0.0), (-0.5, 0.15, 1.0)]
     printed = [m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise) for m, lr, noise in at]
@@ -230,7 +230,7 @@ def compare_sphere_step(effort: Effort) -> Comparison:
     "second order of a step on the sphere",
     r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
 )
-def compare_second_order(effort: Effort) -> Comparison:
+def compare_second_order_term(effort: Effort) -> Comparison:
     """Compare the order in the step size of the remainder of the expansion (29), measured at two step sizes, with 3."""
     m, Q, rest = 0.4, 0.3, []
     for h in (1e-3, 5e-4):
@@ -319,7 +319,7 @@ def saddle_overlaps(p: int) -> sl.Overlaps:
 
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
-def compare_both_rates(effort: Effort) -> Comparison:
+def compare_vanishing_rates(effort: Effort) -> Comparison:
     """Compare the sign of omega_Q at the learning rate where omega_M vanishes, for p = 6 and 7 units, with section E.2.
 
     Here omega_M and omega_Q are the growth rate of teacher overlaps and the decay rate of student overlaps at the saddle, from
@@ -376,7 +376,7 @@ def compare_start_law(effort: Effort) -> Comparison:
     r"$1 + \frac1p$.",
     kind="disagreement",
 )  # fmt: skip
-def compare_maximum(effort: Effort) -> Comparison:
+def compare_largest_excess_risk(effort: Effort) -> Comparison:
     """Compare the largest excess risk of two units on the sphere, over random weights and over equal ones, with 2.
 
     The paper prints 3/2.
@@ -390,7 +390,7 @@ def compare_maximum(effort: Effort) -> Comparison:
     "after (6)", "number of statistics", "$a$, $m$ and $Q$ have $p(p+1)$ parameters; $a$ is called the first layer.",
     right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
 )  # fmt: skip
-def compare_parameters(effort: Effort) -> Comparison:
+def compare_statistics_rank(effort: Effort) -> Comparison:
     """Compare the rank of the Jacobian of the statistics (a, m, Q) of p units with p(p + 5)/2.
 
     The statistics are the second layer, the teacher overlaps and the student overlaps; the Jacobian is computed by finite

@@ -76,7 +76,7 @@ def linear_exit_time(p: int, lr: float, noise: float, d: int, T: float) -> float
 
 
 @claim("(10), (47)", "annealed exit time", r"$\frac1{2\omega_M}\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$; for one unit (10)")
-def compare_annealed(effort: Effort) -> Comparison:
+def compare_annealed_exit_time(effort: Effort) -> Comparison:
     """Compare exit times at three widths, as numerical roots of equation (45), with the annealed formulas (10) and (47)."""
     d, T, step, noise = 700, 0.2, 0.05, 0.3
     pairs = []
@@ -101,7 +101,7 @@ def compare_annealed_best(effort: Effort) -> Comparison:
 
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
-def compare_quenched(effort: Effort) -> Comparison:
+def compare_quenched_exit_time(effort: Effort) -> Comparison:
     """Compare the mean exit time over sampled random starts with (46), averaged over the exact law of the start.
 
     Starts whose risk falls by the fraction T without any overlap exit at once.
@@ -154,7 +154,7 @@ def compare_quenched_gap(effort: Effort) -> Comparison:
 
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
-def compare_monotone(effort: Effort) -> Comparison:
+def compare_monotone_exit_times(effort: Effort) -> Comparison:
     """Compare ratios of exit times at a larger and a smaller learning rate or noise with the bound 1.
 
     The ratios are those of roots of (45), and those of times of the exact chain less 4.5 standard errors.
@@ -183,7 +183,7 @@ def ratio_bound(one: tuple[float, float], two: tuple[float, float], sign: int) -
 
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
-def compare_shorter_with_width(effort: Effort) -> Comparison:
+def compare_exit_times_by_width(effort: Effort) -> Comparison:
     """Compare ratios of exit times at successive widths with the upper bound 1.
 
     The ratios are those of times of the exact chain at widths 1, 2 and 5, plus 4.5 standard errors, and those of the fewest
@@ -257,7 +257,7 @@ def compare_best_lr(effort: Effort) -> Comparison:
 
 
 @claim("E.4", "gain from width", r"Samples fall by $\frac{(12+\Delta)p^2}{8+2p+(2+\Delta)p^2} \to \frac{12+\Delta}{2+\Delta}$")
-def compare_gain(effort: Effort) -> Comparison:
+def compare_overparametrisation_gain(effort: Effort) -> Comparison:
     """Compare the ratio of the fewest samples of one unit to those of three, from the linearised ODE, with section E.4."""
     noise, p = 0.2, 3
     number = minimise_samples(1, noise)[2] / minimise_samples(p, noise)[2]
@@ -323,7 +323,7 @@ def compare_linear_sde_time(effort: Effort) -> Comparison:
     "leaving zero overlap by noise alone",
     r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
 )
-def compare_zero_start(effort: Effort) -> Comparison:
+def compare_exit_from_zero_overlap(effort: Effort) -> Comparison:
     """Compare the mean exit time from zero overlap at the threshold T = 0.02, in the exact chain, with (52).
 
     The formula is correct up to terms of order T.
@@ -334,7 +334,7 @@ def compare_zero_start(effort: Effort) -> Comparison:
 
 
 @claim("(11), (34)", "the SDE has the exit times of SGD", "Mean exit time of the spherical SDE")
-def compare_sde(effort: Effort) -> Comparison:
+def compare_sde_exit_time(effort: Effort) -> Comparison:
     """Compare the mean exit time of the exact chain with that of the SDE (34) on the sphere, by its backward equation."""
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 1000, 0.4
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(2048, 512)))
@@ -342,7 +342,7 @@ def compare_sde(effort: Effort) -> Comparison:
 
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
-def compare_logarithm(effort: Effort) -> Comparison:
+def compare_logarithm_of_dimension(effort: Effort) -> Comparison:
     """Compare the slope in log d of the exact chain's mean exit time, from d = 256 to 16384, with 1/(2 omega_M).
 
     Here omega_M is the growth rate of overlaps with the teacher at the saddle.
@@ -361,7 +361,7 @@ def compare_logarithm(effort: Effort) -> Comparison:
     tests="`test_noise_adds_to_the_random_start_whatever_d`, "
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
-def compare_noise_matters(effort: Effort) -> Comparison:
+def compare_noise_effect_on_exit(effort: Effort) -> Comparison:
     """Compare the mean exit time at d = 1000, in the exact chain, with that of the full ODE.
 
     The ODE is solved from random starts, with the effect of SGD's noise (right) and without it (printed).
@@ -372,7 +372,7 @@ def compare_noise_matters(effort: Effort) -> Comparison:
 
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
-def compare_second_layer(effort: Effort) -> Comparison:
+def compare_second_layer_exit_times(effort: Effort) -> Comparison:
     """Compare the ratio of exit times with trained and with fixed second layer, by the exact chain of five units, with 1.
 
     Training delays the exit by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
@@ -388,7 +388,7 @@ def compare_second_layer(effort: Effort) -> Comparison:
 
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")
-def compare_follows_ode(effort: Effort) -> Comparison:
+def compare_chain_follows_ode(effort: Effort) -> Comparison:
     """Compare the mean risk of SGD on weights in R^400 at three times with the ODE's, within a tolerance of order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
@@ -400,7 +400,7 @@ def compare_follows_ode(effort: Effort) -> Comparison:
 
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
-def compare_reduction(effort: Effort) -> Comparison:
+def compare_reduction_to_overlaps(effort: Effort) -> Comparison:
     """Compare means of three statistics after 60 steps of SGD on weights in R^30 with those of the exact chain.
 
     The statistics are the overlap m, its square and the risk.

@@ -21,7 +21,7 @@ from sgdlimits.papers.shorthand import mean_and_error, simulate
     r"Averages over samples at weights in $\mathbb R^d$ have $f$ and $g$ of matrix PCA, (3.1) of [2]",
     proof="[effective dynamics](effective_dynamics.md#a-loss-of-your-own)",
 )
-def loss_alone(effort: Effort) -> Comparison:
+def compare_loss_alone(effort: Effort) -> Comparison:
     """Compare drift f and corrector g of two statistics, estimated from the loss |Y - xx^T|^2 in R^40, with (3.1) of [2].
 
     The statistics are the overlap m with the spike and the squared orthogonal norm r2; (3.1) is taken at this dimension.
@@ -47,7 +47,7 @@ def loss_alone(effort: Effort) -> Comparison:
     r"$v = \varphi(u)$ has the corrector $\varphi' g + \frac1{2d}\varphi'':\Sigma$, of order one if $\varphi$ magnifies",
     proof="[effective dynamics](effective_dynamics.md#statistics-of-your-own)",
 )
-def chain_rule(effort: Effort) -> Comparison:
+def compare_chain_rule(effort: Effort) -> Comparison:
     """Compare the mean of v = d m^2, in the exact chain of phase retrieval near the saddle, with the ODE derived for v.
 
     Here m is the overlap with the teacher and d the dimension.
@@ -70,7 +70,7 @@ def chain_rule(effort: Effort) -> Comparison:
     r"$\lambda/(\lambda-c_\delta)$ in all",
     proof="[exit times](exit_times.md#any-problem-with-a-plateau)",
 )
-def departure(effort: Effort) -> Comparison:
+def compare_departure(effort: Effort) -> Comparison:
     """Compare the computed noise of the departure from a plateau with closed forms for spiked matrices and phase retrieval."""
     rows = []
     for snr, lr in ((3.0, 0.1), (2.0, 0.8)):
@@ -94,7 +94,7 @@ def _growing_tensor(k: int, a: float, d: int) -> sl.SpikedTensor:
     r"$n^{a-(k-2)/2}$",
     proof="[effective dynamics](effective_dynamics.md#the-conditions-and-which-limit-holds)",
 )
-def growing_signal(effort: Effort) -> Comparison:
+def compare_growing_signal(effort: Effort) -> Comparison:
     """Compare the measured exponent of the drift of sqrt(n) m with max(a - (k - 2)/2, 0).
 
     Here m is the overlap with the spike of a tensor of order k in dimension n, whose signal-to-noise ratio grows as n^a.
@@ -115,7 +115,7 @@ def growing_signal(effort: Effort) -> Comparison:
     r"$\rho(e_1+e_2+e_3)$",
     proof="[targets of several directions](staircase.md#correlated-directions)",
 )
-def correlated_leaps(effort: Effort) -> Comparison:
+def compare_correlated_leaps(effort: Effort) -> Comparison:
     """Compare the orders of the leaps of x1 x2 x3 with 3 for orthogonal directions, and with 1 and 2 for correlated ones.
 
     The first Hermite tensor, computed by quadrature, is compared with the correlation rho times the sum of the directions.

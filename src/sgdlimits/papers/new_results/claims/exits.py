@@ -49,7 +49,7 @@ def compare_noise_gain(effort: Effort) -> Comparison:
     r"4(10-\frac6p+\frac8{p^2}+\Delta)$; $\kappa = 1$ at the best rate of one unit",
     proof="[noise](noise.md#why)",
 )
-def compare_kappa(effort: Effort) -> Comparison:
+def compare_saddle_increment_variance(effort: Effort) -> Comparison:
     """Compare the variance of one-sample increments of the overlap m at the saddle, by quadrature, with its formula.
 
     The noise gain of one unit at the optimal learning rate is compared with 1.
@@ -103,7 +103,7 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     r"Zero risk is stable for $\gamma < p/6$",
     proof="[learning rate](learning_rate.md#without-noise)",
 )
-def compare_usable(effort: Effort) -> Comparison:
+def compare_usable_learning_rate(effort: Effort) -> Comparison:
     """Compare the learning rate at which zero risk of three units becomes unstable, by eigenvalues of the ODE, with p/6.
 
     Here p is the number of units.
@@ -119,7 +119,7 @@ def compare_usable(effort: Effort) -> Comparison:
 
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
-def compare_cubic(effort: Effort) -> Comparison:
+def compare_cubic_excess_risk(effort: Effort) -> Comparison:
     """Compare the final excess risk of three units in the simulated ODE, at two learning rates, with the root of a cubic."""
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
@@ -136,7 +136,7 @@ def compare_cubic(effort: Effort) -> Comparison:
     r"At the root of $48g^3-24g^2+(13+\Delta)g-2$, $g=\gamma/2$",
     proof="[learning rate](learning_rate.md#proofs)",
 )
-def compare_part(effort: Effort) -> Comparison:
+def compare_separation_rate(effort: Effort) -> Comparison:
     """Compare the learning rate at which two equal units separate, by eigenvalues of the ODE, with the root of a cubic."""
 
     def growth(g: float) -> float:
@@ -155,7 +155,7 @@ def compare_part(effort: Effort) -> Comparison:
     r"$\frac{8(5-1/p-4/p^2)}{12+\Delta}$, at most $10/3$, not $6$",
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
-def compare_usable_gain(effort: Effort) -> Comparison:
+def compare_usable_rate_gain(effort: Effort) -> Comparison:
     """Compare the ratio of the escape rates of three units at lr = p/6 and of one unit at its best with its formula.
 
     The escape rates are those of the linearised ODE; p is the number of units.
@@ -247,7 +247,7 @@ def compare_drift_correction(effort: Effort) -> Comparison:
     r"At the smaller root of $(6\Delta-72)\gamma^2+(42+\Delta)\gamma-5$ for $\Delta<4$",
     proof="[open noise](open_noise.md#answer)",
 )
-def compare_oscillation(effort: Effort) -> Comparison:
+def compare_oscillation_threshold(effort: Effort) -> Comparison:
     """Compare the learning rate at which one unit's norm and overlap begin to oscillate, by eigenvalues, with its formula."""
     noise = 1.0
 
@@ -279,7 +279,7 @@ def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, no
     r"$C\,d\log d$ samples with $C = E[G^2]_0/(s_2g_2)^2$; recovery stable below $2E[s'^2]/E[s'^4]$",
     proof="[open activations](open_activations.md#answer)",
 )
-def compare_activations(effort: Effort) -> Comparison:
+def compare_activation_escape_rates(effort: Effort) -> Comparison:
     """Compare the escape rate and the largest stable learning rate of the cosine activation with their formulas.
 
     Both are obtained from the drift of the overlap, computed by quadrature.
@@ -299,7 +299,7 @@ def compare_activations(effort: Effort) -> Comparison:
     r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
     proof="[open activations](open_activations.md#answer)",
 )
-def compare_traps(effort: Effort) -> Comparison:
+def compare_trapped_overlap(effort: Effort) -> Comparison:
     """Compare the overlap at which a unit with mismatched Hermite coefficients is trapped with its formula.
 
     The overlap is a zero of the drift, computed by quadrature.
@@ -350,7 +350,7 @@ def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     r"Risk $\tau^2\to\frac{p-1}{64p}$ with a fixed layer, up to three times as much with a trained one",
     proof="[second layer](open_second_layer.md#why)",
 )
-def compare_power_law(effort: Effort) -> Comparison:
+def compare_power_law_decay(effort: Effort) -> Comparison:
     """Compare the risk times tau^2 of three units at the paper's time tau = 10^5 with its limit.
 
     The risk is that of an independent solution of the ODE.
@@ -370,7 +370,7 @@ def compare_power_law(effort: Effort) -> Comparison:
     r"Its best excess risk is $(p+3)/(p+2)$",
     proof="[second layer](open_second_layer.md#answer)",
 )
-def compare_second_only(effort: Effort) -> Comparison:
+def compare_second_layer_only_risk(effort: Effort) -> Comparison:
     """Compare the risk of the best second layer of three fixed orthonormal units, by least squares, with 6/5."""
     # a = 0: the error is the label itself
     s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
@@ -385,7 +385,7 @@ def compare_second_only(effort: Effort) -> Comparison:
     "The ratio of the learning rates decides: fast second layers become sparse",
     proof="measured",
 )
-def compare_sparse(effort: Effort) -> Comparison:
+def compare_sparse_second_layers(effort: Effort) -> Comparison:
     """Compare the ratio of participation ratios of slowly and of fast trained second layers with the bound 1.5.
 
     The participation ratios are those of the final second layers of the ODE from six starts: the smallest at a slow second
@@ -407,7 +407,7 @@ def compare_sparse(effort: Effort) -> Comparison:
     r"Gradient flow keeps $Q_{jj} - n\frac{\mathtt{lr}}{\mathtt{lr}_2}a_j^2$ for units of degree $n$",
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
-def compare_balance(effort: Effort) -> Comparison:
+def compare_layer_balance(effort: Effort) -> Comparison:
     """Compare the rate of change of the balance between the layers of squared units, by quadrature, with 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)

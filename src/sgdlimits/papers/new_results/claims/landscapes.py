@@ -43,7 +43,7 @@ def compare_critical_points(effort: Effort) -> Comparison:
     r"$(p-s-r)(d-s-r)+r(p^*-s)$ negative directions: no minima but the global ones",
     proof="[critical points](critical_points.md#no-other-minima)",
 )
-def compare_index(effort: Effort) -> Comparison:
+def compare_hessian_index(effort: Effort) -> Comparison:
     """Compare the numbers of negative eigenvalues of dense Hessians in R^9, one per critical family, with a formula."""
     p, k, d, rows = 3, 2, 9, []
     for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
@@ -59,7 +59,7 @@ def compare_index(effort: Effort) -> Comparison:
     r"Risk $2(s+r+2)b^2 + 2\sum_{i\notin S}t_i^2$; minima learn the strongest",
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
-def compare_uneven(effort: Effort) -> Comparison:
+def compare_uneven_critical_points(effort: Effort) -> Comparison:
     """Compare the drift at critical points for teachers that are not orthonormal with 0.
 
     The risk there is compared with its closed form.
@@ -80,7 +80,7 @@ def compare_uneven(effort: Effort) -> Comparison:
     r"$S = M(M^\top M)^{-1/2}$ if and only if $Q$ commutes with $MM^\top$",
     proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
 )
-def compare_conserved(effort: Effort) -> Comparison:
+def compare_conserved_polar_factor(effort: Effort) -> Comparison:
     """Compare the largest change of S = M (M^T M)^(-1/2) in the simulated ODE, at two learning rates, with 0.
 
     Here M has the overlaps with the teachers.
@@ -100,7 +100,7 @@ def compare_conserved(effort: Effort) -> Comparison:
     r"$\tau\lVert M-\bar M\rVert \to kp^{3/2}(p-k)/(32(p+2))$ at every rate",
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
-def compare_approach(effort: Effort) -> Comparison:
+def compare_approach_to_solution(effort: Effort) -> Comparison:
     """Compare tau times the ODE's late distance from the closest solution with its limit.
 
     Here tau is the paper's time, at two late values.
@@ -141,7 +141,7 @@ def compare_norm_learning(effort: Effort) -> Comparison:
     r"$1-s+\kappa(c+\Delta-2s+bs^2)=0$, $\omega_\rho=\frac{4\eta}p(c-s)$, $\omega_Q=\frac{16\eta}{p(p+2)}s\sqrt\delta$",
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
-def compare_plateau(effort: Effort) -> Comparison:
+def compare_plateau_rates(effort: Effort) -> Comparison:
     """Compare eigenvalues of the package's ODE on the plateau with the closed rates.
 
     The learning rate is finite, and the labels are noisy.
@@ -178,7 +178,7 @@ def compare_largest_lr(effort: Effort) -> Comparison:
     r"Risk $\Delta + 4\eta\Delta/p$ to first order",
     proof="[phases](phases.md#the-end-of-learning)",
 )
-def compare_noisy_end(effort: Effort) -> Comparison:
+def compare_noisy_end_state(effort: Effort) -> Comparison:
     """Compare the final risk of two students with noisy labels, from the simulated ODE, with `stationary_risk`."""
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
     start = make_overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
@@ -234,7 +234,7 @@ def compare_crossing_time(effort: Effort) -> Comparison:
     r"Binary: $\alpha<\frac14$ at every snr; XOR: a closed line below $\frac18$",
     proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
 )
-def compare_classifier(effort: Effort) -> Comparison:
+def compare_classifier_ridge(effort: Effort) -> Comparison:
     """Compare the ridge at which infinitesimal weights are stationary, found as a root, with `classifier_ridge`."""
     rows = []
     for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
@@ -315,7 +315,7 @@ def compare_ring_angle(effort: Effort) -> Comparison:
     r"$E[X] = x + x_1/d$ and covariance $C/d$ along the ODE",
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
-def compare_expansion(effort: Effort) -> Comparison:
+def compare_finite_d_expansion(effort: Effort) -> Comparison:
     """Compare the exact chain's mean minus the ODE's, and the chain's variance, both times d, with `expansion`."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
@@ -373,7 +373,7 @@ def compare_algorithms(effort: Effort) -> Comparison:
     "Two erf units, batches of 16, $d = 1000$: about twice as soon as SGD",
     proof="measured",
 )
-def compare_muon(effort: Effort) -> Comparison:
+def compare_muon_exit_times(effort: Effort) -> Comparison:
     """Compare the ratio of the median exit times of SGD and Muon, near their best learning rates, with the bound 1.5.
 
     The exit times are those of the exact chain; a run exits when each teacher has a unit of squared cosine 1/2.

@@ -58,7 +58,7 @@ def compare_risk(effort: Effort) -> Comparison:
     "ODE of the overlaps with teachers",
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
-def compare_teachers(effort: Effort) -> Comparison:
+def compare_teacher_overlap_ode(effort: Effort) -> Comparison:
     """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with (33) and (38)."""
     s = sample_units()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
@@ -89,7 +89,7 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     tests="`test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper`, `test_closed_drift_agrees_with_isserlis` "
     f"{DRIFT_TESTS}",
 )  # fmt: skip
-def compare_students(effort: Effort) -> Comparison:
+def compare_student_overlap_ode(effort: Effort) -> Comparison:
     """Compare mean increments of the overlaps between students, by quadrature, with (34), corrected and as printed."""
     s, eta = sample_units(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
@@ -127,7 +127,7 @@ def compare_plateau_norm(effort: Effort) -> Comparison:
 
 
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
-def compare_growth(effort: Effort) -> Comparison:
+def compare_plateau_growth_rate(effort: Effort) -> Comparison:
     """Compare growth rates of teacher overlaps on the plateau, from the package's linearised gradient flow, with (11), (12)."""
     return compare(linearise_on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
@@ -138,7 +138,7 @@ def compare_growth(effort: Effort) -> Comparison:
     tests=f"`test_plateau_is_a_fixed_point_with_the_rates_of_its_jacobian` {THEORY_TESTS}, "
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASE_TESTS}",
 )  # fmt: skip
-def compare_decay(effort: Effort) -> Comparison:
+def compare_plateau_decay_rate(effort: Effort) -> Comparison:
     """Compare the rate of the student overlap Q_12 on the plateau, from linearised gradient flow, with -omega_Q.
 
     Here omega_Q is the paper's decay rate. The printed growth rate is +omega_Q.
@@ -188,7 +188,7 @@ def compare_risk_on_plateau(effort: Effort) -> Comparison:
     "It is linear in the width",
     tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY_TESTS}",
 )
-def compare_optimal(effort: Effort) -> Comparison:
+def compare_optimal_learning_rate(effort: Effort) -> Comparison:
     """Compare the share of variance in the ODE's best learning rates left by a linear fit in the width with the bound 0.001."""
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
@@ -197,7 +197,7 @@ def compare_optimal(effort: Effort) -> Comparison:
 
 
 @claim("figure 1", "SGD follows the ODE", "The mean norms of SGD are those of the ODE")
-def compare_follows_ode(effort: Effort) -> Comparison:
+def compare_chain_follows_ode(effort: Effort) -> Comparison:
     """Compare the mean squared norm of students in the exact chain at d = 2000, at two times, with the ODE's."""
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
     start = make_overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))

@@ -82,7 +82,7 @@ def published_spectra(p: int, k: int, d: int) -> Any:
     "spectra at critical points",
     "Tables for tabula rasa, plateau, zero error, and all students on one teacher",
 )
-def compare_spectra(effort: Effort) -> Comparison:
+def compare_hessian_spectra(effort: Effort) -> Comparison:
     """Compare eigenvalues of the package's Hessian in R^12, at four kinds of critical points, with section 7.2.2."""
     d, problem = 12, sl.presets.quadratic_network(P, K)
     points, rows = theory.critical_points(problem), []
@@ -117,7 +117,7 @@ def compare_null_directions(effort: Effort) -> Comparison:
     right=r"$M^\top M = I$; for $s < p^*$ the teachers stand for any $s$ orthonormal vectors in their span.",
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
-def compare_rotations(effort: Effort) -> Comparison:
+def compare_rotated_critical_points(effort: Effort) -> Comparison:
     """Compare the eigenvalues of M M^T at a critical point of three students with 0, 1, 1 (the paper prints 1, 1, 1).
 
     Here M has the scaled overlaps with two directions orthogonal to the teachers; the point is found numerically.
@@ -135,7 +135,7 @@ def compare_rotations(effort: Effort) -> Comparison:
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one`, `test_every_search_ends_in_a_family` "
     f"{CRITICAL_POINT_TESTS}",
 )  # fmt: skip
-def compare_families(effort: Effort) -> Comparison:
+def compare_critical_families(effort: Effort) -> Comparison:
     """Compare the number of distinct risks at critical points, found by 80 root searches, with 6 (the paper prints 5)."""
     rng, met = np.random.default_rng(0), set()
     for _ in range(80):
@@ -221,7 +221,7 @@ def compare_aligned_hessian(effort: Effort) -> Comparison:
 
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
-def compare_ratio(effort: Effort) -> Comparison:
+def compare_negative_to_null_ratio(effort: Effort) -> Comparison:
     """Compare the ratio of the numbers of negative and null eigenvalues of the Hessian on the plateau at d = 30 with (29).
 
     The numbers are those of the package's Hessian.
@@ -239,7 +239,7 @@ def compare_ratio(effort: Effort) -> Comparison:
     r"teachers.",
     tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
-def compare_largest_ratio(effort: Effort) -> Comparison:
+def compare_largest_negative_to_null_ratio(effort: Effort) -> Comparison:
     """Compare the largest ratio of the numbers of negative and null eigenvalues, over widths in R^9, with section 7.2.2.
 
     The numbers are those of dense Hessians on the plateau. The section is taken in its corrected and its printed form.
@@ -252,7 +252,7 @@ def compare_largest_ratio(effort: Effort) -> Comparison:
 
 
 @claim("section 7.5", "degrees of freedom", r"$Np - p(p-1)/2$ for $p\le N$, then $N(N+1)/2$; solutions $pp^*-p^*(p^*+1)/2$")
-def compare_degrees(effort: Effort) -> Comparison:
+def compare_degrees_of_freedom(effort: Effort) -> Comparison:
     """Compare numerical ranks of the differential of W^T W, and of rotations at a solution, with section 7.5.
 
     Here W is the weight matrix; the section counts the degrees of freedom of W^T W and the dimension of the solutions.
@@ -275,14 +275,14 @@ def compare_degrees(effort: Effort) -> Comparison:
 
 
 @claim("(15), (16)", "solutions of zero error", r"$\bar W_S = \sqrt{p/p^*}\,SW^*$ with $S^\top S = 1$")
-def compare_solutions(effort: Effort) -> Comparison:
+def compare_solution_dimension(effort: Effort) -> Comparison:
     """Compare the risk of a random solution (15), by Gauss-Hermite quadrature, with 0."""
     S = np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     return compare(2 * SquaredUnits(np.sqrt(P / K) * S @ np.eye(K, 5), np.eye(K, 5)).risk, 0.0, atol=1e-13)
 
 
 @claim("(19)–(21)", "closest solution", r"$\bar S = \rho_0(\rho_0^\top\rho_0)^{-1/2}$ is the closest to the start")
-def compare_closest(effort: Effort) -> Comparison:
+def compare_closest_solution(effort: Effort) -> Comparison:
     """Compare the closest solution's distance from the start with that of 2000 random solutions.
 
     The ratio to the smallest of their distances is below 1. The closest solution's distance agrees to 1e-9 with that of the
@@ -314,7 +314,7 @@ def build_uneven_start() -> np.ndarray:
     tests="`test_orthogonal_part_is_conserved_at_every_learning_rate_from_orthogonal_starts`, "
     f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVATION_TESTS}",
 )  # fmt: skip
-def compare_conserved(effort: Effort) -> Comparison:
+def compare_conserved_polar_factor(effort: Effort) -> Comparison:
     """Compare the largest change of S = M (M^T M)^(-1/2) in gradient flow in R^9 with that in the ODE (printed: 0).
 
     Here M has the overlaps with the teachers. The starts are orthogonal students, first of equal norms, for which the right
@@ -337,7 +337,7 @@ def compare_conserved(effort: Effort) -> Comparison:
     tests="`test_equal_widths_end_at_the_closest_solution`, "
     f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVATION_TESTS}",
 )  # fmt: skip
-def compare_end_is_closest(effort: Effort) -> Comparison:
+def compare_end_point_is_closest(effort: Effort) -> Comparison:
     """Compare the distance of gradient flow's end in R^9 from the closest solution with that of the ODE's end (printed: 0)."""
     U, lr = build_uneven_start(), 0.1
     problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), make_overlaps(np.ones(2), U[:, :2], U @ U.T)
@@ -358,7 +358,7 @@ def compare_end_is_closest(effort: Effort) -> Comparison:
     r"$\eta$.",
     tests=f"`test_more_students_than_teachers_end_algebraically` {PHASE_TESTS}",
 )  # fmt: skip
-def compare_terminal(effort: Effort) -> Comparison:
+def compare_terminal_decay(effort: Effort) -> Comparison:
     """Compare the late risk times t^2 in gradient flow of three students and one teacher with its limit (printed: 0).
 
     Here t is the time; the limit is that of the algebraic law of decay.

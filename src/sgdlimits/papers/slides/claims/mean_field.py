@@ -17,7 +17,7 @@ from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simul
     r"$Q$ as $p \to \infty$", "students in the teachers' span", r"$M P M^\top$", right=r"$M P^{-1} M^\top$",
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
-def compare_span(effort: Effort) -> Comparison:
+def compare_projected_gram_matrix(effort: Effort) -> Comparison:
     """Compare the Gram matrix of students projected on the teachers' span with M P^-1 M^T (printed: M P M^T).
 
     Here M has the overlaps with the teachers, and P is the teachers' Gram matrix; the projection is computed by QR.
@@ -33,7 +33,7 @@ def compare_span(effort: Effort) -> Comparison:
     right=r"$Q - M P^{-1} M^\top - \mathrm{diag}(Q^\perp)$",
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def compare_outside(effort: Effort) -> Comparison:
+def compare_norms_outside_span(effort: Effort) -> Comparison:
     """Compare the diagonal of Q - M P^-1 M^T with the students' squared norms outside the teachers' span.
 
     Here Q and M have the overlaps between students and with the teachers, and P is the teachers' Gram matrix. The paper prints
@@ -87,7 +87,7 @@ def compare_mean_field_in_d(effort: Effort) -> Comparison:
 
 
 @claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
-def compare_particles(effort: Effort) -> Comparison:
+def compare_mean_field_drift(effort: Effort) -> Comparison:
     """Compare the ODE's drift of the teacher overlaps M for infinitely many copies of three units with the mean-field limit.
 
     With n copies the drift differs from the limit by a constant over n, which gives the extrapolation.
@@ -127,7 +127,7 @@ def compare_fixed_dimension(effort: Effort) -> Comparison:
     right="The network is linear in it, and the risk is a quadratic function, which is convex.",
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def compare_measure(effort: Effort) -> Comparison:
+def compare_merged_unit_risk(effort: Effort) -> Comparison:
     """Compare the risk of two merged pairs of units, by quadrature, with the exact formula.
 
     The printed value is the mean of the risks of the two pairs.

@@ -25,7 +25,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
-def compare_loss(effort: Effort) -> Comparison:
+def compare_loss_normalisation(effort: Effort) -> Comparison:
     """Compare the ratio of the overlaps' change in a step on (y - f)^2 to that in a descent step on the risk with 2.
 
     Here y is the label and f the network's output. The paper prints 1.
@@ -99,7 +99,7 @@ def compare_exponent_three(effort: Effort) -> Comparison:
     "diffusion of hard targets",
     "Hard targets are found from the typical overlap after a mean time of the SDE",
 )
-def compare_hard_times(effort: Effort) -> Comparison:
+def compare_hard_learning_times(effort: Effort) -> Comparison:
     """Compare the exact chain's mean learning time for a quadratic target with the SDE's, by its backward equation."""
     d = 1024
     problem = sl.presets.single_index("he2", lr=sl.recommended_lr(sl.presets.single_index("he2"), d, 0.5))
@@ -182,7 +182,7 @@ def compare_phase_diagram(effort: Effort) -> Comparison:
     "small learning rates are gradient flow",
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
-def compare_classical(effort: Effort) -> Comparison:
+def compare_classical_corrector_growth(effort: Effort) -> Comparison:
     """Compare the growth, from lr = 0.02 to lr = 0.5, of the ratio of corrector to population drift with 25.
 
     The corrector is the part of the drift quadratic in the learning rate lr; both parts are those of the student overlaps Q.
@@ -220,7 +220,7 @@ def compare_gradient_descent(effort: Effort) -> Comparison:
     kind="remark",
     tests=f"{SAAD_AND_SOLLA_TEST}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
-def compare_activation(effort: Effort) -> Comparison:
+def compare_erf_product_mean(effort: Effort) -> Comparison:
     """Compare Saad and Solla's closed mean of g(u) g(v) with quadrature for g(x) = erf(x/sqrt(2)) (printed: erf(x)).
 
     Here u and v are correlated Gaussian fields.
