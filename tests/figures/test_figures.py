@@ -122,7 +122,7 @@ def test_every_figure_can_be_drawn_has_a_caption_with_numbers_and_keeps_datasets
     monkeypatch.setattr(module, "MIN_GRID_WIDTH", 2, raising=False)
     monkeypatch.setattr("sgdlimits.papers.mediocrity.theory.times.ODE_STARTS", 4)
     kept = {}
-    with plt.rc_context(sl.plot.PAPER_STYLE):
+    with plt.rc_context(sl.plot.PAPER):
         drawn = module.make_figure(module.FULL_SIZE.with_changes(**TINY[name]), 1, kept.setdefault)
         drawn.figure.canvas.draw()
         plt.close(drawn.figure)

@@ -126,11 +126,10 @@ class Algorithm(Part):
         """Limit of the algorithm as d grows: the algorithm itself, unless a subclass has another limit."""
         return self
 
-    def scale_learning_rates(self, factor: Float[Array, ""]) -> Self:
+    def at_rates(self, factor: Float[Array, ""]) -> Self:
         """Return a copy of the algorithm with all learning rates multiplied by a factor."""
         raise BadInput(
-            f"{_class_name(self)} does not declare which of its numbers are learning rates. "
-            "Define its method `scale_learning_rates`."
+            f"{_class_name(self)} does not declare which of its numbers are learning rates. Define its method `at_rates`."
         )
 
 
@@ -311,7 +310,7 @@ class Descent(Algorithm):
     def lr_sample(self):
         return self.lr / self.batch
 
-    def scale_learning_rates(self, factor):
+    def at_rates(self, factor):
         rates = jax.tree.leaves((self.lr, self.lr_second))
         return eqx.tree_at(lambda own: jax.tree.leaves((own.lr, own.lr_second)), self, [factor * rate for rate in rates])
 
@@ -353,8 +352,8 @@ class Wrapper(Algorithm):
         base = self.base.limit
         return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)
 
-    def scale_learning_rates(self, factor):
-        return eqx.tree_at(lambda own: own.base, self, self.base.scale_learning_rates(factor))
+    def at_rates(self, factor):
+        return eqx.tree_at(lambda own: own.base, self, self.base.at_rates(factor))
 
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):

@@ -65,4 +65,4 @@ class Scheduled(Wrapper):
         return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))  # log1p is accurate for t much smaller than span
 
     def step(self, now):
-        return self.base.scale_learning_rates(self.factor(value_at(self.time, now.t))).step(now)
+        return self.base.at_rates(self.factor(value_at(self.time, now.t))).step(now)

@@ -128,9 +128,9 @@ def save_drawn_figure(path: Path) -> Iterator[None]:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from sgdlimits.analysis.plot import PAPER_STYLE
+    from sgdlimits.analysis.plot import PAPER
 
-    with plt.rc_context(PAPER_STYLE):
+    with plt.rc_context(PAPER):
         yield
         # an interruption leaves no half-written picture
         with atomic_replacement(path) as partial:

@@ -25,7 +25,7 @@ class Loss(Part):
     Predictions are scalars, or vectors of outputs on the first axis.
     """
 
-    predicts_classes: ClassVar[bool] = False
+    classifies: ClassVar[bool] = False
     """Whether labels are classes, so that a prediction has an accuracy."""
     quadratic: ClassVar[bool] = False
     """Whether the loss is the squared residual times `weight`."""
@@ -77,7 +77,7 @@ class CrossEntropy(Loss):
     0.6931
     """
 
-    predicts_classes: ClassVar[bool] = True
+    classifies: ClassVar[bool] = True
 
     def check(self, data, target, outputs):
         """Raise `BadInput` for labels outside [0, 1], for which the loss is not bounded below."""
@@ -121,7 +121,7 @@ class SoftmaxCrossEntropy(Loss):
     1.0986
     """
 
-    predicts_classes: ClassVar[bool] = True
+    classifies: ClassVar[bool] = True
 
     def __call__(self, prediction, label):
         return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._one_hot(prediction, label)).sum(0)

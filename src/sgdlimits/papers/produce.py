@@ -35,7 +35,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from sgdlimits.analysis.plot import PAPER_STYLE
+    from sgdlimits.analysis.plot import PAPER
     from sgdlimits.files import atomic_replacement, write
     from sgdlimits.papers.figure import describe_reduction
     from sgdlimits.run.io import write_netcdf
@@ -49,7 +49,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
         files.append(write_netcdf(dataset, folder / f"{name}-{key}.nc").name)
         return dataset
 
-    with plt.rc_context(PAPER_STYLE):
+    with plt.rc_context(PAPER):
         size = module.QUICK_SIZE if quick else module.FULL_SIZE
         drawn = module.make_figure(size, seed, save_dataset)
         # no date: equal figures have equal files

@@ -93,7 +93,7 @@ class MeanFieldProblem(Problem):
 
     def observables(self, stats):
         model = self.problem.model
-        return {"accuracy": self.expectation.accuracy(model, stats)} if model.loss.predicts_classes else {}
+        return {"accuracy": self.expectation.accuracy(model, stats)} if model.loss.classifies else {}
 
     def _covariance(self, stats: Particles):
         raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at finite width.")

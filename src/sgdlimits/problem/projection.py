@@ -278,7 +278,7 @@ class ProjectionProblem(ModelProblem):
         model = self.model.without_dropout
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         values = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
-        if self.loss.predicts_classes:
+        if self.loss.classifies:
             rule = quadrature_rule_of(risk_expectation(self)) or ACCURACY_NODES
             of = lambda weights: accuracy_over_classes(model, weights.a, model.law(weights), rule)
             right, error = of(stats.of(STUDENT))

@@ -135,7 +135,7 @@ def test_the_program_of_a_thread_has_the_paths_of_lanes(name, single):
 def test_ptx_is_one_kernel_of_eight_pointers_that_calls_nothing_else(name, tmp_path):
     problem, until = PROCESSES[name]()
     process, carry, _ = bound(problem, until=until)
-    gpu = ptx.GPU("90")
+    gpu = ptx.GpuTarget("90")
     text = gpu.compile_ptx(
         ptx.write_llvm(Lanes(process, until, carry).spec.trace_replica(can_call_host=False), gpu, MAX_COORDINATE)
     )

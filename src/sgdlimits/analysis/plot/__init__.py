@@ -5,5 +5,5 @@ from sgdlimits.analysis.plot.overlaps import overlaps
 from sgdlimits.analysis.plot.overview import overview
 from sgdlimits.analysis.plot.phase_diagram import phase_diagram
 from sgdlimits.analysis.plot.risk import risk
-from sgdlimits.analysis.plot.style import PAPER_STYLE, samples_axis
+from sgdlimits.analysis.plot.style import PAPER, samples_axis
 from sgdlimits.analysis.plot.survival import survival

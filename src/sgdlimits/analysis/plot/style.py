@@ -16,7 +16,7 @@ from sgdlimits.errors import check_number
 if TYPE_CHECKING:
     from matplotlib.axes._secondary_axes import SecondaryAxis
 
-PAPER_STYLE: dict[Any, Any] = {
+PAPER: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 10,
     "axes.titlesize": 10,

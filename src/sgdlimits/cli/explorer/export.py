@@ -72,9 +72,9 @@ def _draw_figure(job: Any, form: str, *, left: str, right: str, log: bool, log_t
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from sgdlimits.analysis.plot import PAPER_STYLE
+    from sgdlimits.analysis.plot import PAPER
 
-    with rc_context(PAPER_STYLE):
+    with rc_context(PAPER):
         drawn = Figure(figsize=(10, 6.4), layout="constrained")
         axes = drawn.subplot_mosaic([[0, 0, 0, 1, 1, 1], [2, 2, 3, 3, 4, 4]])
         for place, name in enumerate((left, right)):

@@ -50,7 +50,7 @@ __getattr__ = names_of("sgdlimits.theory.regimes")
 
 # by falling kappa + delta
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
-GRADIENT_FLOW_REGIME, HIGH_DIMENSIONAL_REGIME, NOISE_DOMINATED_REGIME, NO_LIMIT_REGIME = REGIMES
+GRADIENT_FLOW, HIGH_DIMENSIONAL, NOISE_DOMINATED, NO_LIMIT = REGIMES
 LINE_TOLERANCE = 1e-12
 """Sums of exponents closer than this to a line are on it, such as 0.1 + 0.2 - 0.3, which is not exactly zero."""
 INCREMENT_SAMPLES = Sobol(log2_points=9)
@@ -86,7 +86,7 @@ class Regime(NamedTuple):
 
     def __str__(self) -> str:
         more = " or ODE(corrector=False)" if self.mean_field else ""
-        more = ", whose corrector is the larger part" if self.name == NOISE_DOMINATED_REGIME else more
+        more = ", whose corrector is the larger part" if self.name == NOISE_DOMINATED else more
         powers = {
             "corrector / population": self.corrector,
             "step in the paper's time": self.step,
@@ -97,7 +97,7 @@ class Regime(NamedTuple):
         return f"{self.name}: {self.level or 'Chain(d) or SGD(d)'}{more}\n{rows}"
 
 
-class TermSizes(NamedTuple):
+class Sizes(NamedTuple):
     r"""Sizes of corrector, step and fluctuations for one problem in dimension d, on which the limit of SGD depends.
 
     Here p is the width and :math:`\gamma` the learning rate; the corrector is the part of the drift quadratic in
@@ -148,21 +148,21 @@ def regime(kappa: NotNegative, delta: float) -> Regime:
     mean_field = kappa > 0 and total > 0
     level: str | None
     if total > 0:
-        name, level = GRADIENT_FLOW_REGIME, "MeanField()" if mean_field else "ODE(corrector=False)"
+        name, level = GRADIENT_FLOW, "MeanField()" if mean_field else "ODE(corrector=False)"
     elif total == 0:
-        name, level = HIGH_DIMENSIONAL_REGIME, "ODE()"
+        name, level = HIGH_DIMENSIONAL, "ODE()"
     elif total > -1 / 2 + LINE_TOLERANCE:
-        name, level = NOISE_DOMINATED_REGIME, "ODE()"
+        name, level = NOISE_DOMINATED, "ODE()"
     else:
-        name, level = NO_LIMIT_REGIME, None
+        name, level = NO_LIMIT, None
     # the larger of gamma/(dp) and gamma^2/(dp^2), under the root
     fluctuation = (-1 - min(total, 2 * total)) / 2
     return Regime(name, mean_field, level, 0.0 - total, -1 - total, fluctuation, 1 + total)
 
 
 @checked
-def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> TermSizes:
-    """Return the `TermSizes` of one problem in dimension d.
+def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
+    """Return the `Sizes` of one problem in dimension d.
 
     The ratio of corrector to population drift is taken at a random start.
 
@@ -178,7 +178,7 @@ def term_sizes(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> TermS
     start = RandomInit(d)
     d, (population, corrector) = start.d, map(largest_entry, problem.drift_parts(start.one(problem, seed=seed)))
     per_unit = float(problem.algorithm.lr_sample) / problem.network.width
-    return TermSizes(
+    return Sizes(
         corrector=per_unit,
         ratio=float(corrector / population),
         step=per_unit / d,
@@ -199,10 +199,10 @@ def classify(population: float, corrector: float, fluctuation: float, tolerance:
     'gradient flow'
     """
     if fluctuation - max(population, corrector) / 2 >= -tolerance:
-        return NO_LIMIT_REGIME
+        return NO_LIMIT
     if abs(corrector - population) <= tolerance:
-        return HIGH_DIMENSIONAL_REGIME
-    return GRADIENT_FLOW_REGIME if corrector < population else NOISE_DOMINATED_REGIME
+        return HIGH_DIMENSIONAL
+    return GRADIENT_FLOW if corrector < population else NOISE_DOMINATED
 
 
 @checked
