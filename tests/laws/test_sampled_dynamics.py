@@ -226,7 +226,7 @@ def test_chunks_and_seeds(monkeypatch):
     model = MODELS["matrix"]()
     small = sampled(model, d=8, samples=200)
     first = small.h()
-    monkeypatch.setattr("sgdlimits.analysis.sampled.moments.NUMBERS_PER_CHUNK", 2**11)
+    monkeypatch.setattr("sgdlimits.analysis.sampled.moments.FLOATS_PER_CHUNK", 2**11)
     again, other = sampled(model, d=8, samples=200).h(), sampled(model, d=8, samples=200, at=small.weights, seed=1).h()
     for name in ("m", "r2"):
         np.testing.assert_allclose(again.value[name], first.value[name], rtol=1e-12)

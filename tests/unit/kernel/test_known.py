@@ -18,14 +18,14 @@ presets = sl.presets
 PROGRAM = """
 import sgdlimits as sl
 from sgdlimits.kernel import lanes
-from sgdlimits.kernel.known import persistent_name
+from sgdlimits.kernel.known import make_persistent_name
 traced = []
 replica = lanes.ProgramSpec.trace_replica
 lanes.ProgramSpec.trace_replica = lambda self, can_call_host: traced.append(1) or replica(self, can_call_host)
 erf, noise = sl.presets.committee(2, 2, "erf", lr=0.5), sl.presets.phase_retrieval(lr=0.1, noise={noise})
 until = sl.exits(0.5)
 data = sl.simulate(noise, sl.Chain(50), sl.RandomInit(50), t_max=1, runs=2, until=until, progress=False)
-print(persistent_name(erf, until), len(traced), float(data.risk[0, -1]))
+print(make_persistent_name(erf, until), len(traced), float(data.risk[0, -1]))
 """
 
 
