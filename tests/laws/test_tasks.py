@@ -161,9 +161,9 @@ def test_a_wrong_dropout_is_found_out(name, same_law):
 def test_sde_and_ode_have_the_mean_of_the_chain(name):
     """At d = 400, within 4.5 standard errors and the error of order 1/d and of quadrature."""
     case, t, d = CASES[name], [0.5, 1.5], 400
-    problem = case.problem(nodes=None)
+    problem = case.problem(nodes=sl.Sobol(10))
     go = lambda level, runs: sl.simulate(problem, level, case.start, t_max=1.5, save=t, runs=runs, seed=3, progress=False)
-    chain, sde, ode = go(sl.Chain(d), 400), go(sl.SDE(d, dt=0.02), 200), go(sl.ODE(), 1)
+    chain, sde, ode = go(sl.Chain(d), 400), go(sl.SDE(d, dt=0.04), 120), go(sl.ODE(), 1)
     for name in ("M", "Q", "a"):
         mean = ode[name].values[0]
         for data in (chain, sde):

@@ -108,6 +108,21 @@ class Kernel(abc.ABC):
         """Make the steps of `span` for several batches, whose kernels have equal keys; return the new carry of each batch."""
         return [batch.kernel.advance(batch.carry, batch.seed, batch.runs, span) for batch in batches]
 
+    def advance_through(self, batch: RunBatch, spans: Sequence[StepRange]) -> tuple[Carry, list[RunStates]]:
+        """Make the steps of several consecutive spans; return the carry after the last, and the states after each of them."""
+        carry, states = batch.carry, []
+        for span in spans:
+            carry = self.advance(carry, batch.seed, batch.runs, span)
+            states.append(RunStates(carry.state, carry.end))
+        return carry, states
+
+
+class RunStates(NamedTuple):
+    """States of a batch of runs, and the step at which each run ended (-1 while it is active)."""
+
+    state: PyTree
+    end: Int[Array | np.ndarray, " runs"]
+
 
 class RunBatch(NamedTuple):
     """Batch of runs for one call of a kernel: the kernel, the runs' present state, their seed and their indices."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import ctypes
 import json
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.kernel import cache, known
-from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, RunBatch, StepRange, StopCondition
+from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, RunBatch, RunStates, StepRange, StopCondition
 from sgdlimits.kernel.compiler.program import TranslationError
 from sgdlimits.kernel.compiler.replica import BoundCheck, Replica
 from sgdlimits.kernel.stopping import HostBounds, find_bound
@@ -110,23 +111,46 @@ class FlatKernel(Kernel):
         return self.advance_many([RunBatch(self, carry, seed, runs)], span)[0]
 
     def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
-        xp, width = self.xp, self.code.width
         packed = [PackedRunArrays(batch) for batch in batches]
-        ends = np.cumsum([each.moving.size for each in packed])
-        if not ends[-1]:
+        if not any(each.moving.size for each in packed):
             return [batch.carry for batch in batches]
-        vectors = -(-int(ends[-1]) // width)
-        filled = xp.minimum(xp.arange(vectors * width), int(ends[-1]) - 1)  # the last run fills the last vector
+        arrays = self._fill_vectors(packed)
+        self.run(arrays, span)
+        state, ends = _in_columns(arrays), np.cumsum([each.moving.size for each in packed])
+        cuts = [slice(int(last) - each.moving.size, int(last)) for last, each in zip(ends, packed, strict=True)]
+        return [
+            each.unpack(state[:, cut], arrays.end[cut], arrays.outcome[cut]) for each, cut in zip(packed, cuts, strict=True)
+        ]
+
+    def advance_through(self, batch: RunBatch, spans: Sequence[StepRange]) -> tuple[Carry, list[RunStates]]:
+        """Make the steps of several consecutive spans, with the runs packed once."""
+        runs = PackedRunArrays(batch)
+        if not runs.moving.size:
+            return batch.carry, [RunStates(batch.carry.state, batch.carry.end)] * len(spans)
+        arrays, count, passed = self._fill_vectors([runs]), runs.moving.size, []
+        for span in spans:
+            self.run(arrays, span)
+            passed.append((_in_columns(arrays)[:, :count].copy(), arrays.end[:count].copy()))
+        states = [runs.unpack_state(state, end) for state, end in passed]
+        return runs.unpack(passed[-1][0], arrays.end[:count], arrays.outcome[:count]), states
+
+    def _fill_vectors(self, packed: Sequence[PackedRunArrays]) -> KernelArrays:
+        """Return the arrays of the active runs of several batches, one batch after another, in vectors of replicas."""
+        xp, width, count = self.xp, self.code.width, sum(each.moving.size for each in packed)
+        vectors = -(-count // width)
+        filled = xp.minimum(xp.arange(vectors * width), count - 1)  # the last run fills the last vector
         to_vectors = lambda parts: xp.concatenate(parts, axis=1)[:, filled].reshape(-1, vectors, width).swapaxes(0, 1)
         arrays = (to_vectors(parts) for parts in zip(*(each.pack() for each in packed), strict=True))
         state, memory, keys, parameters = map(xp.ascontiguousarray, arrays)
         end = xp.full(vectors * width, -1, np.int64)
-        outcome = xp.zeros(vectors * width, np.int64)
-        end[int(ends[-1]) :] = 0  # lanes that only fill the last vector have ended
-        self.run(KernelArrays(state, memory, keys, end, outcome, parameters), span)
-        state = state.swapaxes(0, 1).reshape(-1, vectors * width)
-        cuts = [slice(int(last) - each.moving.size, int(last)) for last, each in zip(ends, packed, strict=True)]
-        return [each.unpack(state[:, cut], end[cut], outcome[cut]) for each, cut in zip(packed, cuts, strict=True)]
+        end[count:] = 0  # lanes that only fill the last vector have ended
+        return KernelArrays(state, memory, keys, end, xp.zeros(vectors * width, np.int64), parameters)
+
+
+def _in_columns(arrays: KernelArrays) -> Any:
+    """Return the states of all lanes as the columns of a matrix, with one row for each coordinate."""
+    vectors, coordinates, width = arrays.state.shape
+    return arrays.state.swapaxes(0, 1).reshape(coordinates, vectors * width)
 
 
 class KernelArrays(NamedTuple):
@@ -164,6 +188,20 @@ class PackedRunArrays:
         keys = xp.concatenate([self.kernel.to_kernel(self.batch.runs)[some].astype(np.int64)[None], words])
         parameters = xp.broadcast_to(row[:, None], (row.size, some.size))
         return state, xp.concatenate([*flat, xp.zeros((0, self.on.size))])[:, some], keys, parameters
+
+    def unpack_state(self, state: Any, end: Any) -> RunStates:
+        """Return the states of all runs, given those of the active runs and the steps at which these ended."""
+        everything, leaves, first, ends = self.moving.size == self.on.size, [], 0, self.ends.copy()
+        for leaf in self.leaves:
+            last = first + math.prod(leaf.shape[:-1])
+            part = state[first:last].reshape(*leaf.shape[:-1], -1)
+            whole = part if everything else leaf.copy()
+            if not everything:
+                whole[..., self.moving] = part
+            leaves.append(self.kernel.to_carry(whole))
+            first = last
+        ends[self.moving] = end
+        return RunStates(jax.tree.unflatten(self.kernel.state, leaves), self.kernel.to_host(ends))
 
     def unpack(self, state: Any, end: Any, outcome: Any) -> Carry:
         """Return the carry after the steps, given the new states of the active runs, their end steps and outcomes."""

@@ -24,6 +24,9 @@ RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED = "finished", "stopped", "diverged"
 CONSTANT_COST_BATCH = 64
 """Batch size up to which a call of a fast process takes about constant time: smaller sizes would only add compilations."""
 
+STATES_PER_CALL = 64
+"""Maximum number of saved states whose risk and observables one compiled call evaluates."""
+
 
 class Clock(NamedTuple):
     """Times at which a simulation saves, the initial time first, and the number of SGD steps made by each of them.
@@ -38,7 +41,8 @@ class Clock(NamedTuple):
 class Request(NamedTuple):
     """Arguments for a stepper: the seed, the runs, the times to save, the stop condition, observables and the kernel.
 
-    `save_start` is false if the first time of the clock needs no snapshot, because it is not saved or was saved before.
+    `save_start` is false if the first time of the clock needs no snapshot, because it is not saved or was saved before. A state
+    at a saved time may wait `max_wait` seconds for later ones, to be observed together with them in one compiled call.
     """
 
     seed: int
@@ -48,6 +52,7 @@ class Request(NamedTuple):
     observe: Observables = Observables()
     kernel: str | None = None
     save_start: bool = True
+    max_wait: float = 0.0
 
 
 class Snapshot(NamedTuple):
@@ -109,6 +114,10 @@ class Stepper(abc.ABC):
     def advance_many(cls, steppers: Sequence[Stepper]) -> list[list[Snapshot]]:
         """Advance several steppers with equal `batch_key`, in one kernel call if the level supports it."""
         return [stepper.advance() for stepper in steppers]
+
+    def observe_waiting(self) -> list[Snapshot]:
+        """Return the snapshots of saved times that have been reached, and that `advance` has not returned yet."""
+        return []
 
     def drop_ended(self) -> None:
         """Remove ended runs from the computation if that saves time; snapshots continue to contain their last state."""

@@ -21,6 +21,7 @@ from sgdlimits.level.base import (
     RUN_DIVERGED,
     RUN_FINISHED,
     RUN_STOPPED,
+    STATES_PER_CALL,
     Engine,
     Request,
     RunStatus,
@@ -53,10 +54,6 @@ MAX_DEFECT = 8.0
 """Maximum residual of the ODE on the interpolating polynomial of a step, times half a step, in units of the tolerance."""
 MAX_HALVINGS = 6
 """Maximum number of times a step is halved to make its interpolating polynomial accurate."""
-STATES_PER_CALL = 64
-"""Number of saved states whose risk and observables one compiled call evaluates."""
-MAX_WAIT_SECONDS = 0.1
-"""Maximum time for which a solved state waits for later states, to be evaluated together in one call."""
 TOLERANCE_DIVISOR = 10
 """Divisor that gives the solver's tolerance from a small requested one: interpolation is less accurate than steps."""
 
@@ -198,9 +195,9 @@ class Solver(Stepper):
                 self._start_interval()
         if self.solver is None:  # nothing is left to solve: all remaining snapshots show the last states
             self.waiting = [self.y] * (clock.size - self.saved)
-            return self._observe_waiting()
+            return self.observe_waiting()
         found = self._make_step(self.solver)
-        return found if self.solver is not None else found + self._observe_waiting()
+        return found if self.solver is not None else found + self.observe_waiting()
 
     def run_status(self):
         return RunStatus(np.array(SOLVER_STATUSES, object)[self.ended], np.where(self.ended == 0, self.t, self.t_end))
@@ -229,7 +226,7 @@ class Solver(Stepper):
         memory = TreeLayout.from_tree(select_run(self.memory)).values(rest)
         self.y, self.memory = y.copy(), jax.tree.map(lambda new, old: new.astype(old.dtype), memory, self.memory)
 
-    def _observe_waiting(self, least: int = 1) -> list[Snapshot]:
+    def observe_waiting(self, least=1):
         """Return snapshots of the waiting states, evaluated in groups, until fewer than `least` states are left."""
         found: list[Snapshot] = []
         while len(self.waiting) >= least:
@@ -302,7 +299,7 @@ class Solver(Stepper):
         self.steps, self.stride = self.steps + 1, solver.h_abs
         hits = self._check_condition(y, active, solver.t)
         self._queue_saved_states(solver, before, active, hits)
-        found = self._observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < MAX_WAIT_SECONDS else 1)
+        found = self.observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < self.request.max_wait else 1)
         on = self.ended[active] == 0
         self.y[active[on]], self.t = y[on], solver.t
         if hits.any():

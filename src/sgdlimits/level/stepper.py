@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import GROUP_SIZE_MULTIPLE, jit_bound, map_groups
-from sgdlimits.kernel.base import Carry, RunBatch, StepRange
+from sgdlimits.kernel.base import Carry, RunBatch, RunStates, StepRange
 from sgdlimits.kernel.choose import choose_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds that kernels look up)
@@ -33,17 +33,14 @@ from sgdlimits.level.base import (
     compiled_batch_sizes,
 )
 from sgdlimits.level.condition import Condition
-from sgdlimits.level.observe import Observables
+from sgdlimits.level.observer import SavedState, StateObserver
+from sgdlimits.level.pace import CallPace
 from sgdlimits.level.process import MAX_STEPS, Process, SteppingEngine, reports_problem_risk
 from sgdlimits.level.segments import Segments
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import select_run
 
-CALL_SECONDS = 0.1
-"""Target duration of one kernel call; progress is shown, Ctrl-C obeyed and ended runs removed between calls."""
-COMPILE_SECONDS = 3.0
-"""Assumed minimum time to compile for another batch size; ended runs are removed once they have cost as much."""
 MIN_REDUCED_BATCH = 16
 """Minimum batch size after the removal of ended runs; smaller batches would take as long per step."""
 
@@ -93,6 +90,9 @@ class ProcessEngine(SteppingEngine):
 class ProcessStepper(Stepper):
     """Stepper that advances a batch of runs by steps of a Markov chain (a `Process`), executed by a kernel.
 
+    States at saved times wait in `waiting` until several of them are observed in one compiled call; `ready` has snapshots that
+    were observed early, because ended runs were dropped.
+
     `carry` holds the runs that are still computed, `kept` their indices in the batch, and `full_carry` all runs as they were
     when ended runs were last dropped. `done` counts the steps made, `base` those up to the last saved time, and `first` those
     up to the present segment, which may begin at a knot.
@@ -109,6 +109,10 @@ class ProcessStepper(Stepper):
         self.kept = np.arange(self.size)
         self.t0 = float(segments.begin_times[0]) if segments.begin_times.size else float(request.clock.t[0])
         self.begin_state = begin
+        self.observer = StateObserver(process, request.observe, len(request.runs), begin)
+        self.waiting: list[SavedState] = []
+        self.ready: list[Snapshot] = []
+        self.observed_at = time.perf_counter()
         self.shown: tuple[PyTree, dict] | None = self._initial_observation if request.save_start else None
         # conditions on the risk reuse the risk of the first snapshot if both are the same
         known_risk = self.shown[1]["risk"] if self.shown is not None and reports_problem_risk(process) else None
@@ -163,14 +167,48 @@ class ProcessStepper(Stepper):
             self.segment, self.first, self.done = self.segment + 1, end, max(end, self.done)
 
     def advance(self):
-        return self.advance_many([self])[0]
+        spans = self._spans_to_saves()
+        if len(spans) < 2:
+            return self.advance_many([self])[0]
+        begin = time.perf_counter()
+        carry, states = self.stepping.advance_through(self.kernel_batch, spans)
+        seconds = time.perf_counter() - begin
+        saved = [
+            SavedState(each.state, self._run_times(each, t)) for each, t in zip(states, self._times_of_saves(), strict=False)
+        ]
+        end = int(spans[-1].first_step + spans[-1].steps)
+        # one statement, so that Ctrl-C leaves them consistent
+        self.carry, self.waiting, self.segment, self.base, self.first, self.done = (
+            carry, [*self.waiting, *saved], self.segment + len(spans), end, end, end,
+        )  # fmt: skip
+        self.pace.record_call(sum(int(span.steps) for span in spans), seconds)
+        self._pass_knots()
+        return self._due_snapshots()
+
+    def _times_of_saves(self) -> np.ndarray:
+        """Return the times at the ends of the present and the later segments."""
+        counts, sizes, begins, remainders, _ = (part[self.segment :] for part in self.segments)
+        return begins + counts * sizes + remainders
+
+    def _spans_to_saves(self) -> list[StepRange]:
+        """Return the steps up to each of the next saved times that one kernel call reaches at the present pace."""
+        spans: list[StepRange] = []
+        if self.next_steps is None or self.done > self.first or not self.request.max_wait:
+            return spans
+        counts, sizes, begins, remainders, saved = (part[self.segment :] for part in self.segments)
+        whole = (counts > 0) & (remainders == 0) & saved & (np.cumsum(counts) <= self.pace.steps)
+        first = self.first
+        for i in range(min(self.observer.states_per_call, whole.size if whole.all() else int(np.argmin(whole)))):
+            spans.append(StepRange(*(np.asarray(number) for number in (first, counts[i], begins[i], sizes[i]))))
+            first += int(counts[i])
+        return spans
 
     @classmethod
     def advance_many(cls, steppers: Sequence[Any]) -> list[list[Snapshot]]:
         """Advance several steppers in one kernel call, by the smallest number of steps that one of them allows for it."""
         wanted = steppers[0].next_steps
         if wanted is None:
-            return [[stepper._save_snapshot(stepper.carry)] for stepper in steppers]
+            return [stepper._save_state(stepper.carry) for stepper in steppers]
         steps, begin = min(wanted.steps, *(stepper.pace.steps for stepper in steppers)), time.perf_counter()
         span = StepRange(*(np.asarray(number) for number in wanted._replace(steps=steps)))
         carries = steppers[0].stepping.advance_many([stepper.kernel_batch for stepper in steppers], span)
@@ -181,23 +219,48 @@ class ProcessStepper(Stepper):
         """Store the state that a kernel call returned, and return a snapshot if it is at the next saved time."""
         end = self.first + int(self.segments.step_counts[self.segment])
         if wanted.first_step == end:  # a fraction of a step is only observed: the next segment begins with the whole step
-            return [self._save_snapshot(carry)]
+            return self._save_state(carry)
         self.carry, self.done = carry, self.done + steps  # one statement, so that Ctrl-C leaves the two consistent
         self.pace.record_call(steps, seconds)
         self._pass_knots()
-        return [self._save_snapshot(carry)] if self.next_steps is None else []
+        return self._save_state(carry) if self.next_steps is None else self._take_ready()
 
-    def _save_snapshot(self, carry: Carry) -> Snapshot:
-        """Return the snapshot at the next saved time, and turn to the segment of steps after it."""
+    def _save_state(self, carry: Carry | RunStates) -> list[Snapshot]:
+        """Store the state at the next saved time, turn to the segment of steps after it, and return snapshots that are due."""
         self._pass_knots()
-        count, size, t, remainder, _ = (part[self.segment] for part in self.segments)
-        observed = self._observe_on_host(carry.state, self._run_times(carry, t + count * size + remainder))
-        self.shown = _replace_runs(self.shown, observed, self.kept)
-        snapshot = self._to_snapshot(self.shown)
-        end = self.first + int(count)
-        self.segment, self.base, self.first, self.done = self.segment + 1, end, end, end
+        saved = SavedState(carry.state, self._run_times(carry, self._times_of_saves()[0]))
+        end = self.first + int(self.segments.step_counts[self.segment])
+        # one statement, so that Ctrl-C leaves them consistent
+        self.waiting, self.segment, self.base, self.first, self.done = [*self.waiting, saved], self.segment + 1, end, end, end
         self._pass_knots()
-        return snapshot
+        return self._due_snapshots()
+
+    def _due_snapshots(self) -> list[Snapshot]:
+        """Return the snapshots of waiting states if there are enough of them, if one has waited too long, or at the end."""
+        late = time.perf_counter() - self.observed_at >= self.request.max_wait
+        full = len(self.waiting) >= self.observer.states_per_call or late or self.finished
+        return self.observe_waiting() if full else self._take_ready()
+
+    def observe_waiting(self):
+        snapshots = self._take_ready()
+        self.observed_at = time.perf_counter()
+        if self.waiting:
+            snapshots += self._observe_states(self.waiting)
+            self.waiting = []
+        return snapshots
+
+    def _take_ready(self) -> list[Snapshot]:
+        """Remove the snapshots that were observed before they could be returned, and return them."""
+        ready, self.ready = self.ready, []
+        return ready
+
+    def _observe_states(self, saved: list[SavedState]) -> list[Snapshot]:
+        """Return snapshots of states of the runs that are still computed; ended runs keep what they showed last."""
+        snapshots = []
+        for observed in self.observer.observe(saved):
+            self.shown = _replace_runs(self.shown, observed, self.kept)
+            snapshots.append(self._to_snapshot(self.shown))
+        return snapshots
 
     @property
     def kernel_batch(self) -> RunBatch:
@@ -212,10 +275,9 @@ class ProcessStepper(Stepper):
         few = _positions_to_keep(active)
         if few is None:
             return
+        self.ready = self.observe_waiting()
         t = self.segments.times_after_steps(np.asarray(self.done - self.origin))
-        self.shown = _replace_runs(
-            self.shown, self._observe_on_host(self.carry.state, self._run_times(self.carry, t)), self.kept
-        )
+        self._observe_states([SavedState(self.carry.state, self._run_times(self.carry, t))])
         self._drop(few)
         self.pace.discard_durations()
 
@@ -238,12 +300,12 @@ class ProcessStepper(Stepper):
     @cached_property
     def _initial_observation(self) -> tuple[PyTree, dict]:
         """Statistics and observables of all runs of the batch, padding included, at the start."""
-        return self._observe_on_host(self.begin_state, np.full(self.size, self.t0))
+        return self.observer.observe([SavedState(self.begin_state, np.full(self.size, self.t0))])[0]
 
     def current_snapshot(self):
         carry = self._carry_of_all_runs()
         t = self.segments.times_after_steps(np.asarray(self.done - self.origin))
-        return self._to_snapshot(self._observe_on_host(carry.state, self._run_times(carry, t)))
+        return self._to_snapshot(self.observer.observe([SavedState(carry.state, self._run_times(carry, t))])[0])
 
     def resume_state(self):
         """Return the state from which a new stepper resumes the runs, as one row of floats per run.
@@ -291,18 +353,11 @@ class ProcessStepper(Stepper):
         # one statement, so that Ctrl-C leaves the three consistent
         self.full_carry, self.carry, self.kept = everything, carry, self.kept[few]
 
-    @cached_property
-    def _compiled_observe(self):
-        """Compiled function that returns statistics and observables of given states at given times."""
-        return jit_bound(_observe_runs, self.process, self.request.observe, fast_compile=True)
-
-    def _observe_on_host(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:
-        """Return statistics and observables of states, as NumPy arrays."""
-        return jax.tree.map(np.asarray, self._compiled_observe(state, t, np.array(len(self.request.runs))))
-
-    def _run_times(self, carry: Carry, t: Any) -> np.ndarray:
+    def _run_times(self, carry: Carry | RunStates, t: Any) -> np.ndarray:
         """Return the time of each run in a kernel's carry: t, or the time at which the run ended if that is earlier."""
         end = np.asarray(carry.end)
+        if (end < 0).all():
+            return np.full(end.shape, float(t))
         return np.where(end < 0, float(t), self.segments.times_after_steps(end - self.origin))
 
     def _to_snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
@@ -345,20 +400,6 @@ def _begin_condition(
     return map_groups(begin_group, process.group_size, wanted, (state, risk))
 
 
-def _observe_runs(
-    process: Process, observe: Observables, state: PyTree, t: Array, wanted: Array
-) -> tuple[PyTree, dict[str, Array]]:
-    """Return statistics, risk and observables of the states of all runs, each at its own time."""
-
-    def observe_group(both: tuple[PyTree, Array]):
-        state, t = both
-        stats, problem = process.statistics(state), process.problem
-        more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
-        return stats, {"risk": process.risk(state, stats, t), **more, **observe.evaluate_runs(stats)}
-
-    return map_groups(observe_group, process.group_size, wanted, (state, t))
-
-
 def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:
     """Return the positions of the active runs in a batch, padded to a smaller batch size for which code is compiled.
 
@@ -371,44 +412,12 @@ def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:
 
 def _replace_runs(before, after, kept: np.ndarray):
     """Return the arrays `before` of all runs, with the rows `kept` replaced by `after`; `before` is None on the first call."""
-    if before is None:
+    if before is None or len(kept) == len(jax.tree.leaves(before)[0]):
         return after
 
     def replace_rows(old, new):
-        if len(kept) == len(old):
-            return new
         out = old.copy()
         out[kept] = new
         return out
 
     return jax.tree.map(replace_rows, before, after)
-
-
-class CallPace:
-    """Number of steps to make per kernel call, adapted so that a call takes about `CALL_SECONDS`.
-
-    The number is a multiple of the number of steps whose variates are drawn together.
-
-    Ended runs are dropped once the steps since the last compilation have taken as long as it did (`compiling`): a simulation
-    then takes at most about twice the time it would take if the end of each run were known in advance.
-    """
-
-    def __init__(self, block: int) -> None:
-        self.block, self.steps = block, block
-        self.calls, self.seconds = 0, 0.0
-        self.compiling = COMPILE_SECONDS
-
-    def record_call(self, steps: int, seconds: float) -> None:
-        """Record the duration of a kernel call of `steps` steps, and adapt the number of steps per call."""
-        self.calls += 1
-        if self.calls == 1:
-            self.compiling = max(self.compiling, seconds)
-            return
-        self.seconds += seconds
-        # growth is limited, in case one call happened to be fast
-        wanted = min(steps * CALL_SECONDS / max(seconds, 1e-6), 8.0 * self.steps, 2.0**40)
-        self.steps = max(1, int(wanted) // self.block) * self.block
-
-    def discard_durations(self) -> None:
-        """Discard the measured durations, because the next call will include a compilation."""
-        self.calls, self.seconds = 0, 0.0

@@ -66,9 +66,10 @@ class Runner:
         while True:
             for snapshot in snapshots:
                 self._append_snapshot(snapshot)
-                if self.finished or time.perf_counter() - last > seconds:
-                    yield self.next_dataset()
-                    last = time.perf_counter()
+            # not between two snapshots of one call: the state to resume from is later than all of them
+            if self.finished or (snapshots and time.perf_counter() - last > seconds):
+                yield self.next_dataset()
+                last = time.perf_counter()
             report(self.stepper.completed_fraction)
             if self.finished:
                 return
@@ -117,6 +118,8 @@ class Runner:
 
         The result is None if nothing is new.
         """
+        for snapshot in self.stepper.observe_waiting():
+            self._append_snapshot(snapshot)
         reached = float(self.stepper.run_status().t.max())
         here = self.clock.t[self.index]
         if self.index < 0 or (not self.unsent and reached <= here):
@@ -203,7 +206,7 @@ class Simulation:
         """Simulate one batch and yield its datasets; after Ctrl-C the last one has the present state of the runs."""
         runner = None
         try:
-            runner = self._make_runner(runs, size, checkpoint)
+            runner = self._make_runner(runs, size, checkpoint, seconds)
             yield from runner.run(seconds, report)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -213,13 +216,16 @@ class Simulation:
 
     def make_runners(self) -> list[Runner]:
         """Return the runners of all batches of a simulation that begins at the start."""
-        return [self._make_runner(runs, size, None) for runs, size in self._split_batches()]
+        return [self._make_runner(runs, size, None, np.inf) for runs, size in self._split_batches()]
 
-    def _make_runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None) -> Runner:
-        """Return the runner of a batch of runs, padded to `size` runs, which begins at the start or at a checkpoint."""
+    def _make_runner(self, runs: np.ndarray, size: int, checkpoint: BatchCheckpoint | None, max_wait: float) -> Runner:
+        """Return the runner of a batch of runs, padded to `size` runs, which begins at the start or at a checkpoint.
+
+        Saved states wait at most `max_wait` seconds to be observed.
+        """
         padded = runs[np.minimum(np.arange(size), runs.size - 1)]  # copies of the last run fill the batch to a compiled size
         starts = self.engine.draw_starts(self.start, Stream.from_seed(self.request.seed, padded))
-        request = self.request._replace(runs=runs)
+        request = self.request._replace(runs=runs, max_wait=max_wait)
         state = None
         if checkpoint is not None:
             request = request._replace(clock=checkpoint.clock, save_start=False)

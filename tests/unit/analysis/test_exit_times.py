@@ -187,11 +187,11 @@ def test_exit_times_do_not_depend_on_batches(level):
 @pytest.mark.full
 def test_ended_runs_are_dropped_between_saved_times_without_changing_the_others(monkeypatch):
     """Twice, and what was saved before and after stays as it is; in the kernel that steps all runs that it is given."""
-    from sgdlimits.level import stepper
+    from sgdlimits.level import pace, stepper
 
     how = dict(until=sl.exits(0.3), runs=128, t_max=60, save=13, kernel="xla")
     plain = go(**how)
-    monkeypatch.setattr(stepper, "CALL_SECONDS", 1e-4)
+    monkeypatch.setattr(pace, "CALL_SECONDS", 1e-4)
     monkeypatch.setattr(stepper.CallPace, "seconds", property(lambda self: np.inf, lambda self, value: None), raising=False)
     sizes, drop = [], stepper.ProcessStepper._drop
     monkeypatch.setattr(stepper.ProcessStepper, "_drop", lambda self, few: sizes.append(len(few)) or drop(self, few))
