@@ -58,8 +58,15 @@ ALGORITHM_MEMBERS = {
     "trained": NewName("select_trained", "0.4"),
 }
 """Present names of renamed methods of gradient algorithms, by the old names."""
+LEVEL_MEMBERS = {
+    "bind": NewName("make_engine", "0.4"),
+    "first": NewName("draw_initial_statistics", "0.4"),
+    "view": NewName("adapt_problem", "0.4"),
+}
+"""Present names of renamed methods of levels, by the old names."""
 STEP_MEMBERS = {
     "after": NewName("repeat_after", "0.4"),
+    "along": NewName("combine_inputs", "0.4"),
     "fields_of": NewName("fields_by_name", "0.4"),
     "mean": NewName("mean_gradient", "0.4"),
     "mixed": NewName("left_multiply", "0.4"),

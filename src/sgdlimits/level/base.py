@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -17,6 +17,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
+from sgdlimits.renamed import LEVEL_MEMBERS, find_renamed_attribute
 from sgdlimits.start import Start
 
 RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED = "finished", "stopped", "diverged"
@@ -198,7 +199,7 @@ class Engine(eqx.Module):
 
 
 class Level(Part):
-    """Base class of levels of description of SGD, such as `Chain` or `ODE`: parameters, and a method to bind a problem.
+    """Base class of levels of description of SGD, such as `Chain` or `ODE`: parameters, and the engine of a problem.
 
     A new level subclasses this and implements `make_engine`. The class variables declare its properties to the rest of the
     package.
