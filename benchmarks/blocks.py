@@ -40,7 +40,10 @@ def compiled(blocks: int, width: int, name: str) -> dict:
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.stepper import initial_carry
 
-    engine, stream = sl.Chain(D).bind(problem(blocks, width), sl.RandomInit(D), None), Stream.from_seed(0, np.arange(RUNS))
+    engine, stream = (
+        sl.Chain(D).make_engine(problem(blocks, width), sl.RandomInit(D), None),
+        Stream.from_seed(0, np.arange(RUNS)),
+    )
     carry = initial_carry(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(D), stream)))
     begin = cpu()
     kernel = choose_kernel(engine.process, None, carry, name)

@@ -2,10 +2,9 @@ r"""
 Effective dynamics from a loss alone
 ====================================
 
-Logistic regression of two classes with heavy-tailed inputs, Student's t with one random scale for all coordinates. Neither
-the loss nor the inputs are in the package. The drift of :math:`m = w\cdot\mu` and :math:`q = |w - m\mu|^2` is tabulated
-from the loss and a sampler in dimension 200, and followed as an ODE (black), beside SGD (colours). Without the corrector,
-the effect of noise on the mean (dotted), the ODE has a wrong q.
+Logistic regression of two classes with heavy-tailed inputs (Student's t), which are not in the package. The drift of
+:math:`m = w\cdot\mu` and :math:`q = |w - m\mu|^2` is tabulated from the loss and a sampler in dimension 200, and followed as
+an ODE (black), beside SGD (colours). Without the corrector, the effect of noise on the mean (dotted), the ODE has a wrong q.
 """
 
 import jax

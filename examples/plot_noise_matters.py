@@ -2,10 +2,9 @@ r"""
 SGD's own noise leaves the plateau earlier
 ==========================================
 
-Near the saddle of phase retrieval, SGD's noise adds to the random overlaps at the start. At every learning rate the exact
-chain exits :math:`\log(1+\kappa)/2\omega_M` before the ODE averaged over random starts, where :math:`\omega_M` is the
-growth rate of the overlaps and :math:`\kappa` the variance of the noise over that of the random start: the dots agree with
-the solid line, below the dashed one. Times are in samples per dimension.
+Near the saddle of phase retrieval, SGD's noise adds to the random overlaps at the start. The exact chain (dots) exits
+:math:`\log(1+\kappa)/2\omega_M` samples per dimension before the ODE averaged over random starts (dashed), with the growth
+rate :math:`\omega_M` of the overlaps and the variance :math:`\kappa` of the noise over that of the random start.
 """
 
 import matplotlib.pyplot as plt

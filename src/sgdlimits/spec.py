@@ -105,7 +105,7 @@ class Spec:
 
         >>> spec = Spec.from_names("phase_retrieval", "chain", "random", "heavy_ball")
         >>> [spec.constructors_with_argument(name) for name in ("d", "lr", "beta", "start.d")]
-        (['level', 'start'], ['problem'], ['optimiser'], ['start'])
+        [['level', 'start'], ['problem'], ['optimiser'], ['start']]
         """
         given = {"problem": preset, "level": level, "start": start} | ({} if optimiser is None else {"optimiser": optimiser})
         return cls(**{part: Constructor.from_part(part, each) for part, each in given.items()})

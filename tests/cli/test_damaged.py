@@ -139,5 +139,5 @@ def test_ctrl_c_in_a_figure_names_the_files_that_are_new(command, monkeypatch, t
         (tmp_path / "here" / "demo-sgd.nc").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.demo.make", interrupted)
+    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.demo.make_figure", interrupted)
     assert command("demo --out here").stderr == "Interrupted. Saved in here: demo-sgd.nc.\n"

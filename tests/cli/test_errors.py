@@ -112,7 +112,7 @@ def test_every_command_ends_with_128_and_the_signal(name, how, command, monkeypa
 
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the processes of pytest-xdist do not listen to it
-    monkeypatch.setattr("sgdlimits.cli.options.Group.invoke", working)
+    monkeypatch.setattr("sgdlimits.cli.options.CommandGroup.invoke", working)
     try:
         result = command(name)
     finally:
@@ -136,6 +136,6 @@ def test_ctrl_c_in_the_demo_says_where_the_finished_levels_are(command, monkeypa
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.demo.make", interrupted)
+    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.demo.make_figure", interrupted)
     result = command("demo --out here")
     assert (result.exit_code, result.stderr) == (130, "Interrupted. Nothing was saved.\n")

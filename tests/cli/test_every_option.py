@@ -31,8 +31,8 @@ SOMETIMES_VALID = ["-1", "0", "1e400", "-inf", "5e-324", "1e300", "9" * 30, "0.5
 INVALID_FOLDERS = ["x.nc", "x.nc/y", "a" * 300]
 """Values that are invalid for every option that names a folder."""
 FIRST_WORK = [
-    ("analysis.fixed_points.find", "draw_starts"), ("papers.mediocrity.figures.mediocrity_2", "make"),
-    ("papers.mediocrity.figures.demo", "make"),
+    ("analysis.fixed_points.find", "draw_starts"), ("papers.mediocrity.figures.mediocrity_2", "make_figure"),
+    ("papers.mediocrity.figures.demo", "make_figure"),
     ("analysis.plot.overview", "label_datasets"), ("analysis.single_index", "exit_time"),
     ("cli.explorer.serve", "build_application"),
 ]  # fmt: skip

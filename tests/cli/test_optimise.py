@@ -80,7 +80,7 @@ def test_an_interruption_prints_the_best_so_far(command, monkeypatch, tmp_path):
     from sgdlimits.analysis import optimise
 
     (tmp_path / "rate.toml").write_text(GOOD)
-    evaluate, calls = optimise._Search.evaluate, []
+    evaluate, calls = optimise._Search.evaluate_objective, []
 
     def interrupted(self, z):
         calls.append(z)
@@ -88,7 +88,7 @@ def test_an_interruption_prints_the_best_so_far(command, monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return evaluate(self, z)
 
-    monkeypatch.setattr(optimise._Search, "evaluate", interrupted)
+    monkeypatch.setattr(optimise._Search, "evaluate_objective", interrupted)
     result = command("optimise rate.toml --out rate.nc")
     assert result.exit_code == 130
     assert "the best schedules so far" in result.stderr

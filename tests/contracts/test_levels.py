@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the small overlaps of this probl
 
 def variables(problem, kind, stats):
     """The axes and the array of each statistic of the students at a level, by name."""
-    return kind.adapt_problem(problem).coordinates.variables(stats.of("student") if isinstance(stats, sl.Overlaps) else stats)
+    return kind.view(problem).coordinates.variables(stats.of("student") if isinstance(stats, sl.Overlaps) else stats)
 
 
 def parts(problem, kind, stats):
@@ -57,7 +57,7 @@ def test_all_levels_start_from_the_same_statistics(problem, level, kind, go):
     for name, value in parts(problem, kind, seen).items():
         np.testing.assert_allclose(first[name].values, np.broadcast_to(value, first[name].shape), atol=1e-12)
     # The chain has another factor of Omega, and so at nodes other points: equal to what the nodes are worth.
-    view = kind.adapt_problem(problem)
+    view = kind.view(problem)
     np.testing.assert_allclose(first.risk.values, float(view.risk(seen)), rtol=max(1e-8, view.numerics.tolerance), atol=1e-12)
 
 
@@ -121,9 +121,7 @@ def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
     start, t, runs = kind.near(named, problem), 0.05, kind.runs * (6 * math.isqrt(D // kind.d) if kind.noisy else 1)
     data = go(start=start, t_max=t, runs=runs, batch=kind.runs, save=[t]).isel(t=0)
     t, seen = float(data.t), kind.seen(start)
-    before, slope = (
-        parts(problem, kind, stats) for stats in (seen, kind.adapt_problem(with_fresh_samples(problem)).drift(seen))
-    )
+    before, slope = (parts(problem, kind, stats) for stats in (seen, kind.view(with_fresh_samples(problem)).drift(seen)))
     for name in before:
         change = data[name].values - before[name]
         error = change.std(0) / np.sqrt(runs)

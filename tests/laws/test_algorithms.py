@@ -411,7 +411,7 @@ class LooseChain(FrameChain):
 class Loose(sl.Chain):
     name: ClassVar[str] = "loose"
 
-    def bind(self, problem, start, first):
+    def make_engine(self, problem, start, first):
         return ProcessEngine(self, problem, RUNS, self.d, LooseChain(problem, self.d))
 
 

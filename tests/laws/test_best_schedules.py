@@ -41,7 +41,7 @@ def test_least_time_is_that_of_the_best_rate_at_every_state():
 def test_optimised_schedule_takes_the_least_time():
     """Between the least time and a half per cent above, which 40 pieces cost."""
     m = 0.02
-    _, found = escape.optimise(m, 2.4 * escape.find_least_time(m), pieces=40)
+    _, found = escape.optimise_schedule(m, 2.4 * escape.find_least_time(m), pieces=40)
     assert escape.find_least_time(m) <= found.value <= 1.005 * escape.find_least_time(m)
     assert found.spread < 1e-3 * found.value
 

@@ -112,7 +112,7 @@ def test_terms_of_a_sample_make_up_its_step_in_r_d():
     after = W - delta * 0.7 * (G[:, :, None] * x[:, None] + 0.3 * W)
     Q = after @ after.swapaxes(1, 2)
     expected = np.concatenate([after[:, :, 0], Q[:, 0], Q[:, 1, 1:], a - delta * 0.7 * (second + 0.3 * a)], axis=1)
-    ours = np.asarray(problem.vector(stats))[:, None] - delta * terms.first + delta**2 * terms.second
+    ours = np.asarray(problem.vector(stats))[:, None] - delta * terms.first_order_terms + delta**2 * terms.second_order_terms
     np.testing.assert_allclose(ours.T, expected, rtol=1e-12, atol=1e-14)
     gradient = np.concatenate([(after - W)[:, :, :3].reshape(count, -1), -delta * 0.7 * (second + 0.3 * a)], axis=1)
     np.testing.assert_allclose(delta * np.abs(terms.gradient).T, np.abs(gradient), rtol=1e-10, atol=1e-14)
@@ -125,7 +125,7 @@ def test_terms_of_a_spike_make_up_a_step_of_its_chain():
     terms = terms_of(problem, stats, SampleDraws(points, outside, jnp.zeros(9, int)))
     state = PolarCoordinates(jnp.full(9, 0.4), jnp.full(9, np.sqrt(0.9)))
     after = SpikeChain(problem, d).step(state, SpikeDraws(points, outside), StepTime(0.0, 1.0)).spike
-    ours = np.array([[0.4], [0.9]]) - terms.first / d + terms.second / d**2
+    ours = np.array([[0.4], [0.9]]) - terms.first_order_terms / d + terms.second_order_terms / d**2
     np.testing.assert_allclose(ours, np.stack([after.m, after.r2]), rtol=1e-12)
 
 

@@ -247,7 +247,7 @@ def test_what_cannot_be_reused_is_said():
     refuse("Private adds noise of its own, which cannot be reused", private, sl.SGD(20, reuse=40))
     with pytest.raises(sl.BadInput, match="reuse does not support SpikedTensor"):
         sl.simulate(sl.presets.spiked_tensor(2, 2.0), sl.SGD(20, reuse=40), sl.RandomInit(20), t_max=1, progress=False)
-    with pytest.raises(sl.BadInput, match="reuse must be a whole number"):
+    with pytest.raises(sl.BadInput, match="reuse must be an integer"):
         sl.SGD(20, reuse=0)
     problem = committee(n=20)
     refuse("has a dataset of its own", problem, sl.SGD(D, reuse=5))

@@ -43,7 +43,7 @@ MADE = {
     "Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Closure", "HessianSpectrum", "ExitTable",
     "PlateauExits", "DynamicsEstimates", "EmpiricalProblem", "FittedDynamics", "SampleAverage", "SampledClosure",
     "SampledDynamics", "SampledLocalizability", "Surrogate", "Phases", "Trust", "EndPoint", "Hessian", "Audit", "Model",
-    "CriticalPoints", "CriticalFamily", "UnevenFamily", "Optimum", "ChainGain",
+    "CriticalPoints", "CriticalFamily", "UnevenFamily", "Optimum", "ChainGain", "BlockHessian",
 }  # fmt: skip
 """Classes of results, which the package fills in."""
 INSIDE = {"coordinates", "locate", "on_sphere"}

@@ -58,7 +58,7 @@ class Rows(Blocks):
     >>> X = np.random.default_rng(0).normal(size=(200, 6))
     >>> rows = Rows(X, y=X[:, 0], blocks=2)
     >>> rows.blocks, rows.gram.shape, rows.block_sizes(6)
-    (2, (2, 1, 1), (5, 1))
+    (2, (2, 1, 1), (2, 4))
     """
 
     recorded: ClassVar[dict[str, str]] = {"X": "fingerprint", "y": "none", "labels": "none", "blocks": "block_limit"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -17,7 +17,6 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.renamed import LEVEL_MEMBERS, find_renamed_attribute
 from sgdlimits.start import Start
 
 RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED = "finished", "stopped", "diverged"

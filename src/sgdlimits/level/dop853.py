@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import lax
 from jaxtyping import Array, Float
-from scipy.integrate import DOP853
 
 MAX_BUFFERED_STEPS = 16
 """Maximum number of steps in one compiled call."""
@@ -25,37 +26,55 @@ CALL_SECONDS = 0.05
 """Target duration of one compiled call; Ctrl-C is obeyed between calls."""
 SAFETY, MIN_FACTOR, MAX_FACTOR = 0.9, 0.2, 10.0
 """Factors by which the step size changes: that of the error estimate times the first, within the bounds of the others."""
-ERROR_EXPONENT = -1 / (DOP853.error_estimator_order + 1)
+ERROR_EXPONENT = -1 / 8
+"""Power of the error estimate, which is of order 7, to which step sizes are proportional."""
 MAX_DEFECT = 8.0
 """Maximum residual of the ODE on the interpolating polynomial of a step, times half a step, in units of the tolerance."""
 
-_STAGES, _POWERS = DOP853.n_stages, 7
+_STAGES, _POWERS = 12, 7
 _START, _END, _MIDDLE, _PROBE, _DONE = 0, _STAGES, _STAGES + 4, _STAGES + 5, _STAGES + 6
 """Stages of a step beside those of the method: its beginning, its end, the middle of its polynomial, the probe for its size."""
 
 
-def _tabulate() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the weights of the slopes and the node of each stage, those of the polynomial, and of its slope in the middle.
+class Tableau(NamedTuple):
+    """Coefficients of the method, as weights of the slopes at its stages.
+
+    Parameters
+    ----------
+    stages, nodes : weights that give the state at each stage, and times of the stages
+    polynomial, middle_slope : weights of the coefficients of the interpolating polynomial, and of its slope in the middle
+    errors : weights of the error estimates of order 5 and 3
+    """
+
+    stages: Float[np.ndarray, "rows stages"]
+    nodes: Float[np.ndarray, " rows"]
+    polynomial: Float[np.ndarray, "powers stages"]
+    middle_slope: Float[np.ndarray, " stages"]
+    errors: Float[np.ndarray, "2 stages"]
+
+
+@lru_cache(maxsize=1)
+def tabulate() -> Tableau:
+    """Return the coefficients of the method, from those of SciPy's class.
 
     The interpolating polynomial of a step of size h, in x from 0 to 1, is y + sum_i F_i phi_i(x) with phi_0 = x,
     phi_1 = x (1 - x), phi_2 = x^2 (1 - x), and so on; F is h times a linear combination of the slopes at the stages.
     """
+    method = scipy.integrate.DOP853  # SciPy is imported here, at the first solution
     rows, nodes = np.zeros((_DONE, _MIDDLE)), np.zeros(_DONE)
-    rows[:_STAGES, :_STAGES], nodes[:_STAGES] = DOP853.A, DOP853.C
-    rows[_END, :_STAGES], nodes[_END] = DOP853.B, 1.0
-    rows[_END + 1 : _MIDDLE], nodes[_END + 1 : _MIDDLE] = DOP853.A_EXTRA, DOP853.C_EXTRA
+    rows[:_STAGES, :_STAGES], nodes[:_STAGES] = method.A, method.C
+    rows[_END, :_STAGES], nodes[_END] = method.B, 1.0
+    rows[_END + 1 : _MIDDLE], nodes[_END + 1 : _MIDDLE] = method.A_EXTRA, method.C_EXTRA
     rows[_PROBE, 0], nodes[_PROBE] = 1.0, 1.0
     polynomial, start, end = np.zeros((_POWERS, _MIDDLE)), np.eye(_MIDDLE)[0], np.eye(_MIDDLE)[_END]
     polynomial[:3] = rows[_END], start - rows[_END], 2 * rows[_END] - end - start
-    polynomial[3:] = DOP853.D
+    polynomial[3:] = method.D
     power = np.arange(_POWERS)
     at_middle = 0.5 ** (power + 1.0)
     rows[_MIDDLE], nodes[_MIDDLE] = at_middle @ polynomial, 0.5
     # the logarithmic derivative of x^a (1 - x)^b at 1/2 is 2 (a - b)
-    return rows, nodes, polynomial, (2 * (power // 2 + 1 - (power + 1) // 2) * at_middle) @ polynomial
-
-
-STAGE_WEIGHTS, STAGE_NODES, POLYNOMIAL_WEIGHTS, MIDDLE_SLOPE_WEIGHTS = _tabulate()
+    middle_slope = (2 * (power // 2 + 1 - (power + 1) // 2) * at_middle) @ polynomial
+    return Tableau(rows, nodes, polynomial, middle_slope, np.stack([method.E5, method.E3]))
 
 
 class Interval(NamedTuple):
@@ -96,7 +115,7 @@ class Attempt(NamedTuple):
     slopes: Float[Array, "stages rows n"]
 
 
-class Steps(NamedTuple):
+class SolverSteps(NamedTuple):
     """Steps of one call, as arrays of JAX within it and of NumPy after it.
 
     Parameters
@@ -118,7 +137,9 @@ class Steps(NamedTuple):
     accurate: Any
 
 
-def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y: Array, size: Array, within: Interval) -> Steps:
+def make_steps(
+    drift: Callable[[Array, Array], Array], buffer: int, t: Array, y: Array, size: Array, within: Interval
+) -> SolverSteps:
     """Make steps of DOP853 from time t and state y, and return at most `buffer` of them.
 
     Parameters
@@ -128,6 +149,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
     size : size of the first step; NaN chooses it from the drift
     within : interval, tolerances and number of steps
     """
+    tableau = tabulate()
     # at t = 0 the spacing of floats is denormal, and compiled code may flush it to zero
     smallest = lambda t: jnp.maximum(10 * (jnp.nextafter(t, jnp.inf) - t), 1e-290)
     norm = lambda rows: jnp.sqrt((jnp.where(jnp.arange(len(y))[:, None] < within.runs, rows, 0.0) ** 2).sum())
@@ -160,9 +182,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
 
         def judge(a: Attempt, slope, point):
             scale = within.atol + jnp.maximum(jnp.abs(y), jnp.abs(point)) * within.rtol
-            fifth, third = (
-                norm(jnp.tensordot(each, a.slopes[: _STAGES + 1], 1) / scale) ** 2 for each in (DOP853.E5, DOP853.E3)
-            )
+            fifth, third = (norm(jnp.tensordot(each, a.slopes[: _STAGES + 1], 1) / scale) ** 2 for each in tableau.errors)
             both = (fifth + 0.01 * third) * entries
             error = jnp.where(both == 0, 0.0, a.size * fifth / jnp.sqrt(jnp.where(both == 0, 1.0, both)))
             change = SAFETY * jnp.where(error == 0, 1.0, error) ** ERROR_EXPONENT
@@ -180,7 +200,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
             )
 
         def check_middle(a: Attempt, slope, point):
-            defect = a.size / 2 * jnp.abs(slope - jnp.tensordot(MIDDLE_SLOPE_WEIGHTS, a.slopes[:_MIDDLE], 1))
+            defect = a.size / 2 * jnp.abs(slope - jnp.tensordot(tableau.middle_slope, a.slopes[:_MIDDLE], 1))
             fits = defect <= MAX_DEFECT * (within.defect_atol + within.defect_rtol * jnp.abs(point))
             padding = (jnp.arange(len(y)) >= within.runs)[:, None]
             return a._replace(stage=jnp.asarray(_DONE), accurate=(fits | padding).all())
@@ -191,15 +211,18 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
         row = np.minimum(np.arange(_DONE), _MIDDLE)
 
         def next_stage(a: Attempt) -> Attempt:
-            point = y + a.size * jnp.tensordot(jnp.asarray(STAGE_WEIGHTS)[a.stage], a.slopes[:_MIDDLE], 1)
+            point = y + a.size * jnp.tensordot(jnp.asarray(tableau.stages)[a.stage], a.slopes[:_MIDDLE], 1)
             point = jnp.where(a.stage == _START, y, point)  # the size may not be known yet
-            now = t + jnp.where(a.stage == _START, 0.0, jnp.asarray(STAGE_NODES)[a.stage] * a.size)
+            now = t + jnp.where(a.stage == _START, 0.0, jnp.asarray(tableau.nodes)[a.stage] * a.size)
             slope = drift(jnp.minimum(now, within.reduce_below_jump), point)
             a = a._replace(slopes=a.slopes.at[jnp.asarray(row)[a.stage]].set(slope), y=jnp.where(a.stage == _END, point, a.y))
             update = lambda branch: lambda: branch(a, slope, point)._replace(y=a.y, slopes=a.slopes)[:6]
             branches = [update(branch) for branch in (start, probe, go_on, judge, check_middle)]
             stage, size, next_size, rejected, failed, accurate = lax.switch(jnp.asarray(kinds)[a.stage], branches)
-            return Attempt(stage, size, next_size, rejected, failed, accurate, a.y, a.slopes)
+            # an attempt begins with the slope at the start alone: others may not be finite, and zero times them is neither
+            stale = (stage == 1) & (jnp.arange(len(a.slopes)) > 0)
+            slopes = jnp.where(stale[:, None, None], 0.0, a.slopes)
+            return Attempt(stage, size, next_size, rejected, failed, accurate, a.y, slopes)
 
         no, stage = jnp.asarray(False), jnp.where(jnp.isnan(first).all(), _START, 1)
         size = jnp.where(stage == _START, size, bounded(size))
@@ -211,19 +234,19 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
         t, y, first, steps = carry
         a = attempt_step(t, y, first, steps.size)
         k, reached = steps.made, jnp.where(t + a.size >= within.end, within.end, t + a.size)
-        stored = Steps(
+        stored = SolverSteps(
             jnp.where(a.failed, k, k + 1),
             a.failed,
             a.next_size,
             steps.t.at[k].set(reached),
             steps.y.at[k].set(a.y),
-            steps.polynomials.at[k].set(a.size * jnp.tensordot(POLYNOMIAL_WEIGHTS, a.slopes[:_MIDDLE], 1)),
+            steps.polynomials.at[k].set(a.size * jnp.tensordot(tableau.polynomial, a.slopes[:_MIDDLE], 1)),
             steps.accurate.at[k].set(a.accurate),
         )
         return reached, a.y, a.slopes[_END], stored
 
     more = lambda carry: (carry[3].made < within.steps) & ~carry[3].failed & (carry[0] < within.end)
-    empty = Steps(
+    empty = SolverSteps(
         jnp.asarray(0),
         jnp.asarray(False),
         size,
@@ -235,7 +258,7 @@ def make_steps(drift: Callable[[Array, Array], Array], buffer: int, t: Array, y:
     return lax.while_loop(more, take_step, (t, y, jnp.full_like(y, jnp.nan), empty))[3]
 
 
-class Polynomial:
+class StepPolynomial:
     """Interpolating polynomial of one step, from its begin to its end; `accurate` says whether it satisfies the ODE."""
 
     def __init__(self, begin: float, end: float, y: np.ndarray, F: Float[np.ndarray, "powers n"], accurate: bool) -> None:
@@ -267,8 +290,8 @@ class CompiledSolver:
         self.t, self.rows, self.h_abs, self.step_size = t, y, size, np.nan
         self.status = "running" if t < within.end else "finished"
         self.steps_per_call, self.position = 1, 0
-        self.steps: Steps | None = None
-        self.polynomial: Polynomial | None = None
+        self.steps: SolverSteps | None = None
+        self.polynomial: StepPolynomial | None = None
 
     @property
     def y(self) -> np.ndarray:
@@ -291,9 +314,9 @@ class CompiledSolver:
         self.h_abs = float(steps.size) if last else float(steps.t[i + 1]) - t
         self.status = "finished" if t >= self.within.end else "running"
         F = steps.polynomials[i][:, : self.within.runs].reshape(_POWERS, -1)
-        self.polynomial = Polynomial(low, t, before, F, bool(steps.accurate[i]))
+        self.polynomial = StepPolynomial(low, t, before, F, bool(steps.accurate[i]))
 
-    def dense_output(self) -> Polynomial:
+    def dense_output(self) -> StepPolynomial:
         """Return the interpolating polynomial of the last step."""
         assert self.polynomial is not None
         return self.polynomial
@@ -302,7 +325,7 @@ class CompiledSolver:
         """Make some steps in one compiled call, as many as take about `CALL_SECONDS`."""
         begin, within = time.perf_counter(), self.within._replace(steps=self.steps_per_call)
         found = self.call(self.t, self.rows, self.h_abs, within)
-        self.steps, self.position = Steps(*map(np.asarray, found)), 0
+        self.steps, self.position = SolverSteps(*map(np.asarray, found)), 0
         each = (time.perf_counter() - begin) / max(1, int(self.steps.made))
         self.steps_per_call = int(np.clip(min(CALL_SECONDS / max(each, 1e-9), 8 * self.steps_per_call), 1, self.buffer))
 

@@ -24,9 +24,8 @@ from sgdlimits.inputs.base import StepDimensions
 from sgdlimits.inputs.masks import MaskedInputs
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
-from sgdlimits.level.diffuse import CoordinateProcess
 from sgdlimits.level.process import Process
-from sgdlimits.level.sgd import Batch, WeightProcess, WeightState, joined_frames, sgd_process
+from sgdlimits.level.sgd import Batch, WeightProcess, WeightState, joined_frames
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.blocks import check_block_sizes
 from sgdlimits.problem.projection import ProjectionProblem
@@ -190,7 +189,8 @@ class DatasetProcess(Process):
         size = max(1, FLOATS_IN_MEMORY // self._floats_drawn)
         groups = np.split(runs, range(size, len(runs), size))
         drawn = (self.base.draw_samples(stream.evaluate_runs(group), self.n) for group in groups)
-        parts = zip(*(map(np.asarray, each) for each in drawn), strict=True)
+        # inputs, label noise and classes: a dataset has no input noise
+        parts = zip(*(map(np.asarray, each[:3]) for each in drawn), strict=True)
         return Dataset(*(jnp.asarray(np.moveaxis(np.concatenate(part, axis=1), 1, 0)[position]) for part in parts))
 
     def draw(self, stream: Stream) -> Picks:
@@ -289,16 +289,3 @@ def dataset_chain(problem: ProjectionProblem, d: int) -> DatasetProcess:
     fills = d <= problem.target.teachers + problem.network.width * len(problem.algorithm.names) + problem.training_set.n
     # The span may be all of R^d, where coordinates of samples are independent: d n numbers to draw, and not n^2.
     return DatasetProcess(WeightProcess(problem, d) if fills and problem.data.blocks is None else SpanProcess(problem, d))
-
-
-@sgd_process.register
-def _(problem: ProjectionProblem, d: int) -> WeightProcess | DatasetProcess:
-    on_axes = isinstance(problem.algorithm, CoordinatewiseAlgorithm)
-    if on_axes and problem.data.blocks is not None:
-        raise BadInput(
-            f"{type(problem.algorithm).__name__} treats coordinates separately, which does not support blocks of variances. "
-            "Use inputs of one block, or another algorithm, such as OnePassSGD."
-        )
-    kind: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
-    process = kind(problem, d)
-    return process if problem.training_set is None else DatasetProcess(process)

@@ -17,6 +17,7 @@ from sgdlimits.inputs.base import StepDimensions
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.diffuse import CoordinateProcess, DiffuseProcess
+from sgdlimits.level.finite_data import DatasetProcess
 from sgdlimits.level.sgd import Batch, WeightProcess, WeightState, sgd_process
 from sgdlimits.model.target import Target
 from sgdlimits.problem.projection import ProjectionProblem
@@ -104,16 +105,17 @@ def _no_label(fixed: Any) -> Any:
 
 
 @sgd_process.register
-def _(problem: ProjectionProblem, d: int) -> WeightProcess:
+def _(problem: ProjectionProblem, d: int) -> WeightProcess | DatasetProcess:
     data, on_axes = problem.data, isinstance(problem.algorithm, CoordinatewiseAlgorithm)
     if on_axes and (data.blocks is not None or isinstance(data, (Rows, Sampler))):
         raise BadInput(
             f"{type(problem.algorithm).__name__} treats coordinates separately, which supports Gaussian inputs of one block "
             "only. Use another algorithm, such as OnePassSGD."
         )
-    process: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
+    kind: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
     if isinstance(data, Rows):
-        process = RowsProcess
+        kind = RowsProcess
     elif isinstance(data, Sampler):
-        process = SampledProcess
-    return process(problem, d)
+        kind = SampledProcess
+    process = kind(problem, d)
+    return process if problem.training_set is None else DatasetProcess(process)

@@ -30,7 +30,7 @@ from sgdlimits.level.base import (
     compiled_batch_sizes,
 )
 from sgdlimits.level.condition import Condition
-from sgdlimits.level.dop853 import MAX_DEFECT, CompiledSolver, Interval, Steps, buffered_steps, make_steps
+from sgdlimits.level.dop853 import MAX_DEFECT, CompiledSolver, Interval, SolverSteps, buffered_steps, make_steps
 from sgdlimits.level.observe import Observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
@@ -73,7 +73,7 @@ def _drifts(problem: Problem, corrector: bool, layout: TreeLayout, t: Any, rows:
 
 def _make_steps(
     problem: Problem, corrector: bool, layout: TreeLayout, buffer: int, t: Any, rows: Any, size: Any, within: Any
-) -> Steps:
+) -> SolverSteps:
     """Make steps of DOP853 for runs with one state in each row."""
     return make_steps(lambda t, rows: _drifts(problem, corrector, layout, t, rows), buffer, t, rows, size, within)
 

@@ -215,7 +215,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def limit(self) -> ProjectionProblem:
         """The problem in the limit of large d, where the algorithm and the statistics may differ from those at finite d."""
-        self.check_fresh()
+        check_fresh(self)
         other = self.algorithm.limit
         check_limit(at_start(other), at_start(self.model))
         if isinstance(self.data, Blocks) and not is_linear(other, self.network.width):
@@ -230,14 +230,6 @@ class ProjectionProblem(ModelProblem):
     def rate(self):
         # paper time counts lr t, with the learning rate at the start where it is a schedule
         return 1.0 if self.paper_time is None else self.paper_time * at_start(self.algorithm).lr_sample
-
-    def check_fresh(self) -> None:
-        """Raise `BadInput` if SGD reuses the samples of a dataset, on which the weights then depend."""
-        if self.training_set is not None:
-            raise BadInput(
-                f"the limit of large d needs fresh samples, and this problem reuses "
-                f"{format_count(self.training_set.n, 'sample')}. Use Chain(d) or SGD(d), or data without Reused."
-            )
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
         """Return the problem with expectations computed by another quadrature rule or `Expectation`."""
@@ -338,6 +330,15 @@ class ProjectionProblem(ModelProblem):
         """
         self.coordinates.fits(stats)
         return estimate_moments(at_start(self), stats, tolerance)
+
+
+def check_fresh(problem: ProjectionProblem) -> None:
+    """Raise `BadInput` if SGD reuses the samples of a dataset, on which the weights then depend."""
+    if problem.training_set is not None:
+        raise BadInput(
+            f"the limit of large d needs fresh samples, and this problem reuses "
+            f"{format_count(problem.training_set.n, 'sample')}. Use Chain(d) or SGD(d), or data without Reused."
+        )
 
 
 def risk_expectation(problem: ProjectionProblem) -> Expectation:

@@ -151,7 +151,7 @@ def test_weights_are_those_of_optax(name):
     state = process.start(problem.coordinates.from_overlaps(jax.tree.map(lambda leaf: leaf[None], START)))
     inputs = process.draw(Stream.from_seed(5, [0], steps=STEPS))
     rows = rows_of(state.names, "student", 2)
-    teacher = process._frame_coordinates(inputs.x[:, :b, 0])[..., 0]
+    teacher = process.frame_coordinates(inputs.x[:, :b, 0])[..., 0]
     params = {"u": jnp.asarray(state.W[0, rows]), "a": jnp.asarray(state.a[0])}
     expected, average, noise = jax.jit(lambda *args: by_optax(rule, transform, *args))(
         params, inputs.x[:, :b, 0], teacher, inputs.z[:, :, 0]

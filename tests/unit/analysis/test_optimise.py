@@ -220,7 +220,7 @@ def test_time_to_leave_a_plateau():
 def test_interruption_keeps_the_best_so_far(monkeypatch):
     from sgdlimits.analysis import optimise
 
-    evaluate, calls = optimise._Search.evaluate, []
+    evaluate, calls = optimise._Search.evaluate_objective, []
 
     def interrupted(self, z):
         calls.append(z)
@@ -228,7 +228,7 @@ def test_interruption_keeps_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return evaluate(self, z)
 
-    monkeypatch.setattr(optimise._Search, "evaluate", interrupted)
+    monkeypatch.setattr(optimise._Search, "evaluate_objective", interrupted)
     found = find()
     assert found.interrupted
     assert not found.complete

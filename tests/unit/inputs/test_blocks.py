@@ -58,7 +58,7 @@ ONE_CLASS_UNIT = sl.Overlaps([1.0], [[0.1]], [[1.0]])
         (lambda: sl.simulate(EASY(), sl.Chain(1), ONE_UNIT, t_max=1.0), "dimensions for a block"),
         (
             lambda: sl.simulate(EASY(), sl.MeanField(), ONE_UNIT, t_max=1.0),
-            "MeanField is not available for inputs with variances",
+            "MeanField does not support variances by block or class",
         ),
         (lambda: sl.simulate(EASY(), sl.ODE(), sl.FixedInit(0.5), t_max=1.0), "FixedInit does not support inputs with blocks"),
         (lambda: sl.simulate(EASY(algorithm=sl.Adam(0.1)), sl.SGD(20), ONE_UNIT, t_max=1.0), "coordinates separately"),

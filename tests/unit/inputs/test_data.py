@@ -176,7 +176,7 @@ def test_files_have_a_fingerprint_of_the_rows():
 
 
 def test_sampler_gives_signs():
-    x, z, c = SIGNS.vectors(Stream.from_seed(0, np.arange(3)), _sizes(), 8, None, None)
+    x, z, c = SIGNS.draw_vectors(Stream.from_seed(0, np.arange(3)), _sizes(), 8, None, None)
     assert x.shape == (1, 2, 3, 8)
     assert set(np.unique(x)) == {-1.0, 1.0}
     assert len(np.unique(np.asarray(x).reshape(6, 8), axis=0)) == 6

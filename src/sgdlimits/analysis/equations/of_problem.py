@@ -14,7 +14,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import is_schedule
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.projection import ProjectionProblem, check_fresh
 from sgdlimits.problem.spiked import SpikedTensor
 
 
@@ -45,7 +45,7 @@ def _constant_second_layer(problem: ProjectionProblem) -> float | None:
 
 @equations_of_problem.register
 def _(problem: ProjectionProblem) -> Equations:
-    problem.check_fresh()
+    check_fresh(problem)
     return choose_equations(problem.model, problem.algorithm, _constant_second_layer(problem))
 
 
