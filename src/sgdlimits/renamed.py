@@ -142,6 +142,14 @@ def rename_changes(changes: dict[str, Any]) -> dict[str, Any]:
     return {RENAMED_MEMBERS[name].name if name in RENAMED_MEMBERS else name: value for name, value in changes.items()}
 
 
+def adopt_renamed_methods(cls: type, renamed: Mapping[str, NewName]) -> None:
+    """Give a user's class the present names of the methods that it defines under former names, with a warning for each."""
+    for old, new in renamed.items():
+        if old in vars(cls) and new.name not in vars(cls):
+            _warn_renamed(f"{cls.__name__}.{old}", f"{cls.__name__}.{new.name}", new.until, 4)
+            setattr(cls, new.name, vars(cls)[old])
+
+
 def find_renamed_attribute(
     thing: Any, name: str, *views: tuple[str, type], renamed: Mapping[str, NewName] = MappingProxyType(RENAMED_MEMBERS)
 ) -> Any:

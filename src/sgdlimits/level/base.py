@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -17,6 +17,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
+from sgdlimits.renamed import LEVEL_MEMBERS, adopt_renamed_methods, find_renamed_attribute
 from sgdlimits.start import Start
 
 RUN_FINISHED, RUN_STOPPED, RUN_DIVERGED = "finished", "stopped", "diverged"
@@ -211,6 +212,17 @@ class Level(Part):
     """Fixed batch size of `simulate_runs` if rounding in a run depends on the other runs of its batch; otherwise None."""
     leaves_cone: ClassVar[bool] = False
     """Whether discretised noise may give overlaps that no weights have (a matrix that is not positive semi-definite)."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Take a method that a subclass defines under its former name for the present one, with a deprecation warning."""
+        super().__init_subclass__(**options)
+        adopt_renamed_methods(cls, LEVEL_MEMBERS)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a method under its former name, with a deprecation warning."""
+            return find_renamed_attribute(self, name, renamed=LEVEL_MEMBERS)
 
     @abc.abstractmethod
     def make_engine(self, problem: Problem, start: Start, first: PyTree) -> Engine:
