@@ -102,6 +102,7 @@ TINY = {
     "staircase": dict(d=(100, 150), harder=(100, 150), runs=4, names=("x1 x2", "x1 + x1 x2")),
     "staircase-correlated": dict(correlations=(0.0, 0.3), d=(400, 600), harder=(400, 600), runs=4),
     "scaling-exponents": dict(points=3, steps=10**9, blocks=48),
+    "scaling-features": dict(models=6, largest=300, times=31, blocks=64),
     "scaling-frontier": dict(models=5, largest=1000, times=21, blocks=24),
     "scaling-momentum": dict(d=10**4, decades=6, pieces=4, blocks=24),
     "scaling-schedule": dict(d=10**4, horizons=(1e2, 1e4), pieces=2, evaluations=6, blocks=24),
