@@ -1,7 +1,7 @@
 r"""Random features of a power law, by their deterministic equivalent: Paquette et al. [21]_.
 
-The inputs have the variances :math:`\lambda_j = j^{-2\alpha}`, j = 1, ..., v, the target is :math:`\sum_j j^{-\beta}x_j`, and the
-d features are :math:`W^\top x` with Gaussian W of variance 1/d. SGD on them is least squares with the covariance
+The inputs have the variances :math:`\lambda_j = j^{-2\alpha}`, j = 1, ..., v, the target is :math:`\sum_j j^{-\beta}x_j`, and
+the d features are :math:`W^\top x` with Gaussian W of variance 1/d. SGD on them is least squares with the covariance
 :math:`K = W^\top HW`, where H has the variances of the inputs, and the part of the target out of reach is label noise.
 
 With :math:`g(z) = \frac1d\operatorname{tr}(K - z)^{-1}` and :math:`u = -1/g`, the equation of the deterministic equivalent is
@@ -11,8 +11,8 @@ explicit in u, and so is the Stieltjes transform of the target's part along the 
     z(u) = u + \frac ud\sum_j\frac{\lambda_j}{u - \lambda_j}, \qquad
     T(z) = -\frac uz\sum_j\frac{\lambda_jj^{-2\beta}}{u - \lambda_j} .
 
-The real line of z is the curve :math:`\sum_j\lambda_j^2/|u-\lambda_j|^2 = d` of u, above the axis or on it. The masses of bins are
-integrals of g and T over paths in u between two of its points, so that no density is computed.
+The real line of z is the curve :math:`\sum_j\lambda_j^2/|u-\lambda_j|^2 = d` of u, above the axis or on it. The masses of bins
+are integrals of g and T over paths in u between two of its points, so that no density is computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sgdlimits as sl
 from sgdlimits.errors import BadInput
 
 PATH_POINTS = 32
-"""Number of Gauss-Legendre points on each of the three lines of a path; all bins together have the right trace within 1e-11, up to d = 1e5."""
+"""Number of Gauss-Legendre points on each of the three lines of a path; the trace is then correct to 1e-11, up to d = 1e5."""
 BISECTIONS = 100
 """Number of bisections for the height of the curve; more than double precision resolves, from any first interval."""
 MIN_COUNT = 1e-8
@@ -141,7 +141,8 @@ class _Sums:
         z = u * (1 + self.counts / self.d @ ratio)
         dz = (1 - self.counts / self.d @ ratio**2) * du
         transforms = -1 / u, -z / u, -u / z * (self.squares @ ratio)
-        return tuple(float((each * dz).sum().imag / np.pi) for each in transforms)
+        share, moment, target = (float((each * dz).sum().imag / np.pi) for each in transforms)
+        return share, moment, target
 
 
 def _ends_of_bins(sums: _Sums, d: int, alpha: float, bins_per_fold: float) -> Float[np.ndarray, " ends"]:
@@ -175,9 +176,9 @@ def loss_terms(alpha: float, beta: float) -> dict[str, tuple[float, float]]:
 
 
 def frontier_exponents(alpha: float, beta: float) -> tuple[str, float, float]:
-    r"""Return the phase of Paquette et al. for :math:`2\alpha > 1`, and the exponents of the best loss and model size in compute.
+    r"""Return the phase of Paquette et al., and the exponents of the best loss and model size in the compute.
 
-    The compute is d times the number of steps. In phase I the best model stops where the teacher's modes meet the floor, in
+    The compute is d times the number of steps, and :math:`2\alpha > 1`. In phase I the best model stops where the teacher's modes meet the floor, in
     phase II where they meet the distortion, and in phase III where the noise of SGD meets the distortion.
     """
     if 2 * beta < 1:
