@@ -17,8 +17,9 @@ A figure is a module in the folder `figures` of its paper, with a docstring, the
 .. [19] Mignacco, Mori, *A statistical physics framework for optimal learning*.
 .. [21] Paquette, Paquette, Xiao, Pennington, *4+3 phases of compute-optimal neural scaling laws*.
 .. [22] Ferbach, Everett, Gidel, Paquette, Paquette, *Dimension-adapted momentum outscales SGD*.
-.. [24] Li et al., arXiv:2602.06797.
-.. [25] Bordelon, Mori, arXiv:2602.04774.
+.. [24] Li, Wang, Chen, Zhao, Zheng, Wu, *Optimal learning-rate schedules under functional scaling laws: power decay and
+   warmup-stable-decay*.
+.. [25] Bordelon, Mori, *Theory of optimal learning rate schedules and scaling laws for a random feature model*.
 .. [26] Hastie, Montanari, Rosset, Tibshirani, *Surprises in high-dimensional ridgeless least squares interpolation*.
 """
 

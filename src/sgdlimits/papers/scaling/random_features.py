@@ -178,8 +178,8 @@ def loss_terms(alpha: float, beta: float) -> dict[str, tuple[float, float]]:
 def frontier_exponents(alpha: float, beta: float) -> tuple[str, float, float]:
     r"""Return the phase of Paquette et al., and the exponents of the best loss and model size in the compute.
 
-    The compute is d times the number of steps, and :math:`2\alpha > 1`. In phase I the best model stops where the teacher's modes meet the floor, in
-    phase II where they meet the distortion, and in phase III where the noise of SGD meets the distortion.
+    The compute is d times the number of steps, and :math:`2\alpha > 1`. The best model stops where the teacher's modes meet the
+    floor (phase I) or the distortion (phase II), or where the noise of SGD meets the distortion (phase III).
     """
     if 2 * beta < 1:
         return "I", (2 * alpha + 2 * beta - 1) / (2 * alpha + 1), 1 / (2 * alpha + 1)

@@ -45,7 +45,7 @@ def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     curves, rows = [], []
     for alpha, beta in bar(CASES, desc="phases"):
         phase, loss_exponent, size_exponent = frontier_exponents(alpha, beta)
-        compute = np.geomspace(1e2, size.largest ** (1 / size_exponent), size.times)
+        compute = np.geomspace(1e2, size.largest ** (1 / size_exponent) / 10, size.times)
         risks = np.array([risk_of_model(int(d), alpha, beta, compute, size) for d in models])
         best, which = risks.min(0), risks.argmin(0)
         # fitted where the best model is neither the smallest nor one of the largest
