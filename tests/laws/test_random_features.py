@@ -17,41 +17,53 @@ def mean_risk(features, gamma, steps=STEPS):
     return theory.excess_risk(problem, features.d, np.array(steps)) + features.unreachable / 2
 
 
-def exact_risk(alpha, beta, gamma, matrices, seed=1):
+def exact_risk(alpha, beta, gamma, matrices, d=D, v=V, steps=STEPS):
     """Risk of SGD on random features, its expectation over samples for each matrix W, in the eigenbasis of W^T H W."""
-    rng = np.random.default_rng(seed)
-    j = np.arange(1.0, V + 1)
+    rng = np.random.default_rng(1)
+    j = np.arange(1.0, v + 1)
     h, b = j ** (-2 * alpha), j**-beta
-    eigenvalues, parts = np.empty((2, matrices, D))
+    eigenvalues, parts = np.empty((2, matrices, d))
     for i in range(matrices):
-        W = rng.standard_normal((V, D)) / np.sqrt(D)
+        W = rng.standard_normal((v, d)) / np.sqrt(d)
         eigenvalues[i], vectors = np.linalg.eigh(W.T @ (h[:, None] * W))
         parts[i] = (vectors.T @ (W.T @ (h * b))) ** 2 / eigenvalues[i]
     noise = h @ b**2 - parts.sum(1)
     factor, added = 1 - 2 * gamma * eigenvalues + 2 * (gamma * eigenvalues) ** 2, (gamma * eigenvalues) ** 2
     risks = []
-    for step in range(1, STEPS[-1] + 1):  # eigenvalues times the expected squares of the errors, from Isserlis' theorem
+    for step in range(1, steps[-1] + 1):  # eigenvalues times the expected squares of the errors, from Isserlis' theorem
         parts = factor * parts + added * (parts.sum(1) + noise)[:, None]
-        if step in STEPS:
+        if step in steps:
             risks.append((parts.sum(1) + noise) / 2)
     return np.array(risks)
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.7), pytest.param(0.75, 0.4, marks=pytest.mark.full), (0.7, 1.2)])
 def test_the_loss_is_the_mean_over_explicit_random_matrices(alpha, beta):
-    """The false-alarm rate is 1e-3 for all steps, apart from a difference of order 1/d, for which 1 per cent is allowed."""
+    """The false-alarm rate is 1e-3 for all steps, apart from a difference of order 1/d, for which 5 per cent are allowed."""
     j = np.arange(1.0, V + 1)
     gamma = 0.5 / (j ** (-2 * alpha)).sum()
     risks = exact_risk(alpha, beta, gamma, matrices=64)
     mean, error = risks.mean(1), risks.std(1, ddof=1) / 8
     ours = mean_risk(rf.random_features(D, V, alpha, beta), gamma)
-    assert (abs(ours - mean) < 3.7 * error + 0.01 * mean).all()
-    # a control: features that are the first d inputs have another loss, at all but the first steps
+    assert (abs(ours - mean) < 3.7 * error + 0.05 * mean).all()
+    # a control: features that are the first d inputs have another loss after 1000 steps
     first = sl.presets.least_squares(
         j[:D] ** (-2 * alpha), j[:D] ** -beta, lr=gamma * D, noise=(j[D:] ** (-2 * alpha - 2 * beta)).sum()
     )
     diagonal = theory.excess_risk(first, D, np.array(STEPS)) + float(first.floor)
-    assert (abs(diagonal - mean) > 3.7 * error + 0.01 * mean)[-2:].all()
+    assert (abs(diagonal - mean) > 3.7 * error + 0.05 * mean)[-2:].all()
+
+
+@pytest.mark.full
+def test_the_difference_from_explicit_matrices_falls_with_the_number_of_features():
+    """After 10 steps it is 4 per cent at d = 100 and 1 per cent at d = 200, with standard errors of 0.6 per cent."""
+    alpha, beta, steps, found = 1.0, 0.7, (10,), []
+    for d, matrices in ((100, 1000), (200, 500)):
+        gamma = 0.5 / (np.arange(1.0, 4 * d + 1) ** (-2 * alpha)).sum()
+        risks = exact_risk(alpha, beta, gamma, matrices, d, 4 * d, steps)
+        found.append(1 - mean_risk(rf.random_features(d, 4 * d, alpha, beta), gamma, steps)[0] / risks.mean())
+    assert 0.02 < found[0] < 0.06
+    assert found[1] < 0.65 * found[0]
 
 
 @pytest.mark.parametrize(("d", "v", "alpha", "beta"), [(10, 30, 0.8, 0.2), (100, 400, 1.0, 0.7), (10**5, 10**8, 0.75, 1.2)])
