@@ -189,7 +189,7 @@ def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
-        raise BadInput(f"{_class_name(algorithm)}.step fails{where}: {describe_error(reason)}") from None
+        raise BadInput(f"the method step of {_class_name(algorithm)} fails{where}: {describe_error(reason)}") from None
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:

@@ -125,7 +125,7 @@ class EffectiveDynamics:
         try:
             return a_problem("problem(d)", self.problem(d))
         except TypeError as reason:
-            raise BadInput(f"problem= fails on d = {d}: {str(reason).rstrip('.')}. Give a function of d.") from reason
+            raise BadInput(f"problem({d}) fails: {str(reason).rstrip('.')}. Give a function of the dimension d.") from reason
 
     def _single_problem(self) -> Problem:
         if not isinstance(self.problem, Problem):

@@ -101,7 +101,7 @@ def sample_law_of(problem: Problem) -> SampleLaw:
 
 
 class ProjectionSampleLaw(SampleLaw):
-    """Law of one sample of a projection problem; on the sphere, second-order terms that do not grow with d are left out."""
+    """Change of the overlaps by one sample of a projection problem; on the sphere without second-order terms bounded in d."""
 
     problem: ProjectionProblem
 

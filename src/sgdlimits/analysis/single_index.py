@@ -382,7 +382,7 @@ def _compute_mean_passage(drift: _OverlapDrift, variance: Callable, d: int, star
 
 
 def _slope_coefficients(drift: _OverlapDrift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
-    r"""Return G and g in the equation :math:`-\theta' = G\theta - g` of the mean exit time, on one side of the start.
+    r"""Return G and g in :math:`-\theta' = G\theta - g` at m = `start`, for the mean exit time :math:`\theta(m)`.
 
     G and g follow by recursion from the end inwards. In a cell of the width h, in which the drift b and the noise variance a
     are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and :math:`\theta` decreases by :math:`e w + f`, with

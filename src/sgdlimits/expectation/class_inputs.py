@@ -147,7 +147,7 @@ def _nodes_in_wedges(
 
 
 class ClassPlane(NamedTuple):
-    """Coordinates (t, s) of the plane of two units' fields, rotated so that s crosses the kinks of both units.
+    """Rotated coordinates (t, s) of the plane of the fields of two units, whose kinks are lines that each cross the s axis.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class ClassPlane(NamedTuple):
 
 
 def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
-    """Rotate the plane of two units' fields so that one axis crosses both kinks, and find where the kinks cross each other.
+    """Rotate the plane of the fields of two units so that one axis crosses both kinks, and find where the kinks intersect.
 
     The means of the fields in each class are `rows`, and `root` factors their covariance. The coordinate s crosses both kinks,
     and t runs along them. An integral over the plane depends on neither the rotation nor
@@ -196,7 +196,7 @@ def find_kink(offset: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Arra
 
 
 def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
-    r"""Compute the expectations in the drift for class labels and smooth units, on a grid over the student fields.
+    r"""Compute the expectations that the drift needs, for class labels and smooth units, on a grid over the student fields.
 
     There are 2 `order` nodes per field, mapped to the fields by the symmetric root of their covariance. With the derivative
     :math:`G_j` of the loss in the student field :math:`\lambda_j`, the fixed fields :math:`\lambda^*_r`, of mean
@@ -285,7 +285,7 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
 
 
 def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
-    """Return quadrature nodes of inputs with the field of unit j at zero.
+    """Return quadrature nodes over inputs for which unit j is at its kink, that is, its field is zero.
 
     The weights of the nodes sum to the density of that field at zero.
     """

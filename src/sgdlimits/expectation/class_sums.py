@@ -89,7 +89,7 @@ class ClassModel(NamedTuple):
         )
 
     def undo_turn(self, moments: Moments) -> Moments:
-        """Convert moments with the transformed fixed fields to moments with the fixed fields."""
+        """Convert moments of fixed fields transformed by `turn` to moments of the fixed fields themselves."""
         if self.turn is None:
             return moments
         back = invert_turn(self.turn)

@@ -259,7 +259,7 @@ class AtMeans(ClassExpectation):
             return autodiff_slopes(self.risk, model, a, S)
         fields = S[:, : model.teachers] @ np.asarray(model.coordinates.means.fixed)
         if (np.abs(fields) < MIN_FIELD_FOR_HESSIAN).any():
-            raise BadInput("the risk has no Hessian where the mean of a class is at the kink of a unit. Give a finite snr.")
+            raise BadInput("without input noise the risk has no Hessian where a class mean is at a kink. Give a finite snr.")
         return autodiff_slopes(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
 
     def risk(self, model, a, law):

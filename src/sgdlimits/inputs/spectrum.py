@@ -184,7 +184,7 @@ def marchenko_pastur(ratio: Positive, blocks: Blocks = 24) -> Spectrum:
 
 
 def _nodes_and_shares(found: list[Bin]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nodes of all bins, and the share of the eigenvalues for which each stands."""
+    """Return the Gauss nodes of all bins, and the share of the eigenvalues that each node represents."""
     counts = np.concatenate([each.counts for each in found])
     return np.concatenate([each.nodes for each in found]), counts / counts.sum()
 

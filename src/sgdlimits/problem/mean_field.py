@@ -29,7 +29,7 @@ EXISTENCE_TOLERANCE = 1e-9
 
 
 class MeanFieldProblem(Problem):
-    r"""A projection problem in the limit of infinite width, at fixed time :math:`(\text{lr}/p)\,t`.
+    r"""Limit of a projection problem as its width p goes to infinity, with fixed range of the time :math:`(\text{lr}/p)\,t`.
 
     The p units of the problem are the atoms of the measure of units: each represents infinitely many units with the same second
     layer :math:`a_i`, overlaps :math:`m_i` with the fixed directions and squared norm :math:`q_i`, whose components orthogonal

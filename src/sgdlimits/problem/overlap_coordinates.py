@@ -96,14 +96,14 @@ class OverlapCoordinates(Coordinates):
         """
         if self.problem.algorithm.sphere:
             raise BadInput(
-                "this analysis is not available for weights on the sphere and inputs with blocks of "
+                "the overlaps that training can change are not known for weights on the sphere and inputs with blocks of "
                 "variances. Use sphere=False."
             )
         gram = np.asarray(self.problem.model.gram)
         there = np.diagonal(gram, axis1=1, axis2=2) > 0
         if any(np.linalg.matrix_rank(P, hermitian=True) < own.sum() for P, own in zip(gram, there, strict=True)):
             raise BadInput(
-                "this analysis does not support fixed directions that are dependent within a block. Give an independent gram."
+                "the fixed directions in a block must be linearly independent. Give a gram that is nonsingular in each block."
             )
         return np.repeat(there[:, None], n, axis=1).ravel()
 

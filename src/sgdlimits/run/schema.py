@@ -231,7 +231,7 @@ def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dat
         rows.append(row)
         done += row.sizes["run"]
     if not rows:
-        raise BadInput("there is nothing to join. Give the pieces of a stream.")
+        raise BadInput("pieces is empty. Give the datasets that stream yields.")
     longest = max(rows, key=lambda row: row.sizes["t"])
     over_time = {name: each for name, each in longest.coords.items() if each.dims[:1] == ("t",)}
     if any(row.sizes["t"] != longest.sizes["t"] for row in rows):

@@ -232,7 +232,7 @@ class Search:
         self.ends, self.runs = self.atlas.locate(roots.x), len(starts)
 
     def _orbit_masks(self) -> dict[int, np.ndarray]:
-        """Return for each orbit of components under the symmetries the mask of its roots."""
+        """Return, for each orbit of connected components under the symmetries, the mask of the roots that it contains."""
         orbits = self.atlas.component_labels().min(0)
         return {int(orbit): orbits == orbit for orbit in np.unique(orbits)}
 

@@ -96,7 +96,7 @@ class MeasuredValues:
 
     @property
     def largest(self) -> tuple[np.ndarray, np.ndarray]:
-        """Largest value of each column over the states, and the standard error of this value."""
+        """Largest value of each statistic over the states, and the standard error of the largest value."""
         at = self.value.argmax(0), np.arange(self.value.shape[1])
         return self.value[at], self.error[at]
 

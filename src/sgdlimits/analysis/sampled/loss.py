@@ -60,7 +60,7 @@ class UserLoss(eqx.Module):
 
     @classmethod
     def of(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """Build a `UserLoss` from functions, each evaluated once at given weights; raise `BadInput` if one of them fails."""
+        """Build a `UserLoss` from loss, sampler and statistics, each evaluated once; raise `BadInput` if one of these fails."""
         weights = as_weights("at", weights)
         layout = TreeLayout.from_tree(weights)
         at = f"weights of shape {', '.join(map(str, layout.shapes))}"
@@ -80,7 +80,7 @@ class UserLoss(eqx.Module):
 
     @classmethod
     def from_traced(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """Build a `UserLoss` from functions without evaluating them, at weights that may be traced by JAX."""
+        """Build a `UserLoss` from loss, sampler and statistics without evaluating these; weights may be traced by JAX."""
         answer = jax.eval_shape(_with_d(statistics, d), weights)
         names = name_tree_entries(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
         return cls(loss, sample, statistics, d, TreeLayout.from_tree(weights), TreeLayout.from_tree(answer), names)

@@ -117,7 +117,7 @@ def _sort_pair(one: tuple, other: tuple) -> list[tuple]:
 
 
 def _stack_rows(rows: list[list[Array]]) -> Array:
-    """Return the matrix with given rows of scalars."""
+    """Return the matrix whose rows are the given sequences of scalars."""
     return jnp.stack([jnp.stack(row) for row in rows])
 
 

@@ -196,7 +196,7 @@ def _continue_solution(equations: Callable, start: list[float], g: float) -> np.
 
 
 class EndRates(NamedTuple):
-    """Decay rates of deviations from the end state, in the paper's time, for small label noise times lr/p.
+    """Rates, in the paper's time, at which deviations from the end of learning decay, for small label noise times lr/p.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-r"""Learning rates of phase retrieval: escape rates of the plateau, the learnt state after it, and usable rates [1]_.
+r"""Phase retrieval [1]_: escape rates from the plateau, the state at the end of learning, and the learning rates that learn.
 
 :math:`p` is the width, :math:`\gamma` the learning rate `lr`, :math:`\Delta` the variance `noise` of the label noise. The
 second layer is fixed at 1 and the weights are on the sphere. All functions broadcast over their arguments.
@@ -302,7 +302,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
     """
 
     def one(p, noise, risk):
-        """Return the learning rate at one width, noise and excess risk."""
+        """Return the largest admissible learning rate at one width, noise and excess risk."""
         # strictly below the largest rate considered
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
         if _final_excess_risk(p, top, noise) <= risk:

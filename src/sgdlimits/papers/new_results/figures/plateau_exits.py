@@ -54,7 +54,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def _select_problem(table: xr.Dataset, name: str) -> dict[str, xr.Dataset]:
-    """Return the rows of one problem in the table, by source (chain, SDE, ODE, noisy law)."""
+    """Return the exit times of one problem in the table, by source (chain, SDE, ODE, noisy law)."""
     here = table.isel(point=table.problem.values == name)
     return {source: here.isel(point=i) for i, source in enumerate(here.source.values.tolist())}
 

@@ -209,7 +209,7 @@ def compare_classical_corrector_growth(effort: Effort) -> Comparison:
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
 def compare_gradient_descent(effort: Effort) -> Comparison:
-    """Compare the order in the learning rate at which full-batch SGD on 40 samples approaches gradient flow with 1.
+    """Compare the order in lr of the distance between full-batch SGD on 40 samples and gradient flow with the order 1.
 
     The order is measured by simulation at three learning rates.
     """
