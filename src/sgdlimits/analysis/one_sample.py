@@ -97,7 +97,7 @@ class SampleLaw(eqx.Module):
 @singledispatch
 def sample_law_of(problem: Problem) -> SampleLaw:
     """Return the law of one sample of a problem; register a function for a new kind of problem."""
-    raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register a law with one_sample.")
+    raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register a law, by sample_law_of.register.")
 
 
 class ProjectionSampleLaw(SampleLaw):

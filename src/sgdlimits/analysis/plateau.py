@@ -143,7 +143,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
             break
     if found is None or (pieces and not near(found, x)):
         raise BadInput(
-            "the ODE from the centre of the start settles nowhere" + ("" if given is None else " near the given plateau")
+            "the ODE from the mean of the start does not come to rest" + ("" if given is None else " near the given plateau")
             + ", so that there is no plateau. Use exit_times(simulate(...), 0.5)."
         )  # fmt: skip
     _, J, Sigma = linearise_at(problem, stats(found))

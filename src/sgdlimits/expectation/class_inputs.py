@@ -209,14 +209,14 @@ def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, ord
 
     def moments_of_class(c):
         # A Partial is a pytree: derivatives in its arguments pass through `field_mean`.
-        products = Partial(_smooth_products, model, a, C.cross, centre.fixed[:, c], c)
+        products = Partial(_smooth_unit_products, model, a, C.cross, centre.fixed[:, c], c)
         return field_mean(products, centre.fields[:, c], none, C.students, nodes, smooth=True)
 
     parts = jax.vmap(moments_of_class)(centre.c)
     return jax.tree.map(lambda leaf: jnp.tensordot(centre.weights, leaf, 1), parts)
 
 
-def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
+def _smooth_unit_products(model, a, cross, fixed, c, fields) -> Moments:
     """Compute the products of gradients and fields at the nodes of class c, including the term of Stein's lemma.
 
     `cross` is the covariance of student and fixed fields, and `fixed` the mean of the fixed fields.

@@ -67,7 +67,7 @@ class Coordinates(ProblemView):
         for name, (axes, leaf) in self.variables(stats).items():
             if np.ndim(leaf) != len(axes):
                 raise BadInput(
-                    f"{name} of one run has {len(axes)} axes; got shape {np.shape(leaf)}. Use jax.vmap for many runs."
+                    f"{name} of one run must have {len(axes)} axes; got shape {np.shape(leaf)}. Use jax.vmap for many runs."
                 )
             # traced arrays have no values to check
             if not is_traced(leaf) and not np.isfinite(leaf).all():

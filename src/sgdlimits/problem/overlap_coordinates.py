@@ -173,7 +173,9 @@ def _check_type(problem: Any, stats: Any) -> None:
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
     if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
         got = "one array" if plain else ", ".join(stats.a)
-        raise BadInput(f"the scalars of the network are {', '.join(scalars)}; got {got}. Give a dictionary of these as a.")
+        raise BadInput(
+            f"a must be a dictionary with the scalars {', '.join(scalars)} of the network; got {got}. Give each scalar by name."
+        )
     if not plain and not isinstance(scalars, dict):
         raise BadInput(f"a must be one array for a single second layer; got {', '.join(stats.a)}. Give an array.")
 

@@ -78,7 +78,9 @@ def read_checkpoint(resume: xr.Dataset | None, engine: Engine, attributes: dict,
                 f"Give the same {name}, or leave out resume."
             )
     if resume.sizes["run"] > runs:
-        raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
+        raise BadInput(
+            f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give runs={resume.sizes['run']} or more."
+        )
     state = resume_state_of(resume)
     if state is None or len(state.t) != resume.sizes["run"] or not np.isin(state.t.max(), resume.t.values):
         raise BadInput(

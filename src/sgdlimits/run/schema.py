@@ -199,7 +199,9 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
         check_form(piece)
         for name in ("problem", "level_parameters", "start", "seed"):
             if piece.attrs[name] != pieces[0].attrs[name]:
-                raise BadInput(f"pieces must be of one simulation, but their {name} differs. Give the pieces of one stream.")
+                raise BadInput(
+                    f"pieces must be of one simulation; the pieces given differ in {name}. Give the pieces of one stream."
+                )
     seen: dict[int, float] = {}
     for piece in pieces:
         begin, end = float(piece.t.values[0]), float(piece.t.values[-1])

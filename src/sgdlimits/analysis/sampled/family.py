@@ -72,7 +72,13 @@ class SampledLocalizability(Localizability):
         rows = [("condition", "measured", "allowed", "", "worst")]
         for each in self.conditions:
             rows.append(
-                (each.name, repr(Growth(each.measured, each.error)), f"{each.allowed:.2f}", verdict[each.passed], each.worst)
+                (
+                    each.name,
+                    repr(Growth(each.measured, each.error)),
+                    f"{each.allowed_exponent:.2f}",
+                    verdict[each.passed],
+                    each.worst,
+                )
             )
         of_drift, most = self.allowed
         parts = (("drift", self.drift, of_drift), ("corrector", self.corrector, most), ("noise", self.volatility, most))

@@ -75,7 +75,9 @@ class UserLoss(eqx.Module):
         for what, slope in (("first", first), ("second", second)):
             if not np.isfinite(slope).all():
                 bad = names[int(np.argmin(np.isfinite(slope)))]
-                raise BadInput(f"statistics= has no finite {what} derivative of {bad} here. Give weights where it is smooth.")
+                raise BadInput(
+                    f"statistics= has no finite {what} derivative of {bad} at the weights. Give weights where {bad} is smooth."
+                )
         return user
 
     @classmethod
@@ -136,7 +138,7 @@ def _try_sample(sample: Callable, d: int) -> PyTree:
     try:
         x, again = (sample(jax.random.key(0), d) for _ in range(2))
     except Exception as reason:
-        raise BadInput(f"sample fails on a key and d = {d}: {describe_error(reason)}") from reason
+        raise BadInput(f"sample(key, d) fails at d = {d}: {describe_error(reason)}") from reason
     for leaf, same in zip(*map(jax.tree.leaves, (x, again)), strict=True):
         if not np.isfinite(as_numbers("sample", leaf)).all():
             got = np.asarray(leaf).ravel()[:3]
@@ -155,7 +157,7 @@ def as_weights(name: str, weights: Any) -> PyTree:
     if isinstance(weights, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in leaves):
         leaves = [weights := np.asarray(as_numbers(name, weights), float)] if leaves else []
     if not leaves:
-        raise BadInput(f"{name} has no entries. Give weights, as an array or a dictionary of arrays.")
+        raise BadInput(f"{name} is empty. Give weights, as an array or a dictionary of arrays.")
     for leaf in leaves:
         array = np.asarray(as_numbers(name, leaf))
         if not np.isfinite(array).all():

@@ -310,7 +310,7 @@ def compare_activation_escape_rates(effort: Effort) -> Comparison:
     r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
     proof="[open activations](open_activations.md#answer)",
 )
-def compare_trapped_overlap(effort: Effort) -> Comparison:
+def compare_overlap_of_trapped_unit(effort: Effort) -> Comparison:
     """Compare the overlap at which a unit is trapped, as its Hermite coefficients differ from the target's, with a formula.
 
     The overlap is a zero of the drift, computed by quadrature.
