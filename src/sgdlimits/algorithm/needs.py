@@ -123,7 +123,7 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepRequirements:
 
 
 class _Probe(NamedTuple):
-    """Random values of all quantities in the context of a step, or only their shapes while JAX traces the step."""
+    """Random values of all quantities in the context of a step, or shapes without values while JAX traces the step."""
 
     fields: dict[str, Array]
     fixed: Array

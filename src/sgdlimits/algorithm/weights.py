@@ -298,7 +298,7 @@ class StepContext:
         return jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0)))
 
     def with_gradients(self, sample_gradients: SampleGradients, extra: WeightCombination | None = None) -> StepContext:
-        """Return a copy of the context with other gradients of the samples, and `extra` added to their mean.
+        """Return a copy of the context with other gradients of the samples, and with `extra` added to the mean gradient.
 
         It serves algorithms that modify the gradient of another algorithm, such as `Clipped`.
         """

@@ -71,7 +71,7 @@ class EffectiveDynamics:
         )
 
     def h(self, stats: PyTree) -> PyTree:
-        """Return the drift h = -f + g of the statistics, for f and g of the methods with these names.
+        """Return the drift h = -f + g of the statistics, where f and g are what the methods `f` and `g` return.
 
         Raise `BadInput` above the critical step size.
         """

@@ -1,4 +1,4 @@
-r"""Plateaus that random starts approach: their position, and to first order the noise with which runs leave the plateau.
+r"""Plateau that random starts approach: its position, and to first order the noise with which runs leave the plateau.
 
 As the dimension d grows, the statistics of random weights tend to a limit, the centre, from which the ODE approaches a fixed
 point, the plateau. Deviations y from that path of the ODE obey

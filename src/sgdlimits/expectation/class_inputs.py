@@ -132,7 +132,7 @@ def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
 def _nodes_in_wedges(
     rows: Float[Array, "m classes"], weights: Float[Array, " classes"], root: Float[Array, "m 2"], order: int
 ) -> tuple[Float[Array, "m n"], Float[Array, " n"]]:
-    """Place quadrature nodes in the plane of two units' fields, `order` or more in each wedge between their kinks.
+    """Place quadrature nodes in the plane of two units' fields, `order` or more in each wedge between the units' kinks.
 
     Returns the fields at the nodes, given their means `rows` in each class and their factor `root`, and the nodes' weights.
     """

@@ -1,4 +1,4 @@
-r"""Expectations for the mean-field drift, at a cost linear or quadratic in the number of units.
+r"""Expectations over one sample that the mean-field drift needs, at a cost linear or quadratic in the number of units.
 
 The components of units outside the span of the fixed directions are independent, and each unit represents infinitely many. Unit
 l has second layer :math:`a_l`, overlaps :math:`m_l` with the fixed directions, and squared norm :math:`q_l`; P is the Gram

@@ -38,7 +38,7 @@ def as_shares(shares: Any, blocks: int) -> tuple[float, ...]:
 
 
 def check_variances(name: str, variance: Any) -> None:
-    """Raise `BadInput` unless variances, or the values that their schedule takes, are finite, 0 or larger, and not all 0."""
+    """Raise `BadInput` unless variances, at all times if scheduled, are finite, 0 or larger, and not all 0."""
     for each in variance.examples() if is_schedule(variance) else [] if is_traced(variance) else [variance]:
         values = np.asarray(each)
         if not (np.isfinite(values).all() and (values >= 0).all() and values.any(axis=-1).all()):

@@ -66,7 +66,7 @@ def _coefficients(problem: ProjectionProblem, d: int, a: Any, times: Any) -> Rec
 
 
 class MomentsStepper(Stepper):
-    """Stepper of a batch of runs of expectations, which differ in their starts only."""
+    """Stepper of the level `SecondMoments`, for a batch of runs with different initial second moments."""
 
     def __init__(self, engine: Any, starts: PyTree, request: Request, state: np.ndarray | None) -> None:
         self.level: Any = engine.level
@@ -129,7 +129,7 @@ class MomentsStepper(Stepper):
         return shift[:-1] if still else None
 
     def _coefficients_at(self, times: np.ndarray) -> RecursionCoefficients:
-        """Return the coefficients at several times, padded to a power of two, so that few sizes are compiled."""
+        """Return the affine recursion's coefficients at several times, padded to a power of two so that few sizes are compiled."""
         size = 1 << int(times.size - 1).bit_length()
         found = self.coefficients(np.concatenate([times, np.repeat(times[-1:], size - times.size)]))
         return RecursionCoefficients(*(np.asarray(leaf)[: times.size] for leaf in found))

@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
     def for_runs(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
-        """Return the checkpoint of the runs with the given indices, or None if these runs start at time zero.
+        """Return the checkpoint of the runs with the given indices, or None if the runs with these indices start at time zero.
 
         `clock` has all saved times of the simulation.
         """

@@ -248,14 +248,14 @@ def _first_run(piece: xr.Dataset) -> int:
 
 
 def _copy_into(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset:
-    """Copy the arrays of a dataset into preallocated arrays, and return the dataset with these."""
+    """Copy the arrays of a dataset into preallocated arrays, and return the dataset that holds the preallocated arrays."""
     for name, place in places.items():
         place[...] = dataset[name].values
     return dataset.copy(data=places)
 
 
 def _concatenate_datasets(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
-    """Concatenate datasets along a dimension; arrays in `whole` are those of the result and replace their parts.
+    """Concatenate datasets along a dimension; variables in `whole` are taken from there, already concatenated.
 
     Variables without the dimension, and the attributes, are taken from the last dataset.
     """

@@ -158,7 +158,7 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
 
 
 class EndPoint(NamedTuple):
-    """Statistics of the zero-risk weights closest to a start, and their distance from it.
+    """Statistics of the zero-risk weights closest to a start, and the distance of these weights from the start.
 
     Parameters
     ----------

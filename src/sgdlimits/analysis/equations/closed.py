@@ -127,7 +127,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
 
 @closed_form_moments.register
 def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
-    """Return the moments, as sums over classes, for inputs without noise, which equal the mean of their class."""
+    """Return the moments as sums over classes, for inputs without variance: each input equals the mean of its class."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"

@@ -46,7 +46,7 @@ class UnitIntegrals(eqx.Module):
 
     @property
     def is_exact(self) -> bool:
-        """Whether these Gaussian integrals are exact up to rounding."""
+        """Whether the Gaussian integrals over the fields of units are exact up to rounding."""
         return True
 
     @property

@@ -77,7 +77,7 @@ def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"
 
 
 def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
-    """Apply one Jacobi sweep to a symmetric matrix: one rotation for each pair of rows, which makes their common entry zero.
+    """Apply one Jacobi sweep to a symmetric matrix: for each pair i < j, a rotation that makes the entry (i, j) zero.
 
     `below` has the entries on and below the diagonal by (row, column), `columns` the eigenvectors so far.
     """

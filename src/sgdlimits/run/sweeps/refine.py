@@ -117,7 +117,7 @@ def _halve_interval(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
 
 
 def _is_geometric(axis: tuple) -> bool:
-    """Return whether the values of a grid axis are spaced more evenly in their logarithm than in themselves."""
+    """Return whether the values of a grid axis are spaced more evenly on a logarithmic than on a linear scale."""
     if len(axis) < 3 or min(axis) <= 0:
         return False
     logs = np.diff(np.log(axis))

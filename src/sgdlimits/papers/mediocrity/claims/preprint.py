@@ -18,7 +18,7 @@ from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 @claim("key results", "d log d at any width", r"$n = O(d\log d)$ regardless of width; width enters the prefactor only")
 def compare_any_width(effort: Effort) -> Comparison:
-    """Compare the slope in log d of phase retrieval's mean exit time, in the exact chain of three units, with 1/(2 omega_M).
+    """Compare the slope in log d of the mean exit time of three units, in the exact chain, with 1/(2 growth rate of overlaps).
 
     Here omega_M is the growth rate of overlaps with the teacher at the saddle.
     """

@@ -175,7 +175,7 @@ def as_float_arrays(*values: Any) -> list[np.ndarray]:
 
 
 class LearntState(NamedTuple):
-    """State at the end of learning: two overlaps and the excess risk.
+    """State at the end of learning, in which all students are alike: overlap with the teacher, mutual overlap, and excess risk.
 
     The overlaps are those of each student with the teacher, up to sign, and between students.
     """
@@ -189,7 +189,7 @@ class LearntState(NamedTuple):
 def learnt_state(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> LearntState:
-    r"""Symmetric end state of the full ODE: the fixed point with :math:`m\ne0` at which all students are alike.
+    r"""Symmetric end state of the full ODE: the fixed point with teacher overlap :math:`m\ne0` at which all students are alike.
 
     Here m is the overlap with the teacher, p the width, :math:`\gamma` the learning rate and :math:`\Delta` the variance of the
     label noise.
@@ -242,7 +242,7 @@ def usable_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 
 @checked
 def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate :math:`\gamma` above which the learnt state of two equal units is unstable, so that the units separate.
+    r"""Learning rate :math:`\gamma` above which the end state of learning with two equal units is unstable: the units separate.
 
     Here :math:`\Delta` is the variance of the label noise; m is the units' overlap with the teacher, and q that between them.
 
@@ -302,7 +302,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
     """
 
     def one(p, noise, risk):
-        """Return the largest admissible learning rate at one width, noise and excess risk."""
+        """Return the largest learning rate with at most the given excess risk, at one width and noise."""
         # strictly below the largest rate considered
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
         if _final_excess_risk(p, top, noise) <= risk:

@@ -382,7 +382,7 @@ def compare_power_law_decay(effort: Effort) -> Comparison:
     proof="[second layer](open_second_layer.md#answer)",
 )
 def compare_second_layer_only_risk(effort: Effort) -> Comparison:
-    """Compare phase retrieval's risk with the best second layer of three fixed orthonormal units, with 6/5.
+    """Compare phase retrieval's risk with the best second layer of three fixed orthonormal units, with the predicted value 6/5.
 
     The second layer is found by least squares.
     """
@@ -422,7 +422,7 @@ def compare_sparse_second_layers(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
 def compare_layer_balance(effort: Effort) -> Comparison:
-    """Compare the rate of change of the balance between both layers of squared units, by quadrature, with 0."""
+    """Compare the rate of change of the balance between both layers of squared units, by quadrature, with the prediction 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)
     dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)
