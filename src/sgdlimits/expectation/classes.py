@@ -173,7 +173,7 @@ class ClassIntegrals(ClassExpectation):
         return 1 if p > 2 else max(1, MAX_FLOATS_AT_ONCE // (FLOATS_PER_NODE * nodes))
 
     def estimate(self, model, a, law) -> tuple[Moments, Moments]:
-        """Return the drift's expectations on the first grid that agrees with the coarser grid before it, with the difference."""
+        """Return the drift's expectations on the first grid that agrees with the coarser grid before it, and the difference."""
         kinked = model.network.activation.kinked
         if kinked and model.network.width > MAX_WEDGE_WIDTH:
             moments_at, steps = _split_off_steps(model, a, law)
@@ -195,7 +195,7 @@ class ClassIntegrals(ClassExpectation):
         return add(remainder, steps), gap
 
     def _grid_orders(self, model) -> tuple[int, ...]:
-        """Return, by increasing cost, the grid orders to try at the network's width: numbers of nodes on each side of a kink."""
+        """Return, by increasing cost, the grid orders to try at the network's width: nodes on each side of a kink."""
         return GRID_ORDERS[model.network.width] if self.orders is None else self.orders
 
     def _risk_order(self, model) -> int:

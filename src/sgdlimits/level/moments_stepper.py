@@ -129,7 +129,7 @@ class MomentsStepper(Stepper):
         return shift[:-1] if still else None
 
     def _coefficients_at(self, times: np.ndarray) -> RecursionCoefficients:
-        """Return the affine recursion's coefficients at several times, padded to a power of two so that few sizes are compiled."""
+        """Return the affine recursion's coefficients at several times, padded to a power of two to compile few sizes."""
         size = 1 << int(times.size - 1).bit_length()
         found = self.coefficients(np.concatenate([times, np.repeat(times[-1:], size - times.size)]))
         return RecursionCoefficients(*(np.asarray(leaf)[: times.size] for leaf in found))
