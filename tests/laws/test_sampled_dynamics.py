@@ -497,7 +497,7 @@ def test_bad_input_is_one_sentence():
         ({"loss": lambda x, Y: (Y @ jnp.ones(5)).sum()}, "loss fails on weights of shape"),
         ({"loss": lambda x, Y: jnp.log(-(x**2).sum())}, "loss must return finite numbers"),
         ({"sample": lambda key, d: jnp.full((d, d), jnp.nan)}, "sample must return finite numbers"),
-        ({"sample": lambda key: jnp.ones(2)}, "sample(key, d) fails at d = 6"),
+        ({"sample": lambda key: jnp.ones(2)}, r"sample\(key, d\) fails at d = 6"),
         ({"sample": lambda key, d: rng.normal(size=(d, d))}, "the same numbers for the same key"),
         ({"statistics": lambda x: "m"}, "statistics"),
         ({"statistics": lambda x: x[9]}, "statistics fails on weights of shape"),
