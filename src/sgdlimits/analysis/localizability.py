@@ -297,7 +297,7 @@ def _compute_far_share(values: Float[Array, "n samples"], weights, outer) -> Flo
 
 
 def _fit_powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
-    """Return, for each statistic, the power of d by which it is magnified."""
+    """Return, for each statistic, the exponent e of the factor d^e by which the statistic is multiplied."""
     if not isinstance(magnify, Mapping):
         check_number("magnify", magnify, at_least=0)
         return np.full(len(names), float(magnify))

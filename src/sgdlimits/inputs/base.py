@@ -48,7 +48,7 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def classes(self) -> int:
-        """Number of classes."""
+        """Number of classes of the inputs."""
 
     @property
     @abc.abstractmethod

@@ -160,7 +160,7 @@ class MomentsStepper(Stepper):
 
     @cached_property
     def _teacher_norm(self) -> np.ndarray:
-        """Squared norm of the teacher in each block."""
+        """Squared norm of the teacher's component in each block of coordinates."""
         return np.einsum("k,klb,l->b", self.model.teacher, self.gram, self.model.teacher)
 
     def _statistics(self, moments: GramMoments) -> Overlaps:
@@ -302,7 +302,7 @@ class MomentsStepper(Stepper):
 
     @cached_property
     def _stops(self) -> Any:
-        """Compiled function that evaluates the stop condition of all runs."""
+        """Compiled function that evaluates the stop condition for the statistics of all runs."""
         return jit_bound(_stop_runs, self.problem, self.request.until, fast_compile=True)
 
     def _stop(self, hits: np.ndarray, step: int, moments: GramMoments) -> None:
@@ -331,5 +331,5 @@ class MomentsStepper(Stepper):
 
 
 def _stop_runs(problem: Problem, until: Any, stats: PyTree, memory: PyTree, t: Any) -> Any:
-    """Return whether each run should stop."""
+    """Return whether the stop condition holds, for each run of a batch."""
     return until.stop_runs(problem, stats, memory, t)

@@ -69,7 +69,7 @@ class ClassReadouts(Readout):
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
+        """Number of classes that the readout distinguishes."""
         return len(self.readouts)
 
     @property

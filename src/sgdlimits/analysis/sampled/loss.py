@@ -89,7 +89,7 @@ class UserLoss(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number n of weights of the user's loss."""
+        """Number n of weights on which the user's loss depends, all arrays together."""
         return self.weights.size
 
     def flatten_weights(self, weights: PyTree) -> Float[Array, " n"]:

@@ -97,7 +97,7 @@ def compare_departure_noise(effort: Effort) -> Comparison:
 
 @claim("next check 2", "exit times of a quadratic network", "The linear noisy law has the exit times of the chain")
 def compare_exits_of_a_network(effort: Effort) -> Comparison:
-    """Compare the mean exit time of a quadratic network, in the exact chain, with that of the linear noisy law.
+    """Compare the mean exit time of a quadratic network, in the exact chain, with that of `exit_law`, the law for large d.
 
     Two units learn one teacher.
     """

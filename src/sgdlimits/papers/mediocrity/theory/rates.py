@@ -143,7 +143,7 @@ def minimal_samples(
 
 @checked
 def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Ratio of the samples that widths 1 and p need at their `optimal_lr`, as :math:`d\to\infty` (appendix E.4).
+    r"""Ratio of samples until the exit, width 1 over width p, each at its `optimal_lr`, as :math:`d\to\infty` (appendix E.4).
 
     Here :math:`\Delta` is the variance of the label noise.
 
@@ -264,7 +264,7 @@ def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 
 @checked
 def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate that leaves the saddle after the fewest samples among those up to `usable_lr`.
+    r"""Learning rate, of all up to `usable_lr`, at which runs leave the saddle after the fewest samples.
 
     Here p is the width, and :math:`\Delta` the variance of the label noise.
 
@@ -278,7 +278,7 @@ def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLi
 
 @checked
 def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Ratio of the samples that widths 1 and p need to leave the saddle at their `usable_optimal_lr`, as :math:`d\to\infty`.
+    r"""Ratio of the samples to leave the saddle, width 1 over width p, each at its `usable_optimal_lr`, as :math:`d\to\infty`.
 
     Here :math:`\Delta` is the variance of the label noise.
 
@@ -295,7 +295,7 @@ def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0
 
 @checked
 def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, excess_risk: Positive | ArrayLike) -> np.ndarray:
-    """Largest learning rate, up to `usable_lr`, whose excess risk at the end of learning is at most the given one.
+    """Largest learning rate, up to `usable_lr`, at which the excess risk at the end of learning is at most a given value.
 
     >>> float(lr_for_risk(1, noise=0.4, excess_risk=0.1).round(9))
     0.1

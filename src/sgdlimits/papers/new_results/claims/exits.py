@@ -106,7 +106,7 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     proof="[learning rate](learning_rate.md#without-noise)",
 )
 def compare_usable_learning_rate(effort: Effort) -> Comparison:
-    """Compare the learning rate at which zero risk of three phase retrieval units becomes unstable with p/6.
+    """Compare the learning rate above which zero risk of phase retrieval by p = 3 units is unstable with p/6.
 
     Here p is the number of units.
     """

@@ -87,17 +87,17 @@ def of_image(image: np.ndarray) -> tuple[sl.ProjectionProblem, sl.inputs.Gaussia
 
 
 def signs(key, d):
-    """Draw d independent signs."""
+    """Draw an input with d independent random signs as its coordinates."""
     return jax.random.rademacher(key, (d,), float)
 
 
 def uniform(key, d):
-    """Draw d independent uniform numbers of variance 1."""
+    """Draw an input with d independent uniform coordinates of variance 1."""
     return jax.random.uniform(key, (d,), float, -(3**0.5), 3**0.5)
 
 
 def sparse(key, d):
-    """Draw d independent coordinates, most of which are zero, with a normal variate in the others."""
+    """Draw an input with d independent coordinates, each zero with high probability and otherwise normal."""
     use, value = jax.random.split(key)
     share = NONZERO / d
     return jnp.where(jax.random.bernoulli(use, share, (d,)), jax.random.normal(value, (d,)) * share**-0.5, 0.0)
