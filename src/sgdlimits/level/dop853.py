@@ -322,7 +322,7 @@ class CompiledSolver:
         return self.polynomial
 
     def _make_call(self) -> None:
-        """Make some steps in one compiled call, as many as take about `CALL_SECONDS`."""
+        """Make steps of the ODE in one compiled call: as many as take about `CALL_SECONDS`."""
         begin, within = time.perf_counter(), self.within._replace(steps=self.steps_per_call)
         found = self.call(self.t, self.rows, self.h_abs, within)
         self.steps, self.position = SolverSteps(*map(np.asarray, found)), 0

@@ -188,7 +188,7 @@ class DatasetProcess(Process):
         # A few runs at a time, because the random words of a dataset take several times its memory.
         size = max(1, FLOATS_IN_MEMORY // self._floats_drawn)
         groups = np.split(runs, range(size, len(runs), size))
-        drawn = (self.base.draw_samples(stream.evaluate_runs(group), self.n) for group in groups)
+        drawn = (self.base.draw_samples(stream.select_runs(group), self.n) for group in groups)
         # inputs, label noise and classes: a dataset has no input noise
         parts = zip(*(map(np.asarray, each[:3]) for each in drawn), strict=True)
         return Dataset(*(jnp.asarray(np.moveaxis(np.concatenate(part, axis=1), 1, 0)[position]) for part in parts))

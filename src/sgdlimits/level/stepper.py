@@ -187,7 +187,7 @@ class ProcessStepper(Stepper):
         return self._due_snapshots()
 
     def _times_of_saves(self) -> np.ndarray:
-        """Return the times at the ends of the present and the later segments."""
+        """Return the saved times: the ends of the present segment of steps and of all later segments."""
         counts, sizes, begins, remainders, _ = (part[self.segment :] for part in self.segments)
         return begins + counts * sizes + remainders
 

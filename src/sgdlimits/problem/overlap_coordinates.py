@@ -41,8 +41,8 @@ class OverlapCoordinates(Coordinates):
             for name, copied in zip(algorithm.names, is_copy, strict=True)
             if name != STUDENT
         }
-        evaluate_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
-        numbers = {name: evaluate_runs(value) for name, value in algorithm.numbers.items()}
+        repeat_for_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
+        numbers = {name: repeat_for_runs(value) for name, value in algorithm.numbers.items()}
         return Overlaps(overlaps.a, as_floats(M), as_floats(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):

@@ -69,7 +69,7 @@ class Stream(eqx.Module):
         first, steps = self.first * np.uint64(count), self.steps * count
         return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.t)
 
-    def evaluate_runs(self, runs: Any) -> Stream:
+    def select_runs(self, runs: Any) -> Stream:
         """Return the stream of the same steps, for the runs with the indices `runs`."""
         return Stream(self.seed, runs, self.first, self.steps, self.rolled, self.single, self.t)
 
