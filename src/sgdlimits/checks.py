@@ -99,7 +99,7 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def text(name: str, value: Any) -> str:
+def string(name: str, value: Any) -> str:
     """Check that an argument is a string, and return it."""
     if not isinstance(value, str):
         raise BadInput(f"{name} must be a string; got {shorten(value)}. Put it in quotes.")
@@ -304,7 +304,7 @@ level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000)
 dataset = instance("xarray", "Dataset", "a dataset", "Give a dataset that simulate or load returned.")
 
 target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
-name_or_function = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
+name_or_function = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", string, function)
 """Check of an activation, given as a function or by name; unknown names are refused when it is looked up."""
 target_or_name = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", name_or_function, target, problem)
 expectation = either(

@@ -48,8 +48,8 @@ from sgdlimits.checks import (
     real,
     start,
     statistics,
+    string,
     target,
-    text,
 )
 from sgdlimits.errors import BadInput, check_share, is_traced, shorten
 from sgdlimits.part import is_schedule
@@ -109,7 +109,7 @@ UncheckedArgument = Annotated[T, None]
 
 inputs = instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make them with mixture(means).")
 CHECKS_BY_TYPE: dict[str, Check] = {
-    "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
+    "bool": flag, "str": string, "float": real, "str | os.PathLike": path,
     "dict[str, Any]": mapping, "Mapping[str, Callable]": mapping,
     "Problem": problem, "ProjectionProblem": problem, "Algorithm": algorithm, "Level": level, "Target": target,
     "Inputs": inputs,

@@ -392,7 +392,8 @@ def _initial_second_layer(second: Any, problem: Problem, runs: int) -> Scalars:
     given = {} if second is None else second if isinstance(second, dict) else {"a": second}
     if not set(given) <= set(scalars):
         raise BadInput(
-            f"second has {', '.join(given)}, but the scalars are {', '.join(scalars)}. Give values for these, by name."
+            f"second has {', '.join(given)}, but the network's scalars are {', '.join(scalars)}. "
+            "Give each scalar's value, by name."
         )
     for name, value in given.items():
         if np.shape(value) not in ((), np.shape(scalars[name])):

@@ -84,6 +84,8 @@ def describe_error(reason: Exception) -> str:
     """Return an explanation of an exception that a user's function raised, with a remedy."""
     first = (str(reason).strip().split("\n")[0] or type(reason).__name__)[:200].rstrip(".")
     remedy = "Use a smaller index" if isinstance(reason, IndexError) else "Write it with jax.numpy"
+    if isinstance(reason, TypeError) and "positional argument" in first:
+        remedy = "Correct its arguments"
     return ERROR_EXPLANATIONS.get(type(reason).__name__, f"{first}. {remedy}.")
 
 

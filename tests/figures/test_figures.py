@@ -221,7 +221,7 @@ def test_a_figure_that_fails_leaves_the_others_and_a_page_that_says_so(tmp_path,
     monkeypatch.setattr(importlib.import_module("sgdlimits.cli.figure"), "FIGURES", dict.fromkeys(names))
     result = run(f"figure all --quick --out {tmp_path / 'here'}")
     assert result.exit_code == 2
-    assert "these figures failed: mediocrity-4" in result.stderr
+    assert "the figures mediocrity-4 failed" in result.stderr
     assert "2 of 3 figures are on" in result.stdout
     page = (tmp_path / "here" / "index.html").read_text(encoding="utf-8")
     assert "2 quick, 1 failed." in page

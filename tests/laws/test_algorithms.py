@@ -490,7 +490,7 @@ class Manifold(sl.OnePassSGD):
         (Bare, "Bare.step must return"),
         (Flat, "Flat.step must return weights as 'student'"),
         (Misshapen, r"weights of 2 units cannot be multiplied by an array of shape \(3,\)"),
-        (Scattered, r"along needs a coefficient for each unit and sample, shape \(2, 1\); got \(3, 1\)"),
+        (Scattered, r"combine_inputs needs a coefficient for each unit and sample, shape \(2, 1\); got \(3, 1\)"),
         (Undeclared, "Declare 'velocity' in its `memory`"),
         (Manifold, r"Manifold.step must return 'sum' with the shape \(\); got \(2,\)"),
     ],

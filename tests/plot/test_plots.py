@@ -222,7 +222,7 @@ def test_two_problems_in_one_picture_are_named_and_what_cannot_be_is_told(datase
     assert [line.get_label() for line in drawn] == ["test, chain", "other, chain"]
     spike = one.drop_vars(["a", "M", "Q"]).assign(m=one.risk, r2=one.risk)
     spike = spike.assign_attrs(statistics="Spike", problem_name="spike")
-    with pytest.raises(sl.BadInput, match=r"M of test and m of spike cannot be drawn on one pair of axes\. Plot their risk"):
+    with pytest.raises(sl.BadInput, match=r"plot\.overlaps cannot draw M of test and m of spike on the same axes\. Use"):
         sl.plot.overview([one, spike])
     assert len(sl.plot.risk([one, spike], singles=0, band=None).lines) == 2
 

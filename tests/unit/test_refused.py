@@ -78,7 +78,7 @@ BAD = {
     ),
     "Text.memory['v'] must be 'zero', or 'copy' of the students; got 'one'": lambda: own(Text(0.1)),
     "Taken cannot store 'risk'": lambda: own(Taken(0.1)),
-    "Own.step fails in line": lambda: run(own(Own(0.1))),
+    "the method step of Own fails in line": lambda: run(own(Own(0.1))),
     "lr = 0.3 would be ignored: HeavyBall": lambda: sl.presets.committee(algorithm=sl.HeavyBall(0.1, 0.9), lr=0.3),
     "pieces must be of one simulation": lambda: sl.join(other_pieces()),
     "resume has runs at t = 0.5": lambda: run(resume=run(), t_max=0.2),

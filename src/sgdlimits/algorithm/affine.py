@@ -58,7 +58,7 @@ def check_affine(algorithm: Algorithm, what: str) -> None:
     ) or not _is_affine(at_start(algorithm))
     if refused:
         raise BadInput(
-            f"{what} needs steps that are linear in the gradient, without sphere and second layer; {algorithm} has others. "
+            f"{what} needs steps that are linear in the gradient, without sphere and lr_second; got {algorithm}. "
             "Use OnePassSGD, HeavyBall, Nesterov, Averaged, ScheduleFree or DANA, or the level Chain(d)."
         )
 
@@ -77,10 +77,10 @@ def _is_affine(algorithm: Algorithm) -> bool:
 
 
 def _step_on_unit_vectors(algorithm: Algorithm, t: Any, inv_d: float, gradient: Any) -> tuple[Array, Array]:
-    """Make a step on n + 1 samples, and return the coefficients of the old weights and of the samples.
+    """Make a step of one unit on n + 1 unit samples, and return the coefficients of its n stored vectors and of the samples.
 
-    Sample i has the field 1 along direction i, and the last one has no fields and the gradient of a field of 1. `gradient` is
-    the derivative of the loss as a function of the field.
+    Sample i has the field 1 along stored vector i. The last sample has zero fields, but the gradient of a sample with the field
+    1. `gradient` is the derivative of the loss as a function of the field.
     """
     names, n = algorithm.names, len(algorithm.names)
     basis = jnp.eye(n + 1)

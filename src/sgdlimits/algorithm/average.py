@@ -46,7 +46,7 @@ class Averaged(Wrapper):
 
     def __check_init__(self) -> None:
         if "average" in self.base.memory:
-            raise BadInput("Averaged cannot average an algorithm that is averaged already. Give a base without Averaged.")
+            raise BadInput("Averaged cannot wrap an algorithm that contains Averaged. Give a base without Averaged.")
         if self.decay is not None and self.rate is not None:
             raise BadInput(
                 "Averaged takes decay or rate, not both. Leave out one of the two, or both for the plain mean over time."

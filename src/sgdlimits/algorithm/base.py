@@ -103,7 +103,7 @@ class Algorithm(Part):
 
     @property
     def lr_sample(self) -> Float[Array, ""] | float:
-        """Learning rate of the first layer per sample, which sets the unit of paper time."""
+        """Learning rate of the first layer divided by the batch size, which sets the time unit of the problem's paper."""
         return 1.0
 
     @property
@@ -189,11 +189,11 @@ def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
-        raise BadInput(f"{_class_name(algorithm)}.step fails{where}: {describe_error(reason)}") from None
+        raise BadInput(f"the method step of {_class_name(algorithm)} fails{where}: {describe_error(reason)}") from None
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
-    """Raise `BadInput` if names in `memory` or `numbers` are in use in datasets, or if their initial values are not known."""
+    """Raise `BadInput` if a name in `memory` or `numbers` is in use in datasets, or has no valid initial value."""
     function(f"{_class_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):

@@ -101,7 +101,7 @@ def with_block_axis(stats: Overlaps) -> Overlaps:
 
 
 def without_block_axis(stats: Overlaps) -> Overlaps:
-    """Return the overlaps without their axis of blocks of coordinates, which has length one."""
+    """Return overlaps of a single block of coordinates without the axis of blocks."""
     return Overlaps(stats.a, stats.M[0], stats.Q[0], stats.kept, stats.names)
 
 

@@ -374,7 +374,7 @@ class StepAverages(NamedTuple):
         return self._mean_over_classes(mean)
 
     def covariance(self, t, stats: Overlaps, vector) -> Float[Array, "n n"]:
-        """Compute the covariance of the changes of the statistics per unit of time, times d; `vector` orders the statistics."""
+        """Compute d times the covariance of the statistics' changes per unit of t; `vector` flattens statistics."""
         points, weights = self.rule.nodes(*self._node_space())
         b = self.algorithm.batch
 

@@ -52,7 +52,7 @@ class HeavyBall(Descent):
 
     def __check_init__(self) -> None:
         if (self.beta is None) == (self.friction is None):
-            raise BadInput(f"{type(self).__name__} needs either beta or friction, and not both. Give beta=0.9, for instance.")
+            raise BadInput(f"{type(self).__name__} takes one of beta and friction. Give, for instance, beta=0.9 alone.")
 
     def step(self, now):
         # the stored velocity is d v, so the gradient step, which is over d, has the factor d; with friction d times c/d

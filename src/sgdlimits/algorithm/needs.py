@@ -29,7 +29,7 @@ MAX_RELATIVE_ERROR = 1e-9
 
 
 def step_needs(algorithm: Algorithm, width: int) -> StepRequirements:
-    """Find by tracing whether a step of an algorithm on `width` units uses inner products of inputs, and noise."""
+    """Find by tracing a step on `width` units whether an algorithm uses inner products of inputs, and noise."""
     if algorithm.needs is not None:
         return algorithm.needs
     return _evaluate_on_structure(_trace_needs, at_start(algorithm), width)
@@ -65,7 +65,7 @@ def is_package_algorithm(algorithm: Algorithm) -> bool:
 
 
 def _evaluate_on_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, width: int) -> Any:
-    """Evaluate a function of an algorithm that does not depend on the values of its arrays, with a cache."""
+    """Evaluate `fn` on an algorithm, with a cache; `fn` may depend on shapes of the algorithm's arrays, not on values."""
     leaves, structure = jax.tree.flatten(algorithm)
     kinds = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if _is_array(leaf) else leaf for leaf in leaves)
     try:
@@ -123,7 +123,7 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepRequirements:
 
 
 class _Probe(NamedTuple):
-    """Random values of all quantities in the context of a step, or only their shapes while JAX traces the step."""
+    """Random values of all quantities in the context of a step, or shapes without values while JAX traces the step."""
 
     fields: dict[str, Array]
     fixed: Array

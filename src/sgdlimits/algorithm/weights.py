@@ -99,7 +99,7 @@ class WeightCombination:
         now, p = self._normalise(), self.now.fields_by_name[STUDENT].shape[0]
         if jnp.shape(directions) not in {(), (p,), (p, p)}:
             raise BadInput(
-                f"weights of {p} units cannot be multiplied by an array of shape {jnp.shape(directions)}. "
+                f"the weights of {p} units cannot be multiplied by an array of shape {jnp.shape(directions)}. "
                 "Give a number, one number for each unit, or a p-by-p matrix."
             )
         past = {name: _compose_coefficients(directions, coefficient) for name, coefficient in now.old_coefficients.items()}
@@ -278,7 +278,8 @@ class StepContext:
         p, b = self.fields_by_name[STUDENT].shape[0], self.batch
         if jnp.shape(coefficients) != (p, b):
             raise BadInput(
-                f"now.along needs a coefficient for each unit and sample, shape ({p}, {b}); got {jnp.shape(coefficients)}. "
+                f"now.combine_inputs needs a coefficient for each unit and sample, shape ({p}, {b}); got "
+                f"{jnp.shape(coefficients)}. "
                 f"Give an array of shape ({p}, {b})."
             )
         noises = self.fixed.shape[1] - b
@@ -297,7 +298,7 @@ class StepContext:
         return jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0)))
 
     def with_gradients(self, sample_gradients: SampleGradients, extra: WeightCombination | None = None) -> StepContext:
-        """Return a copy of the context with other gradients of the samples, and `extra` added to their mean.
+        """Return a copy of the context with other gradients of the samples, and with `extra` added to the mean gradient.
 
         It serves algorithms that modify the gradient of another algorithm, such as `Clipped`.
         """

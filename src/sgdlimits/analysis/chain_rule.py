@@ -81,7 +81,7 @@ class ChosenDynamics(EffectiveDynamics):
         return one.tree(self._corrector(problem, one, stats))
 
     def h(self, stats: PyTree) -> PyTree:
-        """Return the drift h = -f + g of the chosen statistics, for f and g of the methods with these names.
+        """Return the drift h = -f + g of the chosen statistics, where f and g are what the methods `f` and `g` return.
 
         Raise `BadInput` above the critical step size.
         """

@@ -25,7 +25,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 
 
 def check_expansion(problem: ProjectionProblem) -> None:
-    """Raise `BadInput` unless the inputs of a problem have one variance, or the expansion is written for their blocks."""
+    """Raise `BadInput` if the inputs have several variances and the expansion in 1/d does not support the problem."""
     if not isinstance(problem.data, Blocks):
         return
     if not problem.data.centred or problem.network.mask_rate is not None:

@@ -71,7 +71,7 @@ class EffectiveDynamics:
         )
 
     def h(self, stats: PyTree) -> PyTree:
-        """Return the drift h = -f + g of the statistics, for f and g of the methods with these names.
+        """Return the drift h = -f + g of the statistics, where f and g are what the methods `f` and `g` return.
 
         Raise `BadInput` above the critical step size.
         """
@@ -125,7 +125,7 @@ class EffectiveDynamics:
         try:
             return a_problem("problem(d)", self.problem(d))
         except TypeError as reason:
-            raise BadInput(f"problem= fails on d = {d}: {str(reason).rstrip('.')}. Give a function of d.") from reason
+            raise BadInput(f"problem({d}) fails: {str(reason).rstrip('.')}. Give a function of the dimension d.") from reason
 
     def _single_problem(self) -> Problem:
         if not isinstance(self.problem, Problem):

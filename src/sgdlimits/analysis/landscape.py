@@ -68,7 +68,7 @@ class Weights:
 def locate_point(
     problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray
 ) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
-    """Convert a point of the landscape to a triple (a, units, axes); raise `BadInput` if the problem does not admit it.
+    """Convert overlaps or weights to a triple (a, units, axes); raise `BadInput` if they do not fit the problem's shapes.
 
     `a` : second layer, or the scalars by name; `units` : coordinates of the units in an orthonormal frame, shape (p, n);
     `axes` : the frame in R^d, shape (n, d), or None if the point is given by statistics.
@@ -91,7 +91,7 @@ def locate_point(
 
 
 def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.ndarray, "p n"]:
-    r"""Return the coordinates of the p trained units in an orthonormal frame of all directions, shape (p, n).
+    r"""Return the coordinates of the p trained units in an orthonormal frame of the span of units and fixed directions.
 
     M, Q and P are the overlaps of the units with the k fixed directions, of the units, and of the fixed directions, and
     n = k + rank(Q - M P^-1 M^T). The first k axes of the frame span the fixed directions, whose coordinates are the rows of the

@@ -86,7 +86,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
 
 @eqx.filter_jit
 def _drift_and_jacobian(problem: Problem, point: PyTree, corrector: bool):
-    """Return the drift at a point and its Jacobian with respect to all coordinates, including fixed ones."""
+    """Return the drift at a point and the drift's Jacobian, in all coordinates, also those that the drift cannot change."""
     slope = vector_field(problem, corrector)
     along = lambda vector: problem.vector(slope(problem.from_vector(vector, point)))
     vector = problem.vector(point)

@@ -51,14 +51,14 @@ class Requirement:
 
     name: str
     measured: float
-    allowed: float
+    allowed_exponent: float
     worst: str
     error: float = 0.0
 
     @property
     def passed(self) -> bool:
         """Whether the measured exponent is at most the allowed one, up to a slack of 0.1 and two standard errors."""
-        return self.measured - MAX_STANDARD_ERRORS * self.error <= self.allowed + EXPONENT_SLACK
+        return self.measured - MAX_STANDARD_ERRORS * self.error <= self.allowed_exponent + EXPONENT_SLACK
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Localizability:
         rows = [("condition", "measured", "allowed", "", "worst")]
         for each in self.conditions:
             measured = {-np.inf: "zero", np.inf: "infinite"}.get(each.measured, f"{each.measured:.2f}")
-            rows.append((each.name, measured, f"{each.allowed:.2f}", verdict[each.passed], each.worst))
+            rows.append((each.name, measured, f"{each.allowed_exponent:.2f}", verdict[each.passed], each.worst))
         limit = f"; limit: {self.limit}" if self.limit else ""
         return (
             f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; "
@@ -151,7 +151,7 @@ class MomentSizes(NamedTuple):
     third_derivatives: Float[Array, "states n"]
     gradient: Float[Array, "states 1"]
     fourth_moment: Float[Array, "states n"]
-    second_order_variance: Float[Array, "states n"]
+    second_order_term_variance: Float[Array, "states n"]
     curvature: Float[Array, "states n"]
     far_moments: Float[Array, "states 2"]
     drift: Float[Array, "states n"]
@@ -217,7 +217,7 @@ def _compare_exponents(
         ("1. third derivatives of the statistics", sizes.third_derivatives * magnified, 0.0, True),
         ("2. gradient of the population loss", sizes.gradient, 0.0, True),
         ("3. fourth moment of the first-order term", sizes.fourth_moment * magnified**4, 2 * s, is_finite[0]),
-        ("3. variance of the second-order term", sizes.second_order_variance * magnified**2, 3 * s, is_finite[1]),
+        ("3. variance of the second-order term", sizes.second_order_term_variance * magnified**2, 3 * s, is_finite[1]),
     ]
     conditions, values = [], []
     for name, value, allowed, finite in rows:
@@ -297,7 +297,7 @@ def _compute_far_share(values: Float[Array, "n samples"], weights, outer) -> Flo
 
 
 def _fit_powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
-    """Return, for each statistic, the power of d by which it is magnified."""
+    """Return, for each statistic, the exponent e of the factor d^e by which the statistic is multiplied."""
     if not isinstance(magnify, Mapping):
         check_number("magnify", magnify, at_least=0)
         return np.full(len(names), float(magnify))

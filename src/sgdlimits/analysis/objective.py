@@ -69,7 +69,7 @@ class StatisticsObjective(Objective):
 
 
 class PathObjective(Objective):
-    """User's JAX function of the problem, the statistics at the ends of the pieces (times first), and these times."""
+    """User's JAX function of the problem, the statistics at the ends of the schedule's pieces (times first), and the times."""
 
     fn: Callable = eqx.field(static=True)
     title = "objective"

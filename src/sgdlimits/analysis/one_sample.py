@@ -97,11 +97,11 @@ class SampleLaw(eqx.Module):
 @singledispatch
 def sample_law_of(problem: Problem) -> SampleLaw:
     """Return the law of one sample of a problem; register a function for a new kind of problem."""
-    raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register a law with one_sample.")
+    raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register a law, by sample_law_of.register.")
 
 
 class ProjectionSampleLaw(SampleLaw):
-    """Law of one sample of a projection problem; on the sphere, second-order terms that do not grow with d are left out."""
+    """Change of the overlaps by one sample of a projection problem; on the sphere without second-order terms bounded in d."""
 
     problem: ProjectionProblem
 

@@ -134,7 +134,7 @@ def optimise(
 
 
 def _check_controls(make: Callable, feasible: FeasibleSet) -> None:
-    """Raise `BadInput` unless `make` accepts the controls and returns a problem at their lower and at their upper bounds."""
+    """Raise `BadInput` unless `make` returns a problem when all controls are at the lower bounds, and at the upper bounds."""
     names = list(feasible.controls)
     try:
         inspect.signature(make).bind(**dict.fromkeys(names))
@@ -217,7 +217,7 @@ class _Search:
         self.gradient = jit_bound(value_and_gradient, self.discretisation, self.goal, steps_per_interval, fast_compile=True)
 
     def count_steps_needed(self, z: np.ndarray) -> int:
-        """Return the number of steps per interval that meets the tolerance at the scaled vector z.
+        """Return the number of steps per interval with which the path at the scaled vector z is accurate to the tolerance.
 
         If the path diverges, the present number is returned.
         """
@@ -260,7 +260,7 @@ class _Search:
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.discretisation.start))
 
     def find_best_constants(self) -> np.ndarray:
-        """Return the best constant controls, scaled to [0, 1], and store their objective as the baseline."""
+        """Return the best constant controls, scaled to [0, 1], and store the objective at these as the baseline."""
         caps, count = self.feasible.largest_constants, len(self.feasible.controls)
         self.limit = max(int(MAX_CONSTANT_SEARCH_SHARE * self.gradients), 2 * len(TRIAL_CONSTANT_COUNT))
         reduce = np.array([np.eye(count)[i] for i, (_, a, b) in enumerate(self.feasible.slices) for _ in range(a, b)])

@@ -47,7 +47,7 @@ class ChainGain:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Confidence interval of the gain, at 95 %."""
+        """Confidence interval, at 95 %, of the gain that was measured in runs of the chain."""
         arm = NORMAL_QUANTILE * self.standard_error
         return self.gain - arm, self.gain + arm
 

@@ -1,4 +1,4 @@
-r"""Plateaus that random starts approach: their position, and to first order the noise with which runs leave the plateau.
+r"""Plateau that random starts approach: its position, and to first order the noise with which runs leave the plateau.
 
 As the dimension d grows, the statistics of random weights tend to a limit, the centre, from which the ODE approaches a fixed
 point, the plateau. Deviations y from that path of the ODE obey
@@ -143,7 +143,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
             break
     if found is None or (pieces and not near(found, x)):
         raise BadInput(
-            "the ODE from the centre of the start settles nowhere" + ("" if given is None else " near the given plateau")
+            "the ODE from the mean of the start does not come to rest" + ("" if given is None else " near the given plateau")
             + ", so that there is no plateau. Use exit_times(simulate(...), 0.5)."
         )  # fmt: skip
     _, J, Sigma = linearise_at(problem, stats(found))

@@ -1,4 +1,4 @@
-"""Exit times of any problem with a plateau, by chain, SDE, ODE and the noisy law, the ODE from starts with noise added."""
+"""Exit times of any problem with a plateau, by chain, SDE, ODE, and the ODE from starts to which SGD's noise is added."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAW_ODE_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, repr=False)
 class PlateauExits:
-    """Exit times from a plateau by source (chain, SDE, ODE, noisy law), printed as a table with sources as columns.
+    """Exit times from a plateau, as a table with a column for chain, SDE, ODE, and the ODE from starts with noise added.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ def plateau_exits(
     seed: Seed = 0,
     progress: bool = True,
 ) -> PlateauExits:
-    r"""Compute the exit times from the plateau that starts approach, by chain, SDE, ODE and the noisy law.
+    r"""Compute exit times from the plateau that starts approach, by chain, SDE, ODE, and the ODE from starts with noise added.
 
     A run exits when its population risk has fallen to :math:`R_0 + (1 - T)(R_p - R_0)`, where :math:`R_p` is the risk of the
     plateau, :math:`R_0` the floor and T the threshold. The noisy law is that of the ODE from random starts to which the noise
@@ -155,7 +155,7 @@ def plateau_exits(
 
 
 def law_times(problem: Problem, saddle: Departure, start: Start, d: int, risk: float, seed: int = 0) -> np.ndarray:
-    """Return samples of the exit time by the noisy law: when the ODE from starts with noise added falls to a given risk."""
+    """Return sampled times at which the ODE, from starts to which SGD's noise is added, falls to a given risk."""
     starts = noisy_starts(problem, saddle, start, d, LAW_START_COUNT, seed)
     floor = float(problem.floor)
     excess = np.asarray(jax.vmap(problem.risk)(starts)) - floor
@@ -165,7 +165,7 @@ def law_times(problem: Problem, saddle: Departure, start: Start, d: int, risk: f
 
 
 def _tabulate(exits: dict[str, xr.Dataset], law: np.ndarray, t_max: float, about: dict[str, Any]) -> xr.Dataset:
-    """Return the Dataset of the mean exit time, its quantiles and their intervals, for all sources."""
+    """Return a dataset of the mean and the quantiles of exit times, with intervals, for chain, SDE, ODE and theory."""
     columns = {name: _estimate_statistics(each) for name, each in exits.items()}
     kept = np.isfinite(law) & (law <= t_max)
     columns[NOISY_LAW] = _estimate_statistics(

@@ -131,7 +131,7 @@ def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_leas
         raise BadInput(
             f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give a larger overlap."
         )
-    drift = _OverlapDrift.from_problem(problem, overlap)
+    drift = _EqualOverlapsDrift.from_problem(problem, overlap)
     sign, way = _find_growing_sign(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID_POINTS)
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
     if (population <= 0).any():
@@ -188,7 +188,7 @@ def exit_time(
             "Use simulate with ODE() and until= for other problems."
         )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
-    drift = _OverlapDrift.from_problem(problem, end)
+    drift = _EqualOverlapsDrift.from_problem(problem, end)
     variance = _interpolate(increment_variance(problem, jnp.asarray(_interpolation_nodes(end))), end) if noise else None
 
     def time_at(d, overlap, start):
@@ -244,15 +244,15 @@ class _PopulationSeries(NamedTuple):
         )
 
 
-class _OverlapDrift(NamedTuple):
-    """Drift of the overlap m that all students have with the teacher, interpolated on [-end, end]."""
+class _EqualOverlapsDrift(NamedTuple):
+    """Drift of the overlap m with the teacher, which is the same for all students, interpolated on [-end, end]."""
 
     population: Callable[[np.ndarray], np.ndarray]
     corrector: Callable[[np.ndarray], np.ndarray]
     series: _PopulationSeries | None
 
     @classmethod
-    def from_problem(cls, problem: ProjectionProblem, end: float) -> _OverlapDrift:
+    def from_problem(cls, problem: ProjectionProblem, end: float) -> _EqualOverlapsDrift:
         """Evaluate the drift of a problem at interpolation nodes in [-end, end]."""
         refuse_noise(problem.data, "the drift of one overlap")
         if isinstance(problem.data, Blocks):
@@ -327,7 +327,7 @@ def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray
     return lambda m: chebyshev.chebval(np.arcsin(m) / reach, fit)
 
 
-def _find_growing_sign(drift: _OverlapDrift, start: float) -> int:
+def _find_growing_sign(drift: _EqualOverlapsDrift, start: float) -> int:
     """Return the sign with which overlaps grow from the start, 1 if both signs grow; raise `BadInput` if neither grows."""
     for sign in (1, -1):
         if sign * drift.population_and_corrector(np.asarray(sign * start))[0] > 0:
@@ -358,7 +358,7 @@ def _check_problem(problem: Any) -> None:
         raise BadInput("problem must have a network with one output and no bias. Give, say, presets.single_index('he3').")
 
 
-def _compute_ode_time(drift: _OverlapDrift, start: float, end: float) -> float:
+def _compute_ode_time(drift: _EqualOverlapsDrift, start: float, end: float) -> float:
     """Return the time in which the ODE carries the overlap from start to end; infinite if it does not reach the end."""
     sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID_POINTS)
     population, corrector = (sign * part for part in drift.population_and_corrector(sign * way))
@@ -370,7 +370,7 @@ def _compute_ode_time(drift: _OverlapDrift, start: float, end: float) -> float:
 
 
 @np.errstate(over="ignore")
-def _compute_mean_passage(drift: _OverlapDrift, variance: Callable, d: int, start: float, end: float) -> float:
+def _compute_mean_passage(drift: _EqualOverlapsDrift, variance: Callable, d: int, start: float, end: float) -> float:
     r"""Return the mean time after which the overlap, as a diffusion at dimension d, leaves the interval (-end, end).
 
     Each side of the start gives an equation :math:`-\theta' = G\theta - g` for the slope of the mean time :math:`\theta` away
@@ -381,8 +381,10 @@ def _compute_mean_passage(drift: _OverlapDrift, variance: Callable, d: int, star
     return float(source / conductance) if conductance else np.inf
 
 
-def _slope_coefficients(drift: _OverlapDrift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
-    r"""Return G and g in the equation :math:`-\theta' = G\theta - g` of the mean exit time, on one side of the start.
+def _slope_coefficients(
+    drift: _EqualOverlapsDrift, variance: Callable, d: int, start: float, end: float
+) -> tuple[float, float]:
+    r"""Return G and g in :math:`-\theta' = G\theta - g` at m = `start`, for the mean exit time :math:`\theta(m)`.
 
     G and g follow by recursion from the end inwards. In a cell of the width h, in which the drift b and the noise variance a
     are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and :math:`\theta` decreases by :math:`e w + f`, with

@@ -32,7 +32,9 @@ MAX_FLOATS_AT_ONCE = 2**20
 def check_exits(exits: Any) -> xr.Dataset:
     """Return the argument if it is a dataset of `exit_times`; raise `BadInput` for anything else."""
     if not isinstance(exits, xr.Dataset) or not {"t", "censored"} <= set(exits.data_vars):
-        raise BadInput(f"this is not a dataset of exit times but a {type(exits).__name__}. Make one with sgdlimits.exit_times.")
+        raise BadInput(
+            f"exits must be a dataset of exit times; got a {type(exits).__name__}. Make one with sgdlimits.exit_times."
+        )
     return exits
 
 

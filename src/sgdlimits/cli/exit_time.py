@@ -186,7 +186,7 @@ def print_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, pl
 
 
 def draw_plateau_exits(found: PlateauExits, name: str, path: Path) -> None:
-    """Save a figure of the fraction of runs that have not exited against time, at each level and by the linear noisy law."""
+    """Save a figure of the fraction of runs that have not exited against time, at each level and by the law for large d."""
     import numpy as np
 
     with save_drawn_figure(path):

@@ -150,7 +150,7 @@ def increment_covariance(increment: Increment, products: Moments, weights: Float
 
 
 def freeze_zero_units(model: Model, squares: Float[Array, " p"], moments: Any) -> Any:
-    """Set the gradients of units with zero weights to zero, if the slope of their activation at zero is zero, as for relu.
+    """Set the gradients of units with zero weights to zero, if the activation is constant on the left of zero, like relu.
 
     The mean slope is discontinuous at zero norm: half of relu's inputs have slope 1 at any positive norm, and none at zero. SGD
     and the exact chain use :math:`s'(0)`, the slope on the left of the kink. If this slope is zero, units with zero weights

@@ -132,7 +132,7 @@ def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
 def _nodes_in_wedges(
     rows: Float[Array, "m classes"], weights: Float[Array, " classes"], root: Float[Array, "m 2"], order: int
 ) -> tuple[Float[Array, "m n"], Float[Array, " n"]]:
-    """Place quadrature nodes in the plane of two units' fields, `order` or more in each wedge between their kinks.
+    """Place quadrature nodes in the plane of two units' fields, `order` or more in each wedge between the units' kinks.
 
     Returns the fields at the nodes, given their means `rows` in each class and their factor `root`, and the nodes' weights.
     """
@@ -147,7 +147,7 @@ def _nodes_in_wedges(
 
 
 class ClassPlane(NamedTuple):
-    """Coordinates (t, s) of the plane of two units' fields, rotated so that s crosses the kinks of both units.
+    """Rotated coordinates (t, s) of the plane of the fields of two units, whose kinks are lines that each cross the s axis.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class ClassPlane(NamedTuple):
 
 
 def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
-    """Rotate the plane of two units' fields so that one axis crosses both kinks, and find where the kinks cross each other.
+    """Rotate the plane of the fields of two units so that one axis crosses both kinks, and find where the kinks intersect.
 
     The means of the fields in each class are `rows`, and `root` factors their covariance. The coordinate s crosses both kinks,
     and t runs along them. An integral over the plane depends on neither the rotation nor
@@ -196,7 +196,7 @@ def find_kink(offset: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Arra
 
 
 def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
-    r"""Compute the expectations in the drift for class labels and smooth units, on a grid over the student fields.
+    r"""Compute the expectations that the drift needs, for class labels and smooth units, on a grid over the student fields.
 
     There are 2 `order` nodes per field, mapped to the fields by the symmetric root of their covariance. With the derivative
     :math:`G_j` of the loss in the student field :math:`\lambda_j`, the fixed fields :math:`\lambda^*_r`, of mean
@@ -209,14 +209,14 @@ def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, ord
 
     def moments_of_class(c):
         # A Partial is a pytree: derivatives in its arguments pass through `field_mean`.
-        products = Partial(_smooth_products, model, a, C.cross, centre.fixed[:, c], c)
+        products = Partial(_smooth_unit_products, model, a, C.cross, centre.fixed[:, c], c)
         return field_mean(products, centre.fields[:, c], none, C.students, nodes, smooth=True)
 
     parts = jax.vmap(moments_of_class)(centre.c)
     return jax.tree.map(lambda leaf: jnp.tensordot(centre.weights, leaf, 1), parts)
 
 
-def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
+def _smooth_unit_products(model, a, cross, fixed, c, fields) -> Moments:
     """Compute the products of gradients and fields at the nodes of class c, including the term of Stein's lemma.
 
     `cross` is the covariance of student and fixed fields, and `fixed` the mean of the fixed fields.
@@ -285,7 +285,7 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
 
 
 def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
-    """Return quadrature nodes of inputs with the field of unit j at zero.
+    """Return quadrature nodes over inputs for which unit j is at its kink, that is, its field is zero.
 
     The weights of the nodes sum to the density of that field at zero.
     """

@@ -89,7 +89,7 @@ class ClassModel(NamedTuple):
         )
 
     def undo_turn(self, moments: Moments) -> Moments:
-        """Convert moments with the transformed fixed fields to moments with the fixed fields."""
+        """Convert moments of fixed fields transformed by `turn` to moments of the fixed fields themselves."""
         if self.turn is None:
             return moments
         back = invert_turn(self.turn)
@@ -356,7 +356,7 @@ def _mean_gradient(own: Expectation, model: Model, a: Scalars, law: FieldLaw) ->
 
 
 def _masks_and_probabilities(model: Model) -> tuple[Float[np.ndarray, "masks p"] | None, Any]:
-    """Return all dropout masks and their probabilities; without dropout, None and [1]."""
+    """Return all dropout masks and the probability of each; without dropout, None and [1]."""
     rate, width = model.network.mask_rate, model.width
     if rate is None:
         return None, np.ones(1)

@@ -173,7 +173,7 @@ class ClassIntegrals(ClassExpectation):
         return 1 if p > 2 else max(1, MAX_FLOATS_AT_ONCE // (FLOATS_PER_NODE * nodes))
 
     def estimate(self, model, a, law) -> tuple[Moments, Moments]:
-        """Return the expectations in the drift on the first grid that agrees with the one before, and their difference."""
+        """Return the drift's expectations on the first grid that agrees with the coarser grid before it, and the difference."""
         kinked = model.network.activation.kinked
         if kinked and model.network.width > MAX_WEDGE_WIDTH:
             moments_at, steps = _split_off_steps(model, a, law)
@@ -195,7 +195,7 @@ class ClassIntegrals(ClassExpectation):
         return add(remainder, steps), gap
 
     def _grid_orders(self, model) -> tuple[int, ...]:
-        """Return the grid orders (numbers of nodes on each side of a kink) to try in turn, for the network's width."""
+        """Return, by increasing cost, the grid orders to try at the network's width: nodes on each side of a kink."""
         return GRID_ORDERS[model.network.width] if self.orders is None else self.orders
 
     def _risk_order(self, model) -> int:
@@ -259,7 +259,7 @@ class AtMeans(ClassExpectation):
             return autodiff_slopes(self.risk, model, a, S)
         fields = S[:, : model.teachers] @ np.asarray(model.coordinates.means.fixed)
         if (np.abs(fields) < MIN_FIELD_FOR_HESSIAN).any():
-            raise BadInput("the risk has no Hessian where the mean of a class is at the kink of a unit. Give a finite snr.")
+            raise BadInput("without input noise the risk has no Hessian where a class mean is at a kink. Give a finite snr.")
         return autodiff_slopes(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
 
     def risk(self, model, a, law):
@@ -282,7 +282,7 @@ def _moments_in_wedges(model, a, law, order: int) -> Moments:
 
 
 def _split_off_steps(model, a, law):
-    """Split the expectations in the drift into step functions, integrated in closed form, and a remainder for a grid.
+    """Split the drift's expectations into those of step functions, in closed form, and a remainder for quadrature on a grid.
 
     Returns a function of the grid order that integrates the remainder, and the moments of the steps.
     """
@@ -309,7 +309,7 @@ def _split_off_steps(model, a, law):
 
 
 def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
-    """Compute the part of the drift's expectations from step functions in closed form, with a fixed loss slope.
+    """Compute the contribution of step functions to the drift's expectations in closed form, for a given loss slope.
 
     `frozen` is the loss slope at the class means, times the second layer, by unit and class; `mean` has the class means as
     inputs.

@@ -189,6 +189,6 @@ def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
 
 
 def _symmetric_factor(law) -> FieldFactor:
-    """Factor the covariance of the fields by its symmetric root, so that nodes can have the symmetries of the model."""
+    """Factor the fields' covariance by its symmetric root, for which nodes can have the same symmetries as the model."""
     split = law.condition_on_fixed()
     return split.factor(square_root(split.residual_covariance))

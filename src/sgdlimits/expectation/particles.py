@@ -1,4 +1,4 @@
-r"""Expectations for the mean-field drift, at a cost linear or quadratic in the number of units.
+r"""Expectations over one sample that the mean-field drift needs, at a cost linear or quadratic in the number of units.
 
 The components of units outside the span of the fixed directions are independent, and each unit represents infinitely many. Unit
 l has second layer :math:`a_l`, overlaps :math:`m_l` with the fixed directions, and squared norm :math:`q_l`; P is the Gram
@@ -53,7 +53,7 @@ DIRECTION_NODES, LENGTH_NODES = 40, 16
 
 
 class ParticleMoments(NamedTuple):
-    r"""Expectations over one sample: the loss, and for each unit its gradient times the fields and the derivative in `a`.
+    r"""Expectations over one sample: loss, and for each unit the field gradient times the fields and the derivative in `a`.
 
     With the loss l, the student fields :math:`\lambda`, the fixed fields :math:`\lambda^*`, the second layer a and
     :math:`G = \partial l/\partial\lambda`, the expectations are :math:`E l`, :math:`E[G\lambda^*]`, :math:`E[G\lambda]` and
@@ -147,7 +147,7 @@ class GridExpectation(ParticleExpectation):
         return grid.weights @ model.loss.probability_correct(prediction, model.target.readout(grid.fixed, grid.c))
 
     def _network_output(self, model, units: UnitBatch, grid: FixedFieldGrid) -> Float[Array, " n"]:
-        """Compute the network's output at the nodes, a block of units at a time."""
+        """Compute the network's output at the nodes of the fixed fields, by sums over one block of units at a time."""
 
         def add_block(total, block: UnitBatch):
             means = self._activation_means(model.network.activation, block, grid)
@@ -183,7 +183,7 @@ class GridExpectation(ParticleExpectation):
         return average_activation(activation, units.conditional_means(grid), units.outside[:, None])
 
     def _block_size(self, model, grid: FixedFieldGrid) -> int:
-        """Return the number of units per block, which bounds the memory."""
+        """Return the number of units that are computed at a time, chosen so that their arrays fit into the memory limit."""
         return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * choose_activation_rule(model.network.activation).points.size))
 
 
@@ -290,14 +290,14 @@ class PairwiseExpectation(ParticleExpectation):
 
     @staticmethod
     def _integrals(model) -> UnitIntegrals:
-        """Return the Gaussian integrals over pairs of the model's units."""
+        """Return the Gaussian integrals over pairs of the model's units, students and teachers."""
         integrals = choose_additive_integrals(model)
         assert integrals is not None, "pairs are chosen for sums of units only"
         return integrals
 
     @staticmethod
     def _block_size(rows) -> int:
-        """Return the number of units per block, which bounds the memory."""
+        """Return the number of units that are computed at a time, chosen so that their arrays fit into the memory limit."""
         return max(1, MAX_FLOATS_AT_ONCE // rows[0].shape[0])
 
 
@@ -317,7 +317,7 @@ class UnitLaws(NamedTuple):
 
 
 def compute_unit_laws(model: Model, stats: Particles) -> UnitLaws:
-    """Compute the Gaussian law of the field of each unit separately, since the mean field has no overlaps between units."""
+    """Compute the Gaussian law of each unit's field, jointly with the fixed fields but not with fields of other units."""
 
     def law_of_unit(a, M, q):
         law = model.law(Overlaps(a[None], M[None], q[None, None]))
@@ -430,7 +430,7 @@ def average_activation(activation: Activation, mean: Float[Array, "..."], varian
 def average_over_line(
     activation: Activation, mean: Float[Array, "..."], spread: Float[Array, "..."], line: LineRule
 ) -> ActivationMeans:
-    """Average an activation over fields mean + spread z, with z at the nodes of a one-dimensional quadrature rule."""
+    """Average an activation over the Gaussian field mean + spread z, with the quadrature rule `line` for z."""
     points, weights = line
     x = mean[..., None] + spread[..., None] * points
     # Forward mode with tangents of one gives the elementwise derivative along with the value.

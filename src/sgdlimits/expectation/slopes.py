@@ -172,7 +172,7 @@ def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: fl
     """
     if not is_smooth(model):
         raise BadInput(
-            "the Hessian of this model cannot be averaged over nodes: its activation or loss has a kink, where the second "
+            "the Hessian of the risk cannot be averaged over nodes: the activation or the loss has a kink, where the second "
             "derivative is infinite. Use smooth functions. With a squared loss, a CommitteeReadout and centred data, relu, abs "
             "and PiecewiseLinear are supported, too."
         )

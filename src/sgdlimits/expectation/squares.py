@@ -123,12 +123,12 @@ class Squares(Expectation):
         return K.at[p:, p:].set(-model.target.readout.quadratic(k))
 
     def _series(self, model, a, law, order) -> QuadraticSeries:
-        """Return the power series of the moments of the residual, up to the power `order`."""
+        """Return the power series in s of the moments that generate the residual's powers, up to the power `order`."""
         return QuadraticSeries.from_quadratic_form(self._residual_form(model, a), law.blocks.matrix, model.target.noise, order)
 
     @staticmethod
     def _gradient_factors(model, a):
-        """Return the constant factors of the loss gradients in the student fields and in the second layer.
+        """Return the factors of residual times field in the loss gradients with respect to student fields and second layer.
 
         They are (slope, second) with dl/dlambda_j = slope_j D lambda_j and dl/da_j = second D lambda_j^2, for the residual D.
         """

@@ -1,4 +1,4 @@
-r"""The symmetries of quadrature nodes that preserve the symmetries of a model in its averages.
+r"""Symmetries of quadrature nodes: those that averages over the nodes need to have the same symmetries as the model.
 
 At nodes :math:`z = (z_\text{fixed}, z_\text{outside}, z_\text{noise})` the student fields are :math:`\lambda =
 mz_\text{fixed} + Rz_\text{outside}`, for units of coordinates m along the orthonormalised fixed directions and of Gram matrix

@@ -26,13 +26,13 @@ class StepDimensions(NamedTuple):
     ----------
     samples : b, the number of labelled inputs
     inputs : L, the number of samples and of standard normal vectors for the algorithm's own noise
-    fixed, directions : k, the number of fixed directions, and n, the number of trained ones
-    rests : r, the number of linear combinations of the inputs' orthogonal components on which the step depends
+    fixed_directions, directions : k, the number of fixed directions, and n, the number of trained ones
+    orthogonal_count : r, the number of linear combinations of the inputs' orthogonal components on which the step depends
     """
 
     samples: int
     inputs: int
-    fixed: int
+    fixed_directions: int
     directions: int
     orthogonal_count: int
 
@@ -48,7 +48,7 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def classes(self) -> int:
-        """Number of classes."""
+        """Number of classes of the inputs."""
 
     @property
     @abc.abstractmethod

@@ -142,7 +142,7 @@ def _check_rows(X: Any, y: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | N
 
 
 def shorten_label(labels: Any) -> str:
-    """Return the first of the labels as text."""
+    """Return the first of an array of labels as a string, for an error message."""
     return repr(np.asarray(labels).ravel()[0].item())
 
 

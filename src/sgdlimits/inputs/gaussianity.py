@@ -47,7 +47,7 @@ class FieldTest(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Whether distance and kurtosis are small enough, or within their sampling errors, for theory to be trusted."""
+        """Whether distance and kurtosis are small or within sampling errors, so that Gaussian theory can be trusted."""
         _, kurtosis, distance = self.errors
         return self.distance <= max(MAX_DISTANCE, distance) and abs(self.kurtosis) <= max(MAX_KURTOSIS, kurtosis)
 

@@ -118,9 +118,12 @@ def add_noise(data: Inputs, scale: NotNegativeInTime) -> Inputs:
         variance: Any = data.spread**2
         data = Blocks(data.weights, data.means, variance.reshape(1, 1))
     if type(data) is not Blocks:  # rows of a data set are inputs of blocks too
-        raise BadInput(f"input noise needs Gaussian inputs; got {type(data).__name__}. Give gaussian() or a mixture.")
+        raise BadInput(f"add_noise needs Gaussian inputs; got {type(data).__name__}. Give gaussian() or a mixture.")
     if data.has_noise:
-        raise BadInput(f"the inputs have noise of standard deviation {as_source(data.input_noise)}. Add noise once.")
+        raise BadInput(
+            f"add_noise needs inputs without noise; got noise of standard deviation {as_source(data.input_noise)}. "
+            "Add noise once."
+        )
     return Blocks(data.weights, data.means, data.variance, data.shares, scale)
 
 

@@ -160,7 +160,7 @@ class GaussianFit:
 
     @cached_property
     def inputs(self) -> Blocks:
-        """Gaussian inputs with the class means of the data, and with their variance in each class and block."""
+        """Gaussian inputs with the class means of the data, and with the variance of the data in each class and block."""
         rows = self.rows
         return Blocks(rows.weights, rows.means, rows.variance, rows.shares)
 
@@ -171,7 +171,7 @@ class GaussianFit:
 
     @property
     def is_near_gaussian(self) -> bool:
-        """Whether the data are so close to Gaussian inputs that predictions for these can be trusted."""
+        """Whether the data are so close to Gaussian that predictions for Gaussian inputs can be trusted."""
         return all(test.is_near for test in self.tests) and self.length_ratio <= MAX_LENGTH_RATIO
 
     @property

@@ -90,10 +90,14 @@ def _check_moments(fn: Callable, variance: float) -> None:
     try_function("the sampler", lambda key: fn(key, d), f"a key and d = {d}", key, shape=(d,), values=False)
     x: Float[np.ndarray, "n d"] = np.asarray(jax.jit(jax.vmap(lambda key: fn(key, d)))(jax.random.split(key, n)))
     if not np.isfinite(x).all():
-        raise BadInput("the sampler must return finite numbers; got others among 4096 inputs. Look at fn(key, 32).")
+        raise BadInput(
+            f"the function fn must return finite numbers; some of {n} inputs in d = {d} are not finite. Correct fn(key, {d})."
+        )
     mean, measured = x.mean(0), x.var()
     if abs(mean).max() > MAX_MOMENT_ERROR * max(math.sqrt(measured), 1e-300):
-        raise BadInput(f"the inputs must have mean zero; got a mean of up to {abs(mean).max():.3g}. Subtract it.")
+        raise BadInput(
+            f"the inputs that fn(key, d) draws must have mean zero; got a mean of up to {abs(mean).max():.3g}. Subtract it."
+        )
     if abs(measured / variance - 1) > MAX_MOMENT_ERROR:
         raise BadInput(
             f"the inputs have the variance {measured:.3g}, and variance is {variance:g}. "

@@ -38,7 +38,7 @@ def as_shares(shares: Any, blocks: int) -> tuple[float, ...]:
 
 
 def check_variances(name: str, variance: Any) -> None:
-    """Raise `BadInput` unless variances, or the values that their schedule takes, are finite, 0 or larger, and not all 0."""
+    """Raise `BadInput` unless variances, at all times if scheduled, are finite, 0 or larger, and not all 0."""
     for each in variance.examples() if is_schedule(variance) else [] if is_traced(variance) else [variance]:
         values = np.asarray(each)
         if not (np.isfinite(values).all() and (values >= 0).all() and values.any(axis=-1).all()):
@@ -184,7 +184,7 @@ def marchenko_pastur(ratio: Positive, blocks: Blocks = 24) -> Spectrum:
 
 
 def _nodes_and_shares(found: list[Bin]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nodes of all bins, and the share of the eigenvalues for which each stands."""
+    """Return the Gauss nodes of all bins, and the share of the eigenvalues that each node represents."""
     counts = np.concatenate([each.counts for each in found])
     return np.concatenate([each.nodes for each in found]), counts / counts.sum()
 

@@ -169,7 +169,7 @@ class KernelArrays(NamedTuple):
 
 
 class PackedRunArrays:
-    """Copies of a batch's arrays, from which the active runs are packed and into which their new states are written."""
+    """Copies of a batch's arrays, from which active runs are packed into vectors, and into which new states are written."""
 
     def __init__(self, batch: RunBatch) -> None:
         here = batch.kernel.to_kernel
@@ -190,7 +190,7 @@ class PackedRunArrays:
         return state, xp.concatenate([*flat, xp.zeros((0, self.on.size))])[:, some], keys, parameters
 
     def unpack_state(self, state: Any, end: Any) -> RunStates:
-        """Return the states of all runs, given those of the active runs and the steps at which these ended."""
+        """Return the states of all runs, given the new states of the active runs and the steps at which active runs ended."""
         everything, leaves, first, ends = self.moving.size == self.on.size, [], 0, self.ends.copy()
         for leaf in self.leaves:
             last = first + math.prod(leaf.shape[:-1])

@@ -202,7 +202,7 @@ def _step_jaxpr(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: A
 
 
 def _shapes_of(tree: PyTree) -> PyTree:
-    """Return the pytree with the shape and type of each array."""
+    """Return a pytree with the shape and type of each array of `tree` in the array's place."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 

@@ -30,7 +30,7 @@ Array = Any
 
 
 class RecursionCoefficients(NamedTuple):
-    """Coefficients of the recursion, all at one time or with an axis of times in front.
+    """Coefficients of the affine recursion of expected Gram matrices, at one time or with an axis of times in front.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class RecursionCoefficients(NamedTuple):
 
 
 class RecursionSizes(NamedTuple):
-    """Numbers that do not change: the dimension, the batch size, and the dimensions of each block, not rounded."""
+    """Sizes in the affine recursion: the dimension, the batch size, and the number of dimensions of each block, not rounded."""
 
     d: int
     batch: int
@@ -62,7 +62,7 @@ class GramMoments(NamedTuple):
 
 
 def scan_steps(sizes: RecursionSizes, state: GramMoments, each: RecursionCoefficients, count: Any) -> GramMoments:
-    """Make `count` steps, one for each row of the coefficients; further rows are ignored."""
+    """Make `count` steps of the affine recursion, one for each of the first `count` rows of the coefficients."""
     n, d, batch = state.gram.shape[0], sizes.d, sizes.batch
     dimensions = jnp.asarray(sizes.dimensions)[:, None]
     pairs = [(i, j) for i in range(n) for j in range(i, n)]
@@ -119,12 +119,12 @@ class AffinePower:
         self.fixed_squares = [E]
 
     def apply(self, state: GramMoments, count: int) -> GramMoments:
-        """Make `count` steps."""
+        """Apply the affine map of one step `count` times to the moments."""
         with np.errstate(over="ignore", invalid="ignore"):  # the stepper reports runs that diverge
             return self._apply(state, int(count))
 
     def _apply(self, state: GramMoments, bits: int) -> GramMoments:
-        """Make as many steps as `bits` says, by the squares for its bits."""
+        """Apply the affine map as many times as the binary number `bits` says, by one stored power for each bit."""
         n, _, B, runs = state.gram.shape
         y = np.moveaxis(np.asarray(state.gram)[self.rows, self.columns], 0, 1).reshape(-1, runs)
         y = np.concatenate([y, np.ones((1, runs))])
@@ -142,7 +142,7 @@ class AffinePower:
         return GramMoments(gram, np.moveaxis(fixed.reshape(B, n, -1, runs), 0, 2))
 
     def _square(self) -> None:
-        """Append the square of the highest power so far."""
+        """Append the square of the highest stored power of the affine map."""
         kept, Q = self.squares[-1]
         self.squares.append(_absorb(kept, (kept[:, None] + kept) * Q + Q @ Q))
         E = self.fixed_squares[-1]

@@ -150,7 +150,7 @@ class Stepper(abc.ABC):
 
 
 class Engine(eqx.Module):
-    """A level of description bound to a problem and a start, with step sizes, quadrature nodes and batch sizes fixed.
+    """Simulator of one problem at one level from one start, for which step sizes, quadrature nodes and batch sizes are chosen.
 
     Parameters
     ----------

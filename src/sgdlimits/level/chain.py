@@ -80,7 +80,7 @@ def chain_process(problem: Problem, d: int) -> Process:
 
 
 class FrameChain(Process):
-    r"""Markov chain of the overlaps of a projection problem, as coordinates in an orthonormal basis of all directions.
+    r"""Markov chain of overlaps, stored as coordinates of the trained directions in an orthonormal basis of all directions.
 
     The n trained directions have coordinates m along the k fixed directions, and the rows of the triangular matrix T orthogonal
     to these. The b inputs X of a step have coordinates g (k-by-b) along the fixed directions, h (n-by-b) along the directions

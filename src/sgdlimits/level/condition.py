@@ -33,7 +33,7 @@ class Condition(Part):
 
     @abc.abstractmethod
     def margin(self, problem: Problem, stats: PyTree, memory: PyTree) -> Float[Array, ""] | Bool[Array, ""]:
-        """Return a number that is at least 0, or a bool that is true, exactly when the run should stop.
+        """Return the stop margin: a number that is at least 0, or a bool that is true, exactly when the run should stop.
 
         `memory` holds the values that `begin` returned.
         """

@@ -37,7 +37,7 @@ _START, _END, _MIDDLE, _PROBE, _DONE = 0, _STAGES, _STAGES + 4, _STAGES + 5, _ST
 
 
 class Tableau(NamedTuple):
-    """Coefficients of the method, as weights of the slopes at its stages.
+    """Coefficients of the Runge-Kutta method DOP853, as weights of the slopes at its stages.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Tableau(NamedTuple):
 
 @lru_cache(maxsize=1)
 def tabulate() -> Tableau:
-    """Return the coefficients of the method, from those of SciPy's class.
+    """Return the coefficients of DOP853 as a `Tableau`, from those of SciPy's class.
 
     The interpolating polynomial of a step of size h, in x from 0 to 1, is y + sum_i F_i phi_i(x) with phi_0 = x,
     phi_1 = x (1 - x), phi_2 = x^2 (1 - x), and so on; F is h times a linear combination of the slopes at the stages.
@@ -78,7 +78,7 @@ def tabulate() -> Tableau:
 
 
 class Interval(NamedTuple):
-    """Where steps may go and how accurate they are; all numbers are traced.
+    """Interval of time in which a solver makes steps, with tolerances and step sizes; all numbers are traced.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Interval(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A step in progress: its stage, its size, that of the next step, whether an attempt was rejected or failed, and slopes."""
+    """State of the loop that makes one step: stage, size of this and of the next step, rejections, failure, and slopes."""
 
     stage: Array
     size: Array
@@ -116,7 +116,7 @@ class Attempt(NamedTuple):
 
 
 class SolverSteps(NamedTuple):
-    """Steps of one call, as arrays of JAX within it and of NumPy after it.
+    """Steps that one call of compiled code has made, as arrays of JAX within the call and of NumPy after it.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class SolverSteps(NamedTuple):
 def make_steps(
     drift: Callable[[Array, Array], Array], buffer: int, t: Array, y: Array, size: Array, within: Interval
 ) -> SolverSteps:
-    """Make steps of DOP853 from time t and state y, and return at most `buffer` of them.
+    """Make at most `buffer` steps of DOP853 from time t and state y, and return these steps.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def make_steps(
 
 
 class StepPolynomial:
-    """Interpolating polynomial of one step, from its begin to its end; `accurate` says whether it satisfies the ODE."""
+    """Interpolating polynomial of the solution over one step; `accurate` says whether the polynomial satisfies the ODE."""
 
     def __init__(self, begin: float, end: float, y: np.ndarray, F: Float[np.ndarray, "powers n"], accurate: bool) -> None:
         self.begin, self.end, self.y, self.F, self.accurate = begin, end, y, F, accurate
@@ -322,7 +322,7 @@ class CompiledSolver:
         return self.polynomial
 
     def _make_call(self) -> None:
-        """Make some steps in one compiled call, as many as take about `CALL_SECONDS`."""
+        """Make steps of the ODE in one compiled call: as many as take about `CALL_SECONDS`."""
         begin, within = time.perf_counter(), self.within._replace(steps=self.steps_per_call)
         found = self.call(self.t, self.rows, self.h_abs, within)
         self.steps, self.position = SolverSteps(*map(np.asarray, found)), 0

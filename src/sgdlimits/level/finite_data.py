@@ -40,7 +40,7 @@ FLOATS_IN_MEMORY = 2**23
 
 
 class Dataset(NamedTuple):
-    """Samples that each run reuses: coordinates of the inputs, label noise and classes."""
+    """Samples of the dataset that each run reuses: coordinates of the inputs, label noise and classes."""
 
     x: Float[Array, "runs n axes"]
     z: Float[Array, "runs n"]
@@ -145,7 +145,7 @@ class DatasetProcess(Process):
 
     @property
     def batch(self) -> int:
-        """Number of samples in a step."""
+        """Number of samples in one step of SGD over the dataset."""
         return self.problem.algorithm.batch
 
     @property
@@ -175,12 +175,12 @@ class DatasetProcess(Process):
 
     @property
     def _takes_all(self) -> bool:
-        """Whether each step takes all samples once."""
+        """Whether each step takes all samples of the dataset once, as in full-batch gradient descent."""
         return self.batch == self.n and self.order != "random"
 
     @property
     def _shuffles(self) -> bool:
-        """Whether each epoch has an order of its own."""
+        """Whether the dataset is put into a new random order in each epoch."""
         return self.order == "shuffled" and not self._takes_all
 
     def draw_dataset(self, stream: Stream) -> Dataset:
@@ -188,7 +188,7 @@ class DatasetProcess(Process):
         # A few runs at a time, because the random words of a dataset take several times its memory.
         size = max(1, FLOATS_IN_MEMORY // self._floats_drawn)
         groups = np.split(runs, range(size, len(runs), size))
-        drawn = (self.base.draw_samples(stream.evaluate_runs(group), self.n) for group in groups)
+        drawn = (self.base.draw_samples(stream.select_runs(group), self.n) for group in groups)
         # inputs, label noise and classes: a dataset has no input noise
         parts = zip(*(map(np.asarray, each[:3]) for each in drawn), strict=True)
         return Dataset(*(jnp.asarray(np.moveaxis(np.concatenate(part, axis=1), 1, 0)[position]) for part in parts))

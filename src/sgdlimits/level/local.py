@@ -1,4 +1,4 @@
-r"""The linear diffusion that approximates the chain near a fixed point.
+r"""The level `Local`: a linear diffusion that approximates the chain near a fixed point of the ODE.
 
 Around a fixed point :math:`u^*` of the drift the rescaled statistics :math:`y = \sqrt d\,(u - u^*)` obey, as d grows,
 
@@ -120,7 +120,7 @@ class LocalEngine(SteppingEngine):
 
 
 def linearise_at(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the drift, its Jacobian and the noise covariance at a point, restricted to the coordinates that can change.
+    """Return drift, Jacobian of the drift and noise covariance at a point, in the coordinates that training can change.
 
     Kinks of piecewise linear units are not smoothed: a field exactly at a kink has the slope that the activation defines there.
     """
@@ -185,7 +185,7 @@ class LinearDiffusion(Process):
 
     @eqx.filter_jit
     def start(self, stats: PyTree) -> Float[Array, "n runs"]:
-        """Return the coordinates of each run that can change, relative to the fixed point."""
+        """Return, for each run, the coordinates that can change, relative to the fixed point."""
         centre, free = self.problem.vector(self.point), np.asarray(self.free_coordinates)
         return jax.vmap(lambda one: (self.problem.vector(one) - centre)[free], out_axes=-1)(stats)
 

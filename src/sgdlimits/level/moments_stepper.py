@@ -66,7 +66,7 @@ def _coefficients(problem: ProjectionProblem, d: int, a: Any, times: Any) -> Rec
 
 
 class MomentsStepper(Stepper):
-    """Stepper of a batch of runs of expectations, which differ in their starts only."""
+    """Stepper of the level `SecondMoments`, for a batch of runs with different initial second moments."""
 
     def __init__(self, engine: Any, starts: PyTree, request: Request, state: np.ndarray | None) -> None:
         self.level: Any = engine.level
@@ -98,7 +98,7 @@ class MomentsStepper(Stepper):
 
     @cached_property
     def _knots(self) -> np.ndarray:
-        """Numbers of the first steps after jumps and kinks of schedules."""
+        """Index of the first step after each jump or kink of a schedule."""
         knots = np.asarray(knots_of(self.problem)) * self.sizes.d / self.sizes.batch
         return np.unique(np.ceil(knots[knots < 2.0**53]).astype(np.int64))
 
@@ -109,7 +109,7 @@ class MomentsStepper(Stepper):
         return any(isinstance(leaf, FunctionOfTime) for leaf in leaves)
 
     def _times(self, steps: Any) -> np.ndarray:
-        """Return the times of steps."""
+        """Return the times t at which the steps with given indices begin."""
         return np.asarray(steps, float) * self.sizes.batch / self.sizes.d
 
     def _find_shift(self) -> np.ndarray | None:
@@ -129,7 +129,7 @@ class MomentsStepper(Stepper):
         return shift[:-1] if still else None
 
     def _coefficients_at(self, times: np.ndarray) -> RecursionCoefficients:
-        """Return the coefficients at several times, padded to a power of two, so that few sizes are compiled."""
+        """Return the affine recursion's coefficients at several times, padded to a power of two to compile few sizes."""
         size = 1 << int(times.size - 1).bit_length()
         found = self.coefficients(np.concatenate([times, np.repeat(times[-1:], size - times.size)]))
         return RecursionCoefficients(*(np.asarray(leaf)[: times.size] for leaf in found))
@@ -143,7 +143,7 @@ class MomentsStepper(Stepper):
         )
 
     def _moments_of(self, stats: Overlaps) -> GramMoments:
-        """Convert statistics, runs first, to the moments of the recursion."""
+        """Convert statistics, runs first, to moments of the affine recursion."""
         last = lambda leaf: np.moveaxis(leaf if self.has_blocks else leaf[:, None], (0, 1), (-1, -2))
         Q, M, r = last(np.asarray(stats.Q)), last(np.asarray(stats.M)), self.model.teacher
         along, fixed, norm = np.einsum("ikbr,k->ibr", M, r), np.einsum("klb,k->lb", self.gram, r), self._teacher_norm
@@ -160,11 +160,11 @@ class MomentsStepper(Stepper):
 
     @cached_property
     def _teacher_norm(self) -> np.ndarray:
-        """Squared norm of the teacher in each block."""
+        """Squared norm of the teacher's component in each block of coordinates."""
         return np.einsum("k,klb,l->b", self.model.teacher, self.gram, self.model.teacher)
 
     def _statistics(self, moments: GramMoments) -> Overlaps:
-        """Convert moments to statistics, with the runs first."""
+        """Convert moments of the affine recursion to statistics, with the runs first."""
         gram, M = np.asarray(moments.gram), np.asarray(moments.fixed)
         if self.shift is None:
             Q, M = gram[:-1, :-1], M[:-1]
@@ -177,7 +177,7 @@ class MomentsStepper(Stepper):
         return Overlaps(self.starts.a, first(M), first(Q), self.starts.kept, self.starts.names)
 
     def _risks(self, moments: GramMoments, times: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the mean risk of each run at its own time, and those of averages that the algorithm stores."""
+        """Return each run's mean risk at the run's time, and the mean risks of averaged weights that the algorithm stores."""
         names, memory = self.problem.algorithm.names, self.problem.algorithm.memory
         each = self._coefficients_at(times)
         found = {}
@@ -248,7 +248,7 @@ class MomentsStepper(Stepper):
             self._advance_constant(stop, jax.tree.map(lambda leaf: leaf[0], middle))
 
     def _advance_constant(self, end: int, one: RecursionCoefficients) -> None:
-        """Make steps up to `end` with the same coefficients, by powers of their matrix."""
+        """Make steps up to the step `end` while the coefficients are constant, by powers of the affine map."""
         key = b"".join(leaf.tobytes() for leaf in one)
         if self.powers is None or self.powers[0] != key:
             self.powers = key, AffinePower(self.sizes, one)
@@ -274,7 +274,7 @@ class MomentsStepper(Stepper):
             done, before = done + stride, self.moments
 
     def _advance_each(self, end: int) -> None:
-        """Make steps up to `end`, each with its own coefficients."""
+        """Make steps up to the step `end` while coefficients change, each step with the coefficients at its time."""
         chunk = 1 if self.request.until is not None else STEPS_PER_CALL
         while self.step < end:
             count = min(chunk, end - self.step)
@@ -302,11 +302,11 @@ class MomentsStepper(Stepper):
 
     @cached_property
     def _stops(self) -> Any:
-        """Compiled function that evaluates the stop condition of all runs."""
+        """Compiled function that evaluates the stop condition for the statistics of all runs."""
         return jit_bound(_stop_runs, self.problem, self.request.until, fast_compile=True)
 
     def _stop(self, hits: np.ndarray, step: int, moments: GramMoments) -> None:
-        """End the runs in the mask `hits` at a step."""
+        """Record that the runs in the mask `hits` end at a given step."""
         self.ended[hits], self.t_end[hits] = SOLVER_STATUSES.index(RUN_STOPPED), self._times(step)
 
     def resume_state(self):
@@ -331,5 +331,5 @@ class MomentsStepper(Stepper):
 
 
 def _stop_runs(problem: Problem, until: Any, stats: PyTree, memory: PyTree, t: Any) -> Any:
-    """Return whether each run should stop."""
+    """Return whether the stop condition holds, for each run of a batch."""
     return until.stop_runs(problem, stats, memory, t)

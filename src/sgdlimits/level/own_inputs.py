@@ -38,7 +38,7 @@ class MeasuredProcess(WeightProcess):
 
     @property
     def _labelled(self) -> ProjectionProblem:
-        """The problem with the labels of the samples."""
+        """The problem with the user's labels of the rows, or with the labels of its target if the rows have none."""
         return self.problem
 
     def risk(self, state: WeightState, stats: Overlaps, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
@@ -95,12 +95,12 @@ class SampledProcess(MeasuredProcess, DiffuseProcess):
 
 
 def _given_labels(target: Target) -> Target:
-    """Return a target whose label is the label noise of a sample, in whose place the rows of a data set have their label."""
+    """Return a target whose label is the label noise of a sample: the rows of a data set store the user's labels there."""
     return Target(_no_label, teachers=target.teachers, noise=1.0, gram=target.gram)
 
 
 def _no_label(fixed: Any) -> Any:
-    """Return zero."""
+    """Return zero, the label of every input before the label noise is added."""
     return 0.0 * fixed[0]
 
 

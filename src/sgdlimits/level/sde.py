@@ -221,7 +221,7 @@ class CovarianceDiffusion(Diffusion):
 
 
 class NoiseSamples(NamedTuple):
-    """Samples drawn for the noise of one diffusion step: normal coordinates of inputs, label noise, classes."""
+    """Random samples whose gradients give the noise of one SDE step: normal coordinates of inputs, label noise and classes."""
 
     points: Float[Array, "L s samples runs"]
     z: Float[Array, "b samples runs"]
@@ -246,7 +246,7 @@ class SampledDiffusion(Diffusion):
 
     @property
     def _samples_and_inputs(self) -> tuple[int, int]:
-        """Numbers of samples and of input vectors for one increment of the noise.
+        """Numbers of samples and of input vectors from which the noise of one SDE step is computed.
 
         The numbers are (1, 1), or those of one step for an algorithm that is not linear in the gradient.
         """

@@ -167,7 +167,7 @@ class WeightProcess(Process):
 
     @property
     def inv_d(self) -> Float[Array, ""] | float:
-        """The inverse of the dimension."""
+        """The inverse 1/d of the dimension of the weights."""
         return 1 / self.d
 
     @property

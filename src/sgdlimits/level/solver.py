@@ -74,7 +74,7 @@ def _drifts(problem: Problem, corrector: bool, layout: TreeLayout, t: Any, rows:
 def _make_steps(
     problem: Problem, corrector: bool, layout: TreeLayout, buffer: int, t: Any, rows: Any, size: Any, within: Any
 ) -> SolverSteps:
-    """Make steps of DOP853 for runs with one state in each row."""
+    """Make steps of DOP853 for a batch of runs, from an array with one run's state in each row."""
     return make_steps(lambda t, rows: _drifts(problem, corrector, layout, t, rows), buffer, t, rows, size, within)
 
 

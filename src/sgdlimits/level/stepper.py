@@ -187,7 +187,7 @@ class ProcessStepper(Stepper):
         return self._due_snapshots()
 
     def _times_of_saves(self) -> np.ndarray:
-        """Return the times at the ends of the present and the later segments."""
+        """Return the saved times: the ends of the present segment of steps and of all later segments."""
         counts, sizes, begins, remainders, _ = (part[self.segment :] for part in self.segments)
         return begins + counts * sizes + remainders
 
@@ -414,7 +414,9 @@ def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:
 
 
 def _replace_runs(before, after, kept: np.ndarray):
-    """Return the arrays `before` of all runs, with the rows `kept` replaced by `after`; `before` is None on the first call."""
+    """Return a copy of the arrays `before`, runs first, with the runs numbered `kept` replaced by `after`.
+
+    On the first call `before` is None, and `after` has all runs."""
     if before is None or len(kept) == len(jax.tree.leaves(before)[0]):
         return after
 

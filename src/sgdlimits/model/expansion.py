@@ -65,7 +65,7 @@ def hermite_coefficients(
     array([1., 0., 2., 0.])
     """
     if n > MAX_COEFFICIENTS:
-        raise BadInput(f"n must be at most {MAX_COEFFICIENTS}; got {n}. Give a smaller highest order n.")
+        raise BadInput(f"n, the highest order, must be at most {MAX_COEFFICIENTS}; got {n}. Give a smaller n.")
     orders = np.arange(n + 1)
     strengths, _ = expand_in_hermite(as_activation(fn), orders.size - 1)
     # sqrt(m!) by the log-gamma function, since m! overflows beyond m = 170

@@ -132,7 +132,7 @@ class SoftmaxCrossEntropy(Loss):
         return (best & self._one_hot(prediction, label)).sum(0) / best.sum(0)
 
     def floor(self, law, target):
-        """Return zero, the loss of a network that predicts every label with certainty."""
+        """Return the noise floor: zero, the loss of a network that predicts every class label with certainty."""
         return jnp.zeros(())
 
     def check(self, data, target, outputs):

@@ -73,8 +73,8 @@ class Model(Part):
         """Coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
         if self.data.blocks is not None:
             raise BadInput(
-                "this analysis is not available for inputs with blocks of variances. Use ODE(), SDE(d), Chain(d), "
-                "SGD(d), or one block."
+                "inputs with blocks of variances have one frame of the fixed directions for each block, and no single frame. "
+                "Use ODE(), SDE(d), Chain(d), SGD(d), or one block."
             )
         return cholesky_factor(self.target.gram)
 

@@ -30,7 +30,7 @@ class Readout(Part):
 
     @abc.abstractmethod
     def __call__(self, fixed: Float[Array, "k *batch"], c: Array | int = 0) -> Float[Array, "*batch"]:
-        """Evaluate the noiseless label of inputs of class `c` from their fixed fields."""
+        """Return the noiseless labels of inputs of class `c`, given the fields of the inputs along the fixed directions."""
 
     @property
     def smooth(self) -> bool:

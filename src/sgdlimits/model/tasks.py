@@ -69,7 +69,7 @@ class ClassReadouts(Readout):
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
+        """Number of classes that the readout distinguishes."""
         return len(self.readouts)
 
     @property
@@ -122,4 +122,6 @@ def _check_turns(turns: Any, classes: int) -> None:
     for each in turns.examples() if is_schedule(turns) else [] if is_traced(turns) else [turns]:
         values = np.linalg.svd(np.asarray(each), compute_uv=False)
         if not (values[:, -1] > MIN_SINGULAR_VALUE_RATIO * values[:, 0]).all():
-            raise BadInput(f"turns must be invertible; got {np.asarray(each).tolist()}. Give rotations, for instance.")
+            raise BadInput(
+                f"turns must be invertible matrices; got {np.asarray(each).tolist()}. Give, for instance, rotations."
+            )

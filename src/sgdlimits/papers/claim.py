@@ -76,7 +76,7 @@ class Effort:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Independently computed values of a claim, with the values of the right and the printed formula.
+    """Independently computed values of a claim, with the values of the formula that the paper prints and of the right formula.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Comparison:
 
     @property
     def worst(self) -> dict[str, float]:
-        """Return the compared values by name, at the entry that is farthest from the printed formula.
+        """Return the compared values by name, at the entry that is farthest from the formula that the paper prints.
 
         If the printed formula is not given, the right one takes its place.
         """
@@ -147,7 +147,7 @@ def compare(
     number: Any, right: Any = None, printed: Any = None, *, rtol: float = 1e-9, atol: float = 0.0, sigma: Any = 0.0,
     relation: str = "=",
 ) -> Comparison:  # fmt: skip
-    """Build a `Comparison` of computed values with a right and a printed formula.
+    """Build a `Comparison` of computed values with the right formula and, if it differs, the formula that the paper prints.
 
     Here `number` has the computed values, and `sigma` their standard errors.
 

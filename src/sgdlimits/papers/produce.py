@@ -98,5 +98,6 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
     yield f"{len(names) - len(failed)} of {len(names)} figures are on {folder / 'index.html'}."
     if failed:
         raise BadInput(
-            f"these figures failed: {', '.join(failed)}. The others are complete; produce the failed figures one by one."
+            f"the figures {', '.join(failed)} failed, and all other figures are complete. "
+            "Make each failed figure alone to see its error."
         )

@@ -38,7 +38,7 @@ def block_drift_parts(problem: Any, expectation: Expectation, stats: Overlaps) -
 
 
 def block_covariance(problem: Any, expectation: Expectation, stats: Overlaps, vector: Callable) -> Float[Array, "n n"]:
-    """Compute the covariance of the increments as the covariance of their means given the total fields plus the remainder.
+    """Compute the covariance of the increments: that of the increments' means given the total fields, plus the mean remainder.
 
     The total fields are the sums of the fields over blocks; `vector` converts statistics to vectors.
     """

@@ -67,19 +67,19 @@ class Coordinates(ProblemView):
         for name, (axes, leaf) in self.variables(stats).items():
             if np.ndim(leaf) != len(axes):
                 raise BadInput(
-                    f"{name} of one run has {len(axes)} axes; got shape {np.shape(leaf)}. Use jax.vmap for many runs."
+                    f"{name} of one run must have {len(axes)} axes; got shape {np.shape(leaf)}. Use jax.vmap for many runs."
                 )
             # traced arrays have no values to check
             if not is_traced(leaf) and not np.isfinite(leaf).all():
                 raise BadInput(f"{name} must be finite; got {np.asarray(leaf)[~np.isfinite(leaf)][0]}. Give finite statistics.")
 
     def check(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless weights with these statistics exist, for each run of a batch."""
+        """Raise `BadInput` unless, for each run of a batch, some weights have the given statistics."""
         for i in range(len(jax.tree.leaves(stats)[0])):
             self.fits(jax.tree.map(lambda leaf, i=i: leaf[i], stats))
 
     def check_one(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless weights with one run's statistics exist; of traced statistics only shapes are checked."""
+        """Raise `BadInput` unless some weights have one run's statistics; of traced statistics only shapes are checked."""
         self.fits(stats)
         # whether weights with the statistics exist depends on values, which traced arrays do not have
         if not any(map(is_traced, jax.tree.leaves((self.problem, stats)))):

@@ -85,24 +85,24 @@ def _train_second_argument(problem: Any) -> Any:
 
 
 def _teacher_activation_argument(problem: Any) -> Any:
-    """Return the activation of the teacher, or None if it is that of the students."""
+    """Return the argument that a preset would need for the teacher's activation: None if the students have the same one."""
     teacher = problem.target.readout.activation
     return None if teacher == problem.network.activation else teacher
 
 
 def _spectrum_argument(problem: Any) -> Any:
-    """Return the spectrum of Gaussian inputs."""
+    """Return the argument `eigenvalues` that a preset would need: the spectrum of the problem's Gaussian inputs."""
     data = problem.data
     return Spectrum(data.variance[0], data.shares) if isinstance(data, Blocks) else data.squared_length
 
 
 def _coefficients_argument(problem: Any) -> Any:
-    """Return the length of a single teacher in each block of the inputs."""
+    """Return the argument `coefficients` that a preset would need: the length of a single teacher in each block."""
     return np.sqrt(np.asarray(problem.target.gram)[..., 0, 0].ravel())
 
 
 def _signal_to_noise_ratio(problem: Any) -> Any:
-    """Return the signal-to-noise ratio of a problem's Gaussian mixture, a number or a schedule."""
+    """Return the argument `snr` that a preset would need: the mixture's signal-to-noise ratio, a number or a schedule."""
     spread = problem.data.spread
     if is_schedule(spread):  # the preset has computed the root of 1 / snr, whose `right` is the schedule snr
         square: Any = spread.square if isinstance(spread, Root) else spread**2

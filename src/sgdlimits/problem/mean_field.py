@@ -22,14 +22,14 @@ from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.particles import Particles
 
-MAX_IMPLICIT_SIZE = 256
+MAX_IMPLICIT_SOLVER_ENTRIES = 256
 """Maximum number of entries of a state for the implicit solver, whose Jacobian is dense."""
 EXISTENCE_TOLERANCE = 1e-9
 """Tolerance with which it is decided whether weights with given statistics exist."""
 
 
 class MeanFieldProblem(Problem):
-    r"""A projection problem in the limit of infinite width, at fixed time :math:`(\text{lr}/p)\,t`.
+    r"""Limit of a projection problem as its width p goes to infinity, with fixed range of the time :math:`(\text{lr}/p)\,t`.
 
     The p units of the problem are the atoms of the measure of units: each represents infinitely many units with the same second
     layer :math:`a_i`, overlaps :math:`m_i` with the fixed directions and squared norm :math:`q_i`, whose components orthogonal
@@ -65,7 +65,7 @@ class MeanFieldProblem(Problem):
             raise BadInput(f"MeanField does not support {type(problem).__name__}. Use ODE(), or Chain(d).")
         if not (isinstance(problem.network, TwoLayer) and problem.network.plain):
             raise BadInput(
-                f"MeanField needs TwoLayer with one output and no bias, without dropout; {problem.name} has more. "
+                f"MeanField needs TwoLayer with one output, no bias and no dropout; the network of {problem.name} differs. "
                 "Use ODE(), or Chain(d)."
             )
         refuse_noise(problem.data, "MeanField")
@@ -159,7 +159,7 @@ class ParticleNumerics(Numerics):
 
     @cached_property
     def implicit(self) -> bool:
-        return self.size <= MAX_IMPLICIT_SIZE
+        return self.size <= MAX_IMPLICIT_SOLVER_ENTRIES
 
 
 class ParticleCoordinates(Coordinates):

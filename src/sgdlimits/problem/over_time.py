@@ -84,10 +84,10 @@ def _scheduled_parameters(problem: Any) -> Iterator[tuple[str, Schedule, Check]]
             last -= 1
             name = f"{words[last]}_{name}"
         taken.add(name)
-        yield name, leaf, _check_of_values(problem, path, words, name)
+        yield name, leaf, _schedule_value_check(problem, path, words, name)
 
 
-def _check_of_values(problem: Any, path: tuple, words: list[str], name: str) -> Check:
+def _schedule_value_check(problem: Any, path: tuple, words: list[str], name: str) -> Check:
     """Return the check of the values of a schedule: that of the constructor argument for which the schedule was given.
 
     If the argument has no check, values must be finite.

@@ -41,8 +41,8 @@ class OverlapCoordinates(Coordinates):
             for name, copied in zip(algorithm.names, is_copy, strict=True)
             if name != STUDENT
         }
-        evaluate_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
-        numbers = {name: evaluate_runs(value) for name, value in algorithm.numbers.items()}
+        repeat_for_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
+        numbers = {name: repeat_for_runs(value) for name, value in algorithm.numbers.items()}
         return Overlaps(overlaps.a, as_floats(M), as_floats(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
@@ -96,14 +96,14 @@ class OverlapCoordinates(Coordinates):
         """
         if self.problem.algorithm.sphere:
             raise BadInput(
-                "this analysis is not available for weights on the sphere and inputs with blocks of "
+                "the overlaps that training can change are not known for weights on the sphere and inputs with blocks of "
                 "variances. Use sphere=False."
             )
         gram = np.asarray(self.problem.model.gram)
         there = np.diagonal(gram, axis1=1, axis2=2) > 0
         if any(np.linalg.matrix_rank(P, hermitian=True) < own.sum() for P, own in zip(gram, there, strict=True)):
             raise BadInput(
-                "this analysis does not support fixed directions that are dependent within a block. Give an independent gram."
+                "the fixed directions in a block must be linearly independent. Give a gram that is nonsingular in each block."
             )
         return np.repeat(there[:, None], n, axis=1).ravel()
 
@@ -173,7 +173,9 @@ def _check_type(problem: Any, stats: Any) -> None:
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
     if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
         got = "one array" if plain else ", ".join(stats.a)
-        raise BadInput(f"the scalars of the network are {', '.join(scalars)}; got {got}. Give a dictionary of these as a.")
+        raise BadInput(
+            f"a must be a dictionary with the scalars {', '.join(scalars)} of the network; got {got}. Give each scalar by name."
+        )
     if not plain and not isinstance(scalars, dict):
         raise BadInput(f"a must be one array for a single second layer; got {', '.join(stats.a)}. Give an array.")
 

@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
     def for_runs(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
-        """Return the checkpoint of the runs with the given indices, or None if these runs start at time zero.
+        """Return the checkpoint of the runs with the given indices, or None if the runs with these indices start at time zero.
 
         `clock` has all saved times of the simulation.
         """
@@ -78,7 +78,9 @@ def read_checkpoint(resume: xr.Dataset | None, engine: Engine, attributes: dict,
                 f"Give the same {name}, or leave out resume."
             )
     if resume.sizes["run"] > runs:
-        raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
+        raise BadInput(
+            f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give runs={resume.sizes['run']} or more."
+        )
     state = resume_state_of(resume)
     if state is None or len(state.t) != resume.sizes["run"] or not np.isin(state.t.max(), resume.t.values):
         raise BadInput(

@@ -78,7 +78,7 @@ class Runner:
 
     @staticmethod
     def run_many(runners: Iterable[Runner]) -> Iterator[Runner]:
-        """Simulate several batches to their ends and yield the runner of each as it finishes.
+        """Simulate the batches of runs of several runners, and yield each runner as soon as its batch is finished.
 
         Batches that share compiled code are advanced by the same calls.
         """

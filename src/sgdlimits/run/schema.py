@@ -199,7 +199,9 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
         check_form(piece)
         for name in ("problem", "level_parameters", "start", "seed"):
             if piece.attrs[name] != pieces[0].attrs[name]:
-                raise BadInput(f"pieces must be of one simulation, but their {name} differs. Give the pieces of one stream.")
+                raise BadInput(
+                    f"pieces must be of one simulation; the pieces given differ in {name}. Give the pieces of one stream."
+                )
     seen: dict[int, float] = {}
     for piece in pieces:
         begin, end = float(piece.t.values[0]), float(piece.t.values[-1])
@@ -231,7 +233,7 @@ def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dat
         rows.append(row)
         done += row.sizes["run"]
     if not rows:
-        raise BadInput("there is nothing to join. Give the pieces of a stream.")
+        raise BadInput("pieces is empty. Give the datasets that stream yields.")
     longest = max(rows, key=lambda row: row.sizes["t"])
     over_time = {name: each for name, each in longest.coords.items() if each.dims[:1] == ("t",)}
     if any(row.sizes["t"] != longest.sizes["t"] for row in rows):
@@ -246,14 +248,14 @@ def _first_run(piece: xr.Dataset) -> int:
 
 
 def _copy_into(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset:
-    """Copy the arrays of a dataset into preallocated arrays, and return the dataset with these."""
+    """Copy the arrays of a dataset into preallocated arrays, and return the dataset that holds the preallocated arrays."""
     for name, place in places.items():
         place[...] = dataset[name].values
     return dataset.copy(data=places)
 
 
 def _concatenate_datasets(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
-    """Concatenate datasets along a dimension; arrays in `whole` are those of the result and replace their parts.
+    """Concatenate datasets along a dimension; variables in `whole` are taken from there, already concatenated.
 
     Variables without the dimension, and the attributes, are taken from the last dataset.
     """

@@ -52,16 +52,16 @@ def inverse_factor(B: Any) -> Any:
 def _to_axes(stats: Overlaps, B: Any, move_runs_first: bool) -> Overlaps:
     """Convert overlaps with fixed directions to coordinates along orthonormal axes in each block."""
     indices = "...bnr,bsr->...bns" if move_runs_first else "bnr...,bsr->bns..."
-    return _with(stats, array_module(stats.M).einsum(indices, stats.M, inverse_factor(B)), stats.Q)
+    return _replace_overlaps(stats, array_module(stats.M).einsum(indices, stats.M, inverse_factor(B)), stats.Q)
 
 
 def _from_axes(stats: Overlaps, B: Any, move_runs_first: bool) -> Overlaps:
     """Convert coordinates along orthonormal axes in each block to overlaps with fixed directions; invert `_to_axes`."""
     indices = "...bns,brs->...bnr" if move_runs_first else "bns...,brs->bnr..."
-    return _with(stats, array_module(stats.M).einsum(indices, stats.M, B), stats.Q)
+    return _replace_overlaps(stats, array_module(stats.M).einsum(indices, stats.M, B), stats.Q)
 
 
-def _with(stats: Overlaps, M: Any, Q: Any) -> Overlaps:
+def _replace_overlaps(stats: Overlaps, M: Any, Q: Any) -> Overlaps:
     """Return a copy of statistics whose overlaps are replaced by M and Q."""
     return Overlaps(stats.a, M, Q, stats.kept, stats.names)
 
@@ -83,7 +83,9 @@ def frame_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], max_ranks: A
         )
     one: Any = np.eye(k)
     frames = [
-        frame_of(_with(stats, _use_free_axes(inside.M[:, b], inside.Q[:, b], B[b], rank), inside.Q[:, b]), one, rank)
+        frame_of(
+            _replace_overlaps(stats, _use_free_axes(inside.M[:, b], inside.Q[:, b], B[b], rank), inside.Q[:, b]), one, rank
+        )
         for b, rank in enumerate(np.ravel(max_ranks))
     ]
     m, T = (np.stack([np.asarray(getattr(each, name)) for each in frames]) for name in ("m", "T"))
@@ -123,18 +125,18 @@ def admissible_by_block(stats: Overlaps, B: Float[Array, "*blocks k k"], unit: i
     if jnp.ndim(B) == 2:
         return make_admissible(stats, B, unit)
     inside, one = _to_axes(stats, B, move_runs_first=False), jnp.eye(B.shape[-1])
-    each = jax.vmap(lambda M, Q: (lambda o: (o.M, o.Q))(make_admissible(_with(stats, M, Q), one)))
+    each = jax.vmap(lambda M, Q: (lambda o: (o.M, o.Q))(make_admissible(_replace_overlaps(stats, M, Q), one)))
     M, Q = each(inside.M, inside.Q)
     if unit:
         norms = jnp.sqrt(jnp.einsum("bjj...->j...", Q)).at[unit:].set(1.0)
         M, Q = M / norms[:, None], Q / (norms[:, None] * norms[None])
-    return _from_axes(_with(stats, M, Q), B, move_runs_first=False)
+    return _from_axes(_replace_overlaps(stats, M, Q), B, move_runs_first=False)
 
 
 def block_field_factors(stats: Overlaps, B: Float[Array, "blocks k k"]) -> FieldFactor:
     """Factor the Gram matrix of all directions in each block, with the runs on the last axis."""
     inside, one = _to_axes(stats, B, move_runs_first=False), jnp.eye(B.shape[-1])
-    student = jax.vmap(lambda M, Q: factor_fields(_with(stats, M, Q), one).student)(inside.M, inside.Q)
+    student = jax.vmap(lambda M, Q: factor_fields(_replace_overlaps(stats, M, Q), one).student)(inside.M, inside.Q)
     fixed = jnp.pad(B, ((0, 0), (0, 0), (0, student.shape[2] - B.shape[2])))
     return FieldFactor(student, jnp.broadcast_to(fixed[..., None], (*fixed.shape, student.shape[-1])))
 
@@ -150,9 +152,9 @@ def _(stats: Overlaps, B):
     if np.ndim(B) == 2:
         return project_to_cone(stats, B)
     one, inside = np.eye(B.shape[-1]), _to_axes(jax.tree.map(np.asarray, stats), B, move_runs_first=True)
-    given = [_with(stats, inside.M[..., b, :, :], inside.Q[..., b, :, :]) for b in range(len(B))]
+    given = [_replace_overlaps(stats, inside.M[..., b, :, :], inside.Q[..., b, :, :]) for b in range(len(B))]
     near = [project_to_cone(each, one) for each in given]
     if all(new is old for new, old in zip(near, given, strict=True)):
         return stats
     M, Q = (np.stack([np.asarray(getattr(each, name)) for each in near], axis=-3) for name in "MQ")
-    return _from_axes(_with(stats, M, Q), B, move_runs_first=True)
+    return _from_axes(_replace_overlaps(stats, M, Q), B, move_runs_first=True)

@@ -125,7 +125,7 @@ class FieldLaw(eqx.Module):
         return split.factor(self._lower_factor(split.residual_covariance))
 
     def student_factor(self, order: Array) -> Float[Array, "p p"]:
-        """Return the triangular factor of the covariance of the student fields, with these in the given order."""
+        """Return the triangular factor of the covariance of the student fields, taken in the order `order`."""
         return self._lower_factor(self.blocks.students[order][:, order])
 
     def _lower_factor(self, C: Float[Array, "n n"]) -> Float[Array, "n n"]:

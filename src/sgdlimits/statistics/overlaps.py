@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import any_numbers, check_each, finite_scalars, scalars, text
+from sgdlimits.checks import any_numbers, check_each, finite_scalars, scalars, string
 from sgdlimits.domain import Matrix, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
@@ -46,8 +46,8 @@ def replace_scalars(scalars: Scalars, new: Scalars) -> Scalars:
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:
     """Return the names of arrays of directions as a tuple; raise `BadInput`, naming the argument `name`, if there are none."""
-    if not (names := check_each(text)(name, value)):
-        raise BadInput(f"{name} is empty. Give ('student',), or leave it out.")
+    if not (names := check_each(string)(name, value)):
+        raise BadInput(f"{name} is empty. Give {name}=('student',), or leave out {name}.")
     return names
 
 

@@ -286,7 +286,7 @@ BAD = {
     "exit times need the start of the runs, but the first saved time is 5": lambda: sl.exit_times(go(save=[5.0, 10.0]), 0.5),
     "the first saved time is 4": lambda: sl.exit_times(go(save=[4.0], until=sl.exits(0.5)), 0.4),
     "not a dataset of simulate": lambda: sl.exit_times(sl.exit_times(go(), 0.5), 0.5),
-    "this is not a dataset of exit times": lambda: sl.summarise(go()),
+    "exits must be a dataset of exit times": lambda: sl.summarise(go()),
     "exit times must be a dataset or an array; got a str": lambda: sl.summarise("long"),
     "exit times must be a row of finite numbers of at least 0; got shape (0,)": lambda: sl.summarise([]),
     "exit times must be a row of finite numbers of at least 0; got shape (1,)": lambda: sl.summarise([np.inf]),

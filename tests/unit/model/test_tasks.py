@@ -81,7 +81,7 @@ def test_masks_by_their_numbers():
         (lambda: sl.ClassReadouts([ERF], np.eye(2)), r"shape \(1, k, k\)"),
         (lambda: problem(dropout=0.1).with_expectation(sl.Squares()), "Squares needs squared activations"),
         (lambda: sl.presets.two_tasks(similarity=1.2), "from -1 to 1; got 1.2"),
-        (lambda: sl.simulate(problem(dropout=0.1), sl.MeanField(), sl.FixedInit(0.1), t_max=1), "without dropout"),
+        (lambda: sl.simulate(problem(dropout=0.1), sl.MeanField(), sl.FixedInit(0.1), t_max=1), "no bias and no dropout"),
         (lambda: sl.tracking_risk(0.1, 2.5), "below 2"),
         (lambda: sl.tracking_lr(0.0), "above 0"),
     ],

@@ -151,13 +151,14 @@ def overlaps_in(dataset: xr.Dataset) -> Overlaps:
         )
     if stats.has_blocks:
         raise BadInput(
-            "inputs with blocks of variances are not supported by this function. Simulate inputs of a single variance."
+            "the polar factor of the overlaps does not support inputs with blocks of variances. "
+            "Simulate inputs of a single variance."
         )
     return stats
 
 
 class EndPoint(NamedTuple):
-    """Statistics of the zero-risk weights closest to a start, and their distance from it.
+    """Statistics of the zero-risk weights closest to a start, and the distance of these weights from the start.
 
     Parameters
     ----------

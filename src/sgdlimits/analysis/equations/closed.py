@@ -18,7 +18,7 @@ from sgdlimits.analysis.equations.base import (
 from sgdlimits.analysis.equations.frame import EquationSetting, MomentRows, variance_latex
 from sgdlimits.analysis.equations.units import additive_moments
 from sgdlimits.analysis.equations.words import (
-    activation_rows,
+    activation_equations,
     class_rows,
     dropout_rows,
     label_rows,
@@ -127,7 +127,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
 
 @closed_form_moments.register
 def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
-    """Return the moments, as sums over classes, for inputs without noise, which equal the mean of their class."""
+    """Return the moments as sums over classes, for inputs without variance: each input equals the mean of its class."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"
@@ -136,7 +136,7 @@ def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
         Row("G_{jc}", product_latex(layer if layer != "1" else "", r"s'(\lambda_{jc})", slope)),
         Row("f_{c}", rf"\sum_{{m=1}}^{{p}} {setting.unit_factor('m')} s(\lambda_{{mc}})"),
         Row(r"\lambda_{jc}", r"\sum_{s=1}^{k} M_{js} b_{cs}"),
-        *activation_rows(model.network.activation),
+        *activation_equations(model.network.activation),
         *class_rows(model),
     ]
     # P = 1 leaves no sum over fixed directions

@@ -85,7 +85,7 @@ def _covariance_letter(setting: EquationSetting, name: str) -> str:
 
 
 def _sphere_rows(setting: EquationSetting) -> list[Row]:
-    """Return rows that express the covariances on the sphere by those before the projection; no rows off the sphere."""
+    """Return rows that express covariances on the sphere by those before norms are projected out; no rows off the sphere."""
     if not setting.algorithm.sphere:
         return []
     half, quarter = r"\frac{1}{2}", r"\frac{1}{4}"

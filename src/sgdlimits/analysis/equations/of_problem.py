@@ -23,7 +23,7 @@ def equations_of_problem(problem: Problem) -> Equations:
     """Return the ODE of a problem as lines of LaTeX; register a function for a new type of problem."""
     raise BadInput(
         f"no LaTeX is known for the equations of {type(problem).__name__}. Register a function that "
-        f"writes it with equations_of."
+        f"writes it, by equations_of_problem.register."
     )
 
 

@@ -76,7 +76,7 @@ def gaussian_mean(terms: PolynomialTerms, variance: Fraction, rho: Fraction) -> 
 
 
 def is_single_unit(setting: EquationSetting) -> bool:
-    """Return whether a setting has one polynomial unit that learns one polynomial direction, with known parameters."""
+    """Return whether one polynomial unit learns a polynomial of one direction; false if parameters are traced."""
     model = setting.model
     activations = model.network.activation, getattr(model.target.readout, "activation", None)
     parameters = model.target.gram, model.data.squared_length, getattr(model.target.readout, "second", None)

@@ -96,7 +96,7 @@ def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Ro
 
 @integral_rows.register
 def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
-    """Return the rows of the integrals for units erf(gx/sqrt 2): those of Saad and Solla, with a gain g for each field."""
+    """Return the rows of the integrals for units erf(gx/sqrt 2), in Saad and Solla's closed form with a gain g per field."""
     # one gain for all students and one for all teachers
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])

@@ -65,7 +65,7 @@ def activation_latex(activation: Activation, x: str = "x") -> str:
     return rf"{function_name(getattr(activation, 'fn', activation)) or 's'}({x})"
 
 
-def activation_rows(activation: Activation) -> list[Row]:
+def activation_equations(activation: Activation) -> list[Row]:
     """Return the lines of LaTeX that define an activation and, if it is piecewise linear, its derivative."""
     rows = [Row("s(x)", activation_latex(activation))]
     if isinstance(activation, PiecewiseLinear):

@@ -46,7 +46,7 @@ MAX_IMAGES_TRIED, COSTLY_IMAGES_TRIED = 120, 6
 
 
 class RootGraph:
-    """Roots of the drift up to symmetry, and the graph of known paths of fixed points between images of these roots.
+    """Roots of the drift, one per orbit under the symmetries, and the known paths of fixed points between images of the roots.
 
     Attributes
     ----------

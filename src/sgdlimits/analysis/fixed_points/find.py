@@ -37,7 +37,7 @@ STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
 MAX_REST_DISTANCE = 0.2
 """Largest distance, relative to 1 plus the norm, of the flow's end from the fixed point to which it is assigned. The bound is
 generous, as the flow slides along kinks."""
-SYMMETRIC_START_INTERVAL = 16
+STARTS_PER_SYMMETRIC_START = 16
 """One start in this many gives a further start: its mean with its image under a symmetry."""
 START_WEIGHT_SCALES = (0.3, 1.0, 2.0)
 """Factors of the problem's initial weight scale; each start of a search has one of these, drawn at random."""
@@ -124,7 +124,7 @@ def run_search(
         # starts given by the user are all used
         fewer = system.default_count() if count is None and not hasattr(starts, "dims") else len(x)
         group = find_symmetries(system, symmetries, x)
-        symmetric = group.symmetrise(x[:fewer], SYMMETRIC_START_INTERVAL, seed) if starts is None else x[:0]
+        symmetric = group.symmetrise(x[:fewer], STARTS_PER_SYMMETRIC_START, seed) if starts is None else x[:0]
         search = Search(system, x[:fewer], x, group, symmetric)
         try:
             watch.start_limit()
@@ -232,7 +232,7 @@ class Search:
         self.ends, self.runs = self.atlas.locate(roots.x), len(starts)
 
     def _orbit_masks(self) -> dict[int, np.ndarray]:
-        """Return for each orbit of components under the symmetries the mask of its roots."""
+        """Return, for each orbit of connected components under the symmetries, the mask of the roots that it contains."""
         orbits = self.atlas.component_labels().min(0)
         return {int(orbit): orbits == orbit for orbit in np.unique(orbits)}
 

@@ -76,7 +76,7 @@ class SearchMonitor:
             raise OutOfTime
 
     def start_limit(self) -> None:
-        """Enforce the time limit from now on, as a partial result exists, and reset the count of evaluated points."""
+        """Start to enforce the time limit, and set the count of evaluated points to zero."""
         # points of preparations do not count
         self.bar.n = self.bar.last_print_n = 0
         self.end = self.begin + self.seconds
@@ -245,7 +245,7 @@ class DriftSystem(eqx.Module):
 
 
 def _factor_weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weights with given overlaps as components along and orthogonal to the fixed directions, and their rank.
+    """Return weights with given overlaps, as components along and orthogonal to the fixed directions, and the orthogonal rank.
 
     `inside` : components in the frame of the fixed directions, whose Gram matrix is B B^T, shape (runs, p, k)
     `outside` : components orthogonal to the frame, shape (runs, p, p)
@@ -259,7 +259,7 @@ def _factor_weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _mean_with_norm(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the mean of two arrays (runs first), rescaled for each run to the mean of their squared norms."""
+    """Return the mean of two arrays (runs first), rescaled in each run to the mean of the squared norms of both."""
     mean, axes = (one + other) / 2, tuple(range(1, one.ndim))
     squared_norm = lambda array: (array**2).sum(axes, keepdims=True)
     before = (squared_norm(one) + squared_norm(other)) / 2

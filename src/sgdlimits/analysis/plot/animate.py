@@ -52,7 +52,7 @@ def animate(
         windows.append((window, [*ax.lines, *ax.collections]))
 
     def show_frame(frame: int) -> list:
-        """Show the curves up to the time of a frame."""
+        """Show all curves of the animation up to the time of one frame."""
         for window, artists in windows:
             window.set_width((frame + 1) / frames)
             for artist in artists:

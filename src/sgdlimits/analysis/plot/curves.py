@@ -48,7 +48,7 @@ def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def label_with_divergences(label: str, dataset: xr.Dataset) -> str:
-    """Return a label to which the number of diverged runs, which are not drawn, is appended."""
+    """Return the label of a curve with the number of diverged runs, which the plot leaves out, appended."""
     runs = dataset.sizes["run"]
     lost = runs - drop_diverged(dataset).sizes["run"]
     return f"{label} ({lost} of {runs} runs diverged)" if lost else label

@@ -68,7 +68,7 @@ def overlaps(
     others = {name_of_overlap(dataset): dataset.attrs["problem_name"] for dataset in named.values()}
     if what is None and len(others) > 1:
         each = " and ".join(f"{name} of {problem}" for name, problem in others.items())
-        raise BadInput(f"{each} cannot be drawn on one pair of axes. Plot their risk together, or the overlaps of each alone.")
+        raise BadInput(f"plot.overlaps cannot draw {each} on the same axes. Use plot.risk, or plot.overlaps for each.")
     variables: tuple[Any, ...] = usual if what is None else (what,)
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_iterate_entries(dataset, signless)) for label, dataset in named.items()}

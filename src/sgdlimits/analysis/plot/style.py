@@ -45,7 +45,7 @@ TIME_UNITS = {"t": r"$t$, samples per dimension", "paper": "time of the paper", 
 
 
 class CurveStyle(NamedTuple):
-    """Colour and dashes of a curve in a plot."""
+    """Style of a curve in a plot: its colour and its dashes."""
 
     colour: str
     dashes: LineStyleType

@@ -275,7 +275,7 @@ class SampledDynamics:
             try:
                 drawn = self.at(key, self.dimension)
             except Exception as reason:
-                raise BadInput(f"at= fails on a key and d = {self.dimension}: {describe_error(reason)}") from reason
+                raise BadInput(f"at(key, d) fails at d = {self.dimension}: {describe_error(reason)}") from reason
             return as_weights("at", drawn)
         given = as_weights("at", self.at)
         return given if index == 0 else _add_noise(given, key)

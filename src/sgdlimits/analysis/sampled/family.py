@@ -72,7 +72,13 @@ class SampledLocalizability(Localizability):
         rows = [("condition", "measured", "allowed", "", "worst")]
         for each in self.conditions:
             rows.append(
-                (each.name, repr(Growth(each.measured, each.error)), f"{each.allowed:.2f}", verdict[each.passed], each.worst)
+                (
+                    each.name,
+                    repr(Growth(each.measured, each.error)),
+                    f"{each.allowed_exponent:.2f}",
+                    verdict[each.passed],
+                    each.worst,
+                )
             )
         of_drift, most = self.allowed
         parts = (("drift", self.drift, of_drift), ("corrector", self.corrector, most), ("noise", self.volatility, most))
@@ -96,7 +102,7 @@ class MeasuredValues:
 
     @property
     def largest(self) -> tuple[np.ndarray, np.ndarray]:
-        """Largest value of each column over the states, and the standard error of this value."""
+        """Largest value of each statistic over the states, and the standard error of the largest value."""
         at = self.value.argmax(0), np.arange(self.value.shape[1])
         return self.value[at], self.error[at]
 

@@ -60,7 +60,7 @@ class UserLoss(eqx.Module):
 
     @classmethod
     def of(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """Build a `UserLoss` from functions, each evaluated once at given weights; raise `BadInput` if one of them fails."""
+        """Build a `UserLoss` from loss, sampler and statistics, each evaluated once; raise `BadInput` if one of these fails."""
         weights = as_weights("at", weights)
         layout = TreeLayout.from_tree(weights)
         at = f"weights of shape {', '.join(map(str, layout.shapes))}"
@@ -75,19 +75,21 @@ class UserLoss(eqx.Module):
         for what, slope in (("first", first), ("second", second)):
             if not np.isfinite(slope).all():
                 bad = names[int(np.argmin(np.isfinite(slope)))]
-                raise BadInput(f"statistics= has no finite {what} derivative of {bad} here. Give weights where it is smooth.")
+                raise BadInput(
+                    f"statistics= has no finite {what} derivative of {bad} at the weights. Give weights where {bad} is smooth."
+                )
         return user
 
     @classmethod
     def from_traced(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
-        """Build a `UserLoss` from functions without evaluating them, at weights that may be traced by JAX."""
+        """Build a `UserLoss` from loss, sampler and statistics without evaluating these; weights may be traced by JAX."""
         answer = jax.eval_shape(_with_d(statistics, d), weights)
         names = name_tree_entries(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
         return cls(loss, sample, statistics, d, TreeLayout.from_tree(weights), TreeLayout.from_tree(answer), names)
 
     @property
     def size(self) -> int:
-        """Number n of weights of the user's loss."""
+        """Number n of weights on which the user's loss depends, all arrays together."""
         return self.weights.size
 
     def flatten_weights(self, weights: PyTree) -> Float[Array, " n"]:
@@ -136,7 +138,7 @@ def _try_sample(sample: Callable, d: int) -> PyTree:
     try:
         x, again = (sample(jax.random.key(0), d) for _ in range(2))
     except Exception as reason:
-        raise BadInput(f"sample fails on a key and d = {d}: {describe_error(reason)}") from reason
+        raise BadInput(f"sample(key, d) fails at d = {d}: {describe_error(reason)}") from reason
     for leaf, same in zip(*map(jax.tree.leaves, (x, again)), strict=True):
         if not np.isfinite(as_numbers("sample", leaf)).all():
             got = np.asarray(leaf).ravel()[:3]
@@ -155,7 +157,7 @@ def as_weights(name: str, weights: Any) -> PyTree:
     if isinstance(weights, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in leaves):
         leaves = [weights := np.asarray(as_numbers(name, weights), float)] if leaves else []
     if not leaves:
-        raise BadInput(f"{name} has no entries. Give weights, as an array or a dictionary of arrays.")
+        raise BadInput(f"{name} is empty. Give weights, as an array or a dictionary of arrays.")
     for leaf in leaves:
         array = np.asarray(as_numbers(name, leaf))
         if not np.isfinite(array).all():

@@ -243,7 +243,7 @@ def _thin_times(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
-    """Return for each of a batch of statistics whether weights with these overlaps exist."""
+    """Return, for each entry of a batch of statistics, whether some weights have these statistics."""
     if not isinstance(problem, ProjectionProblem):
         return np.asarray(batch.r2) >= 0
     M, Q = np.asarray(batch.M), np.asarray(batch.Q)

@@ -163,7 +163,7 @@ class SmoothIntegrals(UnitIntegrals):
         return (jnp.outer(weights, weights).ravel() * slope(centre[j]) * slope(centre[l]) * square).sum()
 
     def _activation_slices(self):
-        """Return the activation of the students with the slice of their fields, and likewise for the teachers."""
+        """Return the activations of students and of teachers, each with the slice of fields to which it applies."""
         return (self.student, slice(None, self.students)), (self.teacher, slice(self.students, None))
 
 

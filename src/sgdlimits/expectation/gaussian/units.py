@@ -46,7 +46,7 @@ class UnitIntegrals(eqx.Module):
 
     @property
     def is_exact(self) -> bool:
-        """Whether these Gaussian integrals are exact up to rounding."""
+        """Whether the Gaussian integrals over the fields of units are exact up to rounding."""
         return True
 
     @property
@@ -118,7 +118,7 @@ def safe_inverse_root(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def sine_and_angle(cosine: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Return the sine of the angle between two fields, and the arcsine of its cosine.
+    """Return the sine of the angle between two fields, and the arcsine of the cosine of this angle.
 
     If the cosine is 1 or -1 up to rounding, the fields coincide: the derivatives, which are infinite, are then set to zero.
     """

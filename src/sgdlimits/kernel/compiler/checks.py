@@ -169,7 +169,7 @@ class BoundEmitter(StopCheckEmitter):
 
 
 def make_stop_check(writer: FunctionWriter) -> StopCheckEmitter:
-    """Return the emitter of the stop check of the replica that `writer` translates."""
+    """Return the emitter that adds the check of the stop condition to the LLVM function that `writer` writes."""
     kinds: dict[type, Any] = {EveryStepCheck: EveryStepEmitter, BallCheck: BallEmitter, BoundCheck: BoundEmitter}
     check = writer.replica.check
     return StopCheckEmitter(writer) if check is None else kinds[type(check)](writer, check)

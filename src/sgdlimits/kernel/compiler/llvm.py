@@ -278,7 +278,7 @@ class FunctionWriter:
         self.check.emit_check_after_step(values, at, known)
 
     def emit_lane_stop(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Emit the end of the replicas in the lanes `hit`, unless they have diverged: store their state and the step."""
+        """Emit code that ends the replicas in the lanes `hit`, unless they have diverged, and stores states and step."""
         b, v = self.b, self.v
         with b.if_then(v.emit_any_lane(hit), likely=False):
             # A diverging lane may seem to stop; it is left to the check at the end of the part.

@@ -77,7 +77,7 @@ def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"
 
 
 def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
-    """Apply one Jacobi sweep to a symmetric matrix: one rotation for each pair of rows, which makes their common entry zero.
+    """Apply one Jacobi sweep to a symmetric matrix: for each pair i < j, a rotation that makes the entry (i, j) zero.
 
     `below` has the entries on and below the diagonal by (row, column), `columns` the eigenvectors so far.
     """
@@ -117,7 +117,7 @@ def _sort_pair(one: tuple, other: tuple) -> list[tuple]:
 
 
 def _stack_rows(rows: list[list[Array]]) -> Array:
-    """Return the matrix with given rows of scalars."""
+    """Return the matrix whose rows are the given sequences of scalars."""
     return jnp.stack([jnp.stack(row) for row in rows])
 
 

@@ -199,7 +199,7 @@ def _(walk, equation, args):
 
 @primitive_rule("dot_general")
 def _(walk, equation, args):
-    """Translate a product of arrays: products first, then their sums in order, which fixes the rounding."""
+    """Translate a contraction of two arrays (`dot_general`) to products, which are then added in a fixed order."""
     (summed, summed_y), (batch, batch_y) = equation.params["dimension_numbers"]
 
     def rows(x, summed, batch):

@@ -118,7 +118,7 @@ class GpuInstructions(ScalarInstructions):
         if op == "div" and kind == "f64":
             return self._quotient(*args)
         if op == "sqrt":
-            return self._find_crossing(*args) if kind == "f64" else self._estimate("sqrt", *args)
+            return self._square_root(*args) if kind == "f64" else self._estimate("sqrt", *args)
         return super()._op(op, kind, kinds, args)
 
     def _estimate(self, name: str, x: ir.Value) -> ir.Value:
@@ -141,7 +141,7 @@ class GpuInstructions(ScalarInstructions):
         wrong = self._limit_error(self._fma(self.b.fneg(x), self._emit_product(first, first), 1.0))
         return self._fma(self._emit_product(first, wrong), self._fma(wrong, 0.375, 0.5), first)
 
-    def _find_crossing(self, x: ir.Value) -> ir.Value:
+    def _square_root(self, x: ir.Value) -> ir.Value:
         """Emit sqrt(x) as x/sqrt(x) with one Newton step; a tiny shift keeps the inverse root finite at x = 0."""
         inverse = self._rsqrt(self.b.fadd(x, self._as_constant(MIN_ROOT_ARGUMENT)))
         rough = self._emit_product(x, inverse)

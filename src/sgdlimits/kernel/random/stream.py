@@ -69,12 +69,12 @@ class Stream(eqx.Module):
         first, steps = self.first * np.uint64(count), self.steps * count
         return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.t)
 
-    def evaluate_runs(self, runs: Any) -> Stream:
-        """Return the stream of the same steps for other runs."""
+    def select_runs(self, runs: Any) -> Stream:
+        """Return the stream of the same steps, for the runs with the indices `runs`."""
         return Stream(self.seed, runs, self.first, self.steps, self.rolled, self.single, self.t)
 
     def with_steps(self, steps: int) -> Stream:
-        """Return the stream of another number of steps from the same step on."""
+        """Return the stream of `steps` steps, from the first step of this stream on."""
         return Stream(self.seed, self.runs, self.first, steps, self.rolled, self.single)
 
     def step(self, i: Array | int) -> Stream:

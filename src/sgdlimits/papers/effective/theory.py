@@ -106,7 +106,7 @@ def scaled_snr(Lambda: Positive, order: Annotated[int, integer(at_least=2)], d: 
 
 @checked
 def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> float:
-    r"""Position :math:`\Lambda^{-1/(k-2)}` of the barrier that a tensor's scaled overlap must cross, for lr = 1.
+    r"""Scaled overlap :math:`\Lambda^{-1/(k-2)}` beyond which the drift of spiked tensor PCA points to recovery, for lr = 1.
 
     The scaled overlap is :math:`u = \sqrt d\, m`, and k the order of the tensor.
 

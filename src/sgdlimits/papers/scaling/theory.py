@@ -18,7 +18,7 @@ def problem(spectrum: sl.spectrum.PowerLaw, a: float, algorithm: sl.Algorithm, n
 
 
 def trace(spectrum: sl.spectrum.PowerLaw) -> float:
-    """Return the sum of all eigenvalues; SGD with steps gamma is stable up to gamma = 2 / trace, for small eigenvalues."""
+    """Return the sum of all eigenvalues of the inputs' covariance; for small eigenvalues SGD is stable up to lr = 2 / sum."""
     return spectrum.d * float(spectrum.eigenvalues @ np.array(spectrum.shares))
 
 

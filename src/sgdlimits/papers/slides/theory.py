@@ -284,7 +284,7 @@ def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array,
     """Return at each learning rate the sizes of population drift, corrector and noise, the last times sqrt(d)."""
 
     def sizes_at(lr):
-        """Return the three sizes at one learning rate, in the paper's time."""
+        """Return the sizes of drift, corrector and noise at one learning rate, in the paper's time."""
         # the rate is traced: one compilation for all exponents
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
         population, corrector = map(largest_entry, other.drift_parts(stats))

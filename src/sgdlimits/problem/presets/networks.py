@@ -182,7 +182,10 @@ def single_index(
 def _two_layer_problem(
     name, target, width, activation, lr, train_second, sphere, algorithm, batch=1, expectation=None
 ) -> ProjectionProblem:
-    """Return the problem of a two-layer network with squared loss, whose paper time is t times the learning rate over p."""
+    """Return the problem of a two-layer network of p units with squared loss; its paper's time is t times lr/p.
+
+    `lr` is the learning rate of the first layer.
+    """
     return ProjectionProblem(
         target=target,
         network=TwoLayer(width, activation),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from sgdlimits.checks import check_each, text
+from sgdlimits.checks import check_each, string
 from sgdlimits.domain import Size, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
@@ -42,7 +42,7 @@ def collect(
     folder: str | os.PathLike,
     *,
     lazy: bool | None = None,
-    keys: Annotated[Iterable[str], check_each(text)] | None = None,
+    keys: Annotated[Iterable[str], check_each(string)] | None = None,
     runs: Size | None = None,
 ) -> xr.Dataset:
     """Collect all results of a sweep so far in one dataset, with the varied parameters as dimensions.

@@ -136,9 +136,9 @@ def _check_axis(name: str, given: Any) -> tuple:
     values = tuple(to_plain(each) for each in islice(given, MAX_POINTS + 1))  # an iterator may be endless
     check_size(len(values))
     if not values:
-        raise BadInput(f"{name} has no values. Give at least one value.")
+        raise BadInput(f"{name}, a parameter of the sweep, has no values. Give at least one value.")
     if len({repr(value) for value in values}) < len(values):
-        raise BadInput(f"{name} has the same value twice: {shorten(values)}. Give each value once.")
+        raise BadInput(f"{name}, a parameter of the sweep, has a value twice: {shorten(values)}. Give each value once.")
     return values
 
 

@@ -95,7 +95,10 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     check_count("rounds", found.rounds)
     named = [*recipe.keep, "censored"] if "exit_time" in recipe.keep else list(recipe.keep)
     if named and not any(":" in each for each in named) and found.value not in named:
-        raise BadInput(f"refine must name a stored value: {', '.join(named)}; got {shorten(found.value)}. Add it to keep=.")
+        raise BadInput(
+            f"refine must name a stored value: {', '.join(named)}; got {shorten(found.value)}. "
+            "Name one of these, or add yours to keep=."
+        )
     numbers = [all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values) for values in design.axes.values()]
     if not design.axes or not all(numbers) or any(len(values) < 2 for values in design.axes.values()):
         raise BadInput("refine needs a grid of numbers, two or more on each axis. Give over=grid(...) with numbers.")
@@ -114,7 +117,7 @@ def _halve_interval(low: Any, high: Any, axis: tuple) -> list[tuple[Any, Any]]:
 
 
 def _is_geometric(axis: tuple) -> bool:
-    """Return whether the values of a grid axis are spaced more evenly in their logarithm than in themselves."""
+    """Return whether the values of a grid axis are spaced more evenly on a logarithmic than on a linear scale."""
     if len(axis) < 3 or min(axis) <= 0:
         return False
     logs = np.diff(np.log(axis))

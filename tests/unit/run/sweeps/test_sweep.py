@@ -196,7 +196,7 @@ def test_a_list_of_mistakes_is_told_at_once(small):
         ({"over": 3}, "over must be a grid"),
         ({"over": []}, "needs points"),
         ({"over": {"lr": 0.1}}, "lr must be a list of values"),
-        ({"over": {"lr": [0.1, 0.1]}}, "the same value twice"),
+        ({"over": {"lr": [0.1, 0.1]}}, "has a value twice"),
         ({"over": [{"lr": 0.1}, {"noise": 1}]}, "all points must have"),
         ({"keep": "risk"}, "keep must name values to store"),
         ({"engine": -1}, "engine must be"),

@@ -143,7 +143,7 @@ def compare_ring_radius(effort: Effort) -> Comparison:
         M = np.zeros((units, clusters))
 
         def growth(v: float, preset: str = preset, M: np.ndarray = M) -> float:
-            """Return the growth rate of one relu unit on the binary mixture whose second layer and overlap are both v."""
+            """Return the growth rate of a relu unit on the binary mixture whose second layer and overlap both equal v."""
             a = np.zeros(len(M))
             a[0] = M[0, 0] = v
             return float(noiseless_drift(a, M, ridge, preset).a[0]) / v
@@ -159,7 +159,7 @@ def compare_ring_radius(effort: Effort) -> Comparison:
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {FIXED_POINT_TESTS}",
 )  # fmt: skip
 def compare_ring_ends(effort: Effort) -> Comparison:
-    """Compare the number of end points of the binary mixture's rings at which the drift vanishes with 4 (printed: 0)."""
+    """Compare the number of end points of the binary mixture's rings at which the drift vanishes with 4 (in the paper 0)."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
         drift = noiseless_drift(a, a, 0.1)
@@ -198,7 +198,7 @@ def compare_rates_at_optima(effort: Effort) -> Comparison:
     r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
 )
 def compare_large_snr(effort: Effort) -> Comparison:
-    """Compare exponents of 1/snr, with which the mixtures' drifts approach their noiseless limits, with 1.
+    """Compare the exponents of 1/snr in the distance of both mixtures' drifts from their noiseless limits with the value 1.
 
     Here snr is the signal-to-noise ratio; the drifts are those of the second layer v, the overlaps m and the overlaps Q between
     units.
@@ -283,7 +283,7 @@ def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
 def compare_xor_success_share(effort: Effort) -> Comparison:
-    """Compare the share of runs that end at an optimum, in the exact chain of XOR in d = 250, with 3/32.
+    """Compare the share of runs that end at an optimum, in the exact chain of XOR in d = 250, with the predicted value 3/32.
 
     The printed share is 0, because the ODE that starts from the limit m = 0 of the overlaps keeps m = 0 by symmetry.
     """
@@ -438,7 +438,7 @@ def compare_localizability_condition(effort: Effort) -> Comparison:
 
 @claim("sections 2.1, 3, 4", "critical step size", r"$\delta_n = \Theta(1/n)$ is critical: there the corrector appears")
 def compare_critical_step(effort: Effort) -> Comparison:
-    """Compare the measured exponent of 1/n in the step size at which matrix PCA's corrector appears with 1.
+    """Compare the measured exponent of 1/n in the step size at which matrix PCA's corrector appears with the predicted value 1.
 
     The corrector is the part of the drift quadratic in the learning rate.
     """

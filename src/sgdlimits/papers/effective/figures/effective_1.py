@@ -22,9 +22,9 @@ PARAMETER_WORDS = dict(
 
 
 def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
-    """Simulate matrix PCA below and above its threshold, and draw the runs against time and in a plane.
+    """Simulate matrix PCA below and above its threshold, and draw the runs against time and in the plane of both statistics.
 
-    The plane is that of the overlap with the spike and the squared norm orthogonal to it.
+    The statistics are the overlap with the spike and the squared norm orthogonal to it.
     """
     datasets = {}
     for snr in SNR:

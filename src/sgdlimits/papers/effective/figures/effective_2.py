@@ -130,7 +130,7 @@ def format_mean(values: np.ndarray) -> str:
 def simulate_all(
     problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, save_dataset: SaveDataset, count: int
 ) -> dict[str, xr.Dataset]:
-    """Simulate the chain from random starts and from a fixed point without noise, and the local limit at that point."""
+    """Simulate the chain from random starts and from `point`, and the local limit at `point`, a fixed point of `noiseless`."""
     d, random = size.d, sl.RandomInit(size.d)
     ring: dict = dict(t_max=size.ring_end, runs=size.ring_runs, seed=seed, save=41)
     chain: dict = dict(t_max=size.end, runs=size.runs, seed=seed, save=count)

@@ -60,7 +60,7 @@ def compare_loss_hessian(effort: Effort) -> Comparison:
     right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def compare_risk_63(effort: Effort) -> Comparison:
-    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with equation (63) of Arnaboldi et al.
+    """Compare the risk of one unit of free norm, by Gauss-Hermite quadrature, with equation (63) of Arnaboldi et al.
 
     The formula is taken both corrected and as printed.
     """

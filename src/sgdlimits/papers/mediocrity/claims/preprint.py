@@ -18,7 +18,7 @@ from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 @claim("key results", "d log d at any width", r"$n = O(d\log d)$ regardless of width; width enters the prefactor only")
 def compare_any_width(effort: Effort) -> Comparison:
-    """Compare the slope in log d of phase retrieval's mean exit time, in the exact chain of three units, with 1/(2 omega_M).
+    """Compare the slope in log d of the mean exit time of three units, in the exact chain, with 1/(2 growth rate of overlaps).
 
     Here omega_M is the growth rate of overlaps with the teacher at the saddle.
     """
@@ -97,7 +97,7 @@ def compare_departure_noise(effort: Effort) -> Comparison:
 
 @claim("next check 2", "exit times of a quadratic network", "The linear noisy law has the exit times of the chain")
 def compare_exits_of_a_network(effort: Effort) -> Comparison:
-    """Compare the mean exit time of a quadratic network, in the exact chain, with that of the linear noisy law.
+    """Compare the mean exit time of a quadratic network, in the exact chain, with that of `exit_law`, the law for large d.
 
     Two units learn one teacher.
     """

@@ -246,7 +246,7 @@ def compare_sphere_step(effort: Effort) -> Comparison:
     r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
 )
 def compare_second_order_term(effort: Effort) -> Comparison:
-    """Compare the order in the step size of the remainder of the expansion (29) of Arnaboldi et al. with 3.
+    """Compare the order in the step size of the remainder of the expansion (29) of Arnaboldi et al. with the predicted value 3.
 
     The order is measured at two step sizes.
     """
@@ -347,7 +347,7 @@ def saddle_overlaps(p: int) -> sl.Overlaps:
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
 def compare_vanishing_rates(effort: Effort) -> Comparison:
-    """Compare the sign of omega_Q where omega_M vanishes, for 6 and 7 units, with section E.2 of Arnaboldi et al.
+    """Compare the sign of the decay rate of Q, where the growth rate of M vanishes, with section E.2 of Arnaboldi et al.
 
     Here omega_M and omega_Q are the growth rate of teacher overlaps and the decay rate of student overlaps at the saddle, from
     mean increments.
@@ -406,7 +406,7 @@ def compare_start_law(effort: Effort) -> Comparison:
     kind="disagreement",
 )  # fmt: skip
 def compare_largest_excess_risk(effort: Effort) -> Comparison:
-    """Compare the largest excess risk of phase retrieval by two units on the sphere with 2.
+    """Compare the largest excess risk of phase retrieval by two units on the sphere with the predicted value 2.
 
     The risk is taken over random weights and over equal ones. The paper prints 3/2.
 

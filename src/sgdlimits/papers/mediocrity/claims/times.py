@@ -149,7 +149,7 @@ def compare_quenched_48(effort: Effort) -> Comparison:
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
 def compare_quenched_gap(effort: Effort) -> Comparison:
-    """Compare the gap between phase retrieval's quenched and annealed exit times with log(p/2) - psi(p/2).
+    """Compare phase retrieval's quenched minus annealed exit time, at width p, with log(p/2) minus the digamma function at p/2.
 
     The times are averaged over sampled random starts.
 
@@ -370,7 +370,7 @@ def compare_sde_exit_time(effort: Effort) -> Comparison:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def compare_logarithm_of_dimension(effort: Effort) -> Comparison:
-    """Compare the slope in log d of phase retrieval's mean exit time, in the exact chain, with 1/(2 omega_M).
+    """Compare the slope in log d of phase retrieval's mean exit time, in the exact chain, with 1/(2 growth rate of overlaps).
 
     The dimensions are 256 to 16384.
 

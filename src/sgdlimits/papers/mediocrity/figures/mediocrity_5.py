@@ -103,7 +103,7 @@ def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: s
 
 
 def _draw_zoom(ax: Axes, chain: xr.Dataset, look: CurveStyle) -> None:
-    """Draw the mean of the largest overlap near the exit."""
+    """Draw the mean over runs of the largest unit overlap, for times near the exit."""
     ax.plot(chain.t * chain.attrs["rate"], _largest_overlap(chain).mean(0), color=look.colour, linestyle=look.dashes)
 
 

@@ -82,7 +82,7 @@ def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise
 
 @checked
 def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate above which phase retrieval by one unit with a free norm has no stable learnt state.
+    r"""Learning rate above which phase retrieval by one unit with a free norm has no stable fixed point after the plateau.
 
     Here :math:`\Delta` is the variance of the label noise. For :math:`\Delta \ge 4` the rate is `max_lr`, where the plateau
     rises continuously to the risk of the saddle, as on the sphere. For less noise, norm and overlap start to oscillate at a
@@ -119,7 +119,7 @@ def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
     """Solve for the end state with free norms, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
-        """Return trace of the error matrix, eigenvalue alpha of Q/p along M, and excess risk, from the unknowns x.
+        """Return the trace of the error matrix, the eigenvalue alpha of Q/p along M, and the excess risk, for the unknowns x.
 
         Here Q and M have the overlaps between p students and with the teacher.
         """
@@ -129,7 +129,7 @@ def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
         return epsilon, alpha, epsilon**2 / 2 + 1 - 2 * mu + alpha**2 + (p - 1) * kappa**2
 
     def equations(x, g):
-        """Return the residuals of the stationarity equations at the learning rate over width g.
+        """Return the residuals of the equations for the end state, at the unknowns x and at learning rate over width g.
 
         Here x has the unknowns, and M the overlaps with the teacher.
         """
@@ -150,7 +150,7 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
     """Solve for the end state with a trained second layer, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
-        """Return an eigenvalue, two traces and the excess risk, from the unknowns x.
+        """Return the eigenvalue, the two traces and the excess risk of the end state, given the unknowns x of the equations.
 
         They are the eigenvalue of Q/p along M, and the traces of its second and third powers, with Q the overlaps between p
         students and M those with the teacher.
@@ -161,7 +161,7 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
         return eigenvalues[0], square, cube, (1 - a) ** 2 / 2 + 1 - 2 * a * mu + a**2 * square
 
     def equations(x, g):
-        """Return the residuals of the stationarity equations at the learning rate over width g.
+        """Return the residuals of the equations for the end state, at the unknowns x and at learning rate over width g.
 
         They are those of the second layer, of the direction of the teacher overlaps M, and of the others; x has the unknowns.
         """
@@ -196,7 +196,7 @@ def _continue_solution(equations: Callable, start: list[float], g: float) -> np.
 
 
 class EndRates(NamedTuple):
-    """Decay rates of deviations from the end state, in the paper's time, for small label noise times lr/p.
+    """Rates, in the paper's time, at which deviations from the end of learning decay, for small label noise times lr/p.
 
     Parameters
     ----------

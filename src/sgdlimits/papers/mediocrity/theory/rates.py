@@ -1,4 +1,4 @@
-r"""Learning rates of phase retrieval: escape rates of the plateau, the learnt state after it, and usable rates [1]_.
+r"""Phase retrieval [1]_: escape rates from the plateau, the state at the end of learning, and the learning rates that learn.
 
 :math:`p` is the width, :math:`\gamma` the learning rate `lr`, :math:`\Delta` the variance `noise` of the label noise. The
 second layer is fixed at 1 and the weights are on the sphere. All functions broadcast over their arguments.
@@ -143,7 +143,7 @@ def minimal_samples(
 
 @checked
 def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Ratio of the samples that widths 1 and p need at their `optimal_lr`, as :math:`d\to\infty` (appendix E.4).
+    r"""Ratio of samples until the exit, width 1 over width p, each at its `optimal_lr`, as :math:`d\to\infty` (appendix E.4).
 
     Here :math:`\Delta` is the variance of the label noise.
 
@@ -175,7 +175,7 @@ def as_float_arrays(*values: Any) -> list[np.ndarray]:
 
 
 class LearntState(NamedTuple):
-    """State at the end of learning: two overlaps and the excess risk.
+    """State at the end of learning, in which all students are alike: overlap with the teacher, mutual overlap, and excess risk.
 
     The overlaps are those of each student with the teacher, up to sign, and between students.
     """
@@ -189,7 +189,7 @@ class LearntState(NamedTuple):
 def learnt_state(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> LearntState:
-    r"""Symmetric end state of the full ODE: the fixed point with :math:`m\ne0` at which all students are alike.
+    r"""Symmetric end state of the full ODE: the fixed point with teacher overlap :math:`m\ne0` at which all students are alike.
 
     Here m is the overlap with the teacher, p the width, :math:`\gamma` the learning rate and :math:`\Delta` the variance of the
     label noise.
@@ -242,7 +242,7 @@ def usable_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 
 @checked
 def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate :math:`\gamma` above which the learnt state of two equal units is unstable, so that the units separate.
+    r"""Learning rate :math:`\gamma` above which the end state of learning with two equal units is unstable: the units separate.
 
     Here :math:`\Delta` is the variance of the label noise; m is the units' overlap with the teacher, and q that between them.
 
@@ -264,7 +264,7 @@ def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 
 @checked
 def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate that leaves the saddle after the fewest samples among those up to `usable_lr`.
+    r"""Learning rate, of all up to `usable_lr`, at which runs leave the saddle after the fewest samples.
 
     Here p is the width, and :math:`\Delta` the variance of the label noise.
 
@@ -278,7 +278,7 @@ def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLi
 
 @checked
 def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Ratio of the samples that widths 1 and p need to leave the saddle at their `usable_optimal_lr`, as :math:`d\to\infty`.
+    r"""Ratio of the samples to leave the saddle, width 1 over width p, each at its `usable_optimal_lr`, as :math:`d\to\infty`.
 
     Here :math:`\Delta` is the variance of the label noise.
 
@@ -295,14 +295,14 @@ def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0
 
 @checked
 def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, excess_risk: Positive | ArrayLike) -> np.ndarray:
-    """Largest learning rate, up to `usable_lr`, whose excess risk at the end of learning is at most the given one.
+    """Largest learning rate, up to `usable_lr`, at which the excess risk at the end of learning is at most a given value.
 
     >>> float(lr_for_risk(1, noise=0.4, excess_risk=0.1).round(9))
     0.1
     """
 
     def one(p, noise, risk):
-        """Return the learning rate at one width, noise and excess risk."""
+        """Return the largest learning rate with at most the given excess risk, at one width and noise."""
         # strictly below the largest rate considered
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
         if _final_excess_risk(p, top, noise) <= risk:

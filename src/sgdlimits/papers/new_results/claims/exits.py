@@ -106,7 +106,7 @@ def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Over
     proof="[learning rate](learning_rate.md#without-noise)",
 )
 def compare_usable_learning_rate(effort: Effort) -> Comparison:
-    """Compare the learning rate at which zero risk of three phase retrieval units becomes unstable with p/6.
+    """Compare the learning rate above which zero risk of phase retrieval by p = 3 units is unstable with p/6.
 
     Here p is the number of units.
     """
@@ -310,7 +310,7 @@ def compare_activation_escape_rates(effort: Effort) -> Comparison:
     r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
     proof="[open activations](open_activations.md#answer)",
 )
-def compare_trapped_overlap(effort: Effort) -> Comparison:
+def compare_overlap_of_trapped_unit(effort: Effort) -> Comparison:
     """Compare the overlap at which a unit is trapped, as its Hermite coefficients differ from the target's, with a formula.
 
     The overlap is a zero of the drift, computed by quadrature.
@@ -382,7 +382,7 @@ def compare_power_law_decay(effort: Effort) -> Comparison:
     proof="[second layer](open_second_layer.md#answer)",
 )
 def compare_second_layer_only_risk(effort: Effort) -> Comparison:
-    """Compare phase retrieval's risk with the best second layer of three fixed orthonormal units, with 6/5.
+    """Compare phase retrieval's risk with the best second layer of three fixed orthonormal units, with the predicted value 6/5.
 
     The second layer is found by least squares.
     """
@@ -422,7 +422,7 @@ def compare_sparse_second_layers(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
 def compare_layer_balance(effort: Effort) -> Comparison:
-    """Compare the rate of change of the balance between both layers of squared units, by quadrature, with 0."""
+    """Compare the rate of change of the balance between both layers of squared units, by quadrature, with the prediction 0."""
     a, ratio = np.array([0.7, 1.4]), 0.5
     s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)
     dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)

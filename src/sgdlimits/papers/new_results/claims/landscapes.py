@@ -60,7 +60,7 @@ def compare_hessian_index(effort: Effort) -> Comparison:
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
 def compare_uneven_critical_points(effort: Effort) -> Comparison:
-    """Compare a quadratic network's drift at critical points, for teachers that are not orthonormal, with 0.
+    """Compare a quadratic network's drift at critical points, for teachers that are not orthonormal, with the prediction 0.
 
     The risk there is compared with its closed form.
     """
@@ -215,7 +215,7 @@ def compare_recovery_time(effort: Effort) -> Comparison:
     proof="[spiked tensors](spiked_tensor.md#tensors-with-a-growing-ratio)",
 )
 def compare_crossing_time(effort: Effort) -> Comparison:
-    """Compare the mean time over a tensor's barrier, by nested quadrature and by the exact chain, with `crossing_time`."""
+    """Compare the mean time in which a tensor's overlap crosses its barrier, by quadrature and chain, with `crossing_time`."""
     L, k, end, d = 0.4, 3, 6.0, 4000
     V = lambda y: y**2 / 2 - L * y**k / k
     # -12 stands for minus infinity: the integrand is a Gaussian there
@@ -291,7 +291,7 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
 def compare_ring_angle(effort: Effort) -> Comparison:
-    """Compare the stationary angle of two relu units that share a ring of the binary mixture with its formula.
+    """Compare the stationary angle between two relu units that share a ring of the binary mixture with a closed formula.
 
     The angle is measured in the exact chain.
 
@@ -338,7 +338,7 @@ def compare_finite_d_expansion(effort: Effort) -> Comparison:
     proof="[exit times](exit_times.md)",
 )
 def compare_exit_law(effort: Effort) -> Comparison:
-    """Compare the distance between phase retrieval's exit times, in the chain, and `exit_law` with 2.3/sqrt(runs).
+    """Compare the distance of phase retrieval's exit times, in the chain, from `exit_law` with the bound 2.3/sqrt(runs).
 
     The distance is that of Kolmogorov and Smirnov.
 

@@ -51,7 +51,7 @@ FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
 
 
 def descent_limit(ratio: float, noise: float, steps: np.ndarray, lr: float) -> np.ndarray:
-    """Return the limit of the excess risk after some steps of gradient descent on n = `ratio` times d isotropic samples.
+    """Return the limit, as d grows, of gradient descent's excess risk after some steps on n = `ratio` d isotropic samples.
 
     The teacher has norm 1, and weights begin at zero.
 
@@ -139,7 +139,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def _row(end: xr.Dataset, noise: float) -> dict[str, float]:
-    """Return the excess of the population risk, its standard error, and the training risk, twice the loss of one half."""
+    """Return the mean excess population risk with its standard error, and the mean training risk, both as squared errors."""
     excess = 2 * end.risk.values - noise
     return {"excess": excess.mean(), "error": standard_error(excess), "train": float(2 * end.train_risk.mean())}
 

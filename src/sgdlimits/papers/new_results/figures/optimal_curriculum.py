@@ -143,7 +143,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def _key(order: str) -> str:
-    """Return the name of an order in tables."""
+    """Return the name, in tables, of an order of easy and hard samples."""
     return order.replace(" ", "_")
 
 
@@ -229,7 +229,7 @@ def _draw_rates(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _risk_of(free: xr.Dataset, order: str) -> float:
-    """Return the final risk of an order with its optimal learning rate."""
+    """Return the final risk of an order of easy and hard samples with the learning rate that is optimal for it."""
     return float(free.optimal[free.order.values == order][0])
 
 

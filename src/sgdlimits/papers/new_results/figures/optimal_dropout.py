@@ -72,7 +72,7 @@ def zero_weights() -> sl.Overlaps:
 
 
 def excess_risk(problem: sl.Problem, stats: sl.Overlaps):
-    """Return the excess risk of the prediction after it is multiplied by its best factor."""
+    """Return the excess risk of the prediction multiplied by the factor that makes the risk smallest."""
     constant, linear, quadratic = risk_by_factor(problem, stats)
     return constant - linear**2 / (4 * quadratic) - NOISE / 2
 
@@ -231,7 +231,7 @@ def _draw_schedules(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_rates(ax: Axes, table: xr.Dataset, spans: xr.Dataset) -> None:
-    """Draw the final excess risk against a fixed learning rate."""
+    """Draw the final excess risk, with and without dropout, against a fixed learning rate."""
     curves = {"none": "no dropout", "constant": "best constant dropout", "optimal": "optimal dropout"}
     for (name, label), colour, marker in zip(curves.items(), OKABE_ITO_COLOURS, "os^", strict=False):
         ax.plot(table.lr, table[name], f"{marker}-", color=colour, markersize=4, label=label)
@@ -297,7 +297,7 @@ def _write_caption(tables: dict[str, xr.Dataset], size: Size) -> list[str]:
 
 
 def _point(table: xr.Dataset, name: str, value: float) -> dict[str, float]:
-    """Return the point of a table at which the named variable has a value, as a dict."""
+    """Return, by name, all variables of a table at the point where the variable `name` is closest to `value`."""
     place = int(np.argmin(np.abs(table[name].values - value)))
     return {str(key): float(table[key][place]) for key in table.data_vars}
 

@@ -1,4 +1,4 @@
-"""Exit times of plateaus in several geometries: chain, SDE, ODE and the linear noisy law.
+"""Exit times from plateaus of several problems: chain, SDE, ODE, and the ODE from starts to which SGD's noise is added.
 
 The preprint of *Escaping mediocrity* asks for this comparison beyond phase retrieval on the sphere. Starts are random weights;
 a run exits when it has lost half of the plateau's excess risk. The noisy law adds SGD's noise near the plateau, to first order,
@@ -54,7 +54,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def _select_problem(table: xr.Dataset, name: str) -> dict[str, xr.Dataset]:
-    """Return the rows of one problem in the table, by source (chain, SDE, ODE, noisy law)."""
+    """Return the exit times of one problem in the table, by source: chain, SDE, ODE, and the ODE from starts with noise."""
     here = table.isel(point=table.problem.values == name)
     return {source: here.isel(point=i) for i, source in enumerate(here.source.values.tolist())}
 

@@ -62,12 +62,12 @@ def problem(lr: Any) -> sl.ProjectionProblem:
 
 
 def arrival_margin(stats: sl.Overlaps):
-    """Return the margin of arrival: the overlap minus that at which the excess risk is `TARGET_RISK_SHARE` of the plateau's."""
+    """Return the overlap minus the overlap at which the excess risk is `TARGET_RISK_SHARE` of the plateau's excess risk."""
     return jnp.abs(stats.M[0, 0]) - np.sqrt(1 - TARGET_RISK_SHARE)
 
 
 def half_margin(stats: sl.Overlaps):
-    """Return the margin of escape: the overlap minus that at which the excess risk has halved."""
+    """Return the overlap minus the overlap at which the excess risk is half of the plateau's excess risk."""
     return jnp.abs(stats.M[0, 0]) - HALF_RISK_OVERLAP
 
 
@@ -129,7 +129,7 @@ class Protocol(NamedTuple):
 
 
 def find_arrival_time(schedule: Any, m: float, until: Any = arrival_margin) -> float:
-    """Return the time at which the ODE from an overlap m meets the stop margin `until`.
+    """Return the time at which the ODE, started at the overlap m, first makes the margin `until` positive.
 
     The time is infinite if that does not happen within a long time.
     """
@@ -138,7 +138,7 @@ def find_arrival_time(schedule: Any, m: float, until: Any = arrival_margin) -> f
 
 
 def optimise_schedule(m: float, t_max: float, pieces: int) -> tuple[sl.Steps, Any]:
-    """Return the best schedule of the learning rate from an overlap m, and the optimum that contains it.
+    """Return the schedule of the learning rate with which the ODE arrives first from an overlap m, and its `Optimum`.
 
     The returned schedule keeps its last rate after the arrival. `t_max` bounds the time, and `pieces` is the number of pieces.
     """
@@ -226,9 +226,9 @@ def quantile_interval(times: np.ndarray, share: float) -> tuple[float, float]:
 def measure_protocols(
     d: int, runs: int, size: Any, seed: int, own: sl.Steps
 ) -> tuple[list[dict], list[np.ndarray], list[Protocol]]:
-    """Simulate all protocols at a dimension.
+    """Simulate the runs of each protocol in dimension d; return table rows, the arrival times of the runs, and the protocols.
 
-    Return their table rows, the arrival times of their runs, and the protocols; `own` is the schedule on a run's own clock.
+    `own` is the schedule on a run's own clock.
     """
     rows, arrivals = [], []
     each, evidence = build_protocols(d, size.pieces, own)
@@ -247,7 +247,7 @@ def measure_protocols(
 
 
 def sample_rates(each: list[Protocol], d: int, end: float) -> xr.Dataset:
-    """Return the learning rates of the protocols with a common clock at times up to `end`.
+    """Return the learning rates at times up to `end`, of the protocols in which all runs have the same rate at the same t.
 
     The best rate at the state of a typical run is among them.
     """
@@ -296,7 +296,7 @@ def format_dimension(d: int) -> str:
 
 
 def _draw_rates(ax: Axes, rates: xr.Dataset, colours: dict[str, str]) -> None:
-    """Draw the learning rates of the protocols with a common clock against time."""
+    """Draw learning rates against time t, for the protocols in which all runs have the same rate at the same t."""
     for name, dashes in {"constant": "-", "decay": "--", "best": "-", "late": "-"}.items():
         ax.plot(rates.t, rates[name], dashes, color=colours[name], linewidth=1.6)
     ax.plot(rates.t, rates.closed, ":", color="0.35", linewidth=2.2, label=r"$R/(12R+2\Delta)$, typical run")

@@ -222,9 +222,9 @@ def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
 def measure_protocol(
     name: str, tuned: list[tuple[float, np.ndarray]], size: Any, seed: int
 ) -> tuple[xr.DataArray, Any, dict[str, Any]]:
-    """Simulate a tuned protocol on a new seed.
+    """Simulate a tuned protocol on a new seed; return its risk over time, its times of arrival, and a table row.
 
-    Return quantiles of the risk over time, times of arrival, and a table row that summarises them with the best parameters.
+    The risk is given by quantiles over runs, and the row summarises the times of arrival with the best parameters.
     """
     data = simulate_protocol(name, tuned[0][1], size.runs, seed, size)
     times, values = find_arrival_times(data), [value for value, _ in tuned]

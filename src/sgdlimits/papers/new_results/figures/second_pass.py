@@ -59,18 +59,18 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def _simulate(problem: sl.ProjectionProblem, size: Size, times: np.ndarray, seed: int) -> xr.Dataset:
-    """Simulate the exact chain from random weights, and save it at the given times."""
+    """Simulate the exact chain of SGD over a dataset from random weights, and save it at the given times."""
     how: dict = dict(t_max=times[-1], save=times, runs=size.runs, seed=seed, progress=False)
     return sl.simulate(problem, sl.Chain(size.d), sl.RandomInit(size.d), **how)
 
 
 def _means(found: xr.Dataset) -> xr.Dataset:
-    """Return the means of the risks over runs."""
+    """Return the means over runs of population and training risk."""
     return found[[name for name in ("risk", "train_risk") if name in found]].mean("run")
 
 
 def _compare(found: xr.Dataset, once: xr.Dataset, t: float, first: float, floor: float) -> dict[str, float]:
-    """Return both risks at time t, less the floor for the population, and their change since the end of the first pass.
+    """Return excess population risk and training risk at time t, and their changes since the end of the first pass.
 
     The change is a mean over runs, with its standard error. `once` is one-pass SGD, with fresh samples.
     """

@@ -103,7 +103,7 @@ def symmetric_plateau(k: int) -> sl.Overlaps:
 
 
 def specialisation_margin(stats: sl.Overlaps):
-    """Return the stop margin of an exit, which is positive if each teacher has a unit of squared cosine above 1/2.
+    """Return the stop margin of an exit: positive if each teacher has a unit whose squared cosine with it is above 1/2.
 
     It is the largest squared cosine of a teacher with a unit, for the teacher at which it is smallest, minus 1/2.
     """

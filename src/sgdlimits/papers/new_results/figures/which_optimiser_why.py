@@ -109,7 +109,7 @@ ALGORITHM_DRIFTS: dict[str, Drift] = {"SGD": sgd_drift, "Normalised": normalised
 
 
 def normalise_rate(name: str, k: int, c: float) -> float:
-    """Convert the tuning parameter c of the named algorithm, for k units, to its learning rate for one-sample steps."""
+    """Convert the tuning parameter c of the named algorithm, for k units, to the algorithm's learning rate at batch size 1."""
     return (
         k
         * c

@@ -87,17 +87,17 @@ def of_image(image: np.ndarray) -> tuple[sl.ProjectionProblem, sl.inputs.Gaussia
 
 
 def signs(key, d):
-    """Draw d independent signs."""
+    """Draw an input with d independent random signs as its coordinates."""
     return jax.random.rademacher(key, (d,), float)
 
 
 def uniform(key, d):
-    """Draw d independent uniform numbers of variance 1."""
+    """Draw an input with d independent uniform coordinates of variance 1."""
     return jax.random.uniform(key, (d,), float, -(3**0.5), 3**0.5)
 
 
 def sparse(key, d):
-    """Draw d independent coordinates, most of which are zero, with a normal variate in the others."""
+    """Draw an input with d independent coordinates, each zero with high probability and otherwise normal."""
     use, value = jax.random.split(key)
     share = NONZERO / d
     return jnp.where(jax.random.bernoulli(use, share, (d,)), jax.random.normal(value, (d,)) * share**-0.5, 0.0)
@@ -138,7 +138,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def _simulate(problem: sl.ProjectionProblem, d: int, size: Size, seed: int) -> xr.Dataset:
-    """Return mean risks over time of SGD, the chain and the ODE, with the standard errors of the first two."""
+    """Return the mean risks of SGD, chain and ODE over time, with standard errors for SGD and chain."""
     times = np.concatenate([[0.0], np.geomspace(0.1, size.t_max, size.saves - 1)])
     found = {}
     # different seeds: levels share random numbers
@@ -152,7 +152,7 @@ def _simulate(problem: sl.ProjectionProblem, d: int, size: Size, seed: int) -> x
 
 
 def _compare(curve: xr.Dataset) -> dict[str, float]:
-    """Return the largest relative gaps of the mean risks to that of SGD over time, and the standard error of SGD's there."""
+    """Return the largest relative distance over time of each mean risk from SGD's, and SGD's relative standard error there."""
     gap = np.abs(curve.chain / curve.sgd - 1).values[1:]
     at = int(np.argmax(gap)) + 1
     error = float(np.hypot(curve.sgd_error, curve.chain_error)[at] / curve.sgd[at])

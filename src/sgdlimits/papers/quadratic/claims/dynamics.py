@@ -151,7 +151,7 @@ def compare_plateau_growth_rate(effort: Effort) -> Comparison:
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASE_TESTS}",
 )  # fmt: skip
 def compare_plateau_decay_rate(effort: Effort) -> Comparison:
-    """Compare the rate of a quadratic network's student overlap Q_12 on the plateau with -omega_Q.
+    """Compare the rate of a quadratic network's student overlap Q_12 on the plateau with minus the decay rate of Bocchi et al.
 
     The rate is that of linearised gradient flow.
 

@@ -121,7 +121,7 @@ def compare_null_directions(effort: Effort) -> Comparison:
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL_POINT_TESTS}",
 )  # fmt: skip
 def compare_rotated_critical_points(effort: Effort) -> Comparison:
-    """Compare the eigenvalues of M M^T at a critical point of a quadratic network with 0, 1, 1 (printed: 1, 1, 1).
+    """Compare the eigenvalues of M M^T at a critical point of a quadratic network with the prediction 0, 1, 1 (paper: 1, 1, 1).
 
     The network has three students.
 
@@ -295,7 +295,7 @@ def compare_degrees_of_freedom(effort: Effort) -> Comparison:
 
 @claim("(15), (16)", "solutions of zero error", r"$\bar W_S = \sqrt{p/p^*}\,SW^*$ with $S^\top S = 1$")
 def compare_solution_dimension(effort: Effort) -> Comparison:
-    """Compare the risk of a random solution (15) of Bocchi et al., by Gauss-Hermite quadrature, with 0."""
+    """Compare the risk of a random solution (15) of Bocchi et al., by Gauss-Hermite quadrature, with the predicted value 0."""
     S = np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     return compare(2 * SquaredUnits(np.sqrt(P / K) * S @ np.eye(K, 5), np.eye(K, 5)).risk, 0.0, atol=1e-13)
 
@@ -383,7 +383,7 @@ def compare_end_point_is_closest(effort: Effort) -> Comparison:
     tests=f"`test_more_students_than_teachers_end_algebraically` {PHASE_TESTS}",
 )  # fmt: skip
 def compare_terminal_decay(effort: Effort) -> Comparison:
-    """Compare a quadratic network's late risk times t^2, with three students and one teacher, with its limit (printed: 0).
+    """Compare a quadratic network's late risk times t^2, with three students and one teacher, with its limit (in the paper 0).
 
     Here t is the time; the limit is that of the algebraic law of decay.
     """

@@ -44,7 +44,7 @@ def sample_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Ov
 
 
 def scaled_distance_limit(size: Size) -> float:
-    """Return the limit of the paper's time multiplied by the distance of the overlaps M from their predicted end."""
+    """Return the limit, for late times, of the paper's time multiplied by the distance of the overlaps M from their end."""
     p, k = size.width, size.teachers
     return k * p**1.5 * (p - k) / (32 * (p + 2))
 

@@ -34,7 +34,7 @@ def rotation_generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs
     return moves.reshape(len(first), W.size)
 
 
-def solution_constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
+def zero_error_differential(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
     """Return the differential of the equations of zero error at weights W and a teacher of rank n.
 
     The equations are on W^T W inside the teacher's span, and on W outside.
@@ -56,7 +56,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
             W = sample_solution(p, n, size.d, rng)
             turned, fixed = (
                 compute_rank(rotation_generators(W)) if p > 1 else NumericalRank(0, 1.0, 0.0),
-                compute_rank(solution_constraints(W, n)),
+                compute_rank(zero_error_differential(W, n)),
             )
             values = (solution_dimension(p, k, size.d), turned.rank, W.size - fixed.rank)
             ends = (min(turned.smallest_kept, fixed.smallest_kept), max(turned.largest_dropped, fixed.largest_dropped))

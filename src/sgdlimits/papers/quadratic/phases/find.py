@@ -28,10 +28,10 @@ MAX_BAND_WIDENING = 3.0
 
 
 class RunPlateau(NamedTuple):
-    """Plateau of one run.
+    """Plateau of the risk in one run: its extent in saved times, its excess risk, and the time at which the risk has left it.
 
-    Its fields are the first and last index of the plateau, its excess risk, and the time at which the fraction `fall` of that
-    risk is lost, or infinity.
+    `first` and `last` are indices of saved times, `level` is the excess risk on the plateau, and `half` the time at which the
+    fraction `fall` of this risk is lost, or infinity.
     """
 
     first: int

@@ -216,9 +216,9 @@ class CriticalFamily:
         return self.s * (self.teachers - self.s) + self.r * (d - self.teachers - self.r)
 
     def dimension(self, d: int) -> int:
-        """Dimension of the family in weight space.
+        """Dimension of the manifold of weights, d numbers for each unit, at which the family's critical points lie.
 
-        It is that of the family's functions, plus that of rotations of the units.
+        It is the number of degrees of freedom of the family's functions, plus the dimension of rotations of the units.
         """
         return self.degrees_of_freedom(d) + self.rank * self.width - self.rank * (self.rank + 1) // 2
 

@@ -128,7 +128,8 @@ def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ..
     k = strengths.size
     if 2**k * (p + 1) > MAX_UNEVEN_FAMILIES:
         raise BadInput(
-            f"{k} teachers of different strength and {p} units have too many families to list. Use fewer teachers or units."
+            f"{k} teachers and {p} units have up to {2**k * (p + 1)} families of critical points, more than "
+            f"{MAX_UNEVEN_FAMILIES}. Use fewer teachers or units."
         )
     families = [
         UnevenFamily(p, strengths, directions, learnt, r, noise)

@@ -35,7 +35,7 @@ SMALL_TERM = 0.01
 
 
 def measure(b: float, ratios: np.ndarray, size: Any) -> np.ndarray:
-    """Return the slopes over the last decades, the last one first, for teachers with (a-1)/b in `ratios`."""
+    """Return the risk's slopes over the last decades of steps, the last decade first, for teachers with (a-1)/b in `ratios`."""
     d = int(min(MAX_DIMENSION, MARGIN * size.steps ** (1 / b)))
     spectrum = sl.spectrum.power_law(d, b, size.blocks)
     rate = sl.OnePassSGD(0.5 * d / theory.trace(spectrum))

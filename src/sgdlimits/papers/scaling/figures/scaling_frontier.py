@@ -26,7 +26,7 @@ FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
 
 
 def tail(a: float, m: int) -> float:
-    """Return the sum of j^-a over all ranks above m, the squared part of the teacher that a model of size m cannot learn."""
+    """Return the sum of j^-a over all ranks j > m, the part of the risk that a model of size m cannot reduce."""
     x = m + 0.5
     return x ** (1 - a) / (a - 1) - a / 24 * x ** (-a - 1)
 

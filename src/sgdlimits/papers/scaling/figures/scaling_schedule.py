@@ -32,7 +32,7 @@ FULL_SIZE, QUICK_SIZE, PARAMETER_WORDS = sizes(
 
 
 def piece_ends(T: float, pieces: int) -> np.ndarray:
-    """Return the numbers of steps that are left at the ends of pieces, from T to 0.
+    """Return the numbers of steps left at the ends of the schedule's pieces, decreasing from T to 0.
 
     There are `pieces` of them in a decade down to a share `FINE_SHARE` of T, and `COARSE` in each decade below.
     """
@@ -43,7 +43,7 @@ def piece_ends(T: float, pieces: int) -> np.ndarray:
 
 
 def best_schedule(spectrum: Any, T: float, start: np.ndarray, size: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return log C and delta of the best schedule, and the excess risks of it and of the best constant rate."""
+    """Return log C and delta of the best schedule, its excess risk, and the excess risk of the best constant rate."""
     left = piece_ends(T, size.pieces)
     share = (left[1:] + left[:-1]) / 2 / T
 

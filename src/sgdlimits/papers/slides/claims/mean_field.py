@@ -18,7 +18,7 @@ from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simul
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
 def compare_projected_gram_matrix(effort: Effort) -> Comparison:
-    """Compare the Gram matrix of students projected on the teachers' span with M P^-1 M^T (printed: M P M^T).
+    """Compare the Gram matrix of students projected on the teachers' span with M P^-1 M^T (in the paper M P M^T).
 
     Here M has the overlaps with the teachers, and P is the teachers' Gram matrix; the projection is computed by QR.
     """
@@ -74,7 +74,7 @@ def compare_mean_field(effort: Effort) -> Comparison:
 
 @claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
 def compare_mean_field_in_d(effort: Effort) -> Comparison:
-    """Compare the exponent, in d, of the entries of Q - M M^T off the diagonal with -1/2.
+    """Compare the exponent, in d, of the entries of Q - M M^T off the diagonal with the predicted value -1/2.
 
     M has the overlaps with orthonormal teachers, and Q those between students.
 

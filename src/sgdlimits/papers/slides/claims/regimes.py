@@ -26,7 +26,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
 def compare_loss_normalisation(effort: Effort) -> Comparison:
-    """Compare the ratio of a step on (y - f)^2 to a descent step on the risk, in the overlaps' change, with 2.
+    """Compare the ratio of a step on (y - f)^2 to a descent step on the risk, in the overlaps' change, with the prediction 2.
 
     Here y is the label and f the network's output. The paper prints 1.
     """
@@ -45,7 +45,7 @@ def compare_loss_normalisation(effort: Effort) -> Comparison:
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {SINGLE_INDEX_TESTS}",
 )  # fmt: skip
 def compare_exponent_one(effort: Effort) -> Comparison:
-    """Compare the exponent of d in the samples that one unit needs to learn a linear target with 1 (printed: 0).
+    """Compare the exponent of d in the samples that one unit needs to learn a linear target with the prediction 1 (paper: 0).
 
     The samples are counted in the exact chain.
     """
@@ -74,7 +74,7 @@ def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool
 
 @claim("sample complexity", "exponent 2", r"$n = O(d\log d)$ for $\kappa = 2$")
 def compare_exponent_two(effort: Effort) -> Comparison:
-    """Compare the slope in log d of one unit's learning time, for a target of information exponent 2, with 3.
+    """Compare the slope in log d of one unit's learning time, for a target of information exponent 2, with the prediction 3.
 
     The time is that of the exact chain.
 
@@ -209,7 +209,7 @@ def compare_classical_corrector_growth(effort: Effort) -> Comparison:
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
 def compare_gradient_descent(effort: Effort) -> Comparison:
-    """Compare the order in the learning rate at which full-batch SGD on 40 samples approaches gradient flow with 1.
+    """Compare the order in lr of the distance between full-batch SGD on 40 samples and gradient flow with the order 1.
 
     The order is measured by simulation at three learning rates.
     """
@@ -229,7 +229,7 @@ def compare_gradient_descent(effort: Effort) -> Comparison:
     tests=f"{SAAD_AND_SOLLA_TEST}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def compare_erf_product_mean(effort: Effort) -> Comparison:
-    """Compare Saad and Solla's closed mean of g(u) g(v) with quadrature for g(x) = erf(x/sqrt(2)) (printed: erf(x)).
+    """Compare Saad and Solla's closed mean of g(u) g(v) with quadrature for g(x) = erf(x/sqrt(2)) (in the paper erf(x)).
 
     Here u and v are correlated Gaussian fields.
     """

@@ -35,7 +35,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def relative_exponents(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return two exponents of d: of the ratio of corrector to population drift, and of the noise.
+    """Return the exponents of d of the ratio of corrector to population drift, and of the noise.
 
     The corrector is the part of the drift quadratic in the learning rate. The noise is measured on the time scale of the larger
     part of the drift.
