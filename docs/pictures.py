@@ -35,7 +35,8 @@ SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Index of the starting point of phase retrieval in each screenshot."""
 FIGURES = (
     "double-descent", "full-batch", "optimal-curriculum", "optimal-dropout", "optimal-replay", "plateau-spectrum",
-    "scaling-exponents", "scaling-frontier", "scaling-momentum", "scaling-schedule", "schedule-escape", "schedule-muon", "second-pass",
+    "scaling-exponents", "scaling-frontier", "scaling-momentum", "scaling-schedule", "schedule-escape", "schedule-muon",
+    "second-pass",
 )  # fmt: skip
 COLOURS = {"scaling-exponents": 256}
 """Number of colours of figures that need more than 64, such as maps."""

@@ -16,8 +16,17 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.expectation.gaussian import GaussHermite
 from sgdlimits.model.loss import Loss
-from sgdlimits.papers.figure import OKABE_ITO_COLOURS, DrawnFigure, Figure, SaveDataset, bar, make_panels, select_rows, sizes
-from sgdlimits.papers.figure import tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO_COLOURS,
+    DrawnFigure,
+    Figure,
+    SaveDataset,
+    bar,
+    make_panels,
+    select_rows,
+    sizes,
+    tabulate,
+)
 from sgdlimits.papers.scaling import theory
 
 SPHERE_2, FREE_2, SPHERE_3 = "He_2, sphere", "He_2, free weights", "He_3, sphere"
@@ -81,7 +90,7 @@ def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
 
 
 def measure_point(case: str, a: float, d: int, size: Any, seed: int, with_ode: bool) -> dict[str, float]:
-    """Return a table row: median steps of the chain with its bootstrap interval, of the ODE if wanted, and of the linear law."""
+    """Return a table row: median steps of the chain with their interval, of the ODE, and of the linear law."""
     inputs = spectrum(d, a, size.blocks)
     values, shares = np.asarray(inputs.eigenvalues), np.array(inputs.shares)
     second = float(values**2 @ shares)
@@ -157,7 +166,8 @@ def _draw(table: xr.Dataset) -> Figure:
 
 def _write_caption(table: xr.Dataset) -> list[str]:
     sentences = [
-        f"Median steps of the exact chain ({table.attrs['runs']} runs, 95 % bootstrap intervals) for eigenvalues j^-a of mean 1,",
+        f"Median steps of the exact chain ({table.attrs['runs']} runs, 95 % bootstrap intervals)",
+        "for eigenvalues j^-a of mean 1,",
         "with the exponents of d between the given dimensions, and in brackets those of the linear law.",
     ]
     for case, a, rows in _series(table):
