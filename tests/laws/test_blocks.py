@@ -170,6 +170,7 @@ def test_covariance_is_that_of_increments_of_the_chain(one_block):
     np.testing.assert_allclose(own.covariance(start) / scale, np.cov(change.T) / scale, atol=0.15)
 
 
+@pytest.mark.full
 def test_sde_has_the_moments_of_the_chain():
     own, d, runs = problem(expectation=sl.Sobol(9), unit="erf"), 400, 200
     ours, theirs = (

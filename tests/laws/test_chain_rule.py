@@ -31,6 +31,7 @@ def test_the_identity_has_the_native_dynamics(make):
         np.testing.assert_allclose(ours.Sigma(STATE), native.Sigma(STATE), rtol=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CHOSEN)
 def test_drift_and_second_order_term_are_those_of_a_step_of_the_chain(name, say):
     """A step has two more terms of order 1/d: those of the drift itself, and of its square; both are subtracted.

@@ -161,6 +161,7 @@ def test_drift_is_the_mean_increment_of_the_chain(name):
         assert (gap < 5 * change.std(0) / np.sqrt(runs) + 1e-4).all(), each
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("blocks", [False, True])
 def test_covariance_is_that_of_increments_of_the_chain(blocks):
     own = Case(blocks=blocks).problem(None, unit="erf", algorithm=sl.OnePassSGD(1.5), means=0 * MEANS)

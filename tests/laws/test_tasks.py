@@ -157,6 +157,7 @@ def test_a_wrong_dropout_is_found_out(name, same_law):
         same_law(*both(run(case, sl.Chain(D)), in_space(wrong, seed=2)), false_alarm=1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["two tasks with heads", "dropout", "turning teacher"])
 def test_sde_and_ode_have_the_mean_of_the_chain(name):
     """At d = 400, within 4.5 standard errors and the error of order 1/d and of quadrature."""

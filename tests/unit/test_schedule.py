@@ -142,6 +142,7 @@ def test_diffusion_has_the_mean_of_the_limit():
         assert (np.abs(found.mean(0) - mean) < 4.5 * found.std(0) / np.sqrt(len(found)) + 3e-3).all()
 
 
+@pytest.mark.full
 def test_flow_steps_at_knots_and_has_derivatives_by_values_and_knots():
     def end(at):
         rate = sl.Steps(jnp.stack([at[0]]), jnp.stack([at[1], 0.1]))

@@ -17,6 +17,7 @@ def end(lr):
     return sl.flow(sl.presets.phase_retrieval(lr=lr), START, 5.0).M[0, 0]
 
 
+@pytest.mark.full
 def test_forward_mode_agrees_with_reverse_mode_and_with_differences():
     value, forward = jax.jvp(end, (0.1,), (1.0,))
     assert float(value) == pytest.approx(float(end(0.1)), rel=1e-12)
