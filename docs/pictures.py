@@ -34,8 +34,9 @@ VIEWS = {
 SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Index of the starting point of phase retrieval in each screenshot."""
 FIGURES = (
-    "double-descent", "full-batch", "optimal-curriculum", "optimal-dropout", "optimal-replay", "scaling-exponents",
-    "scaling-features", "scaling-frontier", "scaling-momentum", "scaling-schedule", "schedule-escape", "schedule-muon",
+    "double-descent", "full-batch", "optimal-curriculum", "optimal-dropout", "optimal-replay", "plateau-spectrum",
+    "scaling-exponents", "scaling-features", "scaling-frontier", "scaling-momentum", "scaling-schedule", "schedule-escape",
+    "schedule-muon",
     "second-pass",
 )  # fmt: skip
 COLOURS = {"scaling-exponents": 256}

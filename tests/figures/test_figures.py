@@ -99,6 +99,7 @@ TINY = {
         similarities=(0.5,), shown=(0.5,), first=5.0, span=2.0, pieces=2, starts=1, gradients=12, draws=2, d=40, runs=4
     ),
     "plateau-exits": dict(d=40, runs=4, geometries=("phase retrieval, one unit on the sphere",)),
+    "plateau-spectrum": dict(dimensions={"He_2, sphere": {0.0: (40, 80), 0.7: (40, 80)}}, runs=4, ode=2, blocks=6),
     "staircase": dict(d=(100, 150), harder=(100, 150), runs=4, names=("x1 x2", "x1 + x1 x2")),
     "staircase-correlated": dict(correlations=(0.0, 0.3), d=(400, 600), harder=(400, 600), runs=4),
     "scaling-exponents": dict(points=3, steps=10**9, blocks=48),

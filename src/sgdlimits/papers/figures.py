@@ -42,7 +42,7 @@ FIGURE_NAMES = {
         second-pass single-index staircase staircase-correlated which-optimiser which-optimiser-why your-data
     """,
     "scaling": """
-        scaling-exponents scaling-features scaling-frontier scaling-momentum scaling-schedule
+        plateau-spectrum scaling-exponents scaling-features scaling-frontier scaling-momentum scaling-schedule
     """,
 }
 """Names of the figures, by the folder of their paper."""

@@ -63,3 +63,13 @@ def schedule_exponents(b, a):
     :math:`K(s) \sim s^{-(2-1/b)}`, at fixed :math:`T = \int ds/\gamma`: by Cauchy and Schwarz :math:`\gamma \sim K^{-1/2}`.
     """
     return 1 - b / a, 2 * b - 1, (a - 1) / a
+
+
+def plateau_time(n: int, lr: float, second: float, d: float) -> float:
+    r"""Return the time in which a unit on the sphere learns He_n, n = 2 or 3, with the loss -yf, from the lowest order in lr.
+
+    The cosine h of the unit with Se obeys :math:`\dot h = n\,n!\,\text{lr}\,\sigma^{n/2} h^{n-1}(1-h^2)`, where
+    :math:`\sigma`, the argument `second`, is the mean squared eigenvalue at mean eigenvalue 1. It starts at
+    :math:`h = 1/\sqrt d`, and has learnt at h of order 1.
+    """
+    return np.log(d) / (8 * lr * second) if n == 2 else np.sqrt(d) / (18 * lr * second**1.5)
