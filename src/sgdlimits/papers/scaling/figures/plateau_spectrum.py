@@ -82,7 +82,7 @@ def make_figure(size: Any, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Simulate the times of all cases, and draw the steps against the dimension."""
     points = [(case, a, d) for case, rows in size.dimensions.items() for a, many in rows.items() for d in many]
     last = {(case, a): many[-1] for case, rows in size.dimensions.items() for a, many in rows.items()}
-    rows = [measure_point(*point, size, seed, point[2] == last[point[:2]]) for point in bar(points, desc="points")]
+    rows = [measure_point(case, a, d, size, seed, d == last[case, a]) for case, a, d in bar(points, desc="points")]
     cases, exponents, dimensions = zip(*points, strict=True)
     table = tabulate(rows, coords={"case": cases, "a": exponents, "d": dimensions}, runs=size.runs)
     table = save_dataset("table", table)
