@@ -46,7 +46,7 @@ MADE = {
     "CriticalPoints", "CriticalFamily", "UnevenFamily", "Optimum", "ChainGain", "BlockHessian",
 }  # fmt: skip
 """Classes of results, which the package fills in."""
-INSIDE = {"coordinates", "locate", "on_sphere"}
+INSIDE = {"coordinates", "locate", "on_sphere", "block_hessian"}
 """What other functions of a module call."""
 TRIED = {
     "fn",
