@@ -130,7 +130,7 @@ class FeasibleSet:
 
     @property
     def largest_constants(self) -> np.ndarray:
-        """Largest constant value of each control within the budgets, scaled to [0, 1]."""
+        """Largest value, scaled to [0, 1], at which each control can be constant without exceeding its budget."""
         return np.array([self.caps.get(name, 1.0) for name in self.controls])
 
     def project(self, z: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ COPIED_ATTRIBUTES = ("level", "d", "rate", "seed", "problem", "problem_name", "t
 
 
 def origin_attributes(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return the attributes of a dataset of `simulate` that datasets computed from it keep."""
+    """Return those attributes of a dataset of `simulate` that are copied to datasets computed from the dataset."""
     # other attributes describe how the runs were saved, not what they are
     return {name: dataset.attrs[name] for name in COPIED_ATTRIBUTES}
 

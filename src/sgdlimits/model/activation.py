@@ -264,7 +264,7 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
 
 
 def is_probably_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
-    """Return whether two trapezoidal rules agree to `tolerance` on the N(0, 1) means of fn, its slope and their squares."""
+    """Return whether two trapezoidal rules agree to `tolerance` on the N(0, 1) means of fn, its slope, and both squared."""
     # Not symmetric about zero, where the errors of odd functions such as the sign would cancel.
     lines = [np.linspace(-6.3, 6.1, nodes) for nodes in (24, 38)]
     values = np.asarray(_value_and_slope(fn, np.concatenate(lines)))

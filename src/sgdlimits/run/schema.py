@@ -284,7 +284,7 @@ def _concatenate_datasets(parts: list[xr.Dataset], dim: str, whole: Mapping[Any,
 
 
 def repeats_random_numbers(dataset: xr.Dataset, seed: int, runs: int) -> bool:
-    """Return whether new runs started from the end of a dataset would repeat its random numbers.
+    """Return whether new runs, started from the end of a dataset, would repeat the random numbers of the dataset's runs.
 
     The new runs have the indices 0 to `runs` - 1 and the given seed. Random numbers follow from seed, run and step: a run
     repeats them if it starts from the last state of the run with the same index and seed.

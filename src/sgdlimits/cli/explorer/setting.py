@@ -142,7 +142,7 @@ class Setting:
 
     @cached_property
     def _built_parts(self) -> dict[str, Any]:
-        """Objects that the setting names: the problem, the exact chain as a level, and the start."""
+        """Objects that the page's setting describes: the problem, the exact chain as a level, and the start."""
         refusal = f"the optimiser must be sgd for {self.preset}; got {self.optimiser}. Choose sgd."
         values = {"problem": self.parameters, "optimiser": self.optimiser_parameters, "level": {"d": self.d}}
         spec = Spec.from_names(self.preset, "chain", self.start_from, self.optimiser)

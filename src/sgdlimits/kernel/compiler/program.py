@@ -203,7 +203,7 @@ class Program:
         return sorted(need)  # a node's arguments have smaller places
 
     def split_loop(self, loop: LoopBody, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
-        """Return the nodes that a loop's iterations need and that are not known, as loop-invariant nodes and all others."""
+        """Return the nodes that a loop's iterations need and that are not known: first loop-invariant nodes, then the rest."""
         changing: set[int] = set(loop.carry)
         # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.next_values, loop.continue_index)):

@@ -17,7 +17,7 @@ class EveryStepCheck(NamedTuple):
 
 
 class BallCheck(NamedTuple):
-    """Check of an expensive stop condition, which is skipped while the state stays in a ball around its last evaluation.
+    """Check of an expensive stop condition, which is skipped while the state stays in a ball around the last state checked.
 
     Both fields are node indices of bools: `stop_index` says whether the condition holds in the state before a step,
     `may_stop_index` whether it may hold in some state within the distance "radius", an input.

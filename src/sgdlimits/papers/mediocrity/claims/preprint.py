@@ -147,7 +147,7 @@ def compare_open_noise(effort: Effort) -> Comparison:
     kind="open",
 )
 def compare_open_activations(effort: Effort) -> Comparison:
-    """Compute the samples to escape from zero overlap over d log d for the absolute value, an open question."""
+    """Compute the samples, divided by d log d, to escape from zero overlap with absolute-value units: an open question."""
     return compare(sl.theory.escape.escape("abs").samples)
 
 

@@ -262,7 +262,7 @@ def compare_second_order_term(effort: Effort) -> Comparison:
 
 @claim("(42), (80)", "risk on the sphere", r"$1 + \frac1p + \frac1{p^2}\sum_{j\ne l}Q_{jl}^2 - \frac2p\sum_j m_j^2$")
 def compare_sphere_risk(effort: Effort) -> Comparison:
-    """Compare the excess risk of one and of three units on the sphere with (42) and (80) of Arnaboldi et al.
+    """Compare the excess risk of one and of three units on the sphere with equations (42) and (80) of Arnaboldi et al.
 
     The risk is computed by quadrature.
     """

@@ -47,7 +47,7 @@ def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure
 
 
 def measure_delay(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:
-    """Return the chain's mean exit time minus the ODE's from the overlap y/sqrt(d), its error, and two theoretical values.
+    """Return the mean exit time of chain minus ODE from the overlap y/sqrt(d), its standard error, and two theoretical values.
 
     The theoretical values are those of the delay by SGD's noise: by formula, and with the noise along the whole path.
     """

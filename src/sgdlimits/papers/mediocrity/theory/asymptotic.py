@@ -102,7 +102,7 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 def plateau_series(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike
 ) -> tuple[np.ndarray, ...]:
-    r"""Final excess risk to second order in lr/p, for p students and three kinds of network.
+    r"""Final excess risk to second order in lr/p, for p students on the sphere, with free norms or with a trained second layer.
 
     The kinds are weights on the sphere, free weights, and weights on the sphere with a trained second layer.
 

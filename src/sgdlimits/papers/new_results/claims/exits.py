@@ -311,7 +311,7 @@ def compare_activation_escape_rates(effort: Effort) -> Comparison:
     proof="[open activations](open_activations.md#answer)",
 )
 def compare_overlap_of_trapped_unit(effort: Effort) -> Comparison:
-    """Compare the overlap at which a unit is trapped, as its Hermite coefficients differ from the target's, with a formula.
+    """Compare the overlap at which a unit with other Hermite coefficients than the target is trapped with a formula.
 
     The overlap is a zero of the drift, computed by quadrature.
     """

@@ -101,7 +101,7 @@ def compare_conserved_polar_factor(effort: Effort) -> Comparison:
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
 def compare_approach_to_solution(effort: Effort) -> Comparison:
-    """Compare tau times the late distance of a quadratic network's ODE from the closest solution with its limit.
+    """Compare the paper's time multiplied by a quadratic network's late distance from its solution, in the ODE, with the limit.
 
     Here tau is the paper's time, at two late values.
     """

@@ -58,7 +58,7 @@ def mean_risk(problem: sl.Problem, stats: sl.Overlaps):
 
 
 def first_weights(seed: int) -> sl.Overlaps:
-    """Draw the statistics of the initial weights, the same for all schedules."""
+    """Draw the statistics of random initial weights, from which the ODE starts under every schedule."""
     return sl.RandomInit(d=1000).one(problem(RATE, 0.5), seed=seed)
 
 

@@ -34,7 +34,7 @@ def compare_projected_gram_matrix(effort: Effort) -> Comparison:
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def compare_norms_outside_span(effort: Effort) -> Comparison:
-    """Compare the diagonal of Q - M P^-1 M^T with the students' squared norms outside the teachers' span.
+    """Compare the diagonal of Q - M P^-1 M^T with the squared norms of the students' components outside the teachers' span.
 
     Here Q and M have the overlaps between students and with the teachers, and P is the teachers' Gram matrix. The paper prints
     the opposite sign.
