@@ -80,7 +80,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case, command, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_saves_what_is_finished(how, tmp_path):
-    line = "run phase_retrieval --d 40 --runs 4 --t-max 1000000 --save 3000 --out x.nc"
+    line = "run phase_retrieval --d 40 --runs 4 --t-max 20000000 --save 3000 --out x.nc"
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # also in the background
     code = f"{listen}; from sgdlimits.cli import main; main({line.split()!r})"
     pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -62,14 +62,14 @@ def test_samples_grow_and_directions_are_found_as_the_leaps_of_the_target_say(na
     from sgdlimits.papers.figure import select_rows, tabulate
     from sgdlimits.papers.new_results.figures import staircase as figure
 
-    hard = max(leap.order for leap in sl.leaps(figure.target(name))) > 2
-    table = tabulate(figure.measure(name, (800, 2400) if hard else (1000, 8000), runs=24, seed=1))
+    hard = max(leap.order for leap in sl.leaps(figure.build_target(name))) > 2
+    table = tabulate(figure.measure_leaps(name, (800, 2400) if hard else (1000, 8000), runs=24, seed=1))
     times = []
-    for stage, leap in enumerate(sl.leaps(figure.target(name))):
+    for stage, leap in enumerate(sl.leaps(figure.build_target(name))):
         rows = select_rows(table, stage=stage)
         say(
-            f"{name}, leap {leap.order}: exponent {figure.exponent(rows):.2f}, t = {rows.t.values}, {rows.lost.values} not done"
+            f"{name}, leap {leap.order}: exponent {figure.fit_exponent(rows):.2f}, t = {rows.t.values}, {rows.lost.values} not done"
         )
-        assert abs(figure.exponent(rows) - leap.samples) < 0.3
+        assert abs(figure.fit_exponent(rows) - leap.samples) < 0.3
         times.append(rows.t.values)
     assert (np.diff(times, axis=0) > 0).all()

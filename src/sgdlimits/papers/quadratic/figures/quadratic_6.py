@@ -47,7 +47,7 @@ def zero_error_differential(W: Float[np.ndarray, "p d"], n: int) -> Float[np.nda
 def make_figure(size: Size, seed: int, save_dataset: SaveDataset) -> DrawnFigure:
     """Count the dimension of the manifold of solutions by formula and by numerical ranks, and draw it against the width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
-    names = ("formula", "rotations", "equations", "kept", "dropped")
+    names = ("formula", "rotations", "equations", "smallest_kept", "largest_dropped")
     coords, empty = {"teachers": list(size.teachers), "width": widths}, np.full((len(size.teachers), widths.size), np.nan)
     data = xr.Dataset({name: (over, empty.copy()) for name in names}, coords, {"d": size.d})
     for k in size.teachers:
