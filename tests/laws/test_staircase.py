@@ -68,7 +68,8 @@ def test_samples_grow_and_directions_are_found_as_the_leaps_of_the_target_say(na
     for stage, leap in enumerate(sl.leaps(figure.build_target(name))):
         rows = select_rows(table, stage=stage)
         say(
-            f"{name}, leap {leap.order}: exponent {figure.fit_exponent(rows):.2f}, t = {rows.t.values}, {rows.lost.values} not done"
+            f"{name}, leap {leap.order}: exponent {figure.fit_exponent(rows):.2f}, "
+            f"t = {rows.t.values}, {rows.lost.values} not done"
         )
         assert abs(figure.fit_exponent(rows) - leap.samples) < 0.3
         times.append(rows.t.values)
