@@ -1,11 +1,11 @@
 r"""The affine recursion of the expected Gram matrices of linear directions, block by block.
 
-A step maps the directions D in block b to :math:`AD + \frac1{nd}\, c \sum_i \epsilon_i x_i^\top`, for a batch of n inputs with
+A step maps the directions D in block b to :math:`AD + \frac1{n\,d}\, c \sum_i \epsilon_i x_i^\top`, for a batch of n inputs with
 variance :math:`\lambda_b` in :math:`d_b` dimensions, and residuals :math:`\epsilon_i = v^\top D x_i + \sqrt\Delta z_i`. By
 Wick's theorem the expectation of the Gram matrix :math:`S_b = E[DD^\top]` follows, exactly at finite d,
 
 .. math::
-    S_b \leftarrow K_b S_b K_b^\top + \frac{cc^\top}{nd^2}\Big(\lambda_b^2\, v^\top S_b v
+    S_b \leftarrow K_b S_b K_b^\top + \frac{cc^\top}{n\,d^2}\Big(\lambda_b^2\, v^\top S_b v
     + \lambda_b d_b \big(\textstyle\sum_a \lambda_a v^\top S_a v + \Delta\big)\Big),
     \qquad K_b = A + \frac{\lambda_b}d\, c v^\top ,
 
