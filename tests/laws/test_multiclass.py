@@ -243,7 +243,7 @@ def test_statistics_that_do_not_fit_are_refused():
     for a, sentence in ((np.ones(2), "got one array"), ({"a": np.ones(2)}, "must have shape")):
         with pytest.raises(sl.BadInput, match=sentence):
             sl.simulate(problem, sl.Chain(50), sl.Overlaps(a, one.M, one.Q), t_max=1.0)
-    with pytest.raises(sl.BadInput, match="the scalars are a"):
+    with pytest.raises(sl.BadInput, match="the network's scalars are a"):
         sl.FixedInit(0.3, second={"b": 1.0}).one(problem)
     with pytest.raises(sl.BadInput, match="one output and no bias"):
         sl.simulate(problem, sl.MeanField(), sl.FixedInit(0.3), t_max=1.0)
