@@ -245,5 +245,5 @@ def test_statistics_that_do_not_fit_are_refused():
             sl.simulate(problem, sl.Chain(50), sl.Overlaps(a, one.M, one.Q), t_max=1.0)
     with pytest.raises(sl.BadInput, match="the network's scalars are a"):
         sl.FixedInit(0.3, second={"b": 1.0}).one(problem)
-    with pytest.raises(sl.BadInput, match="one output and no bias"):
+    with pytest.raises(sl.BadInput, match="one output, no bias and no dropout"):
         sl.simulate(problem, sl.MeanField(), sl.FixedInit(0.3), t_max=1.0)
