@@ -66,7 +66,7 @@ class ParameterArrays(NamedTuple):
 
     @property
     def concatenated(self) -> np.ndarray:
-        """All parameters of the process and its stop condition, concatenated into one vector."""
+        """Vector of the parameters of the process and of its stop condition, one after another."""
         return np.concatenate([np.zeros(0), *(array.ravel() for array in self.arrays)])
 
     @property

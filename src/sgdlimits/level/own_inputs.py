@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 import equinox as eqx
@@ -32,9 +33,9 @@ TEST_RUN = 2**32 - 1
 class MeasuredProcess(WeightProcess):
     """SGD in R^d whose risk is the mean loss on inputs of the user, rather than that of Gaussian inputs."""
 
+    @abc.abstractmethod
     def _test_batch(self) -> Batch:
         """Return the inputs on which the risk is measured, with one run."""
-        raise NotImplementedError
 
     @property
     def _labelled(self) -> ProjectionProblem:
