@@ -1,7 +1,7 @@
 r"""The affine recursion of the expected Gram matrices of linear directions, block by block.
 
-A step maps the directions D in block b to :math:`AD + \frac1{n\,d}\, c \sum_i \epsilon_i x_i^\top`, for a batch of n inputs with
-variance :math:`\lambda_b` in :math:`d_b` dimensions, and residuals :math:`\epsilon_i = v^\top D x_i + \sqrt\Delta z_i`. By
+A step maps the directions D in block b to :math:`AD + \frac1{n\,d}\, c \sum_i \epsilon_i x_i^\top`, for a batch of n inputs
+with variance :math:`\lambda_b` in :math:`d_b` dimensions, and residuals :math:`\epsilon_i = v^\top D x_i + \sqrt\Delta z_i`. By
 Wick's theorem the expectation of the Gram matrix :math:`S_b = E[DD^\top]` follows, exactly at finite d,
 
 .. math::
